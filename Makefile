@@ -1,0 +1,41 @@
+# Every target sets up what it needs in .venv; only Python 3.11+ (with venv and pip) is assumed.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-all lint format bench clean
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.installed ## Create .venv with everything that development needs
+
+.venv/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Penstock needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+run: setup ## Work off a thousand messages and see what happened
+	@$(BIN)/python examples/first_run.py
+
+test: setup lint ## Lint, type check, and run the tests (a few minutes)
+	$(BIN)/python -m pytest
+
+test-all: setup lint ## The same and every long test
+	$(BIN)/python -m pytest -m ''
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup ## Format the code and fix what ruff can fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## Measure against the raw limit of this machine: table, JSON and plot in benchmarks/out
+	$(BIN)/python -m benchmarks
+
+clean: ## Remove .venv and everything generated
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis benchmarks/out

@@ -1,0 +1,94 @@
+"""The only door to time. Wall time is integer milliseconds since the epoch, durations are seconds."""
+
+import threading
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What a store needs of time; pass one to `penstock.open(..., clock=)` to control it in tests."""
+
+    def now(self) -> int:
+        """Wall time, in milliseconds since the epoch."""
+
+    def monotonic(self) -> float:
+        """Seconds that never run backwards, whatever happens to wall time."""
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait until the event is set or the seconds have passed; whether it is set."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> int:
+        """Wall time, in milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """Seconds since some fixed point."""
+        return time.monotonic()
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait for the event; a longer wait than the platform can count ends early at about 49 days."""
+        return event.wait(min(seconds, threading.TIMEOUT_MAX))
+
+
+class SimulatedClock:
+    """A clock that stands still until told to move, for tests that must not wait.
+
+    >>> clock = SimulatedClock()
+    >>> store = penstock.open("memory:", clock=clock)
+    >>> clock.advance(30)            # thirty seconds pass: leases end, delays are over
+    """
+
+    def __init__(self, now: int = 1_700_000_000_000) -> None:
+        self._now = now
+        self._monotonic = 0.0
+
+    def now(self) -> int:
+        """Wall time, in milliseconds since the epoch."""
+        return self._now
+
+    def monotonic(self) -> float:
+        """The seconds that advance() let pass."""
+        return self._monotonic
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self._now += milliseconds(seconds)
+        self._monotonic += seconds
+
+    def jump(self, seconds: float) -> None:
+        """Set wall time forwards or backwards, as an administrator or NTP would; no time passes."""
+        self._now += milliseconds(seconds)
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait until the event is set or another thread has advanced the clock far enough."""
+        deadline = self._monotonic + seconds
+        while self._monotonic < deadline:
+            if event.wait(0.0005):
+                return True
+        return event.is_set()
+
+
+class SteadyClock:
+    """A store's view of a clock: wall time that never runs backwards."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._latest = 0
+        self._lock = threading.Lock()
+        self.monotonic = clock.monotonic
+        self.wait = clock.wait
+
+    def now(self) -> int:
+        """The clock's time, or the latest time seen so far if the clock is behind it."""
+        with self._lock:
+            self._latest = max(self._latest, self._clock.now())
+            return self._latest
+
+
+def milliseconds(seconds: float) -> int:
+    """A duration as the integer that is added to times."""
+    return round(seconds * 1000)

@@ -1,0 +1,79 @@
+"""What can go wrong. Every error says what happened, to what, and what to do next."""
+
+from collections.abc import Sequence
+
+
+class PenstockError(Exception):
+    """The base of every error that Penstock raises on purpose."""
+
+
+class InvalidArgument(PenstockError, ValueError):
+    """An argument is outside what the operation accepts; the message names the accepted range."""
+
+
+class InvalidName(PenstockError, ValueError):
+    """A queue name is not 1 to 255 characters of ASCII 33 to 126."""
+
+
+class InvalidPriority(PenstockError, ValueError):
+    """A priority is outside the queue's range; narrow the producer or widen the queue."""
+
+
+class InvalidFilter(PenstockError, ValueError):
+    """A filter cannot be understood; the message points at the place."""
+
+
+class PayloadTooLarge(PenstockError, ValueError):
+    """A payload is larger than the queue's max_payload; store it elsewhere and queue its address."""
+
+
+class QueueNotFound(PenstockError, LookupError):
+    """There is no queue of that name; create it first."""
+
+
+class QueueExists(PenstockError):
+    """There is a queue of that name already; open it with store.queue(name)."""
+
+
+class QueueFull(PenstockError):
+    """The queue holds max_size messages; retry once consumers have caught up."""
+
+
+class QueueProtected(PenstockError):
+    """The queue "default" always exists; purge it instead of deleting it."""
+
+
+class LeaseExpired(PenstockError):
+    """Receipts that no longer hold their message: its lease ended, or it was settled or removed.
+
+    The other receipts of the same call were settled. `receipts` names the lost ones.
+    """
+
+    def __init__(self, queue: str, receipts: Sequence[str]) -> None:
+        self.queue = queue
+        self.receipts = list(receipts)
+        shown = ", ".join(self.receipts[:3]) + (", ..." if len(self.receipts) > 3 else "")
+        super().__init__(
+            f"{len(self.receipts)} receipt(s) of queue {queue!r} no longer hold their message ({shown}): the "
+            "lease ended, or the message was settled or removed meanwhile. Drop this work; the message is or "
+            "was given to another consumer. For longer work claim with a longer lease, or extend() in time"
+        )
+
+    def __reduce__(self) -> tuple[type["LeaseExpired"], tuple[str, list[str]]]:
+        return type(self), (self.queue, self.receipts)
+
+
+class StoreLocked(PenstockError):
+    """Another process holds the store; close it there, or share it through a server."""
+
+
+class StoreCorrupt(PenstockError):
+    """Stored bytes are damaged; the message says where and what can be saved."""
+
+
+class StoreClosed(PenstockError):
+    """The store was closed; open it again."""
+
+
+class NotSupported(PenstockError):
+    """This store cannot do that; the message names one that can."""
