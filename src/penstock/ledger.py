@@ -1,0 +1,201 @@
+"""A queue's rules: operation + time -> new state + what to record. No clock, no disk.
+
+Every operation decides, writes its decision into a record, and applies that record. A store that keeps the records
+and replays them later gets the same state again.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from penstock.clock import milliseconds
+from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull
+from penstock.index.rows import AVAILABLE, DELAYED, DONE, FAILED, IN_FLIGHT
+from penstock.message import Entry
+from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Redrive, Release, Remove
+from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
+from penstock.state import ACKED, FAILED_ATTEMPT, RELEASED, State, at_least_one
+
+
+class Receipt(NamedTuple):
+    """What a consumer shows to settle a message: the message and the secret of its claim."""
+
+    seq: int
+    nonce: int
+
+
+class Admission(NamedTuple):
+    """The answer to a put: a number per entry, and the entries that are new, numbered from record.first on."""
+
+    seqs: Sequence[int]
+    new: Sequence[Entry]
+    record: Put
+
+
+class Ledger(State):
+    """The rules of one queue over its state. Operations return what to record, or None if nothing changed."""
+
+    def __init__(self, name: str, settings: Settings, first: int = 1) -> None:
+        super().__init__(name, settings, first)
+        self._lowest, self._highest = settings.priorities or (LOWEST_PRIORITY, HIGHEST_PRIORITY)
+
+    def check(self, entries: Sequence[Entry], now: int) -> None:
+        """Raise what put() would raise, and change nothing."""
+        self.advance(now)
+        self._number(entries)
+
+    def put(self, entries: Sequence[Entry], now: int) -> Admission:
+        """Take in all the entries or none."""
+        self.advance(now)
+        seqs, new, keys = self._number(entries)
+        priority = [entry.priority for entry in new]
+        visible_at = [now + milliseconds(entry.delay) if entry.delay else now for entry in new]
+        record = Put(now, self.next_seq, priority, visible_at, self._expiries(new, now), keys)
+        self._put(record)
+        return Admission(seqs, new, record)
+
+    def claim(self, n: int, lease: float, consumer: str, nonce: int, now: int) -> Claim | None:
+        """Give the next n messages to a consumer, fewer if there are not so many."""
+        self.advance(now)
+        seqs = self._ready.take(n, self._counts[AVAILABLE])
+        if not seqs:
+            return None
+        record = Claim(now, seqs, self._lease_end(lease, now), consumer, nonce)
+        self._claim(record)
+        return record
+
+    def pop(self, consumer: str, now: int) -> Pop | None:
+        """Give the next message to a consumer for good."""
+        self.advance(now)
+        seqs = self._ready.take(1, self._counts[AVAILABLE])
+        if not seqs:
+            return None
+        record = Pop(now, seqs, consumer)
+        self._pop(record)
+        return record
+
+    def ack(self, receipts: Iterable[Receipt], now: int) -> tuple[Ack | None, list[Receipt]]:
+        """Settle for good; also returns the receipts that were lost."""
+        held, lost = self._held(receipts, ACKED, now)
+        record = Ack(now, held)
+        self._ack(record)
+        return record if held else None, lost
+
+    def fail(
+        self, receipts: Iterable[Receipt], delay: float, reason: str | None, now: int
+    ) -> tuple[Fail | None, list[Receipt]]:
+        """End the attempt; also returns the receipts that were lost."""
+        held, lost = self._held(receipts, FAILED_ATTEMPT, now)
+        record = Fail(now, held, now + milliseconds(delay), reason)
+        self._fail(record)
+        return record if held else None, lost
+
+    def release(self, receipts: Iterable[Receipt], now: int) -> tuple[Release | None, list[Receipt]]:
+        """Give back; also returns the receipts that were lost."""
+        held, lost = self._held(receipts, RELEASED, now)
+        record = Release(now, held)
+        self._release(record)
+        return record if held else None, lost
+
+    def extend(self, receipts: Iterable[Receipt], lease: float, now: int) -> tuple[Extend | None, list[Receipt]]:
+        """Hold for `lease` seconds from now; also returns the receipts that were lost."""
+        held, lost = self._held(receipts, None, now)
+        record = Extend(now, held, self._lease_end(lease, now))
+        self._extend(record)
+        return record if held else None, lost
+
+    def remove(self, seqs: Iterable[int], now: int) -> Remove | None:
+        """Take out those that are there, in whatever state."""
+        self.advance(now)
+        record = Remove(now, [seq for seq in dict.fromkeys(seqs) if self._rows.find(seq)])
+        self._remove(record)
+        return record if record.seqs else None
+
+    def redrive(self, seqs: Iterable[int] | None, now: int) -> Redrive | None:
+        """Start over with those that failed; None means all of them."""
+        self.advance(now)
+        failed = self._rows.with_state(FAILED) if seqs is None else filter(self._has_failed, dict.fromkeys(seqs))
+        record = Redrive(now, list(failed))
+        self._redrive(record)
+        return record if record.seqs else None
+
+    def purge(self, now: int) -> Remove | None:
+        """Take out everything but what consumers hold."""
+        self.advance(now)
+        record = Remove(
+            now, [seq for state in (DELAYED, AVAILABLE, DONE, FAILED) for seq in self._rows.with_state(state)]
+        )
+        self._remove(record)
+        return record if record.seqs else None
+
+    def _number(self, entries: Sequence[Entry]) -> tuple[Sequence[int], Sequence[Entry], dict[str, int]]:
+        """A number for each entry, those that are new, and their keys."""
+        for entry in entries:
+            if len(entry.payload) > self.settings.max_payload:
+                raise PayloadTooLarge(
+                    f"a payload of {len(entry.payload)} bytes; queue {self.name!r} takes at most "
+                    f"{self.settings.max_payload}: store it elsewhere and put its address"
+                )
+            if not self._lowest <= entry.priority <= self._highest:
+                raise InvalidPriority(
+                    f"priority {entry.priority}; queue {self.name!r} takes {self._lowest} to {self._highest}"
+                )
+        first = self._rows.next_seq
+        seqs: Sequence[int] = range(first, first + len(entries))
+        new = entries
+        keys: dict[str, int] = {}
+        if any(entry.key is not None for entry in entries):
+            seqs, new, keys = self._number_keyed(entries, first)
+        size = self._counts[DELAYED] + self._counts[AVAILABLE] + self._counts[IN_FLIGHT]
+        if new and self.settings.max_size and size + len(new) > self.settings.max_size:
+            raise QueueFull(
+                f"queue {self.name!r} holds {size} of at most {self.settings.max_size} messages; {len(new)} more "
+                "do not fit: put fewer, or retry when consumers have caught up"
+            )
+        return seqs, new, keys
+
+    def _number_keyed(self, entries: Sequence[Entry], first: int) -> tuple[list[int], list[Entry], dict[str, int]]:
+        seqs: list[int] = []
+        new: list[Entry] = []
+        keys: dict[str, int] = {}
+        for entry in entries:
+            seq = None
+            if entry.key is not None:
+                seq = self._keys.get(entry.key)
+                if seq is None:
+                    seq = keys.get(entry.key)
+            if seq is None:
+                seq = first + len(new)
+                new.append(entry)
+                if entry.key is not None:
+                    keys[entry.key] = seq
+            seqs.append(seq)
+        return seqs, new, keys
+
+    def _expiries(self, entries: Sequence[Entry], now: int) -> list[int]:
+        usual = self.settings.retention
+        kept = (usual if entry.retention is None else entry.retention for entry in entries)
+        return [now + at_least_one(seconds) if seconds else 0 for seconds in kept]
+
+    def _lease_end(self, lease: float, now: int) -> int:
+        return now + at_least_one(min(lease, self.settings.max_lease))
+
+    def _held(self, receipts: Iterable[Receipt], outcome: int | None, now: int) -> tuple[list[int], list[Receipt]]:
+        """The messages that the receipts hold, and the receipts that neither hold one nor repeat themselves."""
+        self.advance(now)
+        held: dict[int, None] = {}  # a receipt may be named twice
+        lost = []
+        for receipt in receipts:
+            seq, nonce = receipt
+            found = self._rows.find(seq)
+            if found is not None:
+                page, at = found
+                if page.state[at] == IN_FLIGHT and page.for_claims().nonce[at] == nonce:
+                    held[seq] = None
+                    continue
+            if outcome is None or self._receipts.outcome(seq, nonce) != outcome:
+                lost.append(receipt)
+        return list(held), lost
+
+    def _has_failed(self, seq: int) -> bool:
+        found = self._rows.find(seq)
+        return found is not None and found[0].state[found[1]] == FAILED

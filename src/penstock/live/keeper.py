@@ -1,0 +1,173 @@
+"""A keeper made of live queues: names to queues, and publishing to those whose filter matches."""
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+from penstock.clock import Clock, SteadyClock, milliseconds
+from penstock.errors import NotSupported, QueueExists, QueueNotFound, StoreClosed
+from penstock.filters import Subject
+from penstock.keeper import QueueInfo
+from penstock.ledger import Ledger
+from penstock.live.alarm import Alarm
+from penstock.live.queue import LiveQueue
+from penstock.live.shelf import Shelf
+from penstock.message import PUBLISH_HEADER, Entry, Message
+from penstock.names import DEFAULT
+from penstock.settings import Settings
+
+
+class LiveKeeper:
+    """Keeps queues whose rules run in this process, each with a shelf of its own."""
+
+    def __init__(self, clock: Clock, make_shelf: Callable[[str], Shelf]) -> None:
+        self._clock = SteadyClock(clock)
+        self._alarm = Alarm(self._clock)
+        self._make_shelf = make_shelf
+        self._lock = threading.Lock()
+        self._queues: dict[str, LiveQueue] = {}
+        self._first = 1  # above every id of a deleted queue: an old id never means a new message
+        self._closed = False
+        self.create(DEFAULT, Settings())
+
+    def create(self, queue: str, settings: Settings) -> None:
+        """Make a queue."""
+        if settings.start != "now":
+            raise NotSupported(
+                f"start={settings.start!r}: this store keeps no log of published messages to start from; leave "
+                "start='now', or use a slate store"
+            )
+        with self._lock:
+            self._check_open()
+            if queue in self._queues:
+                raise QueueExists(f"queue {queue!r} exists already: open it with store.queue({queue!r})")
+            ledger = Ledger(queue, settings, self._first)
+            self._queues[queue] = LiveQueue(ledger, self._make_shelf(queue), self._clock, self._alarm)
+
+    def delete(self, queue: str) -> None:
+        """Remove a queue and its messages."""
+        with self._lock:
+            deleted = self._find(queue)
+            del self._queues[queue]
+            deleted.end(lambda: _not_found(queue))
+            self._first = max(self._first, deleted.next_seq)
+
+    def queues(self) -> list[QueueInfo]:
+        """Every queue, by name."""
+        with self._lock:
+            self._check_open()
+            queues = sorted(self._queues.items())
+            return [QueueInfo(name, queue.settings, queue.counts()) for name, queue in queues]
+
+    def publish(self, entry: Entry) -> str:
+        """Put a copy into every queue whose filter matches, or into none if one of them refuses it."""
+        published = uuid.uuid4().hex
+        copy = replace(entry, headers={**(entry.headers or {}), PUBLISH_HEADER: published})
+        subject = self._subject(entry)
+        with self._lock, ExitStack() as locks:
+            self._check_open()
+            matching = [queue for queue in self._queues.values() if queue.filter and queue.filter.matches(subject)]
+            for queue in matching:
+                locks.enter_context(queue.lock)
+            for queue in matching:
+                queue.check(copy)
+            written = [(queue, queue.admit([copy])[1]) for queue in matching]
+        for queue, records in written:
+            queue.commit(records)
+        return published
+
+    def settings(self, queue: str) -> Settings:
+        """What the queue was created with."""
+        return self._find(queue).settings
+
+    def counts(self, queue: str) -> dict[str, int]:
+        """How many messages are in each state."""
+        return self._find(queue).counts()
+
+    def put(self, queue: str, entries: Sequence[Entry]) -> list[str]:
+        """Take in all entries or none."""
+        return self._find(queue).put(entries)
+
+    def claim(self, queue: str, n: int, lease: float, wait: float, consumer: str) -> list[Message]:
+        """Lease up to n messages."""
+        return self._find(queue).claim(n, lease, wait, consumer)
+
+    def pop(self, queue: str, wait: float, consumer: str) -> Message | None:
+        """Claim and acknowledge one message."""
+        return self._find(queue).pop(wait, consumer)
+
+    def ack(self, queue: str, receipts: Sequence[str]) -> None:
+        """Settle for good."""
+        self._find(queue).ack(receipts)
+
+    def fail(self, queue: str, receipts: Sequence[str], delay: float, reason: str | None) -> None:
+        """End the attempts."""
+        self._find(queue).fail(receipts, delay, reason)
+
+    def release(self, queue: str, receipts: Sequence[str]) -> None:
+        """Give back."""
+        self._find(queue).release(receipts)
+
+    def extend(self, queue: str, receipts: Sequence[str], lease: float) -> int:
+        """Hold from now on."""
+        return self._find(queue).extend(receipts, lease)
+
+    def remove(self, queue: str, ids: Sequence[str]) -> int:
+        """Take messages out in any state."""
+        return self._find(queue).remove(ids)
+
+    def redrive(self, queue: str, ids: Sequence[str] | None) -> int:
+        """Start over with failed messages."""
+        return self._find(queue).redrive(ids)
+
+    def purge(self, queue: str) -> int:
+        """Take out everything but what is in flight."""
+        return self._find(queue).purge()
+
+    def peek(self, queue: str, n: int) -> list[Message]:
+        """What claim would give."""
+        return self._find(queue).peek(n)
+
+    def messages(self, queue: str, state: str | None) -> Iterator[Message]:
+        """The messages in that state, in the order in which they were put."""
+        return self._find(queue).messages(state)
+
+    def close(self) -> None:
+        """End every queue's work."""
+        with self._lock:
+            self._closed = True
+            for queue in self._queues.values():
+                queue.end(_closed)
+            self._alarm.clear()
+
+    def _find(self, queue: str) -> LiveQueue:
+        self._check_open()
+        try:
+            return self._queues[queue]
+        except KeyError:
+            raise _not_found(queue) from None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise _closed()
+
+    def _subject(self, entry: Entry) -> Subject:
+        now = self._clock.now()
+        return Subject(
+            headers=entry.headers or {},
+            priority=entry.priority,
+            size=len(entry.payload),
+            created_at=now if entry.created_at is None else entry.created_at,
+            received_at=now,
+            visible_at=now + milliseconds(entry.delay),
+        )
+
+
+def _not_found(queue: str) -> QueueNotFound:
+    return QueueNotFound(f"there is no queue {queue!r}: create it with store.create({queue!r})")
+
+
+def _closed() -> StoreClosed:
+    return StoreClosed("the store was closed: open it again with penstock.open()")

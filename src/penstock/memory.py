@@ -1,0 +1,79 @@
+"""The memory store: nothing on disk. For tests, and for queues that may end with their process.
+
+`memory:` is a new store each time. `memory:NAME` is one store for everyone in this process who opens that name,
+for as long as one of them has it open.
+"""
+
+import threading
+from collections.abc import Iterable, Sequence
+
+from penstock.clock import Clock
+from penstock.live.keeper import LiveKeeper
+from penstock.live.shelf import Body
+from penstock.message import Entry
+from penstock.records import Put, Record
+
+_NO_HEADERS: dict[str, str] = {}
+
+
+class MemoryShelf:
+    """Bodies in a dict; records are not kept, as there is nothing to recover from."""
+
+    written = 0
+
+    def __init__(self, queue: str) -> None:
+        self._bodies: dict[int, Body] = {}
+
+    def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
+        """Keep the bodies of new messages."""
+        if isinstance(record, Put):
+            for seq, entry in enumerate(entries, record.first):
+                created_at = record.at if entry.created_at is None else entry.created_at
+                headers = entry.headers or _NO_HEADERS
+                self._bodies[seq] = Body(entry.payload, headers, created_at, record.at)
+
+    def commit(self, written: int) -> None:
+        """Memory is as stable as it gets."""
+
+    def read(self, seq: int) -> Body:
+        """The body of a message that is there."""
+        return self._bodies[seq]
+
+    def drop(self, seqs: Iterable[int]) -> None:
+        """Free the bodies."""
+        for seq in seqs:
+            del self._bodies[seq]
+
+
+class _SharedKeeper(LiveKeeper):
+    """A named store, closed when the last who opened it has closed it."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        super().__init__(clock, MemoryShelf)
+        self.name = name
+        self.users = 0
+
+    def close(self) -> None:
+        """Leave; the last one ends the store."""
+        with _sharing:
+            self.users -= 1
+            if self.users:
+                return
+            del _shared[self.name]
+        super().close()
+
+
+_sharing = threading.Lock()
+_shared: dict[str, _SharedKeeper] = {}
+
+
+def open_memory(name: str, clock: Clock) -> LiveKeeper:
+    """A new store, or the one of that name."""
+    if not name:
+        return LiveKeeper(clock, MemoryShelf)
+    with _sharing:
+        keeper = _shared.get(name)
+        if keeper is None:
+            keeper = _shared[name] = _SharedKeeper(name, clock)
+        keeper.users += 1
+        return keeper

@@ -1,0 +1,185 @@
+"""What goes into a queue (Draft) and what comes out of it (Message)."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from penstock.errors import InvalidArgument
+from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.store import Queue
+
+MAX_HEADERS = 255
+MAX_HEADER_BYTES = 65_535
+MAX_KEY = 255
+LATEST = 253_402_300_799_999  # the last millisecond of the year 9999: what every reader of timestamps can show
+PUBLISH_HEADER = "penstock.publish"
+_RESERVED = "penstock."
+Payload: TypeAlias = bytes | str | bytearray | memoryview
+
+
+@dataclass(slots=True)
+class Draft:
+    """A message to be put, with what `put` takes."""
+
+    payload: Payload
+    priority: int = 0
+    headers: Mapping[str, str] | None = None
+    delay: float = 0
+    retention: float | None = None
+    key: str | None = None
+    created_at: int | None = None
+
+
+@dataclass(slots=True)
+class Entry:
+    """A draft that was checked: what keepers are given."""
+
+    payload: bytes
+    priority: int = 0
+    headers: dict[str, str] | None = None
+    delay: float = 0
+    retention: float | None = None
+    key: str | None = None
+    created_at: int | None = None
+
+
+@dataclass(slots=True)
+class Message:
+    """A message as it was when it was read. Times are milliseconds since the epoch; None = does not apply."""
+
+    id: str
+    queue: str
+    payload: bytes
+    headers: dict[str, str]
+    priority: int
+    created_at: int
+    received_at: int
+    visible_at: int
+    expires_at: int | None
+    attempts: int
+    state: str
+    receipt: str | None = None
+    claimed_at: int | None = None
+    lease_until: int | None = None
+    consumer: str | None = None
+    settled_at: int | None = None
+    reason: str | None = None
+    _handle: Queue | None = field(default=None, repr=False, compare=False)
+
+    def ack(self) -> None:
+        """The work is done: settle the message for good."""
+        self._claimed_from().ack(self)
+
+    def fail(self, delay: float = 0.0, reason: str | None = None) -> None:
+        """The work failed: try again after `delay` seconds, or end as failed after the last attempt."""
+        self._claimed_from().fail(self, delay=delay, reason=reason)
+
+    def release(self) -> None:
+        """Give the message back unworked; another consumer gets it at once."""
+        self._claimed_from().release(self)
+
+    def extend(self, lease: float = 30.0) -> None:
+        """Hold the message for `lease` seconds from now."""
+        self._claimed_from().extend(self, lease=lease)
+
+    def _claimed_from(self) -> Queue:
+        if self._handle is None or self.receipt is None:
+            raise InvalidArgument(
+                f"message {self.id} of queue {self.queue!r} was not claimed, so it cannot be settled: use claim()"
+            )
+        return self._handle
+
+
+def checked(item: Draft | Payload) -> Entry:
+    """The draft in the form that every store can keep; errors say what is wrong with it."""
+    if type(item) is bytes:
+        return Entry(item)
+    if not isinstance(item, Draft):
+        return Entry(_payload(item))
+    return Entry(
+        _payload(item.payload),
+        _priority(item.priority),
+        _headers(item.headers) if item.headers else None,
+        seconds("delay", item.delay) if item.delay else 0,
+        None if item.retention is None else seconds("retention", item.retention),
+        None if item.key is None else _key(item.key),
+        None if item.created_at is None else _time(item.created_at),
+    )
+
+
+def _payload(payload: object) -> bytes:
+    if isinstance(payload, str):
+        return _utf8("payload", payload)
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    raise TypeError(
+        f"a payload is bytes or str, not {type(payload).__name__}: encode it first, as in json.dumps(payload)"
+    )
+
+
+def _priority(priority: int) -> int:
+    try:
+        return operator.index(priority)
+    except TypeError:
+        raise TypeError(
+            f"priority is an integer from {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}, not {type(priority).__name__}"
+        ) from None
+
+
+def _headers(headers: Mapping[str, str]) -> dict[str, str]:
+    copy = dict(headers)
+    if len(copy) > MAX_HEADERS:
+        raise InvalidArgument(
+            f"{len(copy)} headers; a message has at most {MAX_HEADERS}: put the rest into the payload"
+        )
+    size = 0
+    for name, value in copy.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"headers are str: str, not {name!r}: {value!r}: convert the value with str()")
+        if not name:
+            raise InvalidArgument("a header without a name: name it")
+        if name.startswith(_RESERVED) and name != PUBLISH_HEADER:
+            raise InvalidArgument(f"header {name!r}: names that start with {_RESERVED!r} are Penstock's own")
+        size += len(_utf8("header", name)) + len(_utf8("header", value))
+    if size > MAX_HEADER_BYTES:
+        raise InvalidArgument(
+            f"headers of {size} bytes; the most is {MAX_HEADER_BYTES} altogether: put the rest into the payload"
+        )
+    return copy
+
+
+def _key(key: str) -> str:
+    if not isinstance(key, str):
+        raise TypeError(f"key is a str, not {type(key).__name__}")
+    if not 1 <= len(_utf8("key", key)) <= MAX_KEY:
+        raise InvalidArgument(
+            f"key of {len(key.encode())} bytes; give 1 to {MAX_KEY}, for example a hash of the content"
+        )
+    return key
+
+
+def _time(created_at: int) -> int:
+    try:
+        time = operator.index(created_at)
+    except TypeError:
+        raise TypeError(
+            f"created_at is integer milliseconds since the epoch, not {type(created_at).__name__}"
+        ) from None
+    if not 0 <= time <= LATEST:
+        raise InvalidArgument(
+            f"created_at={time} is not a time from 1970 to 9999; give milliseconds since the epoch"
+        )
+    return time
+
+
+def _utf8(what: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{what} {text!r} is not valid Unicode text: {error.reason}") from None

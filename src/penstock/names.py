@@ -1,0 +1,27 @@
+"""Queue names: what they may be."""
+
+import re
+
+from penstock.errors import InvalidName
+
+DEFAULT = "default"
+_LEGAL = re.compile(r"[!-~]{1,255}")
+_ILLEGAL_CHARACTER = re.compile(r"[^!-~]")
+
+
+def checked(name: str) -> str:
+    """The queue that a name means: itself, or `default` for the empty name; InvalidName if it is none."""
+    if not isinstance(name, str):
+        raise TypeError(f"a queue name is a str, not {type(name).__name__}")
+    if name == "":
+        return DEFAULT
+    if _LEGAL.fullmatch(name):
+        return name
+    if len(name) > 255:
+        raise InvalidName(f"queue name {name[:20]!r}... has {len(name)} characters; the most is 255")
+    wrong = _ILLEGAL_CHARACTER.search(name)
+    assert wrong is not None  # noqa: S101 - what has a legal length and does not match has an illegal character
+    raise InvalidName(
+        f"queue name {name!r} has {wrong.group()!r} at position {wrong.start()}; names are 1 to 255 visible "
+        "ASCII characters (codes 33 to 126), without spaces"
+    )

@@ -1,0 +1,282 @@
+"""The state of a queue: which messages there are, in what state, and how records and time change that.
+
+The ledger decides and this applies. Applying the same records in the same order always gives the same state: what
+time alone brings about (a delay or a lease that ends, a message that expires) follows from the records.
+
+A message is known here by its sequence number; its payload and headers are the store's business. Times are
+milliseconds since the epoch, durations seconds. `now` must never decrease.
+"""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+from penstock.clock import milliseconds
+from penstock.errors import StoreCorrupt
+from penstock.index.deadlines import Deadlines
+from penstock.index.ready import Ready
+from penstock.index.recent import RecentKeys, RecentReceipts
+from penstock.index.rows import AVAILABLE, DELAYED, DONE, FAILED, IN_FLIGHT, STATES, Page, Rows
+from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Record, Redrive, Release, Remove
+from penstock.settings import Settings
+
+LEASE_EXPIRED = "lease expired"
+ACKED, FAILED_ATTEMPT, RELEASED = 1, 2, 3  # how a receipt was settled
+_NEVER = 1 << 63
+
+
+class State:
+    """The state of one queue."""
+
+    def __init__(self, name: str, settings: Settings, first: int = 1) -> None:
+        self.name = name
+        self.settings = settings
+        self.gone: list[int] = []  # messages that ceased to exist; the store takes them from here
+        self._counts = [0] * 6
+        self._expiring = 0  # messages with an expires_at
+        self._rows = Rows(first)
+        self._ready = Ready(self._rows.is_available)
+        self._deadlines = Deadlines()
+        self._keys = RecentKeys()
+        self._receipts = RecentReceipts()
+
+    def replay(self, record: Record) -> None:
+        """Apply a record that this ledger, or an earlier life of it, returned."""
+        self.advance(record.at)
+        if isinstance(record, Claim | Pop):
+            taken = self._ready.take(len(record.seqs), self._counts[AVAILABLE])
+            if taken != record.seqs:
+                raise StoreCorrupt(
+                    f"the history of queue {self.name!r} contradicts itself: {record.seqs[:3]} were claimed "
+                    f"at {record.at} when {taken[:3]} were next; records are missing, repeated or out of order"
+                )
+        _APPLY[type(record)](self, record)
+
+    def advance(self, now: int) -> None:
+        """Let happen, in the order of time, what the time up to now brings about."""
+        self._keys.forget(now)
+        self._receipts.forget(now)
+        while (due := self._deadlines.pop(now)) is not None:
+            at, seq = due
+            found = self._rows.find(seq)
+            if found is None or self._due(*found) != at:
+                continue  # settled, extended or removed since
+            page, position = found
+            state = page.state[position]
+            if page.expires_at[position] == at or state == DONE:
+                self._drop(seq, page, position)
+            elif state == DELAYED:
+                self._come_back(seq, page, position, at, at)
+            else:
+                self._end_attempt(seq, page, position, at, at, LEASE_EXPIRED)
+
+    # Questions: nothing changes but what time has brought about.
+
+    @property
+    def next_seq(self) -> int:
+        """The number that the next new message gets."""
+        return self._rows.next_seq
+
+    def next_time(self) -> int | None:
+        """When advance() may next have something to do."""
+        return self._deadlines.next()
+
+    def available(self) -> int:
+        """How many messages can be claimed."""
+        return self._counts[AVAILABLE]
+
+    def counts(self) -> dict[str, int]:
+        """How many messages are in each state."""
+        return dict(zip(STATES, self._counts[1:], strict=True))
+
+    def peek(self, n: int) -> list[int]:
+        """The messages that would be claimed next."""
+        return list(islice(self._ready, n))
+
+    def find(self, state: str | None, first: int, n: int) -> list[int]:
+        """Up to n messages in that state (None: in any) by ascending number, from number `first` on."""
+        return list(islice(self._rows.with_state(None if state is None else STATES.index(state) + 1, first), n))
+
+    def locate(self, seq: int) -> tuple[Page, int]:
+        """Where the columns of a message are that is there."""
+        return self._rows[seq]
+
+    # What each record changes
+
+    def _put(self, record: Put) -> None:
+        count = len(record.priority)
+        if not count:
+            return
+        delayed = max(record.visible_at) > record.at
+        states = (
+            bytes(DELAYED if at > record.at else AVAILABLE for at in record.visible_at)
+            if delayed
+            else bytes([AVAILABLE]) * count
+        )
+        seqs = range(record.first, record.first + count)
+        self._rows.append(states, record.priority, record.visible_at, record.expires_at)
+        self._counts[AVAILABLE] += states.count(AVAILABLE)
+        self._counts[DELAYED] += states.count(DELAYED)
+        if not delayed and min(record.priority) == max(record.priority):
+            self._ready.arrive(seqs, record.priority[0])
+        else:
+            lanes: dict[int, list[int]] = {}
+            for seq, priority, state in zip(seqs, record.priority, states, strict=True):
+                if state == AVAILABLE:
+                    lanes.setdefault(priority, []).append(seq)
+            for priority, arrived in lanes.items():
+                self._ready.arrive(arrived, priority)
+        if delayed or any(record.expires_at):
+            for seq, visible_at, expires_at in zip(seqs, record.visible_at, record.expires_at, strict=True):
+                due = min(visible_at if visible_at > record.at else _NEVER, expires_at or _NEVER)
+                if due != _NEVER:
+                    self._deadlines.add(due, seq)
+                self._expiring += expires_at != 0
+        for key, seq in record.keys.items():
+            self._keys.add(key, seq, record.at)
+
+    def _claim(self, record: Claim) -> None:
+        for seq in record.seqs:
+            page, at = self._rows[seq]
+            page.state[at] = IN_FLIGHT
+            page.attempts[at] += 1
+            claims = page.claims or page.for_claims()
+            claims.claimed_at[at] = record.at
+            claims.ends_at[at] = record.lease_until
+            claims.nonce[at] = record.nonce
+            claims.consumer[at] = record.consumer
+            self._deadlines.add(self._due(page, at), seq)
+        self._counts[AVAILABLE] -= len(record.seqs)
+        self._counts[IN_FLIGHT] += len(record.seqs)
+        self._tidy()
+
+    def _pop(self, record: Pop) -> None:
+        for seq in record.seqs:
+            page, at = self._rows[seq]
+            page.attempts[at] += 1
+            claims = page.for_claims()
+            claims.claimed_at[at] = record.at
+            claims.consumer[at] = record.consumer
+            self._finish(seq, page, at, record.at)
+
+    def _ack(self, record: Ack) -> None:
+        self._settle(record, ACKED, lambda seq, page, at: self._finish(seq, page, at, record.at))
+
+    def _fail(self, record: Fail) -> None:
+        def end_attempt(seq: int, page: Page, at: int) -> None:
+            self._end_attempt(seq, page, at, record.at, record.visible_at, record.reason)
+
+        self._settle(record, FAILED_ATTEMPT, end_attempt)
+
+    def _release(self, record: Release) -> None:
+        self._settle(record, RELEASED, lambda seq, page, at: self._come_back(seq, page, at, record.at, record.at))
+
+    def _settle(
+        self, record: Ack | Fail | Release, outcome: int, change: Callable[[int, Page, int], None]
+    ) -> None:
+        nonces = []
+        for seq in record.seqs:
+            page, at = self._rows[seq]
+            nonces.append(page.for_claims().nonce[at])
+            change(seq, page, at)
+        self._receipts.add(record.seqs, nonces, outcome, record.at)
+        self._tidy()
+
+    def _extend(self, record: Extend) -> None:
+        for seq in record.seqs:
+            page, at = self._rows[seq]
+            page.for_claims().ends_at[at] = record.lease_until
+            self._deadlines.add(self._due(page, at), seq)
+        self._tidy()
+
+    def _remove(self, record: Remove) -> None:
+        for seq in record.seqs:
+            self._drop(seq, *self._rows[seq])
+        self._tidy()
+
+    def _redrive(self, record: Redrive) -> None:
+        for seq in record.seqs:
+            page, at = self._rows[seq]
+            page.attempts[at] = 0
+            page.for_claims().reason[at] = None
+            self._come_back(seq, page, at, record.at, record.at)
+
+    def _finish(self, seq: int, page: Page, at: int, now: int) -> None:
+        """The message is done; it stays listed as long as the queue keeps such."""
+        if self.settings.keep_done == 0:
+            self._drop(seq, page, at)
+            return
+        claims = page.for_claims()
+        claims.ends_at[at] = now
+        claims.reason[at] = None
+        self._enter(seq, page, at, DONE)
+
+    def _end_attempt(self, seq: int, page: Page, at: int, now: int, visible_at: int, reason: str | None) -> None:
+        """The attempt failed: once more, or never again."""
+        claims = page.for_claims()
+        claims.reason[at] = reason
+        if self.settings.max_attempts and page.attempts[at] >= self.settings.max_attempts:
+            claims.ends_at[at] = now
+            self._enter(seq, page, at, FAILED)
+        else:
+            self._come_back(seq, page, at, now, visible_at)
+
+    def _come_back(self, seq: int, page: Page, at: int, now: int, visible_at: int) -> None:
+        """The message waits at its old place among its equals, from visible_at on."""
+        page.visible_at[at] = visible_at
+        self._enter(seq, page, at, DELAYED if visible_at > now else AVAILABLE)
+        if visible_at <= now:
+            self._ready.come_back(seq, page.priority[at])
+
+    def _enter(self, seq: int, page: Page, at: int, state: int) -> None:
+        self._counts[page.state[at]] -= 1
+        self._counts[state] += 1
+        page.state[at] = state
+        due = self._due(page, at)
+        if due != _NEVER:
+            self._deadlines.add(due, seq)
+
+    def _drop(self, seq: int, page: Page, at: int) -> None:
+        self._counts[page.state[at]] -= 1
+        self._expiring -= page.expires_at[at] != 0
+        self._rows.drop(seq, page, at)
+        self.gone.append(seq)
+
+    def _due(self, page: Page, at: int) -> int:
+        """When time next changes the message."""
+        state = page.state[at]
+        due = _NEVER
+        if state == IN_FLIGHT:
+            due = page.for_claims().ends_at[at]
+        elif state == DELAYED:
+            due = page.visible_at[at]
+        elif state == DONE and self.settings.keep_done is not None:
+            due = page.for_claims().ends_at[at] + at_least_one(self.settings.keep_done)
+        expires_at = page.expires_at[at]
+        return expires_at if 0 < expires_at < due else due
+
+    def _tidy(self) -> None:
+        timed = self._counts[DELAYED] + self._counts[IN_FLIGHT] + self._counts[DONE] + self._expiring
+        self._deadlines.tidy(timed, self._is_due)
+
+    def _is_due(self, at: int, seq: int) -> bool:
+        found = self._rows.find(seq)
+        return found is not None and self._due(*found) == at
+
+
+_APPLY: dict[type[Record], Callable[[State, Any], None]] = {
+    Put: State._put,
+    Claim: State._claim,
+    Pop: State._pop,
+    Ack: State._ack,
+    Fail: State._fail,
+    Release: State._release,
+    Extend: State._extend,
+    Remove: State._remove,
+    Redrive: State._redrive,
+}
+
+
+def at_least_one(seconds: float) -> int:
+    """A duration that someone asked for is never rounded down to none."""
+    return max(1, milliseconds(seconds))

@@ -1,0 +1,289 @@
+"""Store and Queue: the contract that users program against, the same for every kind of store."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Self
+
+from penstock import filters, message, names
+from penstock.errors import InvalidArgument, QueueProtected, StoreClosed
+from penstock.index.rows import STATES
+from penstock.message import Draft, Message, Payload
+from penstock.settings import MAX_COUNT, MAX_PAYLOAD, Settings, seconds, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from types import TracebackType
+
+    from penstock.keeper import Keeper, QueueInfo
+
+MAX_REASON = 1000
+MAX_CONSUMER = 255
+
+
+class Store:
+    """A set of queues. Use it as a context manager, or close() it; threads may share it.
+
+    >>> with penstock.open("memory:") as store:
+    ...     jobs = store.create("jobs", max_attempts=3)
+    ...     jobs.put(b"resize cat.jpg")
+    """
+
+    def __init__(self, url: str, keeper: Keeper) -> None:
+        self.url = url
+        self._open_keeper: Keeper | None = keeper
+
+    def create(
+        self,
+        name: str,
+        max_size: int = 0,
+        max_attempts: int = 5,
+        keep_done: float | None = 0,
+        filter: str | None = None,  # noqa: A002 - the contract's word
+        start: str | int = "now",
+        max_payload: int = MAX_PAYLOAD,
+        priorities: tuple[int, int] | None = None,
+        max_lease: float = 43_200,
+        retention: float = 0,
+        description: str = "",
+    ) -> Queue:
+        """Make a queue; `penstock.Settings` explains each setting. QueueExists if the name is taken."""
+        name = names.checked(name)
+        settings = Settings(
+            max_size=max_size,
+            max_attempts=max_attempts,
+            keep_done=keep_done,
+            filter=filter,
+            start=start,
+            max_payload=max_payload,
+            priorities=priorities,
+            max_lease=max_lease,
+            retention=retention,
+            description=description,
+        )
+        if filter is not None:
+            filters.parse(filter)
+        self._keeper.create(name, settings)
+        return Queue(self, name)
+
+    def queue(self, name: str = "") -> Queue:
+        """The queue of that name; without one, the queue `default`. QueueNotFound if there is none."""
+        name = names.checked(name)
+        self._keeper.settings(name)
+        return Queue(self, name)
+
+    def delete(self, name: str) -> None:
+        """Remove a queue and all its messages, for good. The queue `default` stays (QueueProtected)."""
+        name = names.checked(name)
+        if name == names.DEFAULT:
+            raise QueueProtected(f"queue {name!r} always exists and cannot be deleted: empty it with purge()")
+        self._keeper.delete(name)
+
+    def queues(self) -> list[QueueInfo]:
+        """Every queue with its settings and its counts by state, by name."""
+        return self._keeper.queues()
+
+    def publish(
+        self,
+        payload: Payload,
+        headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        delay: float = 0,
+        retention: float | None = None,
+        created_at: int | None = None,
+    ) -> str:
+        """Put a copy into every queue whose filter matches; if one of them refuses it, into none.
+
+        The id that is returned travels with each copy in the header `penstock.publish`.
+        """
+        draft = Draft(payload, priority, headers, delay, retention, None, created_at)
+        return self._keeper.publish(message.checked(draft))
+
+    def close(self) -> None:
+        """Let go of the store. Closing twice does no harm."""
+        keeper, self._open_keeper = self._open_keeper, None
+        if keeper is not None:
+            keeper.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<penstock.Store {self.url!r}{'' if self._open_keeper else ' (closed)'}>"
+
+    @property
+    def _keeper(self) -> Keeper:
+        if self._open_keeper is None:
+            raise StoreClosed(f"the store {self.url!r} was closed: open it again with penstock.open()")
+        return self._open_keeper
+
+
+class Queue:
+    """A handle on one queue of a store. It costs nothing to make and may be shared by threads."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self.name = name
+
+    @property
+    def settings(self) -> Settings:
+        """What the queue was created with."""
+        return self._store._keeper.settings(self.name)
+
+    def put(
+        self,
+        payload: Payload,
+        priority: int = 0,
+        headers: Mapping[str, str] | None = None,
+        delay: float = 0,
+        retention: float | None = None,
+        key: str | None = None,
+        created_at: int | None = None,
+    ) -> str:
+        """Add a message; returns its id once the message is on stable storage.
+
+        Lower priority numbers are claimed first. With a `delay` the message becomes available that many seconds
+        later; with a `retention` it is dropped after so many (None: the queue's own; 0: never). A `key` makes the
+        put safe to repeat: for five minutes the same key is answered with the first id, and nothing is added.
+        """
+        return self.put_many([Draft(payload, priority, headers, delay, retention, key, created_at)])[0]
+
+    def put_many(self, items: Iterable[Draft | Payload]) -> list[str]:
+        """Add many messages in one durable step, all of them or none; returns their ids."""
+        entries = []
+        for number, item in enumerate(items):
+            try:
+                entries.append(message.checked(item))
+            except (TypeError, InvalidArgument) as error:
+                error.add_note(f"in item {number} of put_many; nothing was put")
+                raise
+        return self._store._keeper.put(self.name, entries) if entries else []
+
+    def claim(
+        self, n: int = 1, lease: float = 30.0, wait: float = 0.0, consumer: str | None = None
+    ) -> list[Message]:
+        """Take up to n messages on a lease of so many seconds (at most the queue's max_lease).
+
+        Waits up to `wait` seconds for the first one; consumers that wait are served in turn. Settle each message
+        with ack(), fail() or release() before its lease ends, or extend() it; after that it goes to another.
+        """
+        n = whole("n", n, 1, MAX_COUNT)
+        claimed = self._store._keeper.claim(
+            self.name, n, _lease(lease), seconds("wait", wait), _consumer(consumer)
+        )
+        for each in claimed:
+            each._handle = self
+        return claimed
+
+    def pop(self, wait: float = 0.0) -> Message | None:
+        """Take the next message for good: claim and ack in one step. None if there is none in time."""
+        return self._store._keeper.pop(self.name, seconds("wait", wait), _consumer(None))
+
+    def ack(self, *messages: Message | str) -> None:
+        """The work is done. Takes messages or receipts; repeating it does no harm.
+
+        If some leases were lost the others are settled all the same, and LeaseExpired names the lost ones.
+        """
+        self._store._keeper.ack(self.name, self._receipts(messages))
+
+    def fail(self, *messages: Message | str, delay: float = 0.0, reason: str | None = None) -> None:
+        """The work failed: available again after `delay` seconds, or failed after the last attempt."""
+        if reason is not None:
+            reason = str(reason)[:MAX_REASON].encode(errors="replace").decode()
+        self._store._keeper.fail(self.name, self._receipts(messages), seconds("delay", delay), reason)
+
+    def release(self, *messages: Message | str) -> None:
+        """Give messages back unworked: available at once, at their old place; the attempt stays counted."""
+        self._store._keeper.release(self.name, self._receipts(messages))
+
+    def extend(self, *messages: Message | str, lease: float = 30.0) -> None:
+        """Hold messages for `lease` seconds from now."""
+        until = self._store._keeper.extend(self.name, self._receipts(messages), _lease(lease))
+        for each in messages:
+            if isinstance(each, Message):
+                each.lease_until = until
+
+    def remove(self, *ids: str) -> int:
+        """Take messages out, whatever their state; how many were there."""
+        return self._store._keeper.remove(self.name, _ids(ids))
+
+    def redrive(self, *ids: str) -> int:
+        """Make failed messages available again with attempts 0; without ids, all of them. How many."""
+        return self._store._keeper.redrive(self.name, _ids(ids) if ids else None)
+
+    def purge(self) -> int:
+        """Take out everything but what consumers hold; how many."""
+        return self._store._keeper.purge(self.name)
+
+    def peek(self, n: int = 1) -> Iterator[Message]:
+        """The next n messages that claim() would give, left where they are."""
+        return iter(self._store._keeper.peek(self.name, whole("n", n, 1, MAX_COUNT)))
+
+    def messages(self, state: str | None = None) -> Iterator[Message]:
+        """All messages in a state (None: in any), in the order in which they were put, left where they are."""
+        if state is not None and state not in STATES:
+            raise InvalidArgument(f"state={state!r} is none; give one of {', '.join(STATES)}, or None for all")
+        self._store._keeper.settings(self.name)  # an error now, not at the first next()
+        return self._store._keeper.messages(self.name, state)
+
+    def count(self) -> int:
+        """How many messages wait: available and delayed."""
+        counts = self.counts()
+        return counts["available"] + counts["delayed"]
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def __bool__(self) -> bool:
+        return True  # a handle is a handle, also on an empty queue
+
+    def counts(self) -> dict[str, int]:
+        """How many messages are in each state."""
+        return self._store._keeper.counts(self.name)
+
+    def __repr__(self) -> str:
+        return f"<penstock.Queue {self.name!r} of {self._store.url!r}>"
+
+    def _receipts(self, messages: Iterable[Message | str]) -> list[str]:
+        receipts = []
+        for each in messages:
+            if isinstance(each, str):
+                receipts.append(each)
+            elif not isinstance(each, Message):
+                raise TypeError(f"give messages or receipts, not {type(each).__name__}")
+            elif each.receipt is None:
+                raise InvalidArgument(f"message {each.id} was not claimed, so it cannot be settled: use claim()")
+            elif each.queue != self.name:
+                raise InvalidArgument(f"message {each.id} is of queue {each.queue!r}, not of {self.name!r}")
+            else:
+                receipts.append(each.receipt)
+        return receipts
+
+
+def _lease(lease: float) -> float:
+    if seconds("lease", lease) == 0:
+        raise InvalidArgument("lease=0 would end at once; give the seconds that the work may take")
+    return lease
+
+
+def _consumer(consumer: str | None) -> str:
+    if consumer is None:
+        return f"{socket.gethostname()}:{os.getpid()}"
+    if not isinstance(consumer, str):
+        raise TypeError(f"consumer is a str, not {type(consumer).__name__}")
+    if not 1 <= len(consumer.encode(errors="replace")) <= MAX_CONSUMER:
+        raise InvalidArgument(f"consumer has {len(consumer)} characters; give 1 to {MAX_CONSUMER}")
+    return consumer
+
+
+def _ids(ids: Iterable[str]) -> list[str]:
+    for each in ids:
+        if not isinstance(each, str):
+            raise TypeError(f"an id is a str, not {type(each).__name__}: give message.id")
+    return list(ids)

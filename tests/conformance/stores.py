@@ -1,0 +1,23 @@
+"""The stores that the conformance suite runs over. A store joins with one line, and says what it cannot hold."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import penstock
+from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY
+
+
+@dataclass(frozen=True)
+class StoreUnderTest:
+    """How to open a store, and where its format is narrower than the contract."""
+
+    name: str
+    open: Callable[[Path, penstock.Clock], penstock.Store]
+    priorities: tuple[int, int] = (LOWEST_PRIORITY, HIGHEST_PRIORITY)
+    many_queues: bool = True
+
+
+STORES = [
+    StoreUnderTest("memory", lambda folder, clock: penstock.open("memory:", clock=clock)),
+]

@@ -1,0 +1,70 @@
+"""Looking without touching: peek, messages, counts."""
+
+import pytest
+
+from penstock import InvalidArgument, Queue, SimulatedClock
+from tests.conformance.conftest import MakeQueue
+
+
+def test_peek_shows_what_claim_would_give_and_changes_nothing(queue: Queue) -> None:
+    for number in range(5):
+        queue.put(str(number), priority=-number)
+    peeked = list(queue.peek(3))
+    assert [message.payload for message in peeked] == [b"4", b"3", b"2"]
+    assert peeked == list(queue.peek(3))
+    assert [message.attempts for message in peeked] == [0, 0, 0]
+    assert [message.id for message in queue.claim(3)] == [message.id for message in peeked]
+
+
+def test_peek_of_an_empty_queue_is_empty(queue: Queue) -> None:
+    assert next(queue.peek(), None) is None
+
+
+def test_messages_lists_each_state_in_the_order_of_putting(make_queue: MakeQueue, clock: SimulatedClock) -> None:
+    queue = make_queue(keep_done=60, max_attempts=1)
+    queue.put_many([b"done", b"failed", b"held", b"waiting"])
+    done, failed, held = queue.claim(3)
+    queue.put(b"delayed", delay=5)
+    failed.fail()
+    done.ack()
+    listed = [(message.payload.decode(), message.state) for message in queue.messages()]
+    assert listed == [
+        ("done", "done"),
+        ("failed", "failed"),
+        ("held", "in_flight"),
+        ("waiting", "available"),
+        ("delayed", "delayed"),
+    ]
+    for payload, state in listed:
+        assert [message.payload.decode() for message in queue.messages(state)] == [payload]
+    assert queue.counts() == dict.fromkeys(("delayed", "available", "in_flight", "done", "failed"), 1)
+    assert len(queue) == queue.count() == 2
+    assert [message.receipt for message in queue.messages("in_flight")] == [held.receipt]
+
+
+def test_messages_of_a_long_queue_come_complete(queue: Queue) -> None:
+    queue.put_many([str(number) for number in range(5_000)])
+    assert [int(message.payload) for message in queue.messages()] == list(range(5_000))
+    assert [int(message.payload) for message in queue.messages("available")] == list(range(5_000))
+
+
+def test_a_listing_goes_on_while_the_queue_is_worked_on(queue: Queue) -> None:
+    queue.put_many([str(number) for number in range(2_000)])
+    listing = queue.messages()
+    first = [int(next(listing).payload) for _ in range(10)]
+    queue.ack(*queue.claim(1_500))
+    queue.put(b"2000")
+    rest = [int(message.payload) for message in listing]
+    assert first == list(range(10))
+    assert rest == sorted(set(rest))
+    assert set(range(1_500, 2_001)) <= set(rest)
+
+
+def test_an_unknown_state_is_refused_at_once(queue: Queue) -> None:
+    with pytest.raises(InvalidArgument, match="state='ready' is none; give one of delayed, available"):
+        queue.messages("ready")
+
+
+def test_peek_needs_a_positive_number(queue: Queue) -> None:
+    with pytest.raises(InvalidArgument, match="n=0 is out of range"):
+        queue.peek(0)

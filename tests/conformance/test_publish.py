@@ -1,0 +1,86 @@
+"""Publishing: a message finds its queues by their filters."""
+
+import pytest
+
+from penstock import InvalidArgument, InvalidPriority, PayloadTooLarge, QueueFull, SimulatedClock, Store
+from tests.conformance.conftest import MakeQueue
+
+pytestmark = pytest.mark.many_queues
+
+
+def test_a_published_message_goes_to_every_queue_whose_filter_matches(
+    store: Store, make_queue: MakeQueue, clock: SimulatedClock
+) -> None:
+    orders = make_queue("orders", filter="type = 'order'")
+    urgent = make_queue("urgent", filter="priority < 0 OR note IS NOT NULL")
+    invoices = make_queue("invoices", filter="type = 'invoice'")
+    unfiltered = make_queue("unfiltered")
+    published = store.publish(b"x", headers={"type": "order"}, priority=-1, created_at=5)
+    for queue in (orders, urgent):
+        [message] = queue.claim(5)
+        assert (message.payload, message.priority, message.created_at) == (b"x", -1, 5)
+        assert message.received_at == clock.now()
+        assert message.headers == {"type": "order", "penstock.publish": published}
+    assert len(invoices) == len(unfiltered) == len(store.queue()) == 0
+
+
+def test_the_copies_of_a_published_message_live_their_own_lives(store: Store, make_queue: MakeQueue) -> None:
+    first, second = make_queue("a", filter="size = 1"), make_queue("b", filter="size > 0")
+    store.publish(b"x")
+    first.claim()[0].ack()
+    assert (len(first), len(second)) == (0, 1)
+
+
+def test_a_message_that_nobody_wants_is_published_all_the_same(store: Store) -> None:
+    assert store.publish(b"x") != store.publish(b"x")
+    assert sum(store.queues()[0].counts.values()) == 0
+
+
+def test_a_published_message_may_be_delayed_and_expire(
+    store: Store, make_queue: MakeQueue, clock: SimulatedClock
+) -> None:
+    queue = make_queue("q", filter="visible_at > received_at", retention=100)
+    store.publish(b"now")
+    store.publish(b"later", delay=5, retention=10)
+    [message] = queue.messages("delayed")
+    assert (message.payload, message.visible_at, message.expires_at) == (
+        b"later",
+        clock.now() + 5_000,
+        clock.now() + 10_000,
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"max_size": 1}, QueueFull),
+        ({"max_payload": 0}, PayloadTooLarge),
+        ({"priorities": (1, 2)}, InvalidPriority),
+    ],
+)
+def test_if_one_queue_refuses_nothing_is_put(
+    store: Store, make_queue: MakeQueue, settings: dict[str, object], error: type[Exception]
+) -> None:
+    make_queue("a", filter="1 = 1")
+    refusing = make_queue("b", filter="1 = 1", **settings)
+    make_queue("c", filter="1 = 1")
+    if error is QueueFull:
+        refusing.put(b"already full")
+    with pytest.raises(error, match="queue 'b'"):
+        store.publish(b"x")
+    assert [len(store.queue(name)) for name in ("a", "b", "c")] == [0, len(refusing), 0]
+
+
+def test_what_cannot_be_put_cannot_be_published(store: Store) -> None:
+    with pytest.raises(InvalidArgument, match="Penstock's own"):
+        store.publish(b"x", headers={"penstock.priority": "1"})
+    with pytest.raises(TypeError, match="a payload is bytes or str"):
+        store.publish(7)  # type: ignore[arg-type]
+
+
+def test_a_copy_may_be_put_elsewhere_with_all_its_headers(store: Store, make_queue: MakeQueue) -> None:
+    queue = make_queue("a", filter="1 = 1")
+    store.publish(b"x", headers={"kind": "k"})
+    [message] = queue.claim()
+    store.queue().put(message.payload, headers=message.headers)
+    assert store.queue().claim()[0].headers == message.headers

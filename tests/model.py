@@ -1,0 +1,192 @@
+"""A queue as simply as it can be said: a list of messages, every question answered by looking at all of them.
+
+Slow, and written without a glance at the ledger, so that the two agree only where both are right.
+"""
+
+from dataclasses import dataclass
+
+from penstock.settings import Settings
+
+
+@dataclass
+class Item:
+    seq: int
+    priority: int
+    visible_at: int
+    expires_at: int | None
+    key: str | None
+    put_at: int
+    waiting: bool = True  # delayed or available, depending on the time
+    attempts: int = 0
+    nonce: int | None = None
+    lease_until: int | None = None
+    settled_at: int | None = None
+    outcome: str | None = None  # "done" or "failed"
+    reason: str | None = None
+
+
+class Model:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.items: list[Item] = []
+        self.next_seq = 1
+        self.keys: dict[str, tuple[int, int]] = {}  # key: (seq, put at)
+        self.settled: list[tuple[int, int, str, int]] = []  # seq, nonce, how, when
+        self.now = 0
+
+    def advance(self, now: int) -> None:
+        """Millisecond by millisecond would be the same; only those where something happens are visited."""
+        while True:
+            times = [time for item in self.items if (time := self._next(item)) is not None and time <= now]
+            if not times:
+                break
+            self.now = min(times)
+            for item in list(self.items):
+                if self._next(item) == self.now:
+                    self._happen(item)
+        self.now = now
+
+    def _next(self, item: Item) -> int | None:
+        times = []
+        if item.expires_at is not None:
+            times.append(item.expires_at)
+        if item.nonce is not None and item.lease_until is not None:
+            times.append(item.lease_until)
+        if item.outcome == "done" and self.settings.keep_done is not None:
+            assert item.settled_at is not None
+            times.append(item.settled_at + max(1, round(self.settings.keep_done * 1000)))
+        return min(times, default=None)
+
+    def _happen(self, item: Item) -> None:
+        if item.expires_at == self.now or item.outcome == "done":
+            self.items.remove(item)
+        else:
+            self._failed(item, self.now, "lease expired")
+
+    def state(self, item: Item) -> str:
+        if item.outcome:
+            return item.outcome
+        if not item.waiting:
+            return "in_flight"
+        return "delayed" if item.visible_at > self.now else "available"
+
+    def counts(self) -> dict[str, int]:
+        states = [self.state(item) for item in self.items]
+        return {name: states.count(name) for name in ("delayed", "available", "in_flight", "done", "failed")}
+
+    def put(self, drafts: list[tuple[int, int, int | None, str | None]]) -> list[int] | str:
+        """(priority, delay ms, retention ms, key) each; the numbers, or why not."""
+        keys = {key: seq for key, (seq, at) in self.keys.items() if self.now < at + 300_000}
+        new: list[Item] = []
+        seqs = []
+        for priority, delay, retention, key in drafts:
+            if self.settings.priorities and not (
+                self.settings.priorities[0] <= priority <= self.settings.priorities[1]
+            ):
+                return "priority"
+            if key is not None and key in keys:
+                seqs.append(keys[key])
+                continue
+            seq = self.next_seq + len(new)
+            kept = round(self.settings.retention * 1000) if retention is None else retention
+            new.append(Item(seq, priority, self.now + delay, self.now + kept if kept else None, key, self.now))
+            seqs.append(seq)
+            if key is not None:
+                keys[key] = seq
+        counts = self.counts()
+        size = counts["delayed"] + counts["available"] + counts["in_flight"]
+        if new and self.settings.max_size and size + len(new) > self.settings.max_size:
+            return "full"
+        self.items += new
+        self.next_seq += len(new)
+        self.keys |= {item.key: (item.seq, self.now) for item in new if item.key is not None}
+        return seqs
+
+    def next(self, n: int) -> list[Item]:
+        available = [item for item in self.items if self.state(item) == "available"]
+        return sorted(available, key=lambda item: (item.priority, item.seq))[:n]
+
+    def claim(self, n: int, lease: int, nonce: int) -> list[int]:
+        lease = min(lease, round(self.settings.max_lease * 1000))
+        claimed = self.next(n)
+        for item in claimed:
+            item.waiting, item.nonce, item.lease_until = False, nonce, self.now + lease
+            item.attempts += 1
+        return [item.seq for item in claimed]
+
+    def pop(self) -> list[int]:
+        popped = self.next(1)
+        for item in popped:
+            item.attempts += 1
+            self._done(item)
+        return [item.seq for item in popped]
+
+    def settle(
+        self, how: str, receipts: list[tuple[int, int]], delay: int = 0, reason: str | None = None
+    ) -> list[tuple[int, int]]:
+        """Ack, fail or release; the receipts that were lost."""
+        held = self._held(receipts)
+        lost = []
+        for seq, nonce in receipts:
+            repeated = any(
+                (seq, nonce, how) == (s, n, h) and self.now <= at + 300_000 for s, n, h, at in self.settled
+            )
+            if (seq, nonce) not in held and not repeated:
+                lost.append((seq, nonce))
+        for (seq, nonce), item in held.items():
+            self.settled.append((seq, nonce, how, self.now))
+            if how == "ack":
+                self._done(item)
+            elif how == "fail":
+                self._failed(item, self.now + delay, reason)
+            else:
+                self._back(item, self.now)
+        return lost
+
+    def extend(self, receipts: list[tuple[int, int]], lease: int) -> list[tuple[int, int]]:
+        lease = min(lease, round(self.settings.max_lease * 1000))
+        held = self._held(receipts)
+        for item in held.values():
+            item.lease_until = self.now + lease
+        return [receipt for receipt in receipts if receipt not in held]
+
+    def remove(self, seqs: list[int]) -> set[int]:
+        removed = {item.seq for item in self.items if item.seq in seqs}
+        self.items = [item for item in self.items if item.seq not in removed]
+        return removed
+
+    def redrive(self, seqs: list[int] | None) -> set[int]:
+        driven = [item for item in self.items if item.outcome == "failed" and (seqs is None or item.seq in seqs)]
+        for item in driven:
+            item.attempts, item.reason, item.outcome, item.settled_at = 0, None, None, None
+            self._back(item, self.now)
+        return {item.seq for item in driven}
+
+    def purge(self) -> set[int]:
+        return self.remove([item.seq for item in self.items if self.state(item) != "in_flight"])
+
+    def _held(self, receipts: list[tuple[int, int]]) -> dict[tuple[int, int], Item]:
+        return {
+            (seq, nonce): item
+            for seq, nonce in receipts
+            for item in self.items
+            if item.seq == seq and item.nonce == nonce
+        }
+
+    def _done(self, item: Item) -> None:
+        item.waiting, item.nonce, item.lease_until = False, None, None
+        if self.settings.keep_done == 0:
+            self.items.remove(item)
+        else:
+            item.outcome, item.settled_at, item.reason = "done", self.now, None
+
+    def _failed(self, item: Item, visible_at: int, reason: str | None) -> None:
+        item.reason = reason
+        if self.settings.max_attempts and item.attempts >= self.settings.max_attempts:
+            item.waiting, item.nonce, item.lease_until = False, None, None
+            item.outcome, item.settled_at = "failed", self.now
+        else:
+            self._back(item, visible_at)
+
+    def _back(self, item: Item, visible_at: int) -> None:
+        item.waiting, item.nonce, item.lease_until, item.visible_at = True, None, None, visible_at

@@ -1,0 +1,294 @@
+"""The rules of a queue, checked against a naive model of them on random histories."""
+
+from typing import Any
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull, StoreCorrupt
+from penstock.index.rows import STATES
+from penstock.ledger import Ledger, Receipt
+from penstock.message import Entry
+from penstock.records import Claim, Record
+from penstock.settings import Settings
+from penstock.state import State
+from tests.model import Model
+
+START = 1_700_000_000_000
+SETTINGS = st.builds(
+    Settings,
+    max_size=st.sampled_from([0, 0, 5, 40]),
+    max_attempts=st.sampled_from([0, 1, 2, 5]),
+    keep_done=st.sampled_from([0, 0, 2, 600, None]),
+    priorities=st.sampled_from([None, None, (-2, 1)]),
+    max_lease=st.sampled_from([5, 43_200]),
+    retention=st.sampled_from([0, 0, 60]),
+)
+DURATIONS = st.sampled_from([0, 1, 500, 1_000, 5_000, 30_000, 120_000])  # milliseconds
+DRAFTS = st.tuples(
+    st.sampled_from([0, 0, 0, 1, -1, -2, 2]),
+    st.sampled_from([0, 0, 0, 1, 1_000, 20_000]),
+    st.sampled_from([None, None, None, 0, 1, 4_000, 30_000]),
+    st.sampled_from([None, None, None, "a", "b", "c"]),
+)
+
+
+class LedgerAgreesWithModel(RuleBasedStateMachine):
+    """A ledger, a naive model, and a second ledger that sees nothing but the records of the first."""
+
+    @initialize(settings=SETTINGS)
+    def start(self, settings: Settings) -> None:
+        self.now = START
+        self.ledger = Ledger("q", settings)
+        self.replica = State("q", settings, 1)
+        self.model = Model(settings)
+        self.model.advance(self.now)
+        self.nonces = 0
+        self.receipts: list[tuple[int, int]] = []
+
+    def record(self, record: Record | None) -> None:
+        if record is not None:
+            self.replica.replay(record)
+
+    @rule(milliseconds=st.one_of(st.integers(0, 3), DURATIONS, st.integers(0, 700_000)))
+    def time_passes(self, milliseconds: int) -> None:
+        self.now += milliseconds
+        self.model.advance(self.now)
+
+    @rule(drafts=st.lists(DRAFTS, min_size=1, max_size=6))
+    def put(self, drafts: list[tuple[int, int, int | None, str | None]]) -> None:
+        entries = [
+            Entry(b"", priority, None, delay / 1000, None if kept is None else kept / 1000, key)
+            for priority, delay, kept, key in drafts
+        ]
+        expected = self.model.put(drafts)
+        if expected == "full":
+            with pytest.raises(QueueFull):
+                self.ledger.put(entries, self.now)
+        elif expected == "priority":
+            with pytest.raises(InvalidPriority):
+                self.ledger.put(entries, self.now)
+        else:
+            admission = self.ledger.put(entries, self.now)
+            self.record(admission.record)
+            assert list(admission.seqs) == expected
+
+    @rule(count=st.integers(1, 3_000))
+    def put_many_at_once(self, count: int) -> None:
+        self.put([(0, 0, None, None)] * count)
+
+    @rule(n=st.integers(1, 8), lease=DURATIONS.filter(bool))
+    def claim(self, n: int, lease: int) -> None:
+        self.nonces += 1
+        record = self.ledger.claim(n, lease / 1000, "worker", self.nonces, self.now)
+        self.record(record)
+        claimed = record.seqs if record else []
+        assert claimed == self.model.claim(n, lease, self.nonces)
+        self.receipts += [(seq, self.nonces) for seq in claimed]
+
+    @rule()
+    def pop(self) -> None:
+        record = self.ledger.pop("worker", self.now)
+        self.record(record)
+        assert (record.seqs if record else []) == self.model.pop()
+
+    @rule(
+        how=st.sampled_from(["ack", "ack", "fail", "release"]),
+        data=st.data(),
+        delay=DURATIONS,
+        reason=st.sampled_from([None, "broken"]),
+    )
+    def settle(self, how: str, data: st.DataObject, delay: int, reason: str | None) -> None:
+        receipts = self.some_receipts(data)
+        result: tuple[Record | None, list[Receipt]]
+        given = [Receipt(*receipt) for receipt in receipts]
+        if how == "ack":
+            result = self.ledger.ack(given, self.now)
+        elif how == "fail":
+            result = self.ledger.fail(given, delay / 1000, reason, self.now)
+        else:
+            result = self.ledger.release(given, self.now)
+        self.record(result[0])
+        # Receipts are remembered for at least five minutes: beyond that a repeat may be told either.
+        remembered = [(seq, nonce) for seq, nonce, _, at in self.model.settled if self.now > at + 300_000]
+        lost = [
+            receipt for receipt in self.model.settle(how, receipts, delay, reason) if receipt not in remembered
+        ]
+        assert [receipt for receipt in result[1] if receipt not in remembered] == lost
+
+    @rule(data=st.data(), lease=DURATIONS.filter(bool))
+    def extend(self, data: st.DataObject, lease: int) -> None:
+        receipts = self.some_receipts(data)
+        record, lost = self.ledger.extend([Receipt(*receipt) for receipt in receipts], lease / 1000, self.now)
+        self.record(record)
+        assert lost == self.model.extend(receipts, lease)
+
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        seqs = data.draw(st.lists(st.integers(0, self.model.next_seq + 1), max_size=5))
+        record = self.ledger.remove(seqs, self.now)
+        self.record(record)
+        assert set(record.seqs if record else []) == self.model.remove(seqs)
+
+    @rule(data=st.data())
+    def remove_a_long_stretch(self, data: st.DataObject) -> None:
+        first = data.draw(st.integers(0, self.model.next_seq))
+        seqs = [seq for seq in range(first, first + 2_000) if seq % 97]
+        record = self.ledger.remove(seqs, self.now)
+        self.record(record)
+        assert set(record.seqs if record else []) == self.model.remove(seqs)
+
+    @rule(data=st.data(), everything=st.booleans())
+    def redrive(self, data: st.DataObject, everything: bool) -> None:
+        seqs = None if everything else data.draw(st.lists(st.integers(0, self.model.next_seq), max_size=5))
+        record = self.ledger.redrive(seqs, self.now)
+        self.record(record)
+        assert set(record.seqs if record else []) == self.model.redrive(seqs)
+
+    @rule()
+    def purge(self) -> None:
+        record = self.ledger.purge(self.now)
+        self.record(record)
+        assert set(record.seqs if record else []) == self.model.purge()
+
+    @invariant()
+    def everyone_agrees(self) -> None:
+        if not hasattr(self, "ledger"):
+            return
+        expected = {item.seq: self.described(item) for item in self.model.items}
+        for state in (self.ledger, self.replica):
+            state.advance(self.now)
+            assert state.counts() == self.model.counts()
+            assert {seq: description(state, seq) for seq in state.find(None, 0, 10**9)} == expected
+            assert state.peek(5) == [item.seq for item in self.model.next(5)]
+
+    @invariant()
+    def the_gone_are_those_that_were_put_and_are_not_there(self) -> None:
+        if hasattr(self, "ledger"):
+            there = {item.seq for item in self.model.items}
+            assert sorted(self.ledger.gone) == [seq for seq in range(1, self.model.next_seq) if seq not in there]
+
+    def described(self, item: Any) -> tuple[Any, ...]:
+        state = self.model.state(item)
+        ends_at = item.lease_until if state == "in_flight" else item.settled_at
+        return (
+            state, item.priority, item.visible_at, item.expires_at,
+            item.attempts, item.nonce, ends_at, item.reason,
+        )  # fmt: skip
+
+    def some_receipts(self, data: st.DataObject) -> list[tuple[int, int]]:
+        known = st.sampled_from(self.receipts[-20:]) if self.receipts else st.nothing()
+        forged = st.tuples(st.integers(0, self.model.next_seq), st.integers(0, self.nonces + 1))
+        return data.draw(st.lists(st.one_of(known, known, known, forged), max_size=6))
+
+
+def description(state: State, seq: int) -> tuple[Any, ...]:
+    page, at = state.locate(seq)
+    name = STATES[page.state[at] - 1]
+    claims = page.claims
+    settled = name in ("in_flight", "done", "failed")
+    return (
+        name,
+        page.priority[at],
+        page.visible_at[at],
+        page.expires_at[at] or None,
+        page.attempts[at],
+        claims.nonce[at] if claims and name == "in_flight" else None,
+        claims.ends_at[at] if claims and settled else None,
+        claims.reason[at] if claims else None,
+    )
+
+
+TestLedgerAgreesWithModel = LedgerAgreesWithModel.TestCase
+TestLedgerAgreesWithModel.settings = hypothesis_settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+class LongHistories(LedgerAgreesWithModel):
+    pass
+
+
+TestLongHistories = pytest.mark.long(LongHistories.TestCase)
+TestLongHistories.settings = hypothesis_settings(max_examples=1_000, stateful_step_count=150, deadline=None)
+
+
+def ledger_with(count: int, **settings: Any) -> Ledger:
+    ledger = Ledger("q", Settings(**settings))
+    if count:
+        ledger.put([Entry(b"")] * count, START)
+    return ledger
+
+
+def test_a_payload_larger_than_the_queue_takes_is_refused_and_nothing_is_put() -> None:
+    ledger = ledger_with(0, max_payload=3)
+    with pytest.raises(PayloadTooLarge, match="4 bytes; queue 'q' takes at most 3"):
+        ledger.put([Entry(b"abc"), Entry(b"abcd")], START)
+    assert ledger.next_seq == 1
+    assert ledger.available() == 0
+
+
+def test_more_priorities_than_there_are_lanes_keep_their_order() -> None:
+    ledger = ledger_with(0)
+    priorities = [(number * 7919) % 1000 - 500 for number in range(1000)] * 2
+    ledger.put([Entry(b"", priority) for priority in priorities], START)
+    claim = ledger.claim(2000, 30, "worker", 1, START)
+    assert claim is not None
+    assert claim.seqs == sorted(range(1, 2001), key=lambda seq: (priorities[seq - 1], seq))
+
+
+def test_a_million_leases_that_ended_early_leave_no_memory_behind() -> None:
+    ledger = ledger_with(100)
+    for nonce in range(10_000):
+        claim = ledger.claim(100, 43_200, "worker", nonce, START)
+        assert claim is not None
+        ledger.release([Receipt(seq, nonce) for seq in claim.seqs], START)
+    assert len(ledger._deadlines._heap) < 2_000
+    assert ledger._ready._entries < 2_000
+
+
+def test_messages_that_expire_unclaimed_leave_no_memory_behind() -> None:
+    ledger = ledger_with(0, retention=1)
+    for second in range(200):
+        ledger.put([Entry(b"", priority) for priority in range(100)], START + second * 2_000)
+        ledger.claim(1, 30, "worker", second, START + second * 2_000)
+        ledger.gone.clear()
+    assert ledger._ready._entries < 3_000
+    assert len(ledger._rows._pages) < 5
+    assert len(ledger._deadlines._heap) < 3_000
+
+
+def test_settled_receipts_are_forgotten_some_time_after_five_minutes() -> None:
+    ledger = ledger_with(10_000)
+    claim = ledger.claim(10_000, 30, "worker", 1, START)
+    assert claim is not None
+    receipts = [Receipt(seq, 1) for seq in claim.seqs]
+    for start in range(0, 10_000, 1_000):
+        ledger.ack(receipts[start : start + 1_000], START)
+    assert ledger.ack(receipts, START + 300_000)[1] == []
+    assert len(ledger.ack(receipts, START + 300_001)[1]) == 10_000
+    assert not ledger._receipts._chunks
+
+
+def test_survivors_of_long_gone_neighbours_are_found_and_cost_little() -> None:
+    ledger = ledger_with(100_000)
+    ledger.remove([seq for seq in range(1, 100_001) if seq % 1000], START)
+    assert ledger.find(None, 0, 1000) == list(range(1000, 100_001, 1000))
+    assert sum(len(page.state) for page in ledger._rows._pages.values()) < 2_000
+    claim = ledger.claim(1000, 30, "worker", 5, START)
+    assert claim is not None
+    assert claim.seqs == list(range(1000, 100_001, 1000))
+    assert ledger.ack([Receipt(seq, 5) for seq in claim.seqs], START)[1] == []
+    assert ledger.counts() == dict.fromkeys(STATES, 0)
+
+
+def test_a_queue_may_start_at_any_number() -> None:
+    ledger = Ledger("q", Settings(), first=1_000_003)
+    assert list(ledger.put([Entry(b"")] * 1500, START).seqs) == list(range(1_000_003, 1_001_503))
+    assert ledger.find("available", 0, 2) == [1_000_003, 1_000_004]
+
+
+def test_a_history_with_a_missing_record_is_found_out() -> None:
+    ledger = ledger_with(2)
+    with pytest.raises(StoreCorrupt, match=r"history of queue 'q' contradicts itself: \[2\] were claimed"):
+        ledger.replay(Claim(START, [2], START + 30_000, "worker", 1))
