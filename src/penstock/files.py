@@ -1,0 +1,231 @@
+"""The only door to disk. Thin on purpose: it decides nothing, so that tests can put a simulated disk behind it.
+
+What every store may rely on, and nothing more:
+
+- Nothing is durable before it is synced: a file's bytes and size by `File.sync`, a name in a folder (created,
+  renamed, linked, unlinked) by `Disk.sync_folder` of that folder. Neither does the other's work.
+- Before it is synced, a write may be torn or overtake an earlier one if the machine stops.
+- A sync that fails must not be repeated: the kernel has marked the unwritten pages clean, so the next one
+  "succeeds" although they are lost. Whoever gets the error has to stop and verify what it finds on disk.
+- A rename from one folder to another is durable once both are synced. Sync the target first: the other
+  order has a moment in which the file is in neither.
+"""
+
+import fcntl
+import os
+from contextlib import suppress
+from typing import Protocol, Self
+
+StrPath = str | os.PathLike[str]
+Data = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """An open file that is read and written at offsets. Use after `close` is an OSError (EBADF)."""
+
+    path: str
+
+    def size(self) -> int:
+        """The size in bytes."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """The bytes at offset; fewer than size only where the file ends."""
+
+    def append(self, data: Data) -> int:
+        """Write at the end, return the offset written at; one appender at a time. Fails as `write` does."""
+
+    def write(self, offset: int, data: Data) -> None:
+        """Write at offset; a gap after the old end reads as zeros. An OSError may leave any first part of data."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file, or lengthen it with zeros, to size; durable after `sync`."""
+
+    def sync(self) -> None:
+        """Make content and size durable. After an OSError they may be lost whatever a later sync says."""
+
+    def lock(self) -> bool:
+        """Lock the file against every other open of it, in any process, without waiting; False: it is taken."""
+
+    def unlock(self) -> None:
+        """Let go of the lock; closing the file, or the end of the process, does so too."""
+
+    def close(self) -> None:
+        """Close the file; a second time does nothing. Closing does not sync."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+
+class Disk(Protocol):
+    """Names in folders. Every method fails with the OSError of its system call, and then changed nothing."""
+
+    def open(self, path: StrPath, *, create: bool = False, exclusive: bool = False) -> File:
+        """Open a file to read and write. `exclusive` creates it or raises FileExistsError."""
+
+    def exists(self, path: StrPath) -> bool:
+        """Whether there is a file or folder; an error that leaves it unknown is raised, never False."""
+
+    def listdir(self, path: StrPath) -> list[str]:
+        """The names in a folder, in no particular order."""
+
+    def mkdir(self, path: StrPath) -> None:
+        """Create a folder in one that exists; FileExistsError if the name is taken."""
+
+    def rmdir(self, path: StrPath) -> None:
+        """Remove an empty folder."""
+
+    def rename(self, source: StrPath, target: StrPath) -> None:
+        """Move a file, at once replacing a target that exists; two names of one file both stay as they are."""
+
+    def link(self, source: StrPath, target: StrPath) -> None:
+        """Give a file a second name; FileExistsError if that is taken."""
+
+    def unlink(self, path: StrPath) -> None:
+        """Take a file's name away; the content goes with its last name and its last open handle."""
+
+    def sync_folder(self, path: StrPath) -> None:
+        """Make the names in a folder durable. After an OSError they may be lost whatever a later sync says."""
+
+
+# A closed file gets a descriptor that Linux never hands out (its limit is a little below 2**31), so that using
+# it is EBADF from every call without a check in each. Not -1: some of Python's calls raise ValueError for it.
+_CLOSED = 2**31 - 1
+
+
+class SystemFile:
+    """A file of the operating system."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def size(self) -> int:
+        """The size in bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, offset: int, size: int) -> bytes:
+        """The bytes at offset; fewer than size only where the file ends."""
+        data = os.pread(self._descriptor, size, offset)
+        while len(data) < size and (more := os.pread(self._descriptor, size - len(data), offset + len(data))):
+            data += more
+        return data
+
+    def append(self, data: Data) -> int:
+        """Write at the end, which is asked for each time: another process may have moved it."""
+        # Not O_APPEND: with it Linux appends every pwrite, whatever its offset.
+        offset = os.lseek(self._descriptor, 0, os.SEEK_END)
+        self.write(offset, data)
+        return offset
+
+    def write(self, offset: int, data: Data) -> None:
+        """Write all of data at offset, in as many calls as the system needs."""
+        while (written := os.pwrite(self._descriptor, data, offset)) < len(data):
+            data = memoryview(data)[written:]
+            offset += written
+
+    def truncate(self, size: int) -> None:
+        """Set the size."""
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        """Make content and size durable: fdatasync flushes a changed size too, only times may lag behind."""
+        os.fdatasync(self._descriptor)
+
+    def lock(self) -> bool:
+        """Take the flock, which belongs to this open file: a second open here is refused as elsewhere."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self) -> None:
+        """Let go of the flock."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the descriptor, once: its number may at once belong to another file."""
+        descriptor, self._descriptor = self._descriptor, _CLOSED
+        if descriptor != _CLOSED:
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class SystemDisk:
+    """The file systems of the machine."""
+
+    def open(self, path: StrPath, *, create: bool = False, exclusive: bool = False) -> SystemFile:
+        """Open a file to read and write; a new one gets the permissions that the umask leaves."""
+        flags = os.O_RDWR
+        if create or exclusive:
+            flags |= os.O_CREAT
+        if exclusive:
+            flags |= os.O_EXCL
+        return SystemFile(os.fspath(path), os.open(path, flags, 0o666))
+
+    def exists(self, path: StrPath) -> bool:
+        """Whether there is a file or folder."""
+        # os.path.exists would call a file that cannot be looked at (EIO, EACCES) absent.
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def listdir(self, path: StrPath) -> list[str]:
+        """The names in a folder, in the file system's order."""
+        return os.listdir(path)
+
+    def mkdir(self, path: StrPath) -> None:
+        """Create a folder in one that exists."""
+        os.mkdir(path)
+
+    def rmdir(self, path: StrPath) -> None:
+        """Remove an empty folder."""
+        os.rmdir(path)
+
+    def rename(self, source: StrPath, target: StrPath) -> None:
+        """Move a file, at once replacing a target that exists."""
+        os.replace(source, target)
+
+    def link(self, source: StrPath, target: StrPath) -> None:
+        """Give a file a second name."""
+        os.link(source, target)
+
+    def unlink(self, path: StrPath) -> None:
+        """Take a file's name away."""
+        os.unlink(path)
+
+    def sync_folder(self, path: StrPath) -> None:
+        """Make the names in a folder durable, with the fsync of the folder itself."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def replace_file(disk: Disk, path: StrPath, data: Data) -> None:
+    """Durably give a small file new content: whenever the machine stops, it has the old or the new, whole.
+
+    After an OSError the program reads either; the one that a crash leaves is as open. One writer at a time.
+    """
+    path = os.fspath(path)
+    temporary = path + ".new"
+    try:
+        with disk.open(temporary, create=True) as file:
+            file.truncate(0)  # a crash may have left one behind
+            file.write(0, data)
+            file.sync()  # before the rename, else the new name may outlive its content
+        disk.rename(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            disk.unlink(temporary)
+        raise
+    disk.sync_folder(os.path.dirname(path) or ".")

@@ -1,0 +1,432 @@
+"""A disk in memory that knows what was synced, and can stop, fail and fill up at any operation.
+
+The model, as hostile as a correct device and file system may be:
+
+- A file has its current bytes, which the program reads, its durable bytes, which the device has, and between
+  them the unsynced writes and truncations. A sync applies these to the durable bytes.
+- A crash applies any of them: each write is lost, whole or torn (a beginning, an end, a block inside, all but a
+  block, a beginning and then zeros to the new size), whatever became of the others. A gap reads as zeros.
+- A folder has current and durable names, and between them the unsynced changes of names. A file's own sync
+  does nothing for its name. A crash keeps or loses each change, but not one that builds on a lost one: what
+  is found under a name was there at some moment since its folder was synced.
+- A rename is one change, until one of its two folders is synced; then the other side is still open. So a
+  source folder synced first can leave the file under neither name, a target synced first under both.
+- A failing write may leave a beginning. A failing sync decides like a crash which unsynced changes reach the
+  device and forgets the rest, as ext4, XFS and btrfs do: the program still reads them, and the next sync has
+  nothing to do and "succeeds".
+
+Every call is one numbered operation. The same calls with the same seeds have the same outcome.
+"""
+
+import errno
+import os
+import posixpath
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Literal, Self
+
+from penstock.files import Data, StrPath
+
+Keep = Literal["nothing", "some", "everything"]
+
+
+class SimulatedCrash(BaseException):
+    """The machine is off. Not an Exception, so that no handler of the product can swallow it."""
+
+
+class Luck:
+    """Decides which unsynced changes reach the device."""
+
+    def __init__(self, random: Random, keep: Keep) -> None:
+        self._random = random
+        self._tears = keep == "some"
+        # Drawn anew for each crash, so that "nearly all" and "nearly none" come up however many changes wait.
+        self._chance = {"nothing": 0.0, "some": random.random(), "everything": 1.0}[keep]
+
+    def keeps(self) -> bool:
+        return self._random.random() < self._chance
+
+    def pieces(self, size: int) -> list[tuple[int, int]]:
+        """The parts (start, end) of a write of this size that are kept; an empty one only sets the size."""
+        if self.keeps():
+            return [(0, size)]
+        if not self._tears or self._random.random() < 0.5:
+            return []
+        cut = self._random.randint(0, size)
+        start, end = sorted((cut, self._random.randint(0, size)))
+        beginning, ending, inside = [(0, cut)], [(cut, size)], [(start, end)]
+        all_but_inside, then_zeros = [(0, start), (end, size)], [(0, cut), (size, size)]
+        return self._random.choice([beginning, ending, inside, all_but_inside, then_zeros])
+
+
+CERTAINTY = Luck(Random(0), "everything")
+
+
+@dataclass(frozen=True)
+class Write:
+    offset: int
+    data: bytes
+
+    def apply(self, content: bytearray, luck: Luck) -> None:
+        for start, end in luck.pieces(len(self.data)):
+            content.extend(bytes(max(0, self.offset + start - len(content))))
+            content[self.offset + start : self.offset + end] = self.data[start:end]
+
+
+@dataclass(frozen=True)
+class Truncation:
+    size: int
+
+    def apply(self, content: bytearray, luck: Luck) -> None:
+        if luck.keeps():
+            del content[self.size :]
+            content.extend(bytes(max(0, self.size - len(content))))
+
+
+@dataclass(eq=False)
+class FileNode:
+    current: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
+    unsynced: list[Write | Truncation] = field(default_factory=list)
+    locked_by: "SimulatedFile | None" = None
+
+    def settle(self, luck: Luck) -> None:
+        """Let the unsynced changes reach the device, those that luck keeps, and forget the others."""
+        for change in self.unsynced:
+            change.apply(self.durable, luck)
+        self.unsynced.clear()
+
+    def after_crash(self, luck: Luck) -> "FileNode":
+        content = bytearray(self.durable)
+        for change in self.unsynced:
+            change.apply(content, luck)
+        return FileNode(content, bytearray(content))
+
+
+@dataclass(eq=False)
+class FolderNode:
+    current: "dict[str, Node]" = field(default_factory=dict)
+    durable: "dict[str, Node]" = field(default_factory=dict)
+
+
+Node = FileNode | FolderNode
+Place = tuple[FolderNode, str]
+# What one change leaves under which names; None is nothing. A rename has two of them, any other change one.
+NameChange = dict[Place, Node | None]
+
+
+def set_name(names: dict[str, Node], name: str, node: Node | None) -> None:
+    if node is None:
+        names.pop(name, None)
+    else:
+        names[name] = node
+
+
+def kept_changes(changes: Iterable[NameChange], luck: Luck) -> Iterator[NameChange]:
+    lost: set[Place] = set()
+    for change in changes:
+        if lost.isdisjoint(change) and luck.keeps():
+            yield change
+        else:
+            lost.update(change)
+
+
+def parts(path: StrPath) -> list[str]:
+    return [name for name in posixpath.normpath(posixpath.join("/", path)).split("/") if name]
+
+
+def os_error(number: int, path: StrPath) -> OSError:
+    return OSError(number, os.strerror(number), os.fspath(path))
+
+
+class SimulatedDisk:
+    """A Disk with nothing on it but the root folder, where relative paths start too."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.operations = 0
+        self.trace: list[tuple[int, str, str]] = []  # number, name, path
+        self.crash_at: int | None = None
+        self.capacity: int | None = None
+        self.open_nodes: list[FileNode] = []  # one for each open handle
+        self._off = False
+        self._failures: dict[int, int] = {}
+        self._root = FolderNode()
+        self._unsynced: list[NameChange] = []
+        self._mutex = threading.RLock()
+
+    def fail_at(self, operation: int, error: int) -> None:
+        """Let the operation of that number raise OSError with this errno."""
+        self._failures[operation] = error
+
+    def after_crash(self, random: Random, keep: Keep = "some") -> "SimulatedDisk":
+        """Cut the power, if that is still to do, and return the disk as the next start finds it.
+
+        It is one legal outcome, chosen by `random`; ask again for others. The new disk goes on with `random`.
+        """
+        with self._mutex:
+            self._off = True
+            luck = Luck(random, keep)
+            found: dict[FolderNode, dict[str, Node]] = {}
+            for change in kept_changes(self._unsynced, luck):
+                for (folder, name), node in change.items():
+                    set_name(found.setdefault(folder, dict(folder.durable)), name, node)
+            files: dict[FileNode, FileNode] = {}  # so that two names of one file stay that
+
+            def copy(node: Node) -> Node:
+                if isinstance(node, FolderNode):
+                    return copy_folder(node)
+                if node not in files:
+                    files[node] = node.after_crash(luck)
+                return files[node]
+
+            def copy_folder(folder: FolderNode) -> FolderNode:
+                names = {name: copy(node) for name, node in found.get(folder, folder.durable).items()}
+                return FolderNode(names, dict(names))
+
+            disk = SimulatedDisk(random)
+            disk.capacity = self.capacity
+            disk._root = copy_folder(self._root)
+            return disk
+
+    @contextmanager
+    def operation(self, name: str, path: str, partial: bool = False) -> Iterator[bool]:
+        """Count an operation; the body is what it does. A planned crash comes before or after the body.
+
+        A planned failure comes before it too; a `partial` operation is instead told to do what failing leaves.
+        """
+        with self._mutex:
+            if self._off:
+                raise SimulatedCrash(f"{name} {path}: the machine is off")
+            self.operations += 1
+            self.trace.append((self.operations, name, path))
+            crash = SimulatedCrash(f"operation {self.operations}: {name} {path}")
+            crashing = self._off = self.operations == self.crash_at
+            if crashing and self.random.random() < 0.5:
+                raise crash
+            error = None if crashing else self._failures.pop(self.operations, None)
+            if error and not partial:
+                raise os_error(error, path)
+            try:
+                yield error is not None
+            finally:
+                if crashing:
+                    raise crash
+            if error:
+                raise os_error(error, path)
+
+    def open(self, path: StrPath, *, create: bool = False, exclusive: bool = False) -> "SimulatedFile":
+        with self.operation("open", str(path)):
+            folder, name = self._place(path)
+            node = folder.current.get(name)
+            if node is None:
+                if not (create or exclusive):
+                    raise os_error(errno.ENOENT, path)
+                node = FileNode()
+                self._change_names({(folder, name): node})
+            elif exclusive:
+                raise os_error(errno.EEXIST, path)
+            elif isinstance(node, FolderNode):
+                raise os_error(errno.EISDIR, path)
+            self.open_nodes.append(node)
+            return SimulatedFile(self, str(path), node)
+
+    def exists(self, path: StrPath) -> bool:
+        with self.operation("exists", str(path)):
+            try:
+                self._find(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            return True
+
+    def listdir(self, path: StrPath) -> list[str]:
+        with self.operation("listdir", str(path)):
+            names = list(self._folder(path).current)
+            self.random.shuffle(names)  # whoever relies on an order finds out
+            return names
+
+    def mkdir(self, path: StrPath) -> None:
+        with self.operation("mkdir", str(path)):
+            folder, name = self._place(path)
+            if name in folder.current:
+                raise os_error(errno.EEXIST, path)
+            self._change_names({(folder, name): FolderNode()})
+
+    def rmdir(self, path: StrPath) -> None:
+        with self.operation("rmdir", str(path)):
+            if self._folder(path).current:
+                raise os_error(errno.ENOTEMPTY, path)
+            self._change_names({self._place(path): None})
+
+    def rename(self, source: StrPath, target: StrPath) -> None:
+        with self.operation("rename", f"{source} -> {target}"):
+            from_place, to_place = self._place(source), self._place(target)
+            node = self._find(source)
+            replaced = to_place[0].current.get(to_place[1])
+            if isinstance(node, FolderNode):
+                raise NotImplementedError("the simulated disk renames files only")
+            if isinstance(replaced, FolderNode):
+                inside = parts(source)[: len(parts(target))] == parts(target)
+                raise os_error(errno.ENOTEMPTY if inside else errno.EISDIR, target)
+            if replaced is not node:
+                self._change_names({from_place: None, to_place: node})
+
+    def link(self, source: StrPath, target: StrPath) -> None:
+        with self.operation("link", f"{source} -> {target}"):
+            node = self._find(source)
+            folder, name = self._place(target)
+            if name in folder.current:
+                raise os_error(errno.EEXIST, target)
+            if isinstance(node, FolderNode):
+                raise os_error(errno.EPERM, source)
+            self._change_names({(folder, name): node})
+
+    def unlink(self, path: StrPath) -> None:
+        with self.operation("unlink", str(path)):
+            if isinstance(self._find(path), FolderNode):
+                raise os_error(errno.EISDIR, path)
+            self._change_names({self._place(path): None})
+
+    def sync_folder(self, path: StrPath) -> None:
+        with self.operation("sync_folder", str(path), partial=True) as failing:
+            folder = self._folder(path)
+            here = [
+                {place: change.pop(place) for place in list(change) if place[0] is folder}
+                for change in self._unsynced
+            ]
+            self._unsynced = [change for change in self._unsynced if change]  # a rename's other side stays open
+            for change in kept_changes(here, Luck(self.random, "some" if failing else "everything")):
+                for (_, name), node in change.items():
+                    set_name(folder.durable, name, node)
+
+    def room(self) -> int | None:
+        """How many more bytes the disk can hold; None: any number."""
+        if self.capacity is None:
+            return None
+        nodes = dict.fromkeys(self.open_nodes)  # an unlinked file takes space until it is closed
+        folders = [self._root]
+        for folder in folders:
+            folders += [node for node in folder.current.values() if isinstance(node, FolderNode)]
+            nodes |= {node: None for node in folder.current.values() if isinstance(node, FileNode)}
+        return max(0, self.capacity - sum(len(node.current) for node in nodes))
+
+    def _find(self, path: StrPath) -> Node:
+        node: Node = self._root
+        for name in parts(path):
+            if not isinstance(node, FolderNode):
+                raise os_error(errno.ENOTDIR, path)
+            if name not in node.current:
+                raise os_error(errno.ENOENT, path)
+            node = node.current[name]
+        return node
+
+    def _folder(self, path: StrPath) -> FolderNode:
+        node = self._find(path)
+        if not isinstance(node, FolderNode):
+            raise os_error(errno.ENOTDIR, path)
+        return node
+
+    def _place(self, path: StrPath) -> Place:
+        *folders, name = parts(path) or [""]
+        if not name:
+            raise os_error(errno.EEXIST, path)  # the root
+        return self._folder("/".join(folders)), name
+
+    def _change_names(self, change: NameChange) -> None:
+        for (folder, name), node in change.items():
+            set_name(folder.current, name, node)
+        self._unsynced.append(change)
+
+
+class SimulatedFile:
+    """A File of a SimulatedDisk."""
+
+    def __init__(self, disk: SimulatedDisk, path: str, node: FileNode) -> None:
+        self.path = path
+        self._disk = disk
+        self._node = node
+        self._closed = False
+
+    def size(self) -> int:
+        with self._operation("size"):
+            return len(self._node.current)
+
+    def read(self, offset: int, size: int) -> bytes:
+        with self._operation("read"):
+            if offset < 0 or size < 0:
+                raise os_error(errno.EINVAL, self.path)
+            return bytes(self._node.current[offset : offset + size])
+
+    def append(self, data: Data) -> int:
+        with self._operation("append", partial=True) as failing:
+            offset = len(self._node.current)
+            self._write(offset, self._beginning(data) if failing else data)
+            return offset
+
+    def write(self, offset: int, data: Data) -> None:
+        with self._operation("write", partial=True) as failing:
+            self._write(offset, self._beginning(data) if failing else data)
+
+    def truncate(self, size: int) -> None:
+        with self._operation("truncate"):
+            if size < 0:
+                raise os_error(errno.EINVAL, self.path)
+            self._change(Truncation(size))
+
+    def sync(self) -> None:
+        with self._operation("sync", partial=True) as failing:
+            self._node.settle(Luck(self._disk.random, "some" if failing else "everything"))
+
+    def lock(self) -> bool:
+        with self._operation("lock"):
+            if self._node.locked_by is None:
+                self._node.locked_by = self
+            return self._node.locked_by is self
+
+    def unlock(self) -> None:
+        with self._operation("unlock"):
+            self._unlock()
+
+    def close(self) -> None:
+        with self._disk.operation("close", self.path, partial=True):  # a close that fails has closed
+            if not self._closed:
+                self._closed = True
+                self._unlock()
+                self._disk.open_nodes.remove(self._node)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _operation(self, name: str, partial: bool = False) -> Iterator[bool]:
+        with self._disk.operation(name, self.path, partial) as failing:
+            if self._closed:
+                raise os_error(errno.EBADF, self.path)
+            yield failing
+
+    def _beginning(self, data: Data) -> Data:
+        return data[: self._disk.random.randint(0, len(data))]
+
+    def _write(self, offset: int, data: Data) -> None:
+        if offset < 0:
+            raise os_error(errno.EINVAL, self.path)
+        room = self._disk.room()
+        fitting = len(data) if room is None else max(0, len(self._node.current) + room - offset)
+        if written := bytes(data[:fitting]):
+            self._change(Write(offset, written))
+        if len(written) < len(data):
+            raise os_error(errno.ENOSPC, self.path)
+
+    def _change(self, change: Write | Truncation) -> None:
+        change.apply(self._node.current, CERTAINTY)
+        self._node.unsynced.append(change)
+
+    def _unlock(self) -> None:
+        if self._node.locked_by is self:
+            self._node.locked_by = None
