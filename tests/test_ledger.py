@@ -103,13 +103,12 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
     def settle(self, how: str, data: st.DataObject, delay: int, reason: str | None) -> None:
         receipts = self.some_receipts(data)
         result: tuple[Record | None, list[Receipt]]
-        given = [Receipt(*receipt) for receipt in receipts]
         if how == "ack":
-            result = self.ledger.ack(given, self.now)
+            result = self.ledger.ack(receipts, self.now)
         elif how == "fail":
-            result = self.ledger.fail(given, delay / 1000, reason, self.now)
+            result = self.ledger.fail(receipts, delay / 1000, reason, self.now)
         else:
-            result = self.ledger.release(given, self.now)
+            result = self.ledger.release(receipts, self.now)
         self.record(result[0])
         # Receipts are remembered for at least five minutes: beyond that a repeat may be told either.
         remembered = [(seq, nonce) for seq, nonce, _, at in self.model.settled if self.now > at + 300_000]
@@ -121,7 +120,7 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
     @rule(data=st.data(), lease=DURATIONS.filter(bool))
     def extend(self, data: st.DataObject, lease: int) -> None:
         receipts = self.some_receipts(data)
-        record, lost = self.ledger.extend([Receipt(*receipt) for receipt in receipts], lease / 1000, self.now)
+        record, lost = self.ledger.extend(receipts, lease / 1000, self.now)
         self.record(record)
         assert lost == self.model.extend(receipts, lease)
 
@@ -242,7 +241,7 @@ def test_a_million_leases_that_ended_early_leave_no_memory_behind() -> None:
     for nonce in range(10_000):
         claim = ledger.claim(100, 43_200, "worker", nonce, START)
         assert claim is not None
-        ledger.release([Receipt(seq, nonce) for seq in claim.seqs], START)
+        ledger.release([(seq, nonce) for seq in claim.seqs], START)
     assert len(ledger._deadlines._heap) < 2_000
     assert ledger._ready._entries < 2_000
 
@@ -262,7 +261,7 @@ def test_settled_receipts_are_forgotten_some_time_after_five_minutes() -> None:
     ledger = ledger_with(10_000)
     claim = ledger.claim(10_000, 30, "worker", 1, START)
     assert claim is not None
-    receipts = [Receipt(seq, 1) for seq in claim.seqs]
+    receipts = [(seq, 1) for seq in claim.seqs]
     for start in range(0, 10_000, 1_000):
         ledger.ack(receipts[start : start + 1_000], START)
     assert ledger.ack(receipts, START + 300_000)[1] == []
@@ -278,7 +277,7 @@ def test_survivors_of_long_gone_neighbours_are_found_and_cost_little() -> None:
     claim = ledger.claim(1000, 30, "worker", 5, START)
     assert claim is not None
     assert claim.seqs == list(range(1000, 100_001, 1000))
-    assert ledger.ack([Receipt(seq, 5) for seq in claim.seqs], START)[1] == []
+    assert ledger.ack([(seq, 5) for seq in claim.seqs], START)[1] == []
     assert ledger.counts() == dict.fromkeys(STATES, 0)
 
 

@@ -5,7 +5,7 @@ and replays them later gets the same state again.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from penstock.clock import milliseconds
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull
@@ -15,12 +15,7 @@ from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Redrive, Releas
 from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
 from penstock.state import ACKED, FAILED_ATTEMPT, RELEASED, State, at_least_one
 
-
-class Receipt(NamedTuple):
-    """What a consumer shows to settle a message: the message and the secret of its claim."""
-
-    seq: int
-    nonce: int
+Receipt: TypeAlias = tuple[int, int]  # what a consumer shows to settle a message: its number, its claim's secret
 
 
 class Admission(NamedTuple):

@@ -136,16 +136,17 @@ class State:
             self._keys.add(key, seq, record.at)
 
     def _claim(self, record: Claim) -> None:
+        now, _, lease_until, consumer, nonce = record
         for seq in record.seqs:
             page, at = self._rows[seq]
             page.state[at] = IN_FLIGHT
             page.attempts[at] += 1
             claims = page.claims or page.for_claims()
-            claims.claimed_at[at] = record.at
-            claims.ends_at[at] = record.lease_until
-            claims.nonce[at] = record.nonce
-            claims.consumer[at] = record.consumer
-            self._deadlines.add(self._due(page, at), seq)
+            claims.claimed_at[at] = now
+            claims.ends_at[at] = lease_until
+            claims.nonce[at] = nonce
+            claims.consumer[at] = consumer
+            self._deadlines.add(lease_until, seq)  # if it expires before, that is in the heap already
         self._counts[AVAILABLE] -= len(record.seqs)
         self._counts[IN_FLIGHT] += len(record.seqs)
         self._tidy()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from typing import TYPE_CHECKING, Self
 
 from penstock import filters, message, names
@@ -274,7 +273,7 @@ def _lease(lease: float) -> float:
 
 def _consumer(consumer: str | None) -> str:
     if consumer is None:
-        return f"{socket.gethostname()}:{os.getpid()}"
+        return f"{os.uname().nodename}:{os.getpid()}"
     if not isinstance(consumer, str):
         raise TypeError(f"consumer is a str, not {type(consumer).__name__}")
     if not 1 <= len(consumer.encode(errors="replace")) <= MAX_CONSUMER:

@@ -40,6 +40,17 @@ def test_a_done_message_stays_listed_for_as_long_as_the_queue_keeps_it(
     assert queue.counts() == NONE
 
 
+def test_a_message_that_is_done_after_all_has_no_reason(make_queue: MakeQueue) -> None:
+    queue = make_queue(keep_done=60)
+    for settle in ("ack", "pop"):
+        claim_one(queue).fail(reason="no")
+        if settle == "ack":
+            queue.claim()[0].ack()
+        else:
+            queue.pop()
+    assert [(message.attempts, message.reason) for message in queue.messages("done")] == [(2, None), (2, None)]
+
+
 def test_a_queue_may_keep_done_messages_for_ever(make_queue: MakeQueue, clock: SimulatedClock) -> None:
     queue = make_queue(keep_done=None)
     claim_one(queue).ack()

@@ -102,7 +102,7 @@ class Rows:
             done += count
             self.next_seq += count
             if len(page.state) == _SIZE:
-                self._tidy(self.next_seq - 1, page)
+                self._tidy((self.next_seq - 1) >> _BITS, page)
 
     def find(self, seq: int) -> tuple[Page, int] | None:
         """The page and the position of a message's row; None if it is gone or never was."""
@@ -129,15 +129,17 @@ class Rows:
         """Forget a row."""
         page.state[at] = GONE
         page.live -= 1
-        self._tidy(seq, page)
+        if page.live * _SHRINK <= len(page.state):
+            self._tidy(seq >> _BITS, page)
 
-    def _tidy(self, seq: int, page: Page) -> None:
-        if page.live * _SHRINK > len(page.state) or seq >> _BITS == self.next_seq >> _BITS:
-            return  # still well filled, or still being filled
-        if page.live:
+    def _tidy(self, number: int, page: Page) -> None:
+        """Shrink or drop a page of which little is left, unless it is still being filled."""
+        if number == self.next_seq >> _BITS:
+            return
+        if not page.live:
+            del self._pages[number]
+        elif page.live * _SHRINK <= len(page.state):
             page.shrink()
-        else:
-            del self._pages[seq >> _BITS]
 
     def with_state(self, state: int | None, first: int = 0) -> Iterator[int]:
         """Sequence numbers in ascending order of the rows in that state (None: in any), from `first` on."""

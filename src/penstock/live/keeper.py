@@ -1,7 +1,7 @@
 """A keeper made of live queues: names to queues, and publishing to those whose filter matches."""
 
+import os
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -63,7 +63,7 @@ class LiveKeeper:
 
     def publish(self, entry: Entry) -> str:
         """Put a copy into every queue whose filter matches, or into none if one of them refuses it."""
-        published = uuid.uuid4().hex
+        published = os.urandom(16).hex()
         copy = replace(entry, headers={**(entry.headers or {}), PUBLISH_HEADER: published})
         subject = self._subject(entry)
         with self._lock, ExitStack() as locks:

@@ -4,8 +4,8 @@ Whoever makes messages available, be it a put or the end of a lease, hands them 
 turn, before anyone else can take them. Nobody is woken in vain and nobody overtakes.
 """
 
+import os
 import re
-import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -89,7 +89,7 @@ class LiveQueue:
         """Lease up to n messages."""
 
         def take(now: int) -> list[Message]:
-            record = self._ledger.claim(n, lease, consumer, secrets.randbits(64), now)
+            record = self._ledger.claim(n, lease, consumer, int.from_bytes(os.urandom(8)), now)
             if record is None:
                 return []
             self._shelf.write(record)
@@ -304,7 +304,7 @@ class LiveQueue:
 def _receipt(text: str) -> Receipt | None:
     seq, _, nonce = text.partition(".")
     try:
-        return Receipt(int(seq), int(nonce, 16))
+        return int(seq), int(nonce, 16)
     except ValueError:
         return None
 

@@ -1,0 +1,169 @@
+"""The core without a disk: the ledger alone, the memory store against a bare heap, memory, and import time."""
+
+import functools
+import heapq
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import penstock
+from benchmarks.harness import Cell
+from penstock.ledger import Ledger
+from penstock.message import Entry
+from penstock.settings import Settings
+
+NOW = 1_700_000_000_000
+SMALL, LARGE = 1_000, 1_000_000
+BATCH = 1_000
+PAYLOAD = bytes(100)
+HEAP = "bare heapq of tuples, put/claim/ack in batches of 1,000"
+
+
+@functools.cache
+def _filled(waiting: int) -> Ledger:
+    """A ledger with so many waiting messages of ten priorities, the same for every cell of its size."""
+    ledger = Ledger("bench", Settings())
+    for _ in range(waiting // BATCH):
+        ledger.put([Entry(b"", number % 10) for number in range(BATCH)], NOW)
+    return ledger
+
+
+def _one_at_a_time(operation: str, waiting: int) -> Callable[[Path], float]:
+    """Put, claim and ack single messages so that as many wait afterwards; the rate of one of the three."""
+
+    def measure(_: Path) -> float:
+        ledger = _filled(waiting)
+        seconds = dict.fromkeys(("put", "claim", "ack"), 0.0)
+        entries = [[Entry(b"", number % 10)] for number in range(BATCH)]
+        rounds = 20
+        for nonce in range(rounds):
+            started = time.perf_counter()
+            for entry in entries:
+                ledger.put(entry, NOW)
+            put = time.perf_counter()
+            claims = [ledger.claim(1, 30, "bench", nonce, NOW) for _ in range(BATCH)]
+            claimed = time.perf_counter()
+            receipts = [[(claim.seqs[0], nonce)] for claim in claims if claim]
+            settling = time.perf_counter()
+            for receipt in receipts:
+                ledger.ack(receipt, NOW)
+            acked = time.perf_counter()
+            seconds["put"] += put - started
+            seconds["claim"] += claimed - put
+            seconds["ack"] += acked - settling
+            ledger.gone.clear()
+        return rounds * BATCH / seconds[operation]
+
+    return measure
+
+
+def _memory_store(_: Path) -> float:
+    """Operations per second, a message being put, claimed and acknowledged for three of them."""
+    with penstock.open("memory:") as store:
+        queue = store.queue()
+        payloads = [PAYLOAD] * BATCH
+        rounds = 100
+        started = time.perf_counter()
+        for _round in range(rounds):
+            queue.put_many(payloads)
+            queue.ack(*queue.claim(BATCH))
+        return 3 * rounds * BATCH / (time.perf_counter() - started)
+
+
+def _bare_heap(_: Path) -> float:
+    """What any Python queue with priorities and leases must do at least."""
+    heap: list[tuple[int, int, bytes]] = []
+    leases: dict[int, tuple[int, bytes]] = {}
+    rounds, seq = 100, 0
+    started = time.perf_counter()
+    for _round in range(rounds):
+        for _item in range(BATCH):
+            seq += 1
+            heapq.heappush(heap, (0, seq, PAYLOAD))
+        claimed = []
+        for _item in range(BATCH):
+            _priority, number, payload = heapq.heappop(heap)
+            leases[number] = (NOW, payload)
+            claimed.append((number, payload))
+        for number, _payload in claimed:
+            del leases[number]
+    return 3 * rounds * BATCH / (time.perf_counter() - started)
+
+
+_RESIDENT = """
+import gc, sys
+from penstock.ledger import Ledger
+from penstock.message import Entry
+from penstock.settings import Settings
+
+def resident():
+    gc.collect()
+    with open("/proc/self/smaps_rollup") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Private_Dirty")) * 1024
+
+entries = [Entry(b"", number % 10) for number in range(1000)]
+Ledger("warm", Settings()).put(entries, 0)
+before = resident()
+ledger = Ledger("bench", Settings())
+for _ in range(1000):
+    ledger.put(entries, 0)
+print((resident() - before) / 1_000_000)
+"""
+
+_IMPORT = """
+import time
+started = time.perf_counter()
+import penstock
+print(time.perf_counter() - started)
+"""
+
+
+def _in_a_fresh_process(code: str) -> Callable[[Path], float]:
+    def measure(_: Path) -> float:
+        return float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+
+    return measure
+
+
+def _name(operation: str, waiting: int) -> str:
+    return f"ledger {operation}, {waiting:,} waiting"
+
+
+CELLS = [
+    *(
+        Cell(_name(operation, SMALL), "ledger", "ops/s", _one_at_a_time(operation, SMALL), "higher")
+        for operation in ("put", "claim", "ack")
+    ),
+    *(
+        Cell(
+            _name(operation, LARGE),
+            "ledger",
+            "ops/s",
+            _one_at_a_time(operation, LARGE),
+            "higher",
+            against={_name(operation, SMALL): 1 / 1.2},
+        )
+        for operation in ("put", "claim", "ack")
+    ),
+    Cell(
+        "ledger, 1,000,000 waiting",
+        "ledger",
+        "bytes/message",
+        _in_a_fresh_process(_RESIDENT),
+        "lower",
+        target=100,
+    ),
+    Cell(HEAP, "memory store", "ops/s", _bare_heap, "higher"),
+    Cell(
+        "memory store, put_many/claim/ack in batches of 1,000",
+        "memory store",
+        "ops/s",
+        _memory_store,
+        "higher",
+        against={HEAP: None},
+        target=300_000,
+    ),
+    Cell("import penstock", "start", "s", _in_a_fresh_process(_IMPORT), "lower", target=0.15),
+]

@@ -1,0 +1,11 @@
+"""The command line: `penstock [--store URL] COMMAND`."""
+
+from penstock.cli import messages, queues
+from penstock.cli.app import cli
+
+__all__ = ["cli", "main", "messages", "queues"]
+
+
+def main() -> None:
+    """Run the command line."""
+    cli()

@@ -1,0 +1,160 @@
+"""What all commands share: the store, the options, and how errors and exit codes come about.
+
+Exit codes: 0 ok, 1 an error with its message on stderr, 2 wrong usage, 3 nothing there.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+import penstock
+from penstock.cli import output
+from penstock.errors import (
+    LeaseExpired,
+    NotSupported,
+    PenstockError,
+    QueueExists,
+    QueueFull,
+    QueueNotFound,
+    QueueProtected,
+)
+
+NOTHING_THERE = 3
+DEFAULT_STORE = "./penstock-data"
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_HINTS: list[tuple[type[PenstockError], str]] = [
+    (QueueNotFound, "'penstock list' shows the queues there are, 'penstock create NAME' makes one"),
+    (QueueExists, "'penstock show NAME' shows its settings"),
+    (QueueFull, "'penstock show NAME' shows who holds it up"),
+    (QueueProtected, "'penstock purge default' empties it"),
+    (LeaseExpired, "'penstock claim NAME --lease SECONDS' asks for a longer lease"),
+    (NotSupported, "'penstock --store memory: COMMAND' tries a command on an empty store in memory"),
+]
+
+
+class Failure(click.ClickException):
+    """An error for people: what happened and what to do, without a traceback."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.hint = next((hint for kind, hint in _HINTS if isinstance(error, kind)), None)
+
+    def show(self, file: Any = None) -> None:
+        """Print it to stderr."""
+        click.echo(f"penstock: {self.message}", err=True)
+        if self.hint:
+            click.echo(f"hint: {self.hint}", err=True)
+
+
+class App(click.Group):
+    """A group of commands whose users never see a traceback for a mistake of theirs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order in which one meets them, not in that of the alphabet."""
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the chosen command."""
+        try:
+            return super().invoke(ctx)
+        except PenstockError as error:
+            raise Failure(error) from error
+
+
+def open_store(ctx: click.Context) -> penstock.Store:
+    """The store that --store names, closed with the command."""
+    return ctx.with_resource(penstock.open(ctx.find_root().params["store"]))
+
+
+def nothing_there(ctx: click.Context) -> NoReturn:
+    """End with the exit code for an empty queue."""
+    ctx.exit(NOTHING_THERE)
+
+
+def _complete_queue(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    try:
+        with penstock.open(ctx.find_root().params.get("store") or DEFAULT_STORE) as store:
+            infos = store.queues()
+    except PenstockError:
+        return []
+    return [
+        CompletionItem(info.name, help=info.settings.description)
+        for info in infos
+        if info.name.startswith(incomplete)
+    ]
+
+
+def queue_argument(required: bool = True) -> Callable[[Command], Command]:
+    """The QUEUE argument, completed by the shell; left out, it means the queue `default` where that is allowed."""
+    if required:
+        return click.argument("queue", shell_complete=_complete_queue)
+    return click.argument("queue", default="default", shell_complete=_complete_queue)
+
+
+def json_option(command: Command) -> Command:
+    """The --json option that every command has."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)
+
+
+def header_option(command: Command) -> Command:
+    """Headers as NAME=VALUE."""
+    return click.option(
+        "-H",
+        "--header",
+        "headers",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_headers,
+        help="A header; repeatable.",
+    )(command)
+
+
+def _headers(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    headers = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{pair!r} is not NAME=VALUE")
+        headers[name] = value
+    return headers
+
+
+def confirm(yes: bool, question: str) -> None:
+    """Ask a person before something cannot be undone; a script is not asked."""
+    if not yes and sys.stdin.isatty():
+        click.confirm(question, abort=True)
+
+
+def say(as_json: bool, value: dict[str, Any], text: str) -> None:
+    """The result, for programs or for people."""
+    if as_json:
+        output.print_json(value)
+    else:
+        click.echo(text)
+
+
+@click.group(
+    cls=App,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Examples:
+  penstock create jobs --max-attempts 3
+  penstock put jobs 'resize cat.jpg' --priority 5
+  penstock claim jobs --lease 60
+  penstock ack jobs RECEIPT
+  penstock list
+
+Each command explains itself: penstock COMMAND --help.
+Exit codes: 0 ok, 1 an error, 2 wrong usage, 3 nothing there (an empty queue).""",
+)
+@click.option(
+    "--store", envvar="PENSTOCK_STORE", default=DEFAULT_STORE, show_default=True, show_envvar=True, metavar="URL",
+    help="The store to work on.",
+)  # fmt: skip
+@click.version_option(penstock.__version__, prog_name="penstock")
+def cli(store: str) -> None:
+    """A durable work queue that your data pipeline can open."""

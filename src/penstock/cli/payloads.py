@@ -1,0 +1,41 @@
+"""Where a payload on the command line comes from: the argument itself, a file (@file), or stdin (-)."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+
+def read_payload(argument: str | None) -> bytes:
+    """The payload that an argument means; without one, what is piped in."""
+    if argument is None:
+        if sys.stdin.isatty():
+            raise click.UsageError("no payload: give it as an argument, as @FILE, or pipe it in")
+        argument = "-"
+    if argument == "-":
+        return sys.stdin.buffer.read()
+    if argument.startswith("@"):
+        with _open(argument) as file:
+            return file.read()
+    return os.fsencode(argument)  # the very bytes that were typed
+
+
+def read_lines(argument: str | None) -> Iterator[bytes]:
+    """The lines of a file (@file) or of stdin, each without its newline."""
+    if argument not in (None, "-") and not argument.startswith("@"):
+        raise click.UsageError("--lines reads a file (@FILE) or stdin (-), not the payload argument")
+    if argument in (None, "-"):
+        yield from (line.removesuffix(b"\n") for line in sys.stdin.buffer)
+        return
+    with _open(argument) as file:
+        yield from (line.removesuffix(b"\n") for line in file)
+
+
+def _open(argument: str) -> BinaryIO:
+    try:
+        return Path(argument[1:]).open("rb")
+    except OSError as error:
+        raise click.UsageError(f"cannot read {argument[1:]!r}: {error.strerror}") from error

@@ -1,0 +1,206 @@
+"""Commands on queues as a whole: list, show, create, delete, purge, redrive, remove, and shell completion."""
+
+import click
+from click.shell_completion import get_completion_class
+
+from penstock.cli import output
+from penstock.cli.app import cli, confirm, json_option, nothing_there, open_store, queue_argument, say
+from penstock.settings import Settings
+
+_DEFAULTS = Settings()
+
+
+@cli.command("list")
+@json_option
+@click.pass_context
+def list_queues(ctx: click.Context, as_json: bool) -> None:
+    """List all queues with their counts by state."""
+    infos = open_store(ctx).queues()
+    if as_json:
+        output.print_json([output.queue_as_json(info) for info in infos])
+    else:
+        output.print_queues(infos)
+
+
+@cli.command()
+@queue_argument(required=False)
+@json_option
+@click.pass_context
+def show(ctx: click.Context, queue: str, as_json: bool) -> None:
+    """Show QUEUE: its counts by state and its settings."""
+    store = open_store(ctx)
+    name = store.queue(queue).name
+    [info] = [info for info in store.queues() if info.name == name]
+    if as_json:
+        output.print_json(output.queue_as_json(info))
+    else:
+        output.print_queue(info)
+
+
+@cli.command(
+    epilog="""\b
+Examples:
+  penstock create jobs --max-attempts 3 --keep-done 86400
+  penstock create orders --filter "type = 'order' AND priority < 3\""""
+)
+@queue_argument()
+@click.option(
+    "--max-size", type=int, default=_DEFAULTS.max_size, show_default=True, help="Most messages; 0 = no limit."
+)
+@click.option("--max-attempts", type=int, default=_DEFAULTS.max_attempts, show_default=True,
+              help="Claims before an unacknowledged message is failed; 0 = no limit.")  # fmt: skip
+@click.option("--keep-done", default="0", show_default=True, metavar="SECONDS",
+              callback=lambda _, __, given: _keep_done(given),
+              help="How long done messages stay listed; 'forever' = for ever.")  # fmt: skip
+@click.option("--filter", "sql", metavar="SQL", help="Which published messages enter, e.g. \"type = 'order'\".")
+@click.option("--start", default="now", show_default=True, help="From where in the log a filtered queue starts.")
+@click.option("--max-payload", type=int, default=_DEFAULTS.max_payload, show_default=True, metavar="BYTES",
+              help="Largest payload.")  # fmt: skip
+@click.option(
+    "--priorities", type=int, nargs=2, metavar="LOWEST HIGHEST", help="What producers may use.  [default: all]"
+)
+@click.option("--max-lease", type=float, default=_DEFAULTS.max_lease, show_default=True, metavar="SECONDS",
+              help="Longest lease that a consumer gets.")  # fmt: skip
+@click.option("--retention", type=float, default=_DEFAULTS.retention, show_default=True, metavar="SECONDS",
+              help="Messages are dropped after so long; 0 = never.")  # fmt: skip
+@click.option("--description", default="", help="For people.")
+@json_option
+@click.pass_context
+def create(
+    ctx: click.Context,
+    queue: str,
+    max_size: int,
+    max_attempts: int,
+    keep_done: float | None,
+    sql: str | None,
+    start: str,
+    max_payload: int,
+    priorities: tuple[int, int] | None,
+    max_lease: float,
+    retention: float,
+    description: str,
+    as_json: bool,
+) -> None:
+    """Create QUEUE."""
+    store = open_store(ctx)
+    name = store.create(
+        queue,
+        max_size,
+        max_attempts,
+        keep_done,
+        sql,
+        start,
+        max_payload,
+        priorities,
+        max_lease,
+        retention,
+        description,
+    ).name
+    [info] = [info for info in store.queues() if info.name == name]
+    say(as_json, output.queue_as_json(info), f"created {name}")
+
+
+@cli.command(
+    epilog="""\b
+Example:
+  penstock delete jobs --yes"""
+)
+@queue_argument()
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@json_option
+@click.pass_context
+def delete(ctx: click.Context, queue: str, yes: bool, as_json: bool) -> None:
+    """Delete QUEUE and all its messages, for good. Asks first at a terminal."""
+    store = open_store(ctx)
+    handle = store.queue(queue)
+    confirm(yes, f"Delete queue {handle.name} with {output.plural(sum(handle.counts().values()), 'message')}?")
+    store.delete(queue)
+    say(as_json, {"deleted": handle.name}, f"deleted {handle.name}")
+
+
+@cli.command(
+    epilog="""\b
+Example:
+  penstock purge jobs --yes"""
+)
+@queue_argument(required=False)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@json_option
+@click.pass_context
+def purge(ctx: click.Context, queue: str, yes: bool, as_json: bool) -> None:
+    """Empty QUEUE of everything but what consumers hold. Asks first at a terminal."""
+    handle = open_store(ctx).queue(queue)
+    counts = handle.counts()
+    waiting = sum(counts.values()) - counts["in_flight"]
+    confirm(yes, f"Remove {output.plural(waiting, 'message')} from queue {handle.name}?")
+    count = handle.purge()
+    say(as_json, {"purged": count}, f"removed {output.plural(count, 'message')} from {handle.name}")
+
+
+@cli.command(
+    epilog="""\b
+Examples:
+  penstock redrive jobs
+  penstock redrive jobs 17 18"""
+)
+@queue_argument()
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@json_option
+@click.pass_context
+def redrive(ctx: click.Context, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
+    """Start failed messages of QUEUE over.
+
+    They are available again with no attempts counted; without an ID, all of them.
+    Exits with 3 if none of them had failed.
+    """
+    count = open_store(ctx).queue(queue).redrive(*ids)
+    say(as_json, {"redriven": count}, f"{output.plural(count, 'message')} available again")
+    if not count:
+        nothing_there(ctx)
+
+
+@cli.command(
+    epilog="""\b
+Example:
+  penstock remove jobs 17 18"""
+)
+@queue_argument()
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@json_option
+@click.pass_context
+def remove(ctx: click.Context, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
+    """Take messages out of QUEUE, whatever their state.
+
+    Exits with 3 if none of them was there.
+    """
+    count = open_store(ctx).queue(queue).remove(*ids)
+    say(as_json, {"removed": count}, f"removed {output.plural(count, 'message')}")
+    if not count:
+        nothing_there(ctx)
+
+
+@cli.command(
+    epilog="""\b
+Examples:
+  penstock completion bash > ~/.local/share/bash-completion/completions/penstock
+  penstock completion zsh > ~/.zfunc/_penstock
+  penstock completion fish > ~/.config/fish/completions/penstock.fish"""
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@json_option
+def completion(shell: str, as_json: bool) -> None:
+    """Print a completion script for your shell."""
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"no completion for {shell}")
+    source = kind(cli, {}, "penstock", "_PENSTOCK_COMPLETE").source()
+    say(as_json, {"shell": shell, "source": source}, source)
+
+
+def _keep_done(given: str) -> float | None:
+    if given == "forever":
+        return None
+    try:
+        return float(given)
+    except ValueError:
+        raise click.BadParameter(f"{given!r} is neither a number of seconds nor 'forever'") from None

@@ -1,0 +1,412 @@
+"""The benchmark harness: tiny cells through the real thing, and its arithmetic on numbers done by hand."""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import benchmarks.__main__ as cli
+from benchmarks.harness import (
+    RAW_APPEND,
+    RAW_SEQUENTIAL,
+    Cell,
+    Results,
+    Sample,
+    ratios,
+    schedule,
+    spread,
+    summarise,
+    take,
+)
+from benchmarks.probes import Machine, Raw, append_rate, filesystem, machine, probe, sequential_rate
+from benchmarks.report import headline, number, quantity, score
+
+small_probe = functools.partial(probe, appends=2, mebibytes=1)
+somewhere = Machine(cores=2, python="CPython 3.11", system="Linux", filesystem="ext4")
+
+
+def cell(name: str = "put", unit: str = "ops/s", value: float = 100, **others: Any) -> Cell:
+    """A cell that always measures the same."""
+    others = {"group": "ledger", "better": "higher", "measure": lambda folder: value, **others}
+    return Cell(name=name, unit=unit, **others)
+
+
+def sample(cell: str, number: int, value: float, append: float = 1000, sequential: float = 1e6) -> Sample:
+    """A sample whose probes differ by half to both sides of the given rates."""
+    before, after = Raw(append * 0.5, sequential * 0.5), Raw(append * 1.5, sequential * 1.5)
+    return Sample(cell, number, seconds=1, value=value, before=before, after=after)
+
+
+def summary(cells: list[Cell], samples: list[Sample]) -> Results:
+    return summarise(cells, samples, somewhere, rounds=3, seed=1)
+
+
+# Cells
+
+
+def test_a_cell_that_cannot_be_compared_is_refused_when_it_is_made() -> None:
+    with pytest.raises(ValueError, match="'put': bytes/message cannot be compared with raw append"):
+        cell(unit="bytes/message", against={RAW_APPEND: 1})
+    with pytest.raises(ValueError, match="'put': bytes/message cannot be compared with raw sequential"):
+        cell(unit="bytes/message", against={RAW_SEQUENTIAL: 1})
+    with pytest.raises(ValueError, match="needs bytes_per_op"):
+        cell(unit="ops/s", against={RAW_SEQUENTIAL: 1})
+    with pytest.raises(ValueError, match="more than 0"):
+        cell(target=0)
+
+
+def test_a_selection_brings_the_cells_it_is_compared_with_and_theirs() -> None:
+    cells = [
+        cell("base"),
+        cell("middle", against={"base": None}),
+        cell("top", against={"middle": 0.5, RAW_APPEND: None}),
+        cell("other", group="recovery"),
+    ]
+    assert [each.name for each in cli.select(cells)] == ["base", "middle", "top", "other"]
+    assert [each.name for each in cli.select(cells, ["TOP"])] == ["base", "middle", "top"]
+    assert [each.name for each in cli.select(cells, ["recov", "base"])] == ["base", "other"]
+    assert cli.select(cells, ["nothing"]) == []
+
+
+def test_a_comparison_with_a_cell_that_is_missing_or_has_another_unit_is_refused() -> None:
+    with pytest.raises(ValueError, match="'put' is compared with 'gone', which is no cell in ops/s"):
+        cli.select([cell(against={"gone": 1})])
+    with pytest.raises(ValueError, match="'put' is compared with 'open', which is no cell in ops/s"):
+        cli.select([cell(against={"open": 1}), cell("open", unit="s")])
+    with pytest.raises(ValueError, match="two cells have the same name"):
+        cli.select([cell(), cell()])
+
+
+# Visits
+
+
+def test_every_round_visits_every_cell_once_in_an_order_of_its_own() -> None:
+    cells = [cell(name) for name in "abcdefgh"]
+    visits = schedule(cells, rounds=5, seed=7)
+    assert [number for number, _ in visits] == [number for number in range(1, 6) for _ in cells]
+    orders = ["".join(each.name for at, each in visits if at == number) for number in range(1, 6)]
+    assert all(sorted(order) == list("abcdefgh") for order in orders)
+    assert len(set(orders)) == 5
+    assert visits == schedule(cells, rounds=5, seed=7)
+    assert visits != schedule(cells, rounds=5, seed=8)
+
+
+def test_a_cell_is_probed_right_before_and_after_in_the_place_where_it_runs(tmp_path: Path) -> None:
+    events: list[str] = []
+    folders: list[Path] = []
+
+    def measure(folder: Path) -> float:
+        assert list(folder.iterdir()) == []
+        (folder / "data").write_bytes(b"left behind")
+        folders.append(folder)
+        events.append("measure")
+        return 3
+
+    def fake_probe(folder: Path) -> Raw:
+        assert folder.is_relative_to(tmp_path)
+        events.append("probe")
+        return Raw(append=len(events), sequential=len(events) * 10)
+
+    taken = [take(cell(measure=measure), number, tmp_path, fake_probe) for number in (1, 2)]
+    assert events == ["probe", "measure", "probe"] * 2
+    assert [(each.round, each.value, each.before, each.after) for each in taken] == [
+        (1, 3, Raw(1, 10), Raw(3, 30)),
+        (2, 3, Raw(4, 40), Raw(6, 60)),
+    ]
+    assert folders[0] != folders[1]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+def test_a_value_that_is_no_positive_number_is_a_failure(tmp_path: Path, value: float) -> None:
+    taken = take(cell(value=value), 1, tmp_path, small_probe)
+    assert taken.value is None
+    assert taken.error == f"ValueError: measured {value} ops/s, which is no positive number"
+
+
+def test_a_visit_that_raises_keeps_the_error_and_cleans_up(tmp_path: Path) -> None:
+    def measure(folder: Path) -> float:
+        (folder / "data").write_bytes(b"left behind")
+        raise OSError("disk on fire")
+
+    taken = take(cell(measure=measure), 4, tmp_path, small_probe)
+    assert (taken.cell, taken.round, taken.value) == ("put", 4, None)
+    assert taken.error == "OSError: disk on fire"
+    assert "in measure" in (taken.traceback or "")
+    assert list(tmp_path.iterdir()) == []
+
+
+# Probes and the machine
+
+
+def test_probes_measure_something_and_leave_nothing(tmp_path: Path) -> None:
+    raw = small_probe(tmp_path)
+    assert raw.append > 0
+    assert raw.sequential > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_probes_write_what_they_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, synced = [0.0], []
+
+    def sync(file: int) -> None:
+        synced.append((tmp_path / "probe").stat().st_size)
+        now[0] += 0.25
+
+    monkeypatch.setattr("benchmarks.probes._datasync", sync)
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    assert append_rate(tmp_path, seconds=1, appends=100) == 4
+    assert synced == [1024, 2048, 3072, 4096]
+    assert append_rate(tmp_path, seconds=1, appends=2) == 4
+    synced.clear()
+    assert sequential_rate(tmp_path, mebibytes=3) == 4 * 2**20
+    assert synced == [2**20, 2 * 2**20, 3 * 2**20]
+
+
+def test_the_file_system_is_that_of_the_deepest_and_latest_mount() -> None:
+    mounts = (
+        "22 1 8:1 / / rw shared:1 - ext4 /dev/a rw\n"
+        "30 22 0:5 / /srv rw - tmpfs tmpfs rw\n"
+        "31 30 8:2 / /srv/my\\040disk rw - btrfs /dev/b rw\n"
+        "32 30 8:3 / /srv/my\\040disk rw - xfs /dev/c rw\n"
+    )
+    assert filesystem(Path("/home/you"), mounts) == "ext4"
+    assert filesystem(Path("/srv/x"), mounts) == "tmpfs"
+    assert filesystem(Path("/srv/my disk/out"), mounts) == "xfs"
+    assert filesystem(Path("/srvx"), mounts) == "ext4"
+    assert filesystem(Path("/anywhere"), "") == "unknown"
+
+
+def test_the_machine_is_described(tmp_path: Path) -> None:
+    here = machine(tmp_path)
+    assert here.cores >= 1
+    assert here.python.count(".") >= 2
+
+
+# Arithmetic; the mean of both probes is 1000 appends per second, or 1,000,000 bytes per second
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "against", "bytes_per_op", "ratio"),
+    [
+        ("ops/s", 900, RAW_APPEND, None, 0.9),
+        ("s", 0.005, RAW_APPEND, None, 5),  # five appends would have fitted into that time
+        ("MB/s", 0.25, RAW_SEQUENTIAL, None, 0.25),
+        ("ops/s", 500, RAW_SEQUENTIAL, 1024, 0.512),
+        ("s", 6, RAW_SEQUENTIAL, 2_000_000, 3),  # the disk alone would take two seconds
+    ],
+)
+def test_a_value_is_divided_by_the_mean_of_its_own_probes(
+    unit: str, value: float, against: str, bytes_per_op: float | None, ratio: float
+) -> None:
+    one = cell(unit=unit, against={against: None}, bytes_per_op=bytes_per_op)
+    assert ratios(one, against, [sample("put", 1, value)]) == [pytest.approx(ratio)]
+    # Twice as fast a disk in the second round leaves a rate half and a time twice the ratio.
+    both = [sample("put", 1, value), sample("put", 2, value, append=2000, sequential=2e6)]
+    change = 2 if unit == "s" else 0.5
+    assert ratios(one, against, both) == [pytest.approx(ratio), pytest.approx(ratio * change)]
+
+
+def test_cells_are_compared_within_a_round_and_the_median_counts() -> None:
+    cells = [cell("small"), cell("large", against={"small": 0.5})]
+    samples = [
+        *(sample("small", number, value) for number, value in ((1, 100), (2, 10), (3, 400))),
+        *(sample("large", number, value) for number, value in ((3, 300), (1, 60), (2, 9))),
+    ]
+    [comparison] = summary(cells, samples).cells[1].comparisons
+    assert comparison.per_round == [0.75, 0.6, 0.9]
+    assert comparison.median == 0.75  # not 60 / 100, which no round has seen
+    assert comparison.reached is True
+
+
+def test_a_round_in_which_either_side_failed_has_no_ratio() -> None:
+    cells = [cell("small"), cell("large", against={"small": 0.5})]
+    failed = Sample("small", 1, seconds=1, error="ValueError: no")
+    samples = [failed, sample("large", 1, 5), sample("small", 2, 10), sample("large", 2, 2)]
+    [comparison] = summary(cells, samples).cells[1].comparisons
+    assert (comparison.per_round, comparison.reached) == ([0.2], False)
+
+
+@pytest.mark.parametrize(
+    ("better", "target", "reached"),
+    [("higher", 100, True), ("higher", 101, False), ("lower", 100, True), ("lower", 99, False)],
+)
+def test_a_target_is_a_minimum_or_a_maximum_of_the_value_itself(better: str, target: float, reached: bool) -> None:
+    one = cell(better=better, target=target)
+    results = summary([one], [sample("put", number, value) for number, value in ((1, 90), (2, 100), (3, 500))])
+    [comparison] = results.cells[0].comparisons
+    assert (comparison.against, comparison.median, comparison.reached) == (None, 100, reached)
+    assert results.cells[0].value == spread([90, 100, 500])
+    assert headline(results) == f"{int(reached)} of 1 targets reached"
+
+
+def test_a_target_without_a_result_is_not_reached() -> None:
+    assert headline(summary([cell(target=1)], [])) == "0 of 1 targets reached"
+    assert headline(summary([cell()], [])) == "no targets"
+
+
+def test_a_score_of_one_is_the_target_and_more_is_better() -> None:
+    assert score(5, 10, "higher") == 0.5
+    assert score(5, 10, "lower") == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.012345, "0.0123"),
+        (0.9, "0.9"),
+        (4.5678, "4.57"),
+        (99.96, "100"),
+        (789.4, "789"),
+        (999.7, "1,000"),
+        (12_345, "12,300"),
+        (999_999, "1,000,000"),
+        (4_567_000, "4.57M"),
+        (1_234_000_000, "1.23G"),
+    ],
+)
+def test_numbers_show_three_digits_that_matter(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [(0.0000421, "s", "42.1 µs"), (0.0421, "s", "42.1 ms"), (42.1, "s", "42.1 s"), (0.5, "MB/s", "0.5 MB/s")],
+)
+def test_short_times_are_shown_in_short_units(value: float, unit: str, text: str) -> None:
+    assert quantity(value, unit) == text
+
+
+# The command
+
+
+def write_a_megabyte(folder: Path) -> float:
+    return (folder / "data").write_bytes(bytes(1_000_000)) / 1e6
+
+
+def fail(folder: Path) -> float:
+    raise RuntimeError("the store was closed")
+
+
+CELLS = [
+    cell("put, [small] $1$", value=200, against={RAW_APPEND: 1e-9}),
+    cell("put, large", value=50, against={"put, [small] $1$": 0.5, RAW_SEQUENTIAL: None}, bytes_per_op=1024),
+    cell("memory", unit="bytes/message", value=80, better="lower", target=100, group="size"),
+    cell("rewrite", unit="MB/s", measure=write_a_megabyte, group="size"),
+]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def run(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: str, cells: list[Cell] = CELLS) -> Result:
+    monkeypatch.setattr(cli, "all_cells", lambda: cells)
+    monkeypatch.setattr(cli, "probe", small_probe)
+    return CliRunner().invoke(cli.main, ["--rounds", "2", "--out", str(out), *arguments])
+
+
+def test_a_run_leaves_a_table_a_document_and_a_picture(monkeypatch: pytest.MonkeyPatch, out: Path) -> None:
+    ran = run(monkeypatch, out, "--seed", "5")
+    assert ran.exit_code == 0, ran.output
+    assert ran.stderr == "4 cells, 2 rounds, --seed 5\n"
+    lines = [" ".join(line.split()) for line in ran.stdout.splitlines()]
+    assert "put, large 50 ops/s 50 .. 50 0.25x put, [small] $1$ ≥ 0.5x ✗ missed" in lines
+    assert "memory 80 bytes/message 80 .. 80 80 bytes/message ≤ 100 bytes/message ✓ reached" in lines
+    assert "rewrite 1 MB/s 1 .. 1" in lines
+    assert lines.index("ledger") < lines.index("size")
+    assert "2 of 3 targets reached" in lines
+    assert "✗ missed: put, large: 0.25x put, [small] $1$, target ≥ 0.5x" in lines
+    assert any(line.startswith("raw append ") and "raw sequential" in line for line in lines)
+    assert any(line.endswith("2 rounds, seed 5") for line in lines)
+
+    document = json.loads((out / "results.json").read_text())
+    assert set(document) == {"machine", "rounds", "seed", "raw_append", "raw_sequential", "cells"}
+    assert (document["rounds"], document["seed"]) == (2, 5)
+    assert set(document["machine"]) == {"cores", "python", "system", "filesystem"}
+    assert document["raw_append"]["low"] <= document["raw_append"]["median"] <= document["raw_append"]["high"]
+    large = document["cells"][1]
+    assert (large["name"], large["group"], large["unit"], large["better"], large["bytes_per_op"]) == (
+        "put, large",
+        "ledger",
+        "ops/s",
+        "higher",
+        1024,
+    )
+    assert large["value"] == {"median": 50, "low": 50, "high": 50}
+    against_small, against_raw = large["comparisons"]
+    assert against_small == {
+        "against": "put, [small] $1$",
+        "target": 0.5,
+        "per_round": [0.25, 0.25],
+        "median": 0.25,
+        "reached": False,
+    }
+    first = large["samples"][0]
+    assert (first["cell"], first["round"], first["value"], first["error"]) == ("put, large", 1, 50, None)
+    limit = (first["before"]["sequential"] + first["after"]["sequential"]) / 2
+    assert against_raw["per_round"][0] == pytest.approx(50 * 1024 / limit)
+    assert (against_raw["target"], against_raw["reached"]) == (None, None)
+
+    assert (out / "results.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert list((out / "scratch").iterdir()) == []
+
+
+def test_a_cell_that_raises_is_reported_beside_the_results_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, out: Path
+) -> None:
+    broken = cell("broken", measure=fail, target=1)
+    dependent = cell("dependent", against={"broken": 0.5})
+    ran = run(monkeypatch, out, cells=[*CELLS, broken, dependent])
+    assert ran.exit_code == 1
+    lines = [" ".join(line.split()) for line in ran.stdout.splitlines()]
+    assert "broken failed no result ≥ 1 ops/s ✗" in lines
+    assert "dependent 100 ops/s 100 .. 100 no result ≥ 0.5x ✗" in lines
+    assert "✗ failed: broken, round 1, 2: RuntimeError: the store was closed" in lines
+    assert "2 of 5 targets reached" in lines
+    document = json.loads((out / "results.json").read_text())
+    found = {each["name"]: each for each in document["cells"]}
+    assert found["broken"]["value"] is None
+    assert found["broken"]["samples"][1]["error"] == "RuntimeError: the store was closed"
+    assert found["memory"]["value"]["median"] == 80
+    assert (out / "results.png").exists()
+
+
+def test_an_interrupted_run_reports_what_it_has(monkeypatch: pytest.MonkeyPatch, out: Path) -> None:
+    def interrupt(folder: Path) -> float:
+        raise KeyboardInterrupt
+
+    ran = run(monkeypatch, out, cells=[cell("never", measure=interrupt, against={RAW_APPEND: 1})])
+    assert ran.exit_code == 0, ran.output
+    assert "interrupted" in ran.stderr
+    assert "not visited" in ran.stdout
+    assert json.loads((out / "results.json").read_text())["cells"][0]["samples"] == []
+    assert list((out / "scratch").iterdir()) == []
+
+
+def test_only_narrows_a_run_and_list_measures_nothing(monkeypatch: pytest.MonkeyPatch, out: Path) -> None:
+    ran = run(monkeypatch, out, "--list", "--only", "large")
+    assert ran.stdout == "ledger: put, [small] $1$ (ops/s)\nledger: put, large (ops/s)\n"
+    assert not out.exists()
+    ran = run(monkeypatch, out, "--only", "memory", "--only", "rewrite")
+    assert ran.exit_code == 0, ran.output
+    assert [each["name"] for each in json.loads((out / "results.json").read_text())["cells"]] == [
+        "memory",
+        "rewrite",
+    ]
+
+
+def test_only_without_a_match_says_how_to_see_the_cells(monkeypatch: pytest.MonkeyPatch, out: Path) -> None:
+    ran = run(monkeypatch, out, "--only", "teleport")
+    assert ran.exit_code == 2
+    assert "no cell has teleport in group or name; --list shows them all" in ran.stderr
+
+
+def test_the_help_shows_examples() -> None:
+    ran = CliRunner().invoke(cli.main, ["--help"])
+    assert ran.exit_code == 0
+    assert "  python -m benchmarks --only ledger --rounds 3 " in ran.stdout
