@@ -105,7 +105,7 @@ def checked(item: Draft | Payload) -> Entry:
     return Entry(
         _payload(item.payload),
         _priority(item.priority),
-        _headers(item.headers) if item.headers else None,
+        checked_headers(item.headers) if item.headers else None,
         seconds("delay", item.delay) if item.delay else 0,
         None if item.retention is None else seconds("retention", item.retention),
         None if item.key is None else _key(item.key),
@@ -132,7 +132,8 @@ def _priority(priority: int) -> int:
         ) from None
 
 
-def _headers(headers: Mapping[str, str]) -> dict[str, str]:
+def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """A copy of headers that every store can keep."""
     copy = dict(headers)
     if len(copy) > MAX_HEADERS:
         raise InvalidArgument(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Self
 
-from penstock import filters, message, names
+from penstock import message, names
 from penstock.errors import InvalidArgument, QueueProtected, StoreClosed
 from penstock.index.rows import STATES
 from penstock.message import Draft, Message, Payload
@@ -62,6 +62,8 @@ class Store:
             description=description,
         )
         if filter is not None:
+            from penstock import filters  # here, so that import penstock stays quick for the many who use none
+
             filters.parse(filter)
         self._keeper.create(name, settings)
         return Queue(self, name)

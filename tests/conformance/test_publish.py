@@ -78,6 +78,16 @@ def test_what_cannot_be_put_cannot_be_published(store: Store) -> None:
         store.publish(7)  # type: ignore[arg-type]
 
 
+def test_a_published_message_has_room_for_one_header_less(store: Store, make_queue: MakeQueue) -> None:
+    queue = make_queue("a", filter="1 = 1")
+    headers = {str(number): "" for number in range(255)}
+    with pytest.raises(InvalidArgument, match="256 headers; a message has at most 255"):
+        store.publish(b"x", headers=headers)
+    headers.pop("0")
+    store.publish(b"x", headers=headers)
+    assert len(queue.claim()[0].headers) == 255
+
+
 def test_a_copy_may_be_put_elsewhere_with_all_its_headers(store: Store, make_queue: MakeQueue) -> None:
     queue = make_queue("a", filter="1 = 1")
     store.publish(b"x", headers={"kind": "k"})

@@ -95,6 +95,20 @@ def queue_argument(required: bool = True) -> Callable[[Command], Command]:
     return click.argument("queue", default="default", shell_complete=_complete_queue)
 
 
+def seconds(value: str) -> float:
+    """A duration; a whole number stays one, so that 60 is not shown as 60.0."""
+    try:
+        number = float(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a number of seconds") from None
+    return int(number) if number.is_integer() else number
+
+
+def seconds_or_forever(value: str) -> float | None:
+    """A duration, or None for ever."""
+    return None if value == "forever" else seconds(value)
+
+
 def json_option(command: Command) -> Command:
     """The --json option that every command has."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)

@@ -15,6 +15,7 @@ from penstock.cli.app import (
     open_store,
     queue_argument,
     say,
+    seconds,
 )
 from penstock.cli.payloads import read_lines, read_payload
 from penstock.cli.progress import counted
@@ -35,8 +36,8 @@ Examples:
 @queue_argument(required=False)
 @click.argument("payload", required=False, metavar="[PAYLOAD|@FILE|-]")
 @click.option("-p", "--priority", type=int, default=0, show_default=True, help="Lower numbers are claimed first.")
-@click.option("--delay", type=float, default=0, metavar="SECONDS", help="Available only after so long.")
-@click.option("--retention", type=float, metavar="SECONDS", help="Dropped after so long; 0 = never.")
+@click.option("--delay", type=seconds, default=0, help="Available only after so long.")
+@click.option("--retention", type=seconds, help="Dropped after so long; 0 = never.")
 @click.option("--key", help="Safe to repeat: within five minutes the same key is put once.")
 @click.option("--lines", is_flag=True, help="Put each line of the input as a message of its own.")
 @header_option
@@ -79,8 +80,8 @@ Example:
 )
 @click.argument("payload", required=False, metavar="[PAYLOAD|@FILE|-]")
 @click.option("-p", "--priority", type=int, default=0, show_default=True, help="Lower numbers are claimed first.")
-@click.option("--delay", type=float, default=0, metavar="SECONDS", help="Available only after so long.")
-@click.option("--retention", type=float, metavar="SECONDS", help="Dropped after so long; 0 = never.")
+@click.option("--delay", type=seconds, default=0, help="Available only after so long.")
+@click.option("--retention", type=seconds, help="Dropped after so long; 0 = never.")
 @header_option
 @json_option
 @click.pass_context
@@ -137,10 +138,8 @@ Examples:
 )
 @queue_argument(required=False)
 @click.option("-n", "n", type=int, default=1, show_default=True, help="How many, at most.")
-@click.option(
-    "--lease", type=float, default=30.0, show_default=True, metavar="SECONDS", help="How long to hold them."
-)
-@click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="How long to wait for the first one.")
+@click.option("--lease", type=seconds, default=30.0, show_default=True, help="How long to hold them.")
+@click.option("--wait", type=seconds, default=0.0, help="How long to wait for the first one.")
 @click.option("--consumer", help="Who holds them.  [default: host:pid]")
 @json_option
 @click.pass_context
@@ -162,7 +161,7 @@ Examples:
   penstock pop jobs --raw > photo.jpg"""
 )
 @queue_argument(required=False)
-@click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="How long to wait for one.")
+@click.option("--wait", type=seconds, default=0.0, help="How long to wait for one.")
 @click.option("--raw", is_flag=True, help="Write the payload and nothing else.")
 @json_option
 @click.pass_context
@@ -200,7 +199,7 @@ Example:
 )
 @queue_argument()
 @click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
-@click.option("--delay", type=float, default=0.0, metavar="SECONDS", help="Try again only after so long.")
+@click.option("--delay", type=seconds, default=0.0, help="Try again only after so long.")
 @click.option("--reason", help="Why; shown by peek.")
 @json_option
 @click.pass_context

@@ -4,7 +4,17 @@ import click
 from click.shell_completion import get_completion_class
 
 from penstock.cli import output
-from penstock.cli.app import cli, confirm, json_option, nothing_there, open_store, queue_argument, say
+from penstock.cli.app import (
+    cli,
+    confirm,
+    json_option,
+    nothing_there,
+    open_store,
+    queue_argument,
+    say,
+    seconds,
+    seconds_or_forever,
+)
 from penstock.settings import Settings
 
 _DEFAULTS = Settings()
@@ -49,9 +59,9 @@ Examples:
 )
 @click.option("--max-attempts", type=int, default=_DEFAULTS.max_attempts, show_default=True,
               help="Claims before an unacknowledged message is failed; 0 = no limit.")  # fmt: skip
-@click.option("--keep-done", default="0", show_default=True, metavar="SECONDS",
-              callback=lambda _, __, given: _keep_done(given),
-              help="How long done messages stay listed; 'forever' = for ever.")  # fmt: skip
+@click.option("--keep-done", type=seconds_or_forever, default=_DEFAULTS.keep_done, show_default=True,
+              metavar="SECONDS|forever",
+              help="How long done messages stay listed.")  # fmt: skip
 @click.option("--filter", "sql", metavar="SQL", help="Which published messages enter, e.g. \"type = 'order'\".")
 @click.option("--start", default="now", show_default=True, help="From where in the log a filtered queue starts.")
 @click.option("--max-payload", type=int, default=_DEFAULTS.max_payload, show_default=True, metavar="BYTES",
@@ -59,9 +69,9 @@ Examples:
 @click.option(
     "--priorities", type=int, nargs=2, metavar="LOWEST HIGHEST", help="What producers may use.  [default: all]"
 )
-@click.option("--max-lease", type=float, default=_DEFAULTS.max_lease, show_default=True, metavar="SECONDS",
+@click.option("--max-lease", type=seconds, default=_DEFAULTS.max_lease, show_default=True,
               help="Longest lease that a consumer gets.")  # fmt: skip
-@click.option("--retention", type=float, default=_DEFAULTS.retention, show_default=True, metavar="SECONDS",
+@click.option("--retention", type=seconds, default=_DEFAULTS.retention, show_default=True,
               help="Messages are dropped after so long; 0 = never.")  # fmt: skip
 @click.option("--description", default="", help="For people.")
 @json_option
@@ -195,12 +205,3 @@ def completion(shell: str, as_json: bool) -> None:
         raise click.UsageError(f"no completion for {shell}")
     source = kind(cli, {}, "penstock", "_PENSTOCK_COMPLETE").source()
     say(as_json, {"shell": shell, "source": source}, source)
-
-
-def _keep_done(given: str) -> float | None:
-    if given == "forever":
-        return None
-    try:
-        return float(given)
-    except ValueError:
-        raise click.BadParameter(f"{given!r} is neither a number of seconds nor 'forever'") from None

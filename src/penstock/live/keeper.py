@@ -5,18 +5,21 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from penstock.clock import Clock, SteadyClock, milliseconds
 from penstock.errors import NotSupported, QueueExists, QueueNotFound, StoreClosed
-from penstock.filters import Subject
 from penstock.keeper import QueueInfo
 from penstock.ledger import Ledger
 from penstock.live.alarm import Alarm
 from penstock.live.queue import LiveQueue
 from penstock.live.shelf import Shelf
-from penstock.message import PUBLISH_HEADER, Entry, Message
+from penstock.message import PUBLISH_HEADER, Entry, Message, checked_headers
 from penstock.names import DEFAULT
 from penstock.settings import Settings
+
+if TYPE_CHECKING:
+    from penstock.filters import Filter
 
 
 class LiveKeeper:
@@ -28,6 +31,7 @@ class LiveKeeper:
         self._make_shelf = make_shelf
         self._lock = threading.Lock()
         self._queues: dict[str, LiveQueue] = {}
+        self._filters: dict[str, Filter] = {}
         self._first = 1  # above every id of a deleted queue: an old id never means a new message
         self._closed = False
         self.create(DEFAULT, Settings())
@@ -45,12 +49,17 @@ class LiveKeeper:
                 raise QueueExists(f"queue {queue!r} exists already: open it with store.queue({queue!r})")
             ledger = Ledger(queue, settings, self._first)
             self._queues[queue] = LiveQueue(ledger, self._make_shelf(queue), self._clock, self._alarm)
+            if settings.filter is not None:
+                from penstock import filters  # here, because most processes need none
+
+                self._filters[queue] = filters.parse(settings.filter)
 
     def delete(self, queue: str) -> None:
         """Remove a queue and its messages."""
         with self._lock:
             deleted = self._find(queue)
             del self._queues[queue]
+            self._filters.pop(queue, None)
             deleted.end(lambda: _not_found(queue))
             self._first = max(self._first, deleted.next_seq)
 
@@ -64,11 +73,10 @@ class LiveKeeper:
     def publish(self, entry: Entry) -> str:
         """Put a copy into every queue whose filter matches, or into none if one of them refuses it."""
         published = os.urandom(16).hex()
-        copy = replace(entry, headers={**(entry.headers or {}), PUBLISH_HEADER: published})
-        subject = self._subject(entry)
+        copy = replace(entry, headers=checked_headers({**(entry.headers or {}), PUBLISH_HEADER: published}))
         with self._lock, ExitStack() as locks:
             self._check_open()
-            matching = [queue for queue in self._queues.values() if queue.filter and queue.filter.matches(subject)]
+            matching = self._matching(entry)
             for queue in matching:
                 locks.enter_context(queue.lock)
             for queue in matching:
@@ -153,9 +161,13 @@ class LiveKeeper:
         if self._closed:
             raise _closed()
 
-    def _subject(self, entry: Entry) -> Subject:
+    def _matching(self, entry: Entry) -> list[LiveQueue]:
+        if not self._filters:
+            return []
+        from penstock.filters import Subject
+
         now = self._clock.now()
-        return Subject(
+        subject = Subject(
             headers=entry.headers or {},
             priority=entry.priority,
             size=len(entry.payload),
@@ -163,6 +175,7 @@ class LiveKeeper:
             received_at=now,
             visible_at=now + milliseconds(entry.delay),
         )
+        return [self._queues[name] for name, wanted in self._filters.items() if wanted.matches(subject)]
 
 
 def _not_found(queue: str) -> QueueNotFound:

@@ -9,7 +9,6 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from penstock import filters
 from penstock.clock import Clock
 from penstock.errors import LeaseExpired, PenstockError
 from penstock.index.rows import AVAILABLE, DELAYED, DONE, FAILED, IN_FLIGHT, STATES
@@ -42,7 +41,6 @@ class LiveQueue:
 
     def __init__(self, ledger: Ledger, shelf: Shelf, clock: Clock, alarm: Alarm) -> None:
         self.name = ledger.name
-        self.filter = None if ledger.settings.filter is None else filters.parse(ledger.settings.filter)
         self.lock = threading.RLock()
         self._ledger = ledger
         self._shelf = shelf
