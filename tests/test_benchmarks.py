@@ -410,3 +410,8 @@ def test_the_help_shows_examples() -> None:
     ran = CliRunner().invoke(cli.main, ["--help"])
     assert ran.exit_code == 0
     assert "  python -m benchmarks --only ledger --rounds 3 " in ran.stdout
+
+
+def test_every_cell_that_make_bench_runs_is_declared_well() -> None:
+    names = [cell.name for cell in cli.select(cli.all_cells())]
+    assert len(names) == len(set(names)) > 0

@@ -30,7 +30,7 @@ class SystemClock:
         return time.monotonic()
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Wait for the event; a longer wait than the platform can count ends early at about 49 days."""
+        """Wait for the event, at most as long as the platform can count (centuries on 64 bits)."""
         return event.wait(min(seconds, threading.TIMEOUT_MAX))
 
 

@@ -206,6 +206,18 @@ def test_a_known_key_is_answered_even_when_the_message_is_done_or_the_queue_is_f
     assert len(queue) == 0
 
 
+def test_a_known_key_is_answered_even_when_messages_that_came_back_overfill_the_queue(
+    make_queue: MakeQueue,
+) -> None:
+    queue = make_queue(max_size=1, max_attempts=1)
+    first = queue.put(b"a", key="k")
+    queue.claim()[0].fail()
+    queue.put(b"b")
+    queue.redrive()
+    assert len(queue) == 2
+    assert queue.put(b"a", key="k") == first
+
+
 def test_a_key_is_forgotten_after_five_minutes(queue: Queue, clock: SimulatedClock) -> None:
     first = queue.put(b"a", key="k")
     clock.advance(299.999)

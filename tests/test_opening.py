@@ -1,0 +1,81 @@
+"""From a URL to a store, and what importing Penstock costs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("data", "the journal store"),
+        ("./memory:data", "the journal store"),
+        ("C:\\queues", "the journal store"),
+        (Path("data"), "the journal store"),
+        ("journal:data", "the journal store"),
+        ("text:data", "the text store"),
+        ("jobs.tq", "the text store"),
+        ("folder:data", "the folder store"),
+        ("slate:s3://bucket/prefix", "the slate store"),
+        ("http://localhost:7000", "a remote store"),
+        ("https://queue.example", "a remote store"),
+    ],
+)
+def test_a_store_that_is_still_to_come_says_so(url: str | Path, kind: str) -> None:
+    with pytest.raises(penstock.NotSupported, match=f"{kind} is not part of this version; open 'memory:' instead"):
+        penstock.open(url)
+
+
+def test_an_unknown_kind_of_store_is_named() -> None:
+    with pytest.raises(penstock.InvalidArgument, match="there is no kind of store 'sqs'"):
+        penstock.open("sqs:jobs")
+
+
+def test_sync_is_one_of_three_words() -> None:
+    for sync in ("always", "interval", "never"):
+        penstock.open("memory:", sync=sync).close()
+    with pytest.raises(penstock.InvalidArgument, match="sync='sometimes' is none of always, interval, never"):
+        penstock.open("memory:", sync="sometimes")
+
+
+def test_every_memory_store_is_a_new_one_unless_it_has_a_name() -> None:
+    with penstock.open("memory:") as one, penstock.open("memory:") as other:
+        one.create("jobs")
+        assert len(other.queues()) == 1
+    with penstock.open("memory:shared") as one, penstock.open("memory:shared") as same:
+        one.create("jobs").put(b"x")
+        assert len(same.queue("jobs")) == 1
+        with penstock.open("memory:another") as other:
+            assert len(other.queues()) == 1
+
+
+def test_a_named_memory_store_lives_until_the_last_one_closes_it() -> None:
+    first = penstock.open("memory:shared")
+    first.create("jobs")
+    second = penstock.open("memory:shared")
+    first.close()
+    first.close()
+    with pytest.raises(penstock.StoreClosed):
+        first.queues()
+    assert len(second.queues()) == 2
+    second.close()
+    with penstock.open("memory:shared") as anew:
+        assert len(anew.queues()) == 1
+
+
+def test_importing_penstock_loads_nothing_heavy() -> None:
+    code = "import sys, penstock; penstock.open('memory:').queue().put(b''); print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    heavy = {"click", "rich", "sqlglot", "numpy", "pyarrow", "pyspark", "asyncio", "ssl", "http", "socket"}
+    assert heavy.isdisjoint(name.partition(".")[0] for name in loaded)
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    for name in penstock.__all__:
+        assert getattr(penstock, name).__doc__
