@@ -239,9 +239,9 @@ def test_more_priorities_than_there_are_lanes_keep_their_order() -> None:
 def test_a_million_leases_that_ended_early_leave_no_memory_behind() -> None:
     ledger = ledger_with(100)
     for nonce in range(10_000):
-        claim = ledger.claim(100, 43_200, "worker", nonce, START)
+        claim = ledger.claim(100, 43_200, "worker", nonce, START + nonce)
         assert claim is not None
-        ledger.release([(seq, nonce) for seq in claim.seqs], START)
+        ledger.release([(seq, nonce) for seq in claim.seqs], START + nonce)
     assert len(ledger._deadlines._heap) < 2_000
     assert ledger._ready._entries < 2_000
 

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -48,6 +49,25 @@ def test_a_consumer_interrupted_while_the_store_closes_is_just_interrupted() -> 
     clock.meanwhile = store.close
     with pytest.raises(KeyboardInterrupt):
         store.queue().claim(wait=60)
+
+
+class OversleepingClock(penstock.SimulatedClock):
+    """Nobody is woken by time, only by others."""
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        return event.wait()
+
+
+def test_those_who_wait_come_first_even_if_their_alarm_is_late() -> None:
+    clock = OversleepingClock()
+    with penstock.open("memory:", clock=clock) as store, ThreadPoolExecutor() as pool:
+        queue = store.queue()
+        queue.put(b"a", delay=10)
+        waiting = pool.submit(queue.claim, wait=60)
+        time.sleep(0.05)
+        clock.advance(10)
+        assert queue.claim() == []
+        assert [message.payload for message in waiting.result()] == [b"a"]
 
 
 def test_waiting_works_on_the_system_clock() -> None:

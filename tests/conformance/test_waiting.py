@@ -132,6 +132,15 @@ def test_whatever_makes_a_message_available_wakes_those_who_wait(
         assert message.payload == b"a"
 
 
+def test_an_earlier_end_of_waiting_overtakes_a_later_one(queue: Queue, clock: SimulatedClock) -> None:
+    queue.put(b"in an hour", delay=3_600)
+    with ThreadPoolExecutor() as pool:
+        [waiting] = waiters(queue, 1, pool)
+        queue.put(b"soon", delay=10)
+        clock.advance(10)
+        assert [message.payload for message in waiting.result()] == [b"soon"]
+
+
 def test_a_deleted_queue_sends_its_waiting_consumers_away(store: Store, queue: Queue) -> None:
     with ThreadPoolExecutor() as pool:
         waiting = waiters(queue, 2, pool)
