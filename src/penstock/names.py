@@ -25,3 +25,8 @@ def checked(name: str) -> str:
         f"queue name {name!r} has {wrong.group()!r} at position {wrong.start()}; names are 1 to 255 visible "
         "ASCII characters (codes 33 to 126), without spaces"
     )
+
+
+def file_name(name: str) -> str:
+    """A queue's name as a file name that no file system misunderstands: `%` and two digits for odd characters."""
+    return "".join(letter if letter.isalnum() or letter in "_-" else f"%{ord(letter):02X}" for letter in name)

@@ -1,0 +1,27 @@
+"""The files of a queue's journal: their names, and the order in which they are read.
+
+cars            the latest file
+cars.904        rotated away at that time
+cars.950.pack   what all files up to that time were packed into; they are dead, and it replaces them
+cars~~951       temporary, ignored
+"""
+
+import re
+from collections.abc import Iterable
+
+
+def replay_order(names: Iterable[str], journal: str) -> list[str]:
+    """The files of one journal in the order in which they are read; dead and temporary ones are left out."""
+    pattern = re.compile(re.escape(journal) + r"\.([0-9]+)(\.pack)?", re.ASCII)
+    rotated: dict[int, str] = {}
+    packs: dict[int, str] = {}
+    current = []
+    for name in names:
+        if name == journal:
+            current = [name]
+        elif matched := pattern.fullmatch(name):
+            (packs if matched[2] else rotated)[int(matched[1])] = name
+    packed = max(packs, default=None)
+    living = {time: name for time, name in rotated.items() if packed is None or time > packed}
+    first = [] if packed is None else [packs[packed]]
+    return first + [living[time] for time in sorted(living)] + current
