@@ -60,7 +60,7 @@ class OversleepingClock(penstock.SimulatedClock):
 
 def test_those_who_wait_come_first_even_if_their_alarm_is_late() -> None:
     clock = OversleepingClock()
-    with penstock.open("memory:", clock=clock) as store, ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor() as pool, penstock.open("memory:", clock=clock) as store:
         queue = store.queue()
         queue.put(b"a", delay=10)
         waiting = pool.submit(queue.claim, wait=60)

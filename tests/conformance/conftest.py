@@ -1,3 +1,4 @@
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -20,9 +21,24 @@ def kind(request: pytest.FixtureRequest) -> StoreUnderTest:
     return chosen
 
 
+class WatchedClock(penstock.SimulatedClock):
+    """A simulated clock that knows which threads wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: set[threading.Thread] = set()
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.waiting.add(threading.current_thread())
+        try:
+            return super().wait(event, seconds)
+        finally:
+            self.waiting.discard(threading.current_thread())
+
+
 @pytest.fixture
-def clock() -> penstock.SimulatedClock:
-    return penstock.SimulatedClock()
+def clock() -> WatchedClock:
+    return WatchedClock()
 
 
 @pytest.fixture

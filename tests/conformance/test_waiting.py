@@ -2,14 +2,45 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 import pytest
 
 from penstock import Message, Queue, QueueNotFound, SimulatedClock, Store, StoreClosed
+from tests.conformance.conftest import WatchedClock
 
 FOR_EVER = 1_000_000.0
+Taken = TypeVar("Taken")
+
+
+class Line:
+    """Consumers that stand in line, each in a thread of its own."""
+
+    def __init__(self, pool: ThreadPoolExecutor, clock: WatchedClock) -> None:
+        self._pool = pool
+        self._clock = clock
+
+    def join(self, take: Callable[..., Taken], *arguments: object, **options: object) -> Future[Taken]:
+        """Let a new consumer wait; returns once it stands in line."""
+        thread: list[threading.Thread] = []
+
+        def wait() -> Taken:
+            thread.append(threading.current_thread())
+            return take(*arguments, **options)
+
+        future = self._pool.submit(wait)
+        until(lambda: bool(thread) and (thread[0] in self._clock.waiting or future.done()))
+        return future
+
+
+@pytest.fixture
+def line(store: Store, clock: WatchedClock) -> Iterator[Line]:
+    """The store is closed before the threads are joined, so that a failed test does not hang."""
+    with ThreadPoolExecutor(100) as pool:
+        yield Line(pool, clock)
+        store.close()
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -17,31 +48,16 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def waiters(
-    queue: Queue, count: int, pool: ThreadPoolExecutor, wait: float = FOR_EVER
-) -> list[Future[list[Message]]]:
-    """Consumers that stand in line one after the other."""
-    futures = []
-    for number in range(count):
-        started = threading.Event()
-
-        def wait_in_line(number: int = number, started: threading.Event = started) -> list[Message]:
-            started.set()
-            return queue.claim(wait=wait, consumer=f"w{number}")
-
-        futures.append(pool.submit(wait_in_line))
-        started.wait()
-        time.sleep(0.05)  # no way to see from outside that a consumer stands in line
-    return futures
+def consumers(queue: Queue, line: Line, count: int) -> list[Future[list[Message]]]:
+    return [line.join(queue.claim, wait=FOR_EVER, consumer=f"w{number}") for number in range(count)]
 
 
-def test_a_claim_that_waits_gets_what_is_put(queue: Queue) -> None:
-    with ThreadPoolExecutor() as pool:
-        [waiting] = waiters(queue, 1, pool)
-        put = queue.put(b"a")
-        [message] = waiting.result()
-        assert message.id == put
-        message.ack()
+def test_a_claim_that_waits_gets_what_is_put(queue: Queue, line: Line) -> None:
+    [waiting] = consumers(queue, line, 1)
+    put = queue.put(b"a")
+    [message] = waiting.result()
+    assert message.id == put
+    message.ack()
 
 
 def test_a_claim_that_need_not_wait_does_not(queue: Queue) -> None:
@@ -49,118 +65,105 @@ def test_a_claim_that_need_not_wait_does_not(queue: Queue) -> None:
     assert len(queue.claim(5, wait=FOR_EVER)) == 1
 
 
-def test_pop_waits_too(queue: Queue) -> None:
-    with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(queue.pop, FOR_EVER)
-        time.sleep(0.05)
-        queue.put(b"a")
-        message = waiting.result()
-        assert message is not None
-        assert message.payload == b"a"
+def test_pop_waits_too(queue: Queue, line: Line) -> None:
+    waiting = line.join(queue.pop, FOR_EVER)
+    queue.put(b"a")
+    message = waiting.result()
+    assert message is not None
+    assert message.payload == b"a"
     assert sum(queue.counts().values()) == 0
 
 
-def test_a_wait_ends_empty_handed_in_time(queue: Queue, clock: SimulatedClock) -> None:
-    with ThreadPoolExecutor() as pool:
-        [waiting] = waiters(queue, 1, pool, wait=20)
-        clock.advance(19.9)
-        time.sleep(0.05)
-        assert not waiting.done()
-        clock.advance(0.1)
-        assert waiting.result() == []
+def test_a_wait_ends_empty_handed_in_time(queue: Queue, clock: SimulatedClock, line: Line) -> None:
+    waiting = line.join(queue.claim, wait=20)
+    clock.advance(19.9)
+    time.sleep(0.01)  # nothing must happen now; whoever is early would be
+    assert not waiting.done()
+    clock.advance(0.1)
+    assert waiting.result() == []
     queue.put(b"a")
     assert queue.counts()["available"] == 1
 
 
-def test_consumers_are_served_in_the_order_of_their_arrival(queue: Queue) -> None:
-    with ThreadPoolExecutor() as pool:
-        waiting = waiters(queue, 4, pool)
-        ids = queue.put_many([b"a", b"b"])
-        until(lambda: sum(each.done() for each in waiting) == 2)
-        ids += [queue.put(b"c"), queue.put(b"d")]
-        assert [each.result()[0].id for each in waiting] == ids
-        assert [each.result()[0].consumer for each in waiting] == ["w0", "w1", "w2", "w3"]
+def test_consumers_are_served_in_the_order_of_their_arrival(queue: Queue, line: Line) -> None:
+    waiting = consumers(queue, line, 4)
+    ids = queue.put_many([b"a", b"b"])
+    until(lambda: sum(each.done() for each in waiting) == 2)
+    ids += [queue.put(b"c"), queue.put(b"d")]
+    assert [each.result()[0].id for each in waiting] == ids
+    assert [each.result()[0].consumer for each in waiting] == ["w0", "w1", "w2", "w3"]
 
 
-def test_nobody_overtakes_those_who_wait(queue: Queue) -> None:
-    with ThreadPoolExecutor() as pool:
-        [waiting] = waiters(queue, 1, pool)
-        queue.put(b"a")
-        assert queue.claim() == []
-        assert len(waiting.result()) == 1
+def test_nobody_overtakes_those_who_wait(queue: Queue, line: Line) -> None:
+    [waiting] = consumers(queue, line, 1)
+    queue.put(b"a")
+    assert queue.claim() == []
+    assert len(waiting.result()) == 1
 
 
-def test_the_first_in_line_gets_all_it_asked_for_and_the_next_gets_the_rest(queue: Queue) -> None:
-    with ThreadPoolExecutor() as pool:
-        first = pool.submit(queue.claim, 3, wait=FOR_EVER)
-        time.sleep(0.05)
-        second = pool.submit(queue.claim, 3, wait=FOR_EVER)
-        time.sleep(0.05)
-        queue.put_many([b"a", b"b", b"c", b"d"])
-        assert [message.payload for message in first.result()] == [b"a", b"b", b"c"]
-        assert [message.payload for message in second.result()] == [b"d"]
+def test_the_first_in_line_gets_all_it_asked_for_and_the_next_gets_the_rest(queue: Queue, line: Line) -> None:
+    first = line.join(queue.claim, 3, wait=FOR_EVER)
+    second = line.join(queue.claim, 3, wait=FOR_EVER)
+    queue.put_many([b"a", b"b", b"c", b"d"])
+    assert [message.payload for message in first.result()] == [b"a", b"b", b"c"]
+    assert [message.payload for message in second.result()] == [b"d"]
 
 
 @pytest.mark.parametrize("how", ["release", "fail", "redrive", "delay is over", "lease ends", "delayed put"])
 def test_whatever_makes_a_message_available_wakes_those_who_wait(
-    queue: Queue, clock: SimulatedClock, how: str
+    queue: Queue, clock: SimulatedClock, how: str, line: Line
 ) -> None:
-    with ThreadPoolExecutor() as pool:
-        if how == "delay is over":
-            queue.put(b"a", delay=10)
-        elif how != "delayed put":
-            queue.put(b"a")
-            [held] = queue.claim(lease=10)
-        if how == "redrive":
-            for _ in range(4):
-                held.fail()
-                [held] = queue.claim()
+    if how == "delay is over":
+        queue.put(b"a", delay=10)
+    elif how != "delayed put":
+        queue.put(b"a")
+        [held] = queue.claim(lease=10)
+    if how == "redrive":
+        for _ in range(4):
             held.fail()
-        [waiting] = waiters(queue, 1, pool)
-        if how == "release":
-            held.release()
-        elif how == "fail":
-            held.fail()
-        elif how == "redrive":
-            queue.redrive()
-        elif how == "delayed put":
-            queue.put(b"a", delay=10)
-            clock.advance(10)
-        else:
-            clock.advance(10)
-        [message] = waiting.result()
-        assert message.payload == b"a"
-
-
-def test_an_earlier_end_of_waiting_overtakes_a_later_one(queue: Queue, clock: SimulatedClock) -> None:
-    queue.put(b"in an hour", delay=3_600)
-    with ThreadPoolExecutor() as pool:
-        [waiting] = waiters(queue, 1, pool)
-        queue.put(b"soon", delay=10)
+            [held] = queue.claim()
+        held.fail()
+    [waiting] = consumers(queue, line, 1)
+    if how == "release":
+        held.release()
+    elif how == "fail":
+        held.fail()
+    elif how == "redrive":
+        queue.redrive()
+    elif how == "delayed put":
+        queue.put(b"a", delay=10)
         clock.advance(10)
-        assert [message.payload for message in waiting.result()] == [b"soon"]
+    else:
+        clock.advance(10)
+    [message] = waiting.result()
+    assert message.payload == b"a"
 
 
-def test_a_deleted_queue_sends_its_waiting_consumers_away(store: Store, queue: Queue) -> None:
-    with ThreadPoolExecutor() as pool:
-        waiting = waiters(queue, 2, pool)
-        store.delete(queue.name)
-        for each in waiting:
-            with pytest.raises(QueueNotFound):
-                each.result()
+def test_an_earlier_end_of_waiting_overtakes_a_later_one(queue: Queue, clock: SimulatedClock, line: Line) -> None:
+    queue.put(b"in an hour", delay=3_600)
+    [waiting] = consumers(queue, line, 1)
+    queue.put(b"soon", delay=10)
+    clock.advance(10)
+    assert [message.payload for message in waiting.result()] == [b"soon"]
 
 
-def test_a_closed_store_sends_its_waiting_consumers_away(store: Store, queue: Queue) -> None:
-    with ThreadPoolExecutor() as pool:
-        waiting = waiters(queue, 2, pool)
-        store.close()
-        for each in waiting:
-            with pytest.raises(StoreClosed):
-                each.result()
+def test_a_deleted_queue_sends_its_waiting_consumers_away(store: Store, queue: Queue, line: Line) -> None:
+    waiting = consumers(queue, line, 2)
+    store.delete(queue.name)
+    for each in waiting:
+        with pytest.raises(QueueNotFound):
+            each.result()
 
 
-def test_a_hundred_consumers_get_a_hundred_messages(queue: Queue) -> None:
-    with ThreadPoolExecutor(100) as pool:
-        waiting = [pool.submit(queue.claim, wait=FOR_EVER) for _ in range(100)]
-        ids = [queue.put(str(number)) for number in range(100)]
-        assert sorted(each.result()[0].id for each in waiting) == sorted(ids)
+def test_a_closed_store_sends_its_waiting_consumers_away(store: Store, queue: Queue, line: Line) -> None:
+    waiting = consumers(queue, line, 2)
+    store.close()
+    for each in waiting:
+        with pytest.raises(StoreClosed):
+            each.result()
+
+
+def test_a_hundred_consumers_get_a_hundred_messages(queue: Queue, line: Line) -> None:
+    waiting = consumers(queue, line, 100)
+    ids = [queue.put(str(number)) for number in range(100)]
+    assert sorted(each.result()[0].id for each in waiting) == sorted(ids)
