@@ -11,7 +11,7 @@ from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull, StoreCo
 from penstock.index.rows import STATES
 from penstock.ledger import Ledger, Receipt
 from penstock.message import Entry
-from penstock.records import Claim, Record
+from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Record, Redrive, Release, Remove
 from penstock.settings import Settings
 from penstock.state import State
 from tests.model import Model
@@ -160,7 +160,7 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
         for state in (self.ledger, self.replica):
             state.advance(self.now)
             assert state.counts() == self.model.counts()
-            assert {seq: description(state, seq) for seq in state.find(None, 0, 10**9)} == expected
+            assert {seq: description(state, seq) for seq in state.listed(None, 0, 10**9)} == expected
             assert state.peek(5) == [item.seq for item in self.model.next(5)]
 
     @invariant()
@@ -186,7 +186,7 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
 def description(state: State, seq: int) -> tuple[Any, ...]:
     page, at = state.locate(seq)
     name = STATES[page.state[at] - 1]
-    claims = page.claims
+    claims = page.for_claims(at) if page.claims else None
     settled = name in ("in_flight", "done", "failed")
     return (
         name,
@@ -246,15 +246,44 @@ def test_a_million_leases_that_ended_early_leave_no_memory_behind() -> None:
     assert ledger._ready._entries < 2_000
 
 
-def test_messages_that_expire_unclaimed_leave_no_memory_behind() -> None:
-    ledger = ledger_with(0, retention=1)
+def entries_kept(ledger: Ledger) -> int:
+    """Everything that could pile up in an index, however few messages are there."""
+    return ledger._ready._entries + len(ledger._deadlines._heap) + 1_000 * len(ledger._rows._pages)
+
+
+@pytest.mark.parametrize("how", ["expire", "expire and claim", "pop", "purge", "remove", "fail and redrive"])
+def test_messages_that_are_gone_leave_no_memory_behind(how: str) -> None:
+    ledger = ledger_with(0, retention=1 if how.startswith("expire") else 86_400, max_attempts=1)
     for second in range(200):
-        ledger.put([Entry(b"", priority) for priority in range(100)], START + second * 2_000)
-        ledger.claim(1, 30, "worker", second, START + second * 2_000)
+        now = START + second * 2_000
+        seqs = ledger.put([Entry(b"", priority) for priority in range(100)], now).seqs
+        if how == "expire and claim":
+            ledger.claim(1, 30, "worker", second, now)
+        elif how == "pop":
+            for _ in seqs:
+                ledger.pop("worker", now)
+        elif how == "purge":
+            ledger.purge(now)
+        elif how == "remove":
+            ledger.remove(seqs, now)
+        elif how == "fail and redrive":
+            for nonce in (0, 1):
+                claim = ledger.claim(1_000, 30, "worker", nonce, now)
+                assert claim is not None
+                ledger.fail([(seq, nonce) for seq in claim.seqs], 0, "no", now)
+                ledger.redrive(None, now)
+            ledger.purge(now)
         ledger.gone.clear()
-    assert ledger._ready._entries < 3_000
-    assert len(ledger._rows._pages) < 5
-    assert len(ledger._deadlines._heap) < 3_000
+    assert entries_kept(ledger) < 6_000
+
+
+def test_an_empty_queue_costs_little_after_its_first_message() -> None:
+    ledger = ledger_with(1)
+    ledger.claim(1, 30, "worker", 1, START)
+    ledger.ack([(1, 1)], START)
+    [page] = ledger._rows._pages.values()
+    assert page.claims is not None
+    assert len(page.claims.nonce) < 10
 
 
 def test_settled_receipts_are_forgotten_some_time_after_five_minutes() -> None:
@@ -265,14 +294,14 @@ def test_settled_receipts_are_forgotten_some_time_after_five_minutes() -> None:
     for start in range(0, 10_000, 1_000):
         ledger.ack(receipts[start : start + 1_000], START)
     assert ledger.ack(receipts, START + 300_000)[1] == []
-    assert len(ledger.ack(receipts, START + 300_001)[1]) == 10_000
-    assert not ledger._receipts._chunks
+    assert len(ledger.ack(receipts, START + 360_001)[1]) == 10_000
+    assert not ledger._receipts._minutes
 
 
 def test_survivors_of_long_gone_neighbours_are_found_and_cost_little() -> None:
     ledger = ledger_with(100_000)
     ledger.remove([seq for seq in range(1, 100_001) if seq % 1000], START)
-    assert ledger.find(None, 0, 1000) == list(range(1000, 100_001, 1000))
+    assert ledger.listed(None, 0, 1000) == list(range(1000, 100_001, 1000))
     assert sum(len(page.state) for page in ledger._rows._pages.values()) < 2_000
     claim = ledger.claim(1000, 30, "worker", 5, START)
     assert claim is not None
@@ -284,10 +313,28 @@ def test_survivors_of_long_gone_neighbours_are_found_and_cost_little() -> None:
 def test_a_queue_may_start_at_any_number() -> None:
     ledger = Ledger("q", Settings(), first=1_000_003)
     assert list(ledger.put([Entry(b"")] * 1500, START).seqs) == list(range(1_000_003, 1_001_503))
-    assert ledger.find("available", 0, 2) == [1_000_003, 1_000_004]
+    assert ledger.listed("available", 0, 2) == [1_000_003, 1_000_004]
 
 
-def test_a_history_with_a_missing_record_is_found_out() -> None:
-    ledger = ledger_with(2)
-    with pytest.raises(StoreCorrupt, match=r"history of queue 'q' contradicts itself: \[2\] were claimed"):
-        ledger.replay(Claim(START, [2], START + 30_000, "worker", 1))
+@pytest.mark.parametrize(
+    "record",
+    [
+        Put(START, 1, [0], [START], [0], {}),
+        Put(START, 5, [0], [START], [0], {}),
+        Claim(START, [3], START + 30_000, "worker", 1),
+        Pop(START, [3], "worker"),
+        Ack(START, [2]),
+        Ack(START, [9]),
+        Fail(START, [2], START, None),
+        Release(START, [3]),
+        Extend(START, [3], START + 30_000),
+        Remove(START, [4]),
+        Redrive(START, [1]),
+    ],
+)
+def test_a_history_that_contradicts_itself_is_found_out(record: Record) -> None:
+    """Message 1 is in flight, 2 and 3 are available."""
+    ledger = ledger_with(3)
+    ledger.claim(1, 30, "worker", 1, START)
+    with pytest.raises(StoreCorrupt, match="history of queue 'q' contradicts itself: " + type(record).__name__):
+        ledger.replay(record)

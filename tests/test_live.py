@@ -2,13 +2,17 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import penstock
 from penstock.live.alarm import Alarm
+from penstock.live.keeper import LiveKeeper
+from penstock.memory import MemoryShelf
+from penstock.message import Entry
+from penstock.records import Ack, Claim, Put, Record
 
 
 class InterruptedClock(penstock.SystemClock):
@@ -116,8 +120,8 @@ def test_an_alarm_calls_in_the_order_of_time_and_rests_when_done() -> None:
     clock = penstock.SimulatedClock()
     alarm = Alarm(clock)
     called: list[str] = []
-    alarm.at(clock.now() + 2_000, lambda: called.append("later"))
-    alarm.at(clock.now() + 1_000, lambda: called.append("sooner"))
+    alarm.set(lambda: called.append("later"), clock.now() + 2_000)
+    alarm.set(lambda: called.append("sooner"), clock.now() + 1_000)
     clock.advance(1)
     while called != ["sooner"]:
         time.sleep(0.001)
@@ -126,8 +130,123 @@ def test_an_alarm_calls_in_the_order_of_time_and_rests_when_done() -> None:
         time.sleep(0.001)
     while any(thread.name == "penstock-alarm" for thread in threading.enumerate()):
         time.sleep(0.001)
-    alarm.at(clock.now(), lambda: called.append("again"))
+    alarm.set(lambda: called.append("again"), clock.now())
     while len(called) < 3:
+        time.sleep(0.001)
+
+
+def test_an_alarm_that_is_set_again_replaces_itself_and_one_that_is_cancelled_is_forgotten() -> None:
+    clock = penstock.SimulatedClock()
+    alarm = Alarm(clock)
+    called: list[str] = []
+
+    def ring() -> None:
+        called.append("rung")
+
+    def never() -> None:
+        called.append("never")
+
+    for hour in range(5_000):
+        alarm.set(ring, clock.now() + 3_600_000 * (5_001 - hour))
+    alarm.set(never, clock.now() + 1_000)
+    alarm.cancel(never)
+    assert len(alarm._heap) < 100
+    clock.advance(2 * 3_600)
+    until(lambda: called == ["rung"])
+    until(lambda: not alarm._running)
+
+
+def test_an_alarm_outlives_a_call_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    clock = penstock.SimulatedClock()
+    alarm = Alarm(clock)
+    called: list[str] = []
+
+    def fail() -> None:
+        raise OSError("disk on fire")
+
+    alarm.set(fail, clock.now())
+    alarm.set(lambda: called.append("rung"), clock.now() + 1)
+    clock.advance(1)
+    until(lambda: called == ["rung"])
+    assert "disk on fire" in caplog.text
+
+
+class BurningShelf(MemoryShelf):
+    """A shelf whose disk fails when asked to write a record of some kind."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(queue)
+        self.refuses: type[Record] | None = None
+
+    def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
+        if self.refuses is type(record):
+            raise OSError("disk on fire")
+        super().write(record, entries)
+
+
+@pytest.fixture
+def burning() -> Iterator[tuple[penstock.Store, BurningShelf]]:
+    shelf = BurningShelf("default")
+    with penstock.Store("memory:", LiveKeeper(penstock.SystemClock(), lambda queue: shelf)) as store:
+        yield store, shelf
+
+
+@pytest.mark.parametrize("kind", [Put, Claim, Ack])
+def test_a_queue_that_breaks_in_the_middle_of_a_change_stops(
+    burning: tuple[penstock.Store, BurningShelf], kind: type[Record]
+) -> None:
+    store, shelf = burning
+    queue = store.queue()
+    queue.put(b"a")
+    [message] = queue.claim()
+    queue.put(b"b")
+    shelf.refuses = kind
+    operations: dict[type[Record], Callable[[], object]] = {
+        Put: lambda: queue.put(b"c"),
+        Claim: queue.claim,
+        Ack: message.ack,
+    }
+    with pytest.raises(OSError, match="disk on fire"):
+        operations[kind]()
+    shelf.refuses = None
+    for operation in operations.values():
+        with pytest.raises(penstock.StoreClosed, match="stopped by an error in the middle of a change"):
+            operation()
+
+
+def test_what_fails_for_a_consumer_in_line_is_told_to_that_consumer(
+    burning: tuple[penstock.Store, BurningShelf],
+) -> None:
+    store, shelf = burning
+    queue = store.queue()
+    shelf.refuses = Claim
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(queue.claim, wait=60)
+        until(lambda: len(store._keeper._queues["default"]._line) == 1)  # type: ignore[attr-defined]
+        queue.put(b"a")
+        with pytest.raises(OSError, match="disk on fire"):
+            waiting.result()
+
+
+def test_a_refusal_by_the_rules_stops_nothing() -> None:
+    with penstock.open("memory:") as store:
+        queue = store.create("jobs", max_size=1)
+        queue.put(b"a")
+        for refused in (lambda: queue.put(b"b"), lambda: queue.ack("1.0000000000000000")):
+            with pytest.raises(penstock.PenstockError):
+                refused()
+        assert queue.counts()["available"] == 1
+
+
+def test_simulated_time_does_not_drift() -> None:
+    clock = penstock.SimulatedClock(now=0)
+    for _ in range(10):
+        clock.advance(0.1)
+    assert (clock.now(), clock.monotonic()) == (1_000, 1.0)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    while not condition():
         time.sleep(0.001)
 
 

@@ -67,6 +67,14 @@ def test_a_named_memory_store_lives_until_the_last_one_closes_it() -> None:
         assert len(anew.queues()) == 1
 
 
+def test_a_named_memory_store_has_one_clock() -> None:
+    clock = penstock.SimulatedClock()
+    with penstock.open("memory:shared", clock=clock), penstock.open("memory:shared", clock=clock):
+        penstock.open("memory:shared").close()
+        with pytest.raises(penstock.InvalidArgument, match="is open with another clock"):
+            penstock.open("memory:shared", clock=penstock.SimulatedClock())
+
+
 def test_importing_penstock_loads_nothing_heavy() -> None:
     code = "import sys, penstock; penstock.open('memory:').queue().put(b''); print(*sys.modules)"
     loaded = subprocess.run(

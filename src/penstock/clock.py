@@ -44,7 +44,7 @@ class SimulatedClock:
 
     def __init__(self, now: int = 1_700_000_000_000) -> None:
         self._now = now
-        self._monotonic = 0.0
+        self._elapsed = 0  # in milliseconds, as sums of fractions would drift apart from wall time
 
     def now(self) -> int:
         """Wall time, in milliseconds since the epoch."""
@@ -52,12 +52,12 @@ class SimulatedClock:
 
     def monotonic(self) -> float:
         """The seconds that advance() let pass."""
-        return self._monotonic
+        return self._elapsed / 1000
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""
         self._now += milliseconds(seconds)
-        self._monotonic += seconds
+        self._elapsed += milliseconds(seconds)
 
     def jump(self, seconds: float) -> None:
         """Set wall time forwards or backwards, as an administrator or NTP would; no time passes."""
@@ -65,8 +65,8 @@ class SimulatedClock:
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Wait until the event is set or another thread has advanced the clock far enough."""
-        deadline = self._monotonic + seconds
-        while self._monotonic < deadline:
+        deadline = self._elapsed + milliseconds(seconds)
+        while self._elapsed < deadline:
             if event.wait(0.0005):
                 return True
         return event.is_set()

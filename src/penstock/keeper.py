@@ -51,7 +51,7 @@ class Keeper(Protocol):
         """Claim and acknowledge one message in one step."""
 
     def ack(self, queue: str, receipts: Sequence[str]) -> None:
-        """Settle for good; LeaseExpired names what was lost after the rest was settled, here and below."""
+        """Settle for good; LeaseExpired names what was lost after the rest was settled, as in fail and release."""
 
     def fail(self, queue: str, receipts: Sequence[str], delay: float, reason: str | None) -> None:
         """End the attempts: available again after the delay, or failed after the last attempt."""
@@ -59,8 +59,8 @@ class Keeper(Protocol):
     def release(self, queue: str, receipts: Sequence[str]) -> None:
         """Give back, available at once."""
 
-    def extend(self, queue: str, receipts: Sequence[str], lease: float) -> int:
-        """Hold until `lease` seconds from now; when that is."""
+    def extend(self, queue: str, receipts: Sequence[str], lease: float) -> tuple[int, list[str]]:
+        """Hold until `lease` seconds from now; when that is, and which receipts were lost."""
 
     def remove(self, queue: str, ids: Sequence[str]) -> int:
         """Take messages out in any state; how many were there."""
@@ -71,7 +71,7 @@ class Keeper(Protocol):
     def purge(self, queue: str) -> int:
         """Take out everything but what is in flight; how many."""
 
-    def peek(self, queue: str, n: int) -> list[Message]:
+    def peek(self, queue: str, n: int) -> Iterator[Message]:
         """The next n messages that claim would give."""
 
     def messages(self, queue: str, state: str | None) -> Iterator[Message]:

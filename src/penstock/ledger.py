@@ -7,9 +7,8 @@ and replays them later gets the same state again.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from penstock.clock import milliseconds
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull
-from penstock.index.rows import AVAILABLE, DELAYED, DONE, FAILED, IN_FLIGHT
+from penstock.index.rows import AVAILABLE, DELAYED, FAILED, IN_FLIGHT
 from penstock.message import Entry
 from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Redrive, Release, Remove
 from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
@@ -43,7 +42,7 @@ class Ledger(State):
         self.advance(now)
         seqs, new, keys = self._number(entries)
         priority = [entry.priority for entry in new]
-        visible_at = [now + milliseconds(entry.delay) if entry.delay else now for entry in new]
+        visible_at = [now + at_least_one(entry.delay) if entry.delay else now for entry in new]
         record = Put(now, self.next_seq, priority, visible_at, self._expiries(new, now), keys)
         self._put(record)
         return Admission(seqs, new, record)
@@ -54,7 +53,7 @@ class Ledger(State):
         seqs = self._ready.take(n, self._counts[AVAILABLE])
         if not seqs:
             return None
-        record = Claim(now, seqs, self._lease_end(lease, now), consumer, nonce)
+        record = Claim(now, seqs, self.lease_end(lease, now), consumer, nonce)
         self._claim(record)
         return record
 
@@ -71,32 +70,40 @@ class Ledger(State):
     def ack(self, receipts: Iterable[Receipt], now: int) -> tuple[Ack | None, list[Receipt]]:
         """Settle for good; also returns the receipts that were lost."""
         held, lost = self._held(receipts, ACKED, now)
+        if not held:
+            return None, lost
         record = Ack(now, held)
         self._ack(record)
-        return record if held else None, lost
+        return record, lost
 
     def fail(
         self, receipts: Iterable[Receipt], delay: float, reason: str | None, now: int
     ) -> tuple[Fail | None, list[Receipt]]:
         """End the attempt; also returns the receipts that were lost."""
         held, lost = self._held(receipts, FAILED_ATTEMPT, now)
-        record = Fail(now, held, now + milliseconds(delay), reason)
+        if not held:
+            return None, lost
+        record = Fail(now, held, now + at_least_one(delay) if delay else now, reason)
         self._fail(record)
-        return record if held else None, lost
+        return record, lost
 
     def release(self, receipts: Iterable[Receipt], now: int) -> tuple[Release | None, list[Receipt]]:
         """Give back; also returns the receipts that were lost."""
         held, lost = self._held(receipts, RELEASED, now)
+        if not held:
+            return None, lost
         record = Release(now, held)
         self._release(record)
-        return record if held else None, lost
+        return record, lost
 
     def extend(self, receipts: Iterable[Receipt], lease: float, now: int) -> tuple[Extend | None, list[Receipt]]:
         """Hold for `lease` seconds from now; also returns the receipts that were lost."""
         held, lost = self._held(receipts, None, now)
-        record = Extend(now, held, self._lease_end(lease, now))
+        if not held:
+            return None, lost
+        record = Extend(now, held, self.lease_end(lease, now))
         self._extend(record)
-        return record if held else None, lost
+        return record, lost
 
     def remove(self, seqs: Iterable[int], now: int) -> Remove | None:
         """Take out those that are there, in whatever state."""
@@ -116,9 +123,8 @@ class Ledger(State):
     def purge(self, now: int) -> Remove | None:
         """Take out everything but what consumers hold."""
         self.advance(now)
-        record = Remove(
-            now, [seq for state in (DELAYED, AVAILABLE, DONE, FAILED) for seq in self._rows.with_state(state)]
-        )
+        held = set(self._rows.with_state(IN_FLIGHT))
+        record = Remove(now, [seq for seq in self._rows.with_state(None) if seq not in held])
         self._remove(record)
         return record if record.seqs else None
 
@@ -171,7 +177,8 @@ class Ledger(State):
         kept = (usual if entry.retention is None else entry.retention for entry in entries)
         return [now + at_least_one(seconds) if seconds else 0 for seconds in kept]
 
-    def _lease_end(self, lease: float, now: int) -> int:
+    def lease_end(self, lease: float, now: int) -> int:
+        """When a lease of so many seconds ends."""
         return now + at_least_one(min(lease, self.settings.max_lease))
 
     def _held(self, receipts: Iterable[Receipt], outcome: int | None, now: int) -> tuple[list[int], list[Receipt]]:
@@ -184,7 +191,7 @@ class Ledger(State):
             found = self._rows.find(seq)
             if found is not None:
                 page, at = found
-                if page.state[at] == IN_FLIGHT and page.for_claims().nonce[at] == nonce:
+                if page.state[at] == IN_FLIGHT and page.for_claims(at).nonce[at] == nonce:
                     held[seq] = None
                     continue
             if outcome is None or self._receipts.outcome(seq, nonce) != outcome:

@@ -7,7 +7,8 @@ for as long as one of them has it open.
 import threading
 from collections.abc import Iterable, Sequence
 
-from penstock.clock import Clock
+from penstock.clock import Clock, SystemClock
+from penstock.errors import InvalidArgument
 from penstock.live.keeper import LiveKeeper
 from penstock.live.shelf import Body
 from penstock.message import Entry
@@ -50,6 +51,7 @@ class _SharedKeeper(LiveKeeper):
 
     def __init__(self, name: str, clock: Clock) -> None:
         super().__init__(clock, MemoryShelf)
+        self.clock = clock
         self.name = name
         self.users = 0
 
@@ -67,13 +69,17 @@ _sharing = threading.Lock()
 _shared: dict[str, _SharedKeeper] = {}
 
 
-def open_memory(name: str, clock: Clock) -> LiveKeeper:
+def open_memory(name: str, clock: Clock | None) -> LiveKeeper:
     """A new store, or the one of that name."""
     if not name:
-        return LiveKeeper(clock, MemoryShelf)
+        return LiveKeeper(clock or SystemClock(), MemoryShelf)
     with _sharing:
         keeper = _shared.get(name)
         if keeper is None:
-            keeper = _shared[name] = _SharedKeeper(name, clock)
+            keeper = _shared[name] = _SharedKeeper(name, clock or SystemClock())
+        elif clock not in (None, keeper.clock):
+            raise InvalidArgument(
+                f"store 'memory:{name}' is open with another clock: leave clock out, or close it"
+            )
         keeper.users += 1
         return keeper

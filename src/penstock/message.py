@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.errors import InvalidArgument
-from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, seconds
+from penstock.errors import InvalidArgument, InvalidPriority, PayloadTooLarge
+from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_PAYLOAD, seconds, text, utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from penstock.store import Queue
 
 MAX_HEADERS = 255
@@ -105,17 +104,17 @@ def checked(item: Draft | Payload) -> Entry:
     return Entry(
         _payload(item.payload),
         _priority(item.priority),
-        checked_headers(item.headers) if item.headers else None,
-        seconds("delay", item.delay) if item.delay else 0,
+        None if item.headers is None else checked_headers(item.headers),
+        seconds("delay", item.delay),
         None if item.retention is None else seconds("retention", item.retention),
-        None if item.key is None else _key(item.key),
+        None if item.key is None else text("key", item.key, 1, MAX_KEY),
         None if item.created_at is None else _time(item.created_at),
     )
 
 
 def _payload(payload: object) -> bytes:
     if isinstance(payload, str):
-        return _utf8("payload", payload)
+        return utf8("payload", payload)
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)
     raise TypeError(
@@ -134,6 +133,8 @@ def _priority(priority: int) -> int:
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """A copy of headers that every store can keep."""
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers are a dict of str: str, not {type(headers).__name__}")
     copy = dict(headers)
     if len(copy) > MAX_HEADERS:
         raise InvalidArgument(
@@ -147,22 +148,12 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
             raise InvalidArgument("a header without a name: name it")
         if name.startswith(_RESERVED) and name != PUBLISH_HEADER:
             raise InvalidArgument(f"header {name!r}: names that start with {_RESERVED!r} are Penstock's own")
-        size += len(_utf8("header", name)) + len(_utf8("header", value))
+        size += len(utf8("header", name)) + len(utf8("header", value))
     if size > MAX_HEADER_BYTES:
         raise InvalidArgument(
             f"headers of {size} bytes; the most is {MAX_HEADER_BYTES} altogether: put the rest into the payload"
         )
     return copy
-
-
-def _key(key: str) -> str:
-    if not isinstance(key, str):
-        raise TypeError(f"key is a str, not {type(key).__name__}")
-    if not 1 <= len(_utf8("key", key)) <= MAX_KEY:
-        raise InvalidArgument(
-            f"key of {len(key.encode())} bytes; give 1 to {MAX_KEY}, for example a hash of the content"
-        )
-    return key
 
 
 def _time(created_at: int) -> int:
@@ -179,8 +170,12 @@ def _time(created_at: int) -> int:
     return time
 
 
-def _utf8(what: str, text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidArgument(f"{what} {text!r} is not valid Unicode text: {error.reason}") from None
+def check_limits(entry: Entry) -> None:
+    """Refuse what no queue whatsoever would take."""
+    if len(entry.payload) > MAX_PAYLOAD:
+        raise PayloadTooLarge(
+            f"a payload of {len(entry.payload)} bytes; the most is {MAX_PAYLOAD}: store it elsewhere and send its "
+            "address"
+        )
+    if not LOWEST_PRIORITY <= entry.priority <= HIGHEST_PRIORITY:
+        raise InvalidPriority(f"priority {entry.priority}; give {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}")

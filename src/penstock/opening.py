@@ -3,7 +3,7 @@
 import os
 import re
 
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Clock
 from penstock.errors import InvalidArgument, NotSupported
 from penstock.memory import open_memory
 from penstock.store import Store
@@ -34,7 +34,7 @@ def open(url: str | os.PathLike[str], *, sync: str = "always", clock: Clock | No
     matched = _SCHEME.match(url)
     scheme = matched[1] if matched else "journal"
     if scheme == "memory":
-        return Store(url, open_memory(url.removeprefix("memory:"), clock or SystemClock()))
+        return Store(url, open_memory(url.removeprefix("memory:"), clock))
     if url.endswith(".tq"):
         scheme = "text"
     if scheme not in _PLANNED:

@@ -4,6 +4,7 @@ import math
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from penstock.errors import InvalidArgument
@@ -36,6 +37,24 @@ def whole(name: str, value: int, lowest: int, highest: int) -> int:
     return value
 
 
+def utf8(name: str, value: str) -> bytes:
+    """The bytes of a text, if it can be stored at all."""
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{name} {value!r} is not valid Unicode text: {error.reason}") from None
+
+
+def text(name: str, value: str, shortest: int, longest: int) -> str:
+    """The text, if it is one that can be stored, and of a length in bytes of UTF-8 within the limits."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is a str, not {type(value).__name__}")
+    size = len(utf8(name, value))
+    if not shortest <= size <= longest:
+        raise InvalidArgument(f"{name} has {size} bytes; give {shortest} to {longest} bytes of UTF-8")
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What a queue was created with. Unpacks, so that `store.create("b", **a.settings)` makes another like it.
@@ -64,20 +83,20 @@ class Settings:
     description: str = ""
 
     def __post_init__(self) -> None:
-        whole("max_size", self.max_size, 0, MAX_COUNT)
-        whole("max_attempts", self.max_attempts, 0, 65_535)
-        whole("max_payload", self.max_payload, 0, MAX_PAYLOAD)
+        keep = partial(object.__setattr__, self)
+        keep("max_size", whole("max_size", self.max_size, 0, MAX_COUNT))
+        keep("max_attempts", whole("max_attempts", self.max_attempts, 0, 65_535))
+        keep("max_payload", whole("max_payload", self.max_payload, 0, MAX_PAYLOAD))
         if self.keep_done is not None:
             seconds("keep_done", self.keep_done)
         seconds("retention", self.retention)
         if seconds("max_lease", self.max_lease) == 0:
             raise InvalidArgument("max_lease=0 would end every lease at once; give the longest lease in seconds")
         if self.priorities is not None:
-            object.__setattr__(self, "priorities", _priority_range(self.priorities))
+            keep("priorities", _priority_range(self.priorities))
         if not isinstance(self.filter, str | None):
             raise TypeError(f"filter is a str or None, not {type(self.filter).__name__}")
-        if not isinstance(self.description, str):
-            raise TypeError(f"description is a str, not {type(self.description).__name__}")
+        text("description", self.description, 0, 1_000)
 
     def keys(self) -> list[str]:
         """The settings' names."""

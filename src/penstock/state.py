@@ -43,21 +43,35 @@ class State:
     def replay(self, record: Record) -> None:
         """Apply a record that this ledger, or an earlier life of it, returned."""
         self.advance(record.at)
-        if isinstance(record, Claim | Pop):
-            taken = self._ready.take(len(record.seqs), self._counts[AVAILABLE])
-            if taken != record.seqs:
-                raise StoreCorrupt(
-                    f"the history of queue {self.name!r} contradicts itself: {record.seqs[:3]} were claimed "
-                    f"at {record.at} when {taken[:3]} were next; records are missing, repeated or out of order"
-                )
+        if not self._follows(record):
+            raise StoreCorrupt(
+                f"the history of queue {self.name!r} contradicts itself: {type(record).__name__} at {record.at} "
+                "does not follow from what was recorded before; records are missing, repeated or out of order"
+            )
         _APPLY[type(record)](self, record)
+
+    def _follows(self, record: Record) -> bool:
+        """Whether a record can come next; takes out of line what it claims."""
+        if isinstance(record, Put):
+            return record.first == self.next_seq
+        if isinstance(record, Claim | Pop):
+            return self._ready.take(len(record.seqs), self._counts[AVAILABLE]) == record.seqs
+        rows = [self._rows.find(seq) for seq in record.seqs]
+        if isinstance(record, Remove):
+            return None not in rows
+        needed = FAILED if isinstance(record, Redrive) else IN_FLIGHT
+        return all(row is not None and row[0].state[row[1]] == needed for row in rows)
 
     def advance(self, now: int) -> None:
         """Let happen, in the order of time, what the time up to now brings about."""
         self._keys.forget(now)
         self._receipts.forget(now)
-        while (due := self._deadlines.pop(now)) is not None:
+        due = self._deadlines.pop(now)
+        if due is None:
+            return
+        while due is not None:
             at, seq = due
+            due = self._deadlines.pop(now)
             found = self._rows.find(seq)
             if found is None or self._due(*found) != at:
                 continue  # settled, extended or removed since
@@ -69,6 +83,7 @@ class State:
                 self._come_back(seq, page, position, at, at)
             else:
                 self._end_attempt(seq, page, position, at, at, LEASE_EXPIRED)
+        self._tidy()
 
     # Questions: nothing changes but what time has brought about.
 
@@ -93,9 +108,13 @@ class State:
         """The messages that would be claimed next."""
         return list(islice(self._ready, n))
 
-    def find(self, state: str | None, first: int, n: int) -> list[int]:
+    def listed(self, state: str | None, first: int, n: int) -> list[int]:
         """Up to n messages in that state (None: in any) by ascending number, from number `first` on."""
         return list(islice(self._rows.with_state(None if state is None else STATES.index(state) + 1, first), n))
+
+    def has(self, seq: int) -> bool:
+        """Whether the message is there."""
+        return self._rows.find(seq) is not None
 
     def locate(self, seq: int) -> tuple[Page, int]:
         """Where the columns of a message are that is there."""
@@ -128,10 +147,11 @@ class State:
                 self._ready.arrive(arrived, priority)
         if delayed or any(record.expires_at):
             for seq, visible_at, expires_at in zip(seqs, record.visible_at, record.expires_at, strict=True):
-                due = min(visible_at if visible_at > record.at else _NEVER, expires_at or _NEVER)
-                if due != _NEVER:
-                    self._deadlines.add(due, seq)
-                self._expiring += expires_at != 0
+                if expires_at:  # stays in the heap for the whole life of the message
+                    self._deadlines.add(expires_at, seq)
+                    self._expiring += 1
+                if record.at < visible_at < (expires_at or _NEVER):
+                    self._deadlines.add(visible_at, seq)
         for key, seq in record.keys.items():
             self._keys.add(key, seq, record.at)
 
@@ -141,12 +161,12 @@ class State:
             page, at = self._rows[seq]
             page.state[at] = IN_FLIGHT
             page.attempts[at] += 1
-            claims = page.claims or page.for_claims()
+            claims = page.for_claims(at)
             claims.claimed_at[at] = now
             claims.ends_at[at] = lease_until
             claims.nonce[at] = nonce
             claims.consumer[at] = consumer
-            self._deadlines.add(lease_until, seq)  # if it expires before, that is in the heap already
+            self._deadlines.add(lease_until, seq)
         self._counts[AVAILABLE] -= len(record.seqs)
         self._counts[IN_FLIGHT] += len(record.seqs)
         self._tidy()
@@ -155,10 +175,12 @@ class State:
         for seq in record.seqs:
             page, at = self._rows[seq]
             page.attempts[at] += 1
-            claims = page.for_claims()
-            claims.claimed_at[at] = record.at
-            claims.consumer[at] = record.consumer
+            if self.settings.keep_done != 0:
+                claims = page.for_claims(at)
+                claims.claimed_at[at] = record.at
+                claims.consumer[at] = record.consumer
             self._finish(seq, page, at, record.at)
+        self._tidy()
 
     def _ack(self, record: Ack) -> None:
         self._settle(record, ACKED, lambda seq, page, at: self._finish(seq, page, at, record.at))
@@ -178,7 +200,7 @@ class State:
         nonces = []
         for seq in record.seqs:
             page, at = self._rows[seq]
-            nonces.append(page.for_claims().nonce[at])
+            nonces.append(page.for_claims(at).nonce[at])
             change(seq, page, at)
         self._receipts.add(record.seqs, nonces, outcome, record.at)
         self._tidy()
@@ -186,8 +208,8 @@ class State:
     def _extend(self, record: Extend) -> None:
         for seq in record.seqs:
             page, at = self._rows[seq]
-            page.for_claims().ends_at[at] = record.lease_until
-            self._deadlines.add(self._due(page, at), seq)
+            page.for_claims(at).ends_at[at] = record.lease_until
+            self._deadlines.add(record.lease_until, seq)
         self._tidy()
 
     def _remove(self, record: Remove) -> None:
@@ -199,22 +221,23 @@ class State:
         for seq in record.seqs:
             page, at = self._rows[seq]
             page.attempts[at] = 0
-            page.for_claims().reason[at] = None
+            page.for_claims(at).reason[at] = None
             self._come_back(seq, page, at, record.at, record.at)
+        self._tidy()
 
     def _finish(self, seq: int, page: Page, at: int, now: int) -> None:
         """The message is done; it stays listed as long as the queue keeps such."""
         if self.settings.keep_done == 0:
             self._drop(seq, page, at)
             return
-        claims = page.for_claims()
+        claims = page.for_claims(at)
         claims.ends_at[at] = now
         claims.reason[at] = None
         self._enter(seq, page, at, DONE)
 
     def _end_attempt(self, seq: int, page: Page, at: int, now: int, visible_at: int, reason: str | None) -> None:
         """The attempt failed: once more, or never again."""
-        claims = page.for_claims()
+        claims = page.for_claims(at)
         claims.reason[at] = reason
         if self.settings.max_attempts and page.attempts[at] >= self.settings.max_attempts:
             claims.ends_at[at] = now
@@ -225,6 +248,8 @@ class State:
     def _come_back(self, seq: int, page: Page, at: int, now: int, visible_at: int) -> None:
         """The message waits at its old place among its equals, from visible_at on."""
         page.visible_at[at] = visible_at
+        if page.claims is not None:
+            page.for_claims(at).consumer[at] = None  # thousands of claims may have as many names
         self._enter(seq, page, at, DELAYED if visible_at > now else AVAILABLE)
         if visible_at <= now:
             self._ready.come_back(seq, page.priority[at])
@@ -234,7 +259,7 @@ class State:
         self._counts[state] += 1
         page.state[at] = state
         due = self._due(page, at)
-        if due != _NEVER:
+        if due not in (_NEVER, page.expires_at[at]):
             self._deadlines.add(due, seq)
 
     def _drop(self, seq: int, page: Page, at: int) -> None:
@@ -248,21 +273,22 @@ class State:
         state = page.state[at]
         due = _NEVER
         if state == IN_FLIGHT:
-            due = page.for_claims().ends_at[at]
+            due = page.for_claims(at).ends_at[at]
         elif state == DELAYED:
             due = page.visible_at[at]
         elif state == DONE and self.settings.keep_done is not None:
-            due = page.for_claims().ends_at[at] + at_least_one(self.settings.keep_done)
+            due = page.for_claims(at).ends_at[at] + at_least_one(self.settings.keep_done)
         expires_at = page.expires_at[at]
         return expires_at if 0 < expires_at < due else due
 
     def _tidy(self) -> None:
         timed = self._counts[DELAYED] + self._counts[IN_FLIGHT] + self._counts[DONE] + self._expiring
         self._deadlines.tidy(timed, self._is_due)
+        self._ready.tidy(self._counts[AVAILABLE])
 
-    def _is_due(self, at: int, seq: int) -> bool:
+    def _is_due(self, time: int, seq: int) -> bool:
         found = self._rows.find(seq)
-        return found is not None and self._due(*found) == at
+        return found is not None and (self._due(*found) == time or found[0].expires_at[found[1]] == time)
 
 
 _APPLY: dict[type[Record], Callable[[State, Any], None]] = {

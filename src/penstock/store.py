@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from typing import TYPE_CHECKING, Self
 
 from penstock import message, names
-from penstock.errors import InvalidArgument, QueueProtected, StoreClosed
+from penstock.errors import InvalidArgument, LeaseExpired, QueueProtected, StoreClosed
 from penstock.index.rows import STATES
 from penstock.message import Draft, Message, Payload
-from penstock.settings import MAX_COUNT, MAX_PAYLOAD, Settings, seconds, whole
+from penstock.settings import MAX_COUNT, MAX_PAYLOAD, Settings, seconds, text, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -98,8 +99,9 @@ class Store:
 
         The id that is returned travels with each copy in the header `penstock.publish`.
         """
-        draft = Draft(payload, priority, headers, delay, retention, None, created_at)
-        return self._keeper.publish(message.checked(draft))
+        entry = message.checked(Draft(payload, priority, headers, delay, retention, None, created_at))
+        message.check_limits(entry)  # those of the queues do not apply if none wants it
+        return self._keeper.publish(entry)
 
     def close(self) -> None:
         """Let go of the store. Closing twice does no harm."""
@@ -157,6 +159,8 @@ class Queue:
 
     def put_many(self, items: Iterable[Draft | Payload]) -> list[str]:
         """Add many messages in one durable step, all of them or none; returns their ids."""
+        if isinstance(items, str | bytes | bytearray | memoryview | Draft):
+            raise TypeError(f"put_many takes several messages, not one {type(items).__name__}: use put()")
         entries = []
         for number, item in enumerate(items):
             try:
@@ -164,7 +168,7 @@ class Queue:
             except (TypeError, InvalidArgument) as error:
                 error.add_note(f"in item {number} of put_many; nothing was put")
                 raise
-        return self._store._keeper.put(self.name, entries) if entries else []
+        return self._store._keeper.put(self.name, entries)
 
     def claim(
         self, n: int = 1, lease: float = 30.0, wait: float = 0.0, consumer: str | None = None
@@ -205,10 +209,12 @@ class Queue:
 
     def extend(self, *messages: Message | str, lease: float = 30.0) -> None:
         """Hold messages for `lease` seconds from now."""
-        until = self._store._keeper.extend(self.name, self._receipts(messages), _lease(lease))
+        until, lost = self._store._keeper.extend(self.name, self._receipts(messages), _lease(lease))
         for each in messages:
-            if isinstance(each, Message):
+            if isinstance(each, Message) and each.receipt not in lost:
                 each.lease_until = until
+        if lost:
+            raise LeaseExpired(self.name, lost)
 
     def remove(self, *ids: str) -> int:
         """Take messages out, whatever their state; how many were there."""
@@ -224,7 +230,9 @@ class Queue:
 
     def peek(self, n: int = 1) -> Iterator[Message]:
         """The next n messages that claim() would give, left where they are."""
-        return iter(self._store._keeper.peek(self.name, whole("n", n, 1, MAX_COUNT)))
+        n = whole("n", n, 1, MAX_COUNT)
+        self._store._keeper.settings(self.name)  # an error now, not at the first next()
+        return self._store._keeper.peek(self.name, n)
 
     def messages(self, state: str | None = None) -> Iterator[Message]:
         """All messages in a state (None: in any), in the order in which they were put, left where they are."""
@@ -275,12 +283,13 @@ def _lease(lease: float) -> float:
 
 def _consumer(consumer: str | None) -> str:
     if consumer is None:
-        return f"{os.uname().nodename}:{os.getpid()}"
-    if not isinstance(consumer, str):
-        raise TypeError(f"consumer is a str, not {type(consumer).__name__}")
-    if not 1 <= len(consumer.encode(errors="replace")) <= MAX_CONSUMER:
-        raise InvalidArgument(f"consumer has {len(consumer)} characters; give 1 to {MAX_CONSUMER}")
-    return consumer
+        return _this_process(os.getpid())
+    return text("consumer", consumer, 1, MAX_CONSUMER)
+
+
+@lru_cache(maxsize=1)  # one string for all claims, and a new one after a fork
+def _this_process(pid: int) -> str:
+    return f"{os.uname().nodename}:{pid}"
 
 
 def _ids(ids: Iterable[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """Claiming: who gets what, for how long, and what happens when a lease ends."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -19,7 +20,7 @@ def test_a_claimed_message_says_who_holds_it_and_until_when(queue: Queue, clock:
     assert message.consumer == "worker ⚙ 1"
     assert message.receipt
     assert (message.settled_at, message.reason) == (None, None)
-    assert list(queue.messages("in_flight")) == [message]
+    assert list(queue.messages("in_flight")) == [replace(message, receipt=None)]
 
 
 def test_a_consumer_is_named_after_its_host_and_process_unless_it_names_itself(queue: Queue) -> None:
@@ -119,6 +120,18 @@ def test_extend_counts_from_now(queue: Queue, clock: SimulatedClock) -> None:
     message.ack()
 
 
+def test_extend_extends_what_is_held_and_names_what_is_lost(queue: Queue, clock: SimulatedClock) -> None:
+    queue.put_many([b"a", b"b"])
+    [lost] = queue.claim(lease=1)
+    [held] = queue.claim(lease=10)
+    clock.advance(5)
+    before = lost.lease_until
+    with pytest.raises(LeaseExpired) as caught:
+        queue.extend(lost, held, lease=60)
+    assert caught.value.receipts == [lost.receipt]
+    assert (lost.lease_until, held.lease_until) == (before, clock.now() + 60_000)
+
+
 def test_extend_may_shorten_a_lease(queue: Queue, clock: SimulatedClock) -> None:
     queue.put(b"a")
     [message] = queue.claim(lease=3600)
@@ -165,7 +178,8 @@ def test_a_message_that_was_not_claimed_cannot_be_settled(queue: Queue) -> None:
         ({"lease": float("inf")}, InvalidArgument, "lease=inf is not a duration"),
         ({"wait": -1}, InvalidArgument, "wait=-1 is not a duration"),
         ({"consumer": ""}, InvalidArgument, "give 1 to 255"),
-        ({"consumer": "x" * 256}, InvalidArgument, "give 1 to 255"),
+        ({"consumer": "ä" * 128}, InvalidArgument, "consumer has 256 bytes; give 1 to 255"),
+        ({"consumer": "\ud800"}, InvalidArgument, "not valid Unicode"),
         ({"consumer": 7}, TypeError, "consumer is a str"),
     ],
 )

@@ -71,6 +71,13 @@ def test_if_one_queue_refuses_nothing_is_put(
     assert [len(store.queue(name)) for name in ("a", "b", "c")] == [0, len(refusing), 0]
 
 
+def test_what_no_queue_would_take_is_refused_even_if_there_is_none(store: Store) -> None:
+    with pytest.raises(InvalidPriority, match="priority 9223372036854775808"):
+        store.publish(b"x", priority=2**63)
+    with pytest.raises(PayloadTooLarge, match="16777217 bytes; the most is 16777216"):
+        store.publish(bytes(16_777_217))
+
+
 def test_what_cannot_be_put_cannot_be_published(store: Store) -> None:
     with pytest.raises(InvalidArgument, match="Penstock's own"):
         store.publish(b"x", headers={"penstock.priority": "1"})

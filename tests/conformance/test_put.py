@@ -134,6 +134,12 @@ def test_put_many_is_all_or_none(queue: Queue, bad: Draft, error: type[Exception
     assert len(queue) == 0
 
 
+@pytest.mark.parametrize("one", ["abc", b"abc", Draft(b"abc")])
+def test_put_many_is_for_many(queue: Queue, one: str | bytes | Draft) -> None:
+    with pytest.raises(TypeError, match=r"put_many takes several messages, not one \w+: use put\(\)"):
+        queue.put_many(one)  # type: ignore[arg-type]
+
+
 def test_put_many_says_which_item_is_wrong(queue: Queue) -> None:
     with pytest.raises(InvalidArgument) as caught:
         queue.put_many([b"good", Draft(b"bad", retention=float("nan"))])
@@ -256,6 +262,9 @@ def test_what_the_caller_does_to_headers_afterwards_changes_nothing(queue: Queue
         ({"headers": {"a": "x" * 65_535}}, InvalidArgument, "65536 bytes; the most is 65535"),
         ({"delay": -0.001}, InvalidArgument, "give 0 to 4294967295 seconds"),
         ({"delay": float("nan")}, InvalidArgument, "not a duration"),
+        ({"delay": None}, TypeError, "delay is a number of seconds, not NoneType"),
+        ({"delay": ""}, TypeError, "delay is a number of seconds, not str"),
+        ({"headers": [("a", "b")]}, TypeError, "headers are a dict"),
         ({"delay": "soon"}, TypeError, "delay is a number of seconds, not str"),
         ({"retention": 4_294_967_296}, InvalidArgument, "give 0 to 4294967295 seconds"),
         ({"key": ""}, InvalidArgument, "give 1 to 255"),

@@ -93,6 +93,8 @@ def test_settings_unpack_into_another_queue(store: Store) -> None:
         ({"max_lease": 0}, InvalidArgument, "max_lease=0 would end every lease"),
         ({"retention": -5}, InvalidArgument, "retention"),
         ({"description": 7}, TypeError, "description is a str"),
+        ({"description": "\ud800"}, InvalidArgument, "not valid Unicode"),
+        ({"description": "x" * 1_001}, InvalidArgument, "description has 1001 bytes; give 0 to 1000"),
         ({"filter": ""}, InvalidFilter, "filter"),
         ({"filter": "type = "}, InvalidFilter, "type ="),
         ({"filter": 7}, TypeError, "filter is a str"),

@@ -154,7 +154,7 @@ def test_a_repeat_does_not_touch_the_next_holder(queue: Queue, operation: str) -
     getattr(queue, operation)(first)
     [second] = queue.claim()
     getattr(queue, operation)(first)
-    assert list(queue.messages("in_flight")) == [second]
+    assert [(message.id, message.attempts) for message in queue.messages("in_flight")] == [(second.id, 2)]
     second.ack()
     getattr(queue, operation)(first)
     assert queue.counts() == NONE
@@ -183,7 +183,21 @@ def test_settling_many_settles_what_is_held_and_names_what_is_lost(queue: Queue,
 
 
 @pytest.mark.parametrize(
-    "forged", ["", "1", "1.", ".", "x.y", "1.0000000000000000", "99.ffff", "-1.0", "1.1.1", "٣.1"]
+    "forged",
+    [
+        "",
+        "1",
+        "1.",
+        ".",
+        "x.y",
+        "+1.0000000000000000",
+        "1.000000000000000x",
+        "1.0000000000000000",
+        "99.ffff",
+        "-1.0",
+        "1.1.1",
+        "٣.1",
+    ],
 )
 def test_a_forged_receipt_settles_nothing(queue: Queue, forged: str) -> None:
     claim_one(queue)

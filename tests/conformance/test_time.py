@@ -21,6 +21,14 @@ def test_a_delayed_message_waits_its_time(queue: Queue, clock: SimulatedClock) -
     assert message.visible_at == message.received_at + 1_500
 
 
+def test_the_shortest_delay_still_is_one(queue: Queue, clock: SimulatedClock) -> None:
+    queue.put(b"a", delay=0.0001)
+    assert queue.claim() == []
+    clock.advance(0.001)
+    queue.claim()[0].fail(delay=0.0001)
+    assert queue.counts()["delayed"] == 1
+
+
 def test_a_delayed_message_takes_the_place_of_its_arrival(queue: Queue, clock: SimulatedClock) -> None:
     queue.put(b"first", delay=10)
     queue.put(b"second")

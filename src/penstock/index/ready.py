@@ -5,7 +5,7 @@ ascending sequence numbers, 8 bytes each, constant time at both ends. What arriv
 came back, a delay that ended) and priorities beyond the first 256 lanes go to one heap of strays.
 
 A message that is no longer available (removed, expired) leaves its entry behind; entries are checked when they
-are taken, and everything is rebuilt once the dead outnumber the living.
+are taken, and swept out once the dead outnumber the living.
 """
 
 import heapq
@@ -45,10 +45,6 @@ class Ready:
 
     def __init__(self, is_available: Callable[[int], bool]) -> None:
         self._is_available = is_available
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget every entry."""
         self._lanes: dict[int, _Lane] = {}
         self._priorities: list[int] = []  # of the lanes, ascending
         self._strays: list[int] = []  # a heap of priority << 64 | seq
@@ -74,14 +70,17 @@ class Ready:
 
     def take(self, n: int, available: int) -> list[int]:
         """Take out the next n messages (fewer if there are not so many); `available` is how many there are."""
-        if self._entries > 2 * available + _SLACK:
-            self._rebuild()
         clean = self._entries == available
         taken: list[int] = []
         while len(taken) < n and self._entries:
             run = self._next_run(n - len(taken))
             taken += run if clean else filter(self._is_available, run)
         return taken
+
+    def tidy(self, available: int) -> None:
+        """Sweep out dead entries once they outnumber the messages that are available."""
+        if self._entries > 2 * available + _SLACK:
+            self._rebuild()
 
     def __iter__(self) -> Iterator[int]:
         """The available messages in order, without taking them out."""

@@ -26,13 +26,20 @@ class Claims:
 
     __slots__ = ("claimed_at", "consumer", "ends_at", "nonce", "reason")
 
-    def __init__(self, size: int) -> None:
-        zeros = bytes(8 * size)
-        self.claimed_at = array("q", zeros)
-        self.ends_at = array("q", zeros)  # in_flight: end of the lease; done and failed: when it was settled
-        self.nonce = array("Q", zeros)  # the secret of the receipt that holds, or last held, the message
-        self.consumer: list[str | None] = [None] * size
-        self.reason: list[str | None] = [None] * size
+    def __init__(self) -> None:
+        self.claimed_at = array("q")
+        self.ends_at = array("q")  # in_flight: end of the lease; done and failed: when it was settled
+        self.nonce = array("Q")  # the secret of the receipt that holds, or last held, the message
+        self.consumer: list[str | None] = []
+        self.reason: list[str | None] = []
+
+    def grow(self, size: int) -> None:
+        """Make room for so many rows."""
+        more = size - len(self.nonce)
+        for column in (self.claimed_at, self.ends_at, self.nonce):
+            column.frombytes(bytes(8 * more))
+        self.consumer += [None] * more
+        self.reason += [None] * more
 
 
 class Page:
@@ -50,11 +57,14 @@ class Page:
         self.positions: dict[int, int] | None = None  # of the rows that are left, in a page that was shrunk
         self.claims: Claims | None = None
 
-    def for_claims(self) -> Claims:
-        """The columns for claimed messages, as long as the page will ever get."""
-        if self.claims is None:
-            self.claims = Claims(_SIZE if self.positions is None else len(self.state))
-        return self.claims
+    def for_claims(self, at: int) -> Claims:
+        """The columns for claimed messages, with room for the row at that position."""
+        claims = self.claims
+        if claims is None:
+            claims = self.claims = Claims()
+        if at >= len(claims.nonce):
+            claims.grow(max(len(self.state), min(2 * at, _SIZE)))
+        return claims
 
     def shrink(self) -> None:
         """Keep only the rows that are left."""
@@ -68,10 +78,9 @@ class Page:
         for column in ("priority", "visible_at", "expires_at", "attempts"):
             setattr(self, column, _pick(getattr(self, column), kept))
         if self.claims is not None:
-            claims, self.claims = self.claims, None
-            smaller = self.for_claims()
+            self.claims.grow(max(len(self.claims.nonce), kept[-1] + 1))
             for column in ("claimed_at", "ends_at", "nonce", "consumer", "reason"):
-                setattr(smaller, column, _pick(getattr(claims, column), kept))
+                setattr(self.claims, column, _pick(getattr(self.claims, column), kept))
 
 
 class Rows:
@@ -147,14 +156,22 @@ class Rows:
             if number < first >> _BITS:
                 continue
             page = self._pages[number]
-            base = number << _BITS
-            positions = page.positions.items() if page.positions is not None else ((at, at) for at in range(_SIZE))
-            for key, at in positions:
-                if at >= len(page.state):
-                    break
-                here = page.state[at]
-                if here and (state is None or here == state) and base + key >= first:
-                    yield base + key
+            keys = range(_SIZE) if page.positions is None else list(page.positions)
+            for at in _found(page.state, state):
+                seq = (number << _BITS) + keys[at]
+                if seq >= first:
+                    yield seq
+
+
+def _found(states: bytearray, state: int | None) -> Iterator[int]:
+    """Positions with that state; with any, if it is None."""
+    if state is None:
+        yield from (at for at, here in enumerate(states) if here)
+        return
+    at = states.find(state)  # a page without it costs next to nothing
+    while at >= 0:
+        yield at
+        at = states.find(state, at + 1)
 
 
 def _fill(page: Page, count: int) -> None:

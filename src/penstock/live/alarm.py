@@ -2,12 +2,15 @@
 
 import heapq
 import itertools
+import logging
 import threading
 from collections.abc import Callable
 
 from penstock.clock import Clock
 
 _LOOK_AGAIN = 1.0  # seconds after which a wall clock that was set is noticed
+_SLACK = 64
+_log = logging.getLogger("penstock")
 
 
 class Alarm:
@@ -16,39 +19,69 @@ class Alarm:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._calls: list[tuple[int, int, Callable[[], None]]] = []
+        self._times: dict[Callable[[], None], int] = {}  # when each is to be called; the heap may have older ones
+        self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._changed = threading.Event()
         self._running = False
 
-    def at(self, time: int, call: Callable[[], None]) -> None:
-        """Call back once that time has come."""
+    def set(self, call: Callable[[], None], time: int) -> None:
+        """Call back once that time has come, instead of at the time that was set before."""
         with self._lock:
-            heapq.heappush(self._calls, (time, next(self._order), call))
+            self._times[call] = time
+            heapq.heappush(self._heap, (time, next(self._order), call))
+            if len(self._heap) > 2 * len(self._times) + _SLACK:
+                self._sweep()
             self._changed.set()
             if not self._running:
-                self._running = True
-                threading.Thread(target=self._run, name="penstock-alarm", daemon=True).start()
+                self._start()
 
-    def clear(self) -> None:
-        """Forget every call."""
+    def cancel(self, call: Callable[[], None]) -> None:
+        """Do not call back."""
         with self._lock:
-            self._calls.clear()
-            self._changed.set()
+            if self._times.pop(call, None) is not None:
+                self._sweep()
+                self._changed.set()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="penstock-alarm", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no thread to be had: those who wait look for themselves when their wait ends
+            return
+        self._running = True
+
+    def _sweep(self) -> None:
+        self._heap = [(time, next(self._order), call) for call, time in self._times.items()]
+        heapq.heapify(self._heap)
 
     def _run(self) -> None:
+        pause, looked_at = 0, 0
         while True:
             with self._lock:
                 self._changed.clear()
                 now = self._clock.now()
-                due = []
-                while self._calls and self._calls[0][0] <= now:
-                    due.append(heapq.heappop(self._calls)[2])
-                if not due and not self._calls:
+                due = self._due(now)
+                if not due and not self._times:
                     self._running = False
                     return
-                wait = 0 if due else (self._calls[0][0] - now) / 1000
+                # A clock that was set back stands still; looking ever more often would not move it.
+                until = self._heap[0][0] - now if self._heap else 0
+                pause = until if now > looked_at else max(2 * pause, 1)
+                looked_at = now
             for call in due:
-                call()
-            if wait:
-                self._clock.wait(self._changed, min(wait, _LOOK_AGAIN))
+                try:
+                    call()
+                except Exception:
+                    _log.exception("an alarm failed")
+            if not due:
+                self._clock.wait(self._changed, min(pause / 1000, _LOOK_AGAIN))
+
+    def _due(self, now: int) -> list[Callable[[], None]]:
+        due = []
+        while self._heap and (self._heap[0][0] <= now or self._times.get(self._heap[0][2]) != self._heap[0][0]):
+            time, _, call = heapq.heappop(self._heap)
+            if self._times.get(call) == time:
+                del self._times[call]
+                due.append(call)
+        return due

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.clock import Clock, SteadyClock, milliseconds
+from penstock.clock import Clock, SteadyClock
 from penstock.errors import NotSupported, QueueExists, QueueNotFound, StoreClosed
 from penstock.keeper import QueueInfo
 from penstock.ledger import Ledger
@@ -17,6 +17,7 @@ from penstock.live.shelf import Shelf
 from penstock.message import PUBLISH_HEADER, Entry, Message, checked_headers
 from penstock.names import DEFAULT
 from penstock.settings import Settings
+from penstock.state import at_least_one
 
 if TYPE_CHECKING:
     from penstock.filters import Filter
@@ -60,7 +61,7 @@ class LiveKeeper:
             deleted = self._find(queue)
             del self._queues[queue]
             self._filters.pop(queue, None)
-            deleted.end(lambda: _not_found(queue))
+            deleted.stop(lambda: _not_found(queue))
             self._first = max(self._first, deleted.next_seq)
 
     def queues(self) -> list[QueueInfo]:
@@ -118,7 +119,7 @@ class LiveKeeper:
         """Give back."""
         self._find(queue).release(receipts)
 
-    def extend(self, queue: str, receipts: Sequence[str], lease: float) -> int:
+    def extend(self, queue: str, receipts: Sequence[str], lease: float) -> tuple[int, list[str]]:
         """Hold from now on."""
         return self._find(queue).extend(receipts, lease)
 
@@ -134,7 +135,7 @@ class LiveKeeper:
         """Take out everything but what is in flight."""
         return self._find(queue).purge()
 
-    def peek(self, queue: str, n: int) -> list[Message]:
+    def peek(self, queue: str, n: int) -> Iterator[Message]:
         """What claim would give."""
         return self._find(queue).peek(n)
 
@@ -147,8 +148,7 @@ class LiveKeeper:
         with self._lock:
             self._closed = True
             for queue in self._queues.values():
-                queue.end(_closed)
-            self._alarm.clear()
+                queue.stop(_closed)
 
     def _find(self, queue: str) -> LiveQueue:
         self._check_open()
@@ -173,7 +173,7 @@ class LiveKeeper:
             size=len(entry.payload),
             created_at=now if entry.created_at is None else entry.created_at,
             received_at=now,
-            visible_at=now + milliseconds(entry.delay),
+            visible_at=now + at_least_one(entry.delay) if entry.delay else now,
         )
         return [self._queues[name] for name, wanted in self._filters.items() if wanted.matches(subject)]
 

@@ -8,19 +8,23 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import TypeAlias, TypeVar
 
 from penstock.clock import Clock
-from penstock.errors import LeaseExpired, PenstockError
-from penstock.index.rows import AVAILABLE, DELAYED, DONE, FAILED, IN_FLIGHT, STATES
+from penstock.errors import LeaseExpired, PenstockError, StoreClosed
+from penstock.index.rows import DONE, FAILED, IN_FLIGHT, STATES
 from penstock.ledger import Ledger, Receipt
 from penstock.live.alarm import Alarm
 from penstock.live.shelf import Shelf
 from penstock.message import Entry, Message
-from penstock.records import Extend, Put, Record
+from penstock.records import Record, Redrive, Remove
 from penstock.settings import Settings
 
 _ID = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 _CHUNK = 256  # messages that are listed under one hold of the lock
+Result = TypeVar("Result")
+_Settling: TypeAlias = Callable[[list[Receipt], int], tuple[Record | None, list[Receipt]]]
 
 
 class _Waiter:
@@ -33,7 +37,7 @@ class _Waiter:
         self.served = threading.Event()
         self.messages: list[Message] = []
         self.written = 0
-        self.error: PenstockError | None = None
+        self.error: Exception | None = None
 
 
 class LiveQueue:
@@ -48,7 +52,7 @@ class LiveQueue:
         self._alarm = alarm
         self._armed: int | None = None
         self._line: dict[_Waiter, None] = {}
-        self._ended: Callable[[], PenstockError] | None = None
+        self._stopped: Callable[[], PenstockError] | None = None
 
     @property
     def settings(self) -> Settings:
@@ -62,8 +66,7 @@ class LiveQueue:
 
     def check(self, entry: Entry) -> None:
         """Raise what a put would raise."""
-        with self.lock:
-            self._ledger.check([entry], self._begin())
+        self._run(lambda now: self._ledger.check([entry], now))
 
     def put(self, entries: Sequence[Entry]) -> list[str]:
         """Take in all entries or none."""
@@ -73,11 +76,14 @@ class LiveQueue:
 
     def admit(self, entries: Sequence[Entry]) -> tuple[list[str], int]:
         """Take in all entries or none; the caller must commit before anyone is told."""
-        with self.lock:
-            now = self._begin()
+
+        def admit(now: int) -> list[str]:
             admission = self._ledger.put(entries, now)
-            self._shelf.write(admission.record, admission.new)
-            return [str(seq) for seq in admission.seqs], self._end(now)
+            if admission.new:
+                self._shelf.write(admission.record, admission.new)
+            return [str(seq) for seq in admission.seqs]
+
+        return self._run(admit)
 
     def commit(self, written: int) -> None:
         """Return once what admit() wrote is on stable storage."""
@@ -91,7 +97,11 @@ class LiveQueue:
             if record is None:
                 return []
             self._shelf.write(record)
-            return [self._message(seq) for seq in record.seqs]
+            secret = f"{record.nonce:016x}"
+            claimed = [self._message(seq) for seq in record.seqs]
+            for message in claimed:
+                message.receipt = f"{message.id}.{secret}"
+            return claimed
 
         return self._take_or_wait(take, wait)
 
@@ -114,20 +124,28 @@ class LiveQueue:
 
     def ack(self, receipts: Sequence[str]) -> None:
         """Settle for good."""
-        self._settle(receipts, self._ledger.ack)
+        self._settle_all(receipts, self._ledger.ack)
 
     def fail(self, receipts: Sequence[str], delay: float, reason: str | None) -> None:
         """End the attempts."""
-        self._settle(receipts, lambda held, now: self._ledger.fail(held, delay, reason, now))
+        self._settle_all(receipts, lambda held, now: self._ledger.fail(held, delay, reason, now))
 
     def release(self, receipts: Sequence[str]) -> None:
         """Give back."""
-        self._settle(receipts, self._ledger.release)
+        self._settle_all(receipts, self._ledger.release)
 
-    def extend(self, receipts: Sequence[str], lease: float) -> int:
-        """Hold from now on; until when."""
-        record = self._settle(receipts, lambda held, now: self._ledger.extend(held, lease, now))
-        return record.lease_until if isinstance(record, Extend) else 0
+    def extend(self, receipts: Sequence[str], lease: float) -> tuple[int, list[str]]:
+        """Hold from now on; until when, and which receipts were lost."""
+        until = 0
+
+        def extend(held: list[Receipt], now: int) -> tuple[Record | None, list[Receipt]]:
+            nonlocal until
+            until = self._ledger.lease_end(lease, now)
+            return self._ledger.extend(held, lease, now)
+
+        lost, written = self._settle(receipts, extend)
+        self._shelf.commit(written)
+        return until, lost
 
     def remove(self, ids: Iterable[str]) -> int:
         """Take messages out in any state."""
@@ -143,132 +161,178 @@ class LiveQueue:
 
     def counts(self) -> dict[str, int]:
         """How many messages are in each state."""
-        with self.lock:
-            self._end(self._begin())
-            return self._ledger.counts()
+        return self._run(lambda now: self._ledger.counts())[0]
 
-    def peek(self, n: int) -> list[Message]:
+    def peek(self, n: int) -> Iterator[Message]:
         """What claim would give."""
-        with self.lock:
-            self._end(self._begin())
-            return [self._message(seq) for seq in self._ledger.peek(n)]
+        seqs = self._run(lambda now: self._ledger.peek(n))[0]
+        for start in range(0, len(seqs), _CHUNK):
+            yield from self._messages(seqs[start : start + _CHUNK])
 
     def messages(self, state: str | None) -> Iterator[Message]:
         """The messages in that state, in the order in which they were put."""
         first = 0
         while True:
-            with self.lock:
-                self._end(self._begin())
-                seqs = self._ledger.find(state, first, _CHUNK)
-                chunk = [self._message(seq) for seq in seqs]
-            yield from chunk
+            seqs = self._run(lambda now, first=first: self._ledger.listed(state, first, _CHUNK))[0]  # type: ignore[misc]
+            yield from (message for message in self._messages(seqs) if state in (None, message.state))
             if len(seqs) < _CHUNK:
                 return
             first = seqs[-1] + 1
 
-    def end(self, error: Callable[[], PenstockError]) -> None:
+    def stop(self, error: Callable[[], PenstockError]) -> None:
         """From now on every call, those in line included, gets this error."""
         with self.lock:
-            self._ended = error
+            self._stopped = error
             for waiter in self._line:
                 waiter.error = error()
                 waiter.served.set()
             self._line.clear()
+            self._alarm.cancel(self._ring)
+
+    def _run(self, operation: Callable[[int], Result]) -> tuple[Result, int]:
+        """An operation under the lock, and what must be committed before its result may be told.
+
+        A rule's refusal has changed nothing. Anything else that breaks in here, a Ctrl-C included, may have left
+        the state half changed, so the queue stops.
+        """
+        with self.lock:
+            try:
+                now = self._begin()
+                result = operation(now)
+                self._serve(now)
+                if self._ledger.gone:
+                    self._shelf.drop(self._ledger.gone)
+                    self._ledger.gone.clear()
+                return result, self._shelf.written
+            except PenstockError:
+                raise
+            except BaseException as error:
+                self._break(error)
+                raise
 
     def _begin(self) -> int:
         """The time, and everything it brought about; those in line come first."""
-        if self._ended is not None:
-            raise self._ended()
+        if self._stopped is not None:
+            raise self._stopped()
         now = self._clock.now()
         self._ledger.advance(now)
         self._serve(now)
         return now
 
-    def _end(self, now: int) -> int:
-        """After a change, under the lock: serve those in line; what must be committed before answering."""
-        self._serve(now)
-        if self._ledger.gone:
-            self._shelf.drop(self._ledger.gone)
-            self._ledger.gone.clear()
-        return self._shelf.written
+    def _break(self, error: BaseException) -> None:
+        name, cause = self.name, type(error).__name__
+        self.stop(
+            lambda: StoreClosed(
+                f"queue {name!r} was stopped by an error in the middle of a change ({cause}): what is in memory "
+                "cannot be trusted: close the store and open it again"
+            )
+        )
 
     def _serve(self, now: int) -> None:
+        """Give what is available to those in line, in turn."""
         while self._line and self._ledger.available():
             waiter = next(iter(self._line))
+            try:
+                waiter.messages = waiter.take(now)
+            except Exception as error:  # the consumer's to know, not of whoever happens to serve it
+                self._line.pop(waiter)
+                waiter.error = error
+                waiter.served.set()
+                self._break(error)
+                return
             del self._line[waiter]
-            waiter.messages = waiter.take(now)
             waiter.written = self._shelf.written
             waiter.served.set()
         due = self._ledger.next_time() if self._line else None
         if due is not None and (self._armed is None or due < self._armed):
             self._armed = due
-            self._alarm.at(due, self._ring)
+            self._alarm.set(self._ring, due)
 
     def _ring(self) -> None:
+        """What a time brings about, for those in line; _run does it all."""
         with self.lock:
             self._armed = None
-            if self._ended is None:
-                self._end(self._begin())
+            if self._stopped is None:
+                self._run(lambda now: None)
 
     def _take_or_wait(self, take: Callable[[int], list[Message]], wait: float) -> list[Message]:
-        with self.lock:
-            now = self._begin()
-            waiter = _Waiter(take)
-            waiter.messages = take(now)
-            if not waiter.messages and wait > 0:
-                self._line[waiter] = None
-            waiter.written = self._end(now)
-        if not waiter.messages and wait > 0:
-            self._stand_in_line(waiter, wait)
+        messages, written = self._run(take)
+        if not messages and wait > 0:
+            return self._stand_in_line(_Waiter(take), wait)
+        if messages:
+            self._shelf.commit(written)
+        return messages
+
+    def _stand_in_line(self, waiter: _Waiter, wait: float) -> list[Message]:
+        try:
+            self._run(lambda now: self._line.setdefault(waiter))
+            self._clock.wait(waiter.served, wait)
+            if not waiter.served.is_set():
+                self._leave_line(waiter)
+        except BaseException:
+            self._abandon(waiter)
+            raise
+        if waiter.error is not None:
+            raise waiter.error
         if waiter.messages:
             self._shelf.commit(waiter.written)
         return waiter.messages
 
-    def _stand_in_line(self, waiter: _Waiter, wait: float) -> None:
-        try:
-            self._clock.wait(waiter.served, wait)
-        except BaseException:  # an interrupted consumer must not take a message with it
-            with self.lock:
-                self._line.pop(waiter, None)
-                if waiter.messages and self._ended is None:
-                    self.release([message.receipt for message in waiter.messages if message.receipt])
-            raise
+    def _leave_line(self, waiter: _Waiter) -> None:
         with self.lock:
             if waiter in self._line:
-                self._end(self._begin())  # what became available in the last moment
+                self._run(lambda now: None)  # serves what became available in the last moment
                 self._line.pop(waiter, None)
-        if waiter.error is not None:
-            raise waiter.error
 
-    def _settle(
-        self,
-        receipts: Sequence[str],
-        operation: Callable[[list[Receipt], int], tuple[Record | None, list[Receipt]]],
-    ) -> Record | None:
-        parsed = {receipt: _receipt(receipt) for receipt in receipts}
+    def _abandon(self, waiter: _Waiter) -> None:
+        """An interrupted consumer takes no claimed message with it. What it popped is gone, as after a crash."""
         with self.lock:
-            now = self._begin()
+            self._line.pop(waiter, None)
+        receipts = [message.receipt for message in waiter.messages if message.receipt is not None]
+        if receipts:
+            with suppress(PenstockError):  # the lease may be over, the queue stopped
+                self.release(receipts)
+
+    def _settle_all(self, receipts: Sequence[str], operation: _Settling) -> None:
+        lost, written = self._settle(receipts, operation)
+        self._shelf.commit(written)
+        if lost:
+            raise LeaseExpired(self.name, lost)
+
+    def _settle(self, receipts: Sequence[str], operation: _Settling) -> tuple[list[str], int]:
+        """The receipts that were lost, and what to commit."""
+        parsed = {receipt: _receipt(receipt) for receipt in receipts}
+
+        def settle(now: int) -> list[Receipt]:
             record, lost = operation([receipt for receipt in parsed.values() if receipt is not None], now)
             if record is not None:
                 self._shelf.write(record)
-            written = self._end(now)
-        self._shelf.commit(written)
-        if lost or None in parsed.values():
-            missing = {None, *lost}
-            raise LeaseExpired(self.name, [text for text, receipt in parsed.items() if receipt in missing])
-        return record
+            return lost
 
-    def _change(self, operation: Callable[[int], Record | None]) -> int:
-        with self.lock:
-            now = self._begin()
+        lost, written = self._run(settle)
+        if not lost and None not in parsed.values():
+            return [], written
+        missing = {None, *lost}
+        return [text for text, receipt in parsed.items() if receipt in missing], written
+
+    def _change(self, operation: Callable[[int], Remove | Redrive | None]) -> int:
+        def change(now: int) -> int:
             record = operation(now)
-            if record is not None:
-                self._shelf.write(record)
-            written = self._end(now)
+            if record is None:
+                return 0
+            self._shelf.write(record)
+            return len(record.seqs)
+
+        count, written = self._run(change)
         self._shelf.commit(written)
-        return 0 if record is None or isinstance(record, Put) else len(record.seqs)
+        return count
+
+    def _messages(self, seqs: Iterable[int]) -> list[Message]:
+        """Those of the messages that are still there."""
+        return self._run(lambda now: [self._message(seq) for seq in seqs if self._ledger.has(seq)])[0]
 
     def _message(self, seq: int) -> Message:
+        """A message as anyone may see it: only who claims it is given the receipt."""
         page, at = self._ledger.locate(seq)
         payload, headers, created_at, received_at = self._shelf.read(seq)
         state = page.state[at]
@@ -285,22 +349,23 @@ class LiveQueue:
             page.attempts[at],
             STATES[state - 1],
         )
-        claims = page.claims
-        if claims is not None:
+        if page.claims is not None:
+            claims = page.for_claims(at)
             message.reason = claims.reason[at]
-            if state == IN_FLIGHT:
-                message.receipt = f"{seq}.{claims.nonce[at]:016x}"
-                message.lease_until = claims.ends_at[at]
-            elif state in (DONE, FAILED):
-                message.settled_at = claims.ends_at[at]
-            if state not in (DELAYED, AVAILABLE):
+            if state in (IN_FLIGHT, DONE, FAILED):
                 message.claimed_at = claims.claimed_at[at]
                 message.consumer = claims.consumer[at]
+                if state == IN_FLIGHT:
+                    message.lease_until = claims.ends_at[at]
+                else:
+                    message.settled_at = claims.ends_at[at]
         return message
 
 
 def _receipt(text: str) -> Receipt | None:
     seq, _, nonce = text.partition(".")
+    if len(nonce) != 16 or not (seq.isdigit() and seq.isascii()):
+        return None
     try:
         return int(seq), int(nonce, 16)
     except ValueError:
