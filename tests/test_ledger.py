@@ -88,6 +88,19 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
         assert claimed == self.model.claim(n, lease, self.nonces)
         self.receipts += [(seq, self.nonces) for seq in claimed]
 
+    @rule(n=st.integers(10, 2_500), lease=DURATIONS.filter(bool))
+    def claim_many(self, n: int, lease: int) -> None:
+        self.claim(n, lease)
+
+    @rule(how=st.sampled_from(["ack", "ack", "fail", "release"]), data=st.data())
+    def settle_a_whole_claim(self, how: str, data: st.DataObject) -> None:
+        if not self.receipts:
+            return
+        nonce = data.draw(st.integers(max(1, self.nonces - 3), self.nonces))
+        receipts = [receipt for receipt in self.receipts if receipt[1] == nonce]
+        cut = data.draw(st.integers(0, len(receipts)))
+        self.settle_these(how, receipts[cut:] if data.draw(st.booleans()) else receipts[:cut], 0, "broken")
+
     @rule()
     def pop(self) -> None:
         record = self.ledger.pop("worker", self.now)
@@ -101,7 +114,9 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
         reason=st.sampled_from([None, "broken"]),
     )
     def settle(self, how: str, data: st.DataObject, delay: int, reason: str | None) -> None:
-        receipts = self.some_receipts(data)
+        self.settle_these(how, self.some_receipts(data), delay, reason)
+
+    def settle_these(self, how: str, receipts: list[tuple[int, int]], delay: int, reason: str | None) -> None:
         result: tuple[Record | None, list[Receipt]]
         if how == "ack":
             result = self.ledger.ack(receipts, self.now)
@@ -209,7 +224,7 @@ class LongHistories(LedgerAgreesWithModel):
 
 
 TestLongHistories = pytest.mark.long(LongHistories.TestCase)
-TestLongHistories.settings = hypothesis_settings(max_examples=1_000, stateful_step_count=150, deadline=None)
+TestLongHistories.settings = hypothesis_settings(max_examples=300, stateful_step_count=100, deadline=None)
 
 
 def ledger_with(count: int, **settings: Any) -> Ledger:

@@ -184,6 +184,9 @@ class Ledger(State):
     def _held(self, receipts: Iterable[Receipt], outcome: int | None, now: int) -> tuple[list[int], list[Receipt]]:
         """The messages that the receipts hold, and the receipts that neither hold one nor repeat themselves."""
         self.advance(now)
+        receipts = list(receipts)
+        if self._all_held(receipts):
+            return [seq for seq, _ in receipts], []
         held: dict[int, None] = {}  # a receipt may be named twice
         lost = []
         for receipt in receipts:
@@ -197,6 +200,19 @@ class Ledger(State):
             if outcome is None or self._receipts.outcome(seq, nonce) != outcome:
                 lost.append(receipt)
         return list(held), lost
+
+    def _all_held(self, receipts: list[Receipt]) -> bool:
+        """Whether these are many receipts of one claim, of messages that lie together and are all held."""
+        runs = self._rows.runs([seq for seq, _ in receipts]) if receipts else None
+        if runs is None:
+            return False
+        nonce = receipts[0][1]
+        return all(given == nonce for _, given in receipts) and all(
+            page.state[start:end].count(IN_FLIGHT)
+            == page.for_claims(end - 1).nonce[start:end].count(nonce)
+            == end - start
+            for page, start, end in runs
+        )
 
     def _has_failed(self, seq: int) -> bool:
         found = self._rows.find(seq)

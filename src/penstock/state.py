@@ -7,6 +7,7 @@ A message is known here by its sequence number; its payload and headers are the 
 milliseconds since the epoch, durations seconds. `now` must never decrease.
 """
 
+from array import array
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -156,17 +157,29 @@ class State:
             self._keys.add(key, seq, record.at)
 
     def _claim(self, record: Claim) -> None:
-        now, _, lease_until, consumer, nonce = record
-        for seq in record.seqs:
-            page, at = self._rows[seq]
-            page.state[at] = IN_FLIGHT
-            page.attempts[at] += 1
-            claims = page.for_claims(at)
-            claims.claimed_at[at] = now
-            claims.ends_at[at] = lease_until
-            claims.nonce[at] = nonce
-            claims.consumer[at] = consumer
-            self._deadlines.add(lease_until, seq)
+        now, seqs, lease_until, consumer, nonce = record
+        runs = self._rows.runs(seqs)
+        if runs is None:
+            for seq in seqs:
+                page, at = self._rows[seq]
+                page.state[at] = IN_FLIGHT
+                page.attempts[at] += 1
+                claims = page.for_claims(at)
+                claims.claimed_at[at] = now
+                claims.ends_at[at] = lease_until
+                claims.nonce[at] = nonce
+                claims.consumer[at] = consumer
+        else:  # the same by slices
+            for page, start, end in runs:
+                count = end - start
+                page.state[start:end] = bytes([IN_FLIGHT]) * count
+                page.attempts[start:end] = array("I", [attempts + 1 for attempts in page.attempts[start:end]])
+                claims = page.for_claims(end - 1)
+                claims.claimed_at[start:end] = array("q", [now]) * count
+                claims.ends_at[start:end] = array("q", [lease_until]) * count
+                claims.nonce[start:end] = array("Q", [nonce]) * count
+                claims.consumer[start:end] = [consumer] * count
+        self._deadlines.add_many(lease_until, seqs)
         self._counts[AVAILABLE] -= len(record.seqs)
         self._counts[IN_FLIGHT] += len(record.seqs)
         self._tidy()
@@ -183,6 +196,10 @@ class State:
         self._tidy()
 
     def _ack(self, record: Ack) -> None:
+        runs = self._rows.runs(record.seqs) if self.settings.keep_done == 0 else None
+        if runs is not None:
+            self._drop_runs(record, runs)
+            return
         self._settle(record, ACKED, lambda seq, page, at: self._finish(seq, page, at, record.at))
 
     def _fail(self, record: Fail) -> None:
@@ -267,6 +284,20 @@ class State:
         self._expiring -= page.expires_at[at] != 0
         self._rows.drop(seq, page, at)
         self.gone.append(seq)
+
+    def _drop_runs(self, record: Ack, runs: list[tuple[Page, int, int]]) -> None:
+        """What _settle and _drop do to many messages that lie together, by slices."""
+        nonces: list[int] = []
+        seq = record.seqs[0]
+        for page, start, end in runs:
+            nonces.extend(page.for_claims(end - 1).nonce[start:end])
+            self._expiring -= end - start - page.expires_at[start:end].count(0)
+            self._rows.drop_run(seq, page, start, end)
+            seq += end - start
+        self._counts[IN_FLIGHT] -= len(record.seqs)
+        self.gone += record.seqs
+        self._receipts.add(record.seqs, nonces, ACKED, record.at)
+        self._tidy()
 
     def _due(self, page: Page, at: int) -> int:
         """When time next changes the message."""

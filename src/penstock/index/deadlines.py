@@ -5,7 +5,7 @@ the majority; whoever takes entries out checks each against the message itself.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 _SEQ_BITS = 64
 _SEQ_MASK = (1 << _SEQ_BITS) - 1
@@ -21,6 +21,12 @@ class Deadlines:
     def add(self, at: int, seq: int) -> None:
         """Look at the message at that time."""
         heapq.heappush(self._heap, (at << _SEQ_BITS) | seq)
+
+    def add_many(self, at: int, seqs: Iterable[int]) -> None:
+        """Look at these messages at that time."""
+        heap, time = self._heap, at << _SEQ_BITS
+        for seq in seqs:
+            heapq.heappush(heap, time | seq)
 
     def next(self) -> int | None:
         """The next time to look at a message."""

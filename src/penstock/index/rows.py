@@ -18,6 +18,7 @@ STATES = ("delayed", "available", "in_flight", "done", "failed")  # STATES[n - 1
 _BITS = 10
 _SIZE = 1 << _BITS
 _MASK = _SIZE - 1
+_MANY = 16
 _SHRINK = 8  # a page shrinks when at most one in this many of its rows is left
 
 
@@ -129,6 +130,27 @@ class Rows:
         page = self._pages[seq >> _BITS]
         return page, seq & _MASK if page.positions is None else page.positions[seq & _MASK]
 
+    def runs(self, seqs: Sequence[int]) -> list[tuple[Page, int, int]] | None:
+        """Where many messages lie that were put one after the other: (page, start, end) each.
+
+        None if they were not, or are too few for slices to be quicker than one by one.
+        """
+        count = len(seqs)
+        if count < _MANY or seqs != list(range(seqs[0], seqs[0] + count)):
+            return None
+        found, seq, last = [], seqs[0], seqs[-1]
+        while seq <= last:
+            page = self._pages.get(seq >> _BITS)
+            if page is None or page.positions is not None:
+                return None
+            start = seq & _MASK
+            end = min(start + last - seq + 1, len(page.state))
+            if end <= start:
+                return None
+            found.append((page, start, end))
+            seq += end - start
+        return found
+
     def is_available(self, seq: int) -> bool:
         """Whether the message is there to be claimed."""
         found = self.find(seq)
@@ -140,6 +162,12 @@ class Rows:
         page.live -= 1
         if page.live * _SHRINK <= len(page.state):
             self._tidy(seq >> _BITS, page)
+
+    def drop_run(self, seq: int, page: Page, start: int, end: int) -> None:
+        """Forget rows that lie together, of which seq is one."""
+        page.state[start:end] = bytes(end - start)
+        page.live -= end - start
+        self._tidy(seq >> _BITS, page)
 
     def _tidy(self, number: int, page: Page) -> None:
         """Shrink or drop a page of which little is left, unless it is still being filled."""
