@@ -207,12 +207,14 @@ class Ledger(State):
         if runs is None:
             return False
         nonce = receipts[0][1]
-        return all(given == nonce for _, given in receipts) and all(
-            page.state[start:end].count(IN_FLIGHT)
-            == page.for_claims(end - 1).nonce[start:end].count(nonce)
-            == end - start
-            for page, start, end in runs
-        )
+        if any(given != nonce for _, given in receipts):
+            return False
+        for page, start, end in runs:
+            in_flight = page.state[start:end].count(IN_FLIGHT)
+            held = page.for_claims(end - 1).nonce[start:end].count(nonce)
+            if not in_flight == held == end - start:
+                return False
+        return True
 
     def _has_failed(self, seq: int) -> bool:
         found = self._rows.find(seq)
