@@ -19,7 +19,7 @@ setup: .venv/.installed ## Create .venv with everything that development needs
 run: setup ## Work off a thousand messages and see what happened
 	@$(BIN)/python examples/first_run.py
 
-test: setup lint ## Lint, type check, and run the tests (a few minutes)
+test: setup lint ## Lint, type check, and run the tests (a minute or two)
 	$(BIN)/python -m pytest
 
 test-all: setup lint ## The same and every long test

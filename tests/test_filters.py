@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -773,10 +773,10 @@ def test_any_tree_written_as_text_is_read_back_and_evaluated_by_the_rules(
 
 
 @pytest.fixture(scope="module")
-def sqlite() -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:")
-    connection.execute("PRAGMA case_sensitive_like = ON")
-    return connection
+def sqlite() -> Iterator[sqlite3.Connection]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("PRAGMA case_sensitive_like = ON")
+        yield connection
 
 
 # SQLite's column names ignore case, so here no header has a field's name.
