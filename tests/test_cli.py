@@ -1,8 +1,10 @@
 """The command line, run in process on a store in memory that all commands of a test share."""
 
 import base64
+import contextlib
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -291,10 +293,69 @@ def test_the_shell_completes_commands_and_queue_names(jobs: penstock.Queue) -> N
     assert completed("penstock claim jo", 2) == "plain,jobs\n"
 
 
+def test_a_long_payload_is_cut_in_the_table(run: Run, jobs: penstock.Queue) -> None:
+    jobs.put("x" * 1_000)
+    assert "x" * 57 + "..." in run("peek", "jobs").stdout
+    assert "x" * 58 not in run("peek", "jobs").stdout
+
+
+@pytest.mark.parametrize("command", ["pop", "peek"])
+def test_raw_of_an_empty_queue_is_exit_code_three(run: Run, command: str) -> None:
+    assert run(command, "--raw", code=3).stdout_bytes == b""
+
+
+COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()", "--store", "memory:"]
+
+
+def at_a_terminal(*arguments: str | bytes, typed: bytes = b"") -> tuple[int, str]:
+    """A command with a terminal for stdin, stdout and stderr: its exit code and what it shows."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen([*COMMAND, *arguments], stdin=follower, stdout=follower, stderr=follower)
+    os.close(follower)
+    os.write(leader, typed)
+    shown = b""
+    with contextlib.suppress(OSError):  # the terminal is gone with its last user
+        while data := os.read(leader, 4096):
+            shown += data
+    os.close(leader)
+    return process.wait(), shown.decode()
+
+
+@pytest.mark.parametrize(("answer", "code"), [(b"n\n", 1), (b"y\n", 0)])
+def test_a_person_is_asked_before_a_queue_is_emptied(answer: bytes, code: int) -> None:
+    exit_code, shown = at_a_terminal("purge", typed=answer)
+    assert "Remove 0 messages from queue default? [y/N]" in shown
+    assert exit_code == code
+    assert ("removed 0 messages" in shown) == (code == 0)
+
+
+def test_a_person_who_asks_not_to_be_asked_is_not_asked() -> None:
+    assert at_a_terminal("purge", "--yes") == (0, "removed 0 messages from default\r\n")
+
+
+def test_a_person_who_forgets_the_payload_is_told_so() -> None:
+    exit_code, shown = at_a_terminal("put", "default")
+    assert exit_code == 2
+    assert "no payload: give it as an argument, as @FILE, or pipe it in" in shown
+
+
+def test_long_work_shows_its_progress_to_people_only(tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("line\n" * 5_000)
+    assert "putting into default" in at_a_terminal("put", "default", "--lines", f"@{file}")[1]
+    quiet = subprocess.run([*COMMAND, "put", "default", "--lines", f"@{file}"], capture_output=True, check=True)
+    assert (quiet.stdout, quiet.stderr) == (b"put 5,000 messages into default\n", b"")
+
+
+def test_bytes_that_are_no_text_are_put_as_they_were_typed() -> None:
+    code = "import os, sys; from penstock.cli.payloads import read_payload; print(read_payload(sys.argv[1]))"
+    result = subprocess.run([sys.executable, "-c", code, b"\xff\xfe"], capture_output=True, check=True)
+    assert result.stdout == b"b'\\xff\\xfe'\n"
+
+
 def test_the_installed_command_runs_in_a_process_of_its_own() -> None:
-    command = [sys.executable, "-c", "from penstock.cli import main; main()", "--store", "memory:"]
     environment = {**os.environ, "COLUMNS": "100"}
-    put = subprocess.run([*command, "put", "default", "x"], capture_output=True, env=environment, check=True)
+    put = subprocess.run([*COMMAND, "put", "default", "x"], capture_output=True, env=environment, check=True)
     assert put.stdout == b"1\n"
-    pop = subprocess.run([*command, "pop"], capture_output=True, env=environment, check=False)
+    pop = subprocess.run([*COMMAND, "pop"], capture_output=True, env=environment, check=False)
     assert (pop.returncode, pop.stdout, pop.stderr) == (3, b"", b"")

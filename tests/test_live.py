@@ -13,6 +13,7 @@ from penstock.live.keeper import LiveKeeper
 from penstock.memory import MemoryShelf
 from penstock.message import Entry
 from penstock.records import Ack, Claim, Put, Record
+from penstock.state import State
 
 
 class InterruptedClock(penstock.SystemClock):
@@ -226,6 +227,85 @@ def test_what_fails_for_a_consumer_in_line_is_told_to_that_consumer(
         queue.put(b"a")
         with pytest.raises(OSError, match="disk on fire"):
             waiting.result()
+
+
+class RecordingShelf(MemoryShelf):
+    """Remembers the history, and whether all of it was committed when it was last asked to."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(queue)
+        self.history: list[Record] = []
+        self.committed = 0
+
+    @property
+    def written(self) -> int:  # type: ignore[override]
+        return len(self.history)
+
+    def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
+        self.history.append(record)
+        super().write(record, entries)
+
+    def commit(self, written: int) -> None:
+        self.committed = max(self.committed, written)
+
+
+def test_the_shelf_is_given_the_whole_history_and_commits_it_before_anyone_is_told() -> None:
+    clock = penstock.SimulatedClock()
+    shelf = RecordingShelf("default")
+    with penstock.Store("memory:", LiveKeeper(clock, lambda queue: shelf)) as store:
+        queue = store.queue()
+        operations: list[Callable[[], object]] = [
+            lambda: queue.put_many([b"a", b"b", b"c", b"d", b"e", b"f"]),
+            lambda: queue.put(b"g", delay=5, key="g"),
+            lambda: held.extend(queue.claim(5)),
+            lambda: queue.extend(held[0], lease=60),
+            lambda: queue.ack(held[0]),
+            lambda: queue.fail(held[1], delay=1),
+            lambda: queue.release(held[2]),
+            lambda: queue.remove(held[3].id),
+            lambda: queue.pop(),
+            lambda: clock.advance(3),
+            lambda: queue.claim(1, lease=1),
+            lambda: clock.advance(30),
+            lambda: queue.redrive(),
+            lambda: queue.purge(),
+        ]
+        held: list[penstock.Message] = []
+        for operation in operations:
+            operation()
+            assert shelf.committed == len(shelf.history)
+            replica = State("default", queue.settings)
+            for record in shelf.history:
+                replica.replay(record)
+            replica.advance(clock.now())
+            assert replica.counts() == queue.counts()
+
+
+def test_a_repeat_is_answered_only_once_the_first_is_committed() -> None:
+    shelf = RecordingShelf("default")
+    with penstock.Store("memory:", LiveKeeper(penstock.SystemClock(), lambda queue: shelf)) as store:
+        queue = store.queue()
+        queue.put(b"a", key="k")
+        [message] = queue.claim()
+        message.ack()
+        for repeat in (message.ack, lambda: queue.put(b"a", key="k")):
+            shelf.committed = 0  # as if the first were still on its way to the disk
+            repeat()
+            assert shelf.committed == len(shelf.history) == 3
+
+
+def test_the_bodies_of_messages_that_are_gone_are_freed() -> None:
+    shelf = MemoryShelf("default")
+    clock = penstock.SimulatedClock()
+    with penstock.Store("memory:", LiveKeeper(clock, lambda queue: shelf)) as store:
+        queue = store.queue()
+        queue.put_many([penstock.Draft(b"x", retention=10)] * 4)
+        queue.ack(*queue.claim())
+        queue.pop()
+        queue.remove(next(queue.peek()).id)
+        assert len(shelf._bodies) == 1
+        clock.advance(10)
+        assert sum(queue.counts().values()) == len(shelf._bodies) == 0
 
 
 def test_a_refusal_by_the_rules_stops_nothing() -> None:

@@ -48,9 +48,9 @@ def store(kind: StoreUnderTest, tmp_path: Path, clock: penstock.SimulatedClock) 
 
 
 @pytest.fixture
-def make_queue(store: penstock.Store) -> MakeQueue:
+def make_queue(kind: StoreUnderTest, store: penstock.Store) -> MakeQueue:
     def make(name: str = "jobs", /, **settings: object) -> penstock.Queue:
-        return store.create(name, **settings)  # type: ignore[arg-type]
+        return kind.make_queue(store, name, **settings)
 
     return make
 

@@ -8,7 +8,7 @@ from tests.conformance.conftest import MakeQueue
 
 def test_peek_shows_what_claim_would_give_and_changes_nothing(queue: Queue) -> None:
     for number in range(5):
-        queue.put(str(number), priority=-number)
+        queue.put(str(number), priority=9 - number)
     peeked = list(queue.peek(3))
     assert [message.payload for message in peeked] == [b"4", b"3", b"2"]
     assert peeked == list(queue.peek(3))

@@ -43,6 +43,13 @@ def test_claim_gives_at_most_n_and_at_most_what_is_there(queue: Queue) -> None:
     assert queue.claim(2) == []
 
 
+def test_the_shortest_lease_still_is_one(queue: Queue, clock: SimulatedClock) -> None:
+    queue.put(b"a")
+    [message] = queue.claim(lease=0.0001)
+    assert message.lease_until == clock.now() + 1
+    message.ack()
+
+
 def test_a_claimed_message_is_given_to_nobody_else(queue: Queue, clock: SimulatedClock) -> None:
     queue.put(b"a")
     queue.claim(lease=30)

@@ -12,13 +12,13 @@ def test_a_published_message_goes_to_every_queue_whose_filter_matches(
     store: Store, make_queue: MakeQueue, clock: SimulatedClock
 ) -> None:
     orders = make_queue("orders", filter="type = 'order'")
-    urgent = make_queue("urgent", filter="priority < 0 OR note IS NOT NULL")
+    urgent = make_queue("urgent", filter="priority < 2 OR note IS NOT NULL")
     invoices = make_queue("invoices", filter="type = 'invoice'")
     unfiltered = make_queue("unfiltered")
-    published = store.publish(b"x", headers={"type": "order"}, priority=-1, created_at=5)
+    published = store.publish(b"x", headers={"type": "order"}, priority=1, created_at=5)
     for queue in (orders, urgent):
         [message] = queue.claim(5)
-        assert (message.payload, message.priority, message.created_at) == (b"x", -1, 5)
+        assert (message.payload, message.priority, message.created_at) == (b"x", 1, 5)
         assert message.received_at == clock.now()
         assert message.headers == {"type": "order", "penstock.publish": published}
     assert len(invoices) == len(unfiltered) == len(store.queue()) == 0
@@ -29,6 +29,14 @@ def test_the_copies_of_a_published_message_live_their_own_lives(store: Store, ma
     store.publish(b"x")
     first.claim()[0].ack()
     assert (len(first), len(second)) == (0, 1)
+
+
+def test_a_deleted_queue_takes_part_no_more(store: Store, make_queue: MakeQueue) -> None:
+    make_queue("a", filter="1 = 1")
+    kept = make_queue("b", filter="1 = 1")
+    store.delete("a")
+    store.publish(b"x")
+    assert len(kept) == 1
 
 
 def test_a_message_that_nobody_wants_is_published_all_the_same(store: Store) -> None:

@@ -105,7 +105,7 @@ def test_a_queue_may_narrow_its_payloads(make_queue: MakeQueue) -> None:
 
 
 def test_put_many_returns_an_id_per_item_in_order(queue: Queue) -> None:
-    ids = queue.put_many([b"a", Draft("b", priority=-1), "c"])
+    ids = queue.put_many([Draft(b"a", priority=1), Draft("b", priority=0), Draft("c", priority=1)])
     claimed = queue.claim(3)
     assert [message.payload for message in claimed] == [b"b", b"a", b"c"]
     assert [message.id for message in claimed] == [ids[1], ids[0], ids[2]]

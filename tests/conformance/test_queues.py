@@ -19,6 +19,7 @@ from tests.conformance.conftest import MakeQueue
 NONE = {"delayed": 0, "available": 0, "in_flight": 0, "done": 0, "failed": 0}
 
 
+@pytest.mark.many_queues
 def test_the_default_queue_is_there_from_the_start(store: Store) -> None:
     assert [(info.name, info.settings, info.counts) for info in store.queues()] == [("default", Settings(), NONE)]
     assert store.queue().name == store.queue("").name == store.queue("default").name == "default"
@@ -26,24 +27,28 @@ def test_the_default_queue_is_there_from_the_start(store: Store) -> None:
     assert len(store.queue("default")) == 1
 
 
+@pytest.mark.many_queues
 def test_the_default_queue_cannot_be_deleted(store: Store) -> None:
     for name in ("default", ""):
         with pytest.raises(QueueProtected, match=r"empty it with purge\(\)"):
             store.delete(name)
 
 
+@pytest.mark.many_queues
 def test_the_default_queue_cannot_be_created_again(store: Store) -> None:
     for name in ("default", ""):
         with pytest.raises(QueueExists):
             store.create(name)
 
 
+@pytest.mark.many_queues
 def test_a_queue_exists_once(store: Store) -> None:
     store.create("jobs")
     with pytest.raises(QueueExists, match=r"open it with store.queue\('jobs'\)"):
         store.create("jobs")
 
 
+@pytest.mark.many_queues
 def test_a_queue_that_is_not_there_is_not_found(store: Store) -> None:
     with pytest.raises(QueueNotFound, match=r"there is no queue 'jobs': create it with store.create\('jobs'\)"):
         store.queue("jobs")
@@ -51,6 +56,7 @@ def test_a_queue_that_is_not_there_is_not_found(store: Store) -> None:
         store.delete("jobs")
 
 
+@pytest.mark.many_queues
 def test_settings_are_kept_and_listed(store: Store) -> None:
     given = {
         "max_size": 4_294_967_295,
@@ -77,6 +83,7 @@ def test_settings_unpack_into_another_queue(store: Store) -> None:
     assert store.create("b", **first.settings).settings == first.settings
 
 
+@pytest.mark.many_queues
 @pytest.mark.parametrize(
     ("settings", "error", "advice"),
     [
@@ -108,6 +115,7 @@ def test_settings_that_make_no_sense_are_refused(
     assert [info.name for info in store.queues()] == ["default"]
 
 
+@pytest.mark.many_queues
 def test_a_deleted_queue_is_gone_with_its_messages(store: Store) -> None:
     queue = store.create("jobs")
     queue.put_many([b"a", b"b"])
@@ -119,6 +127,7 @@ def test_a_deleted_queue_is_gone_with_its_messages(store: Store) -> None:
     assert [info.name for info in store.queues()] == ["default"]
 
 
+@pytest.mark.many_queues
 def test_a_queue_created_again_under_an_old_name_knows_nothing_of_the_old_one(store: Store) -> None:
     old = store.create("jobs", keep_done=60)
     old_id = old.put(b"old", key="k")
@@ -144,8 +153,7 @@ def test_queues_do_not_touch_each_other(make_queue: MakeQueue, store: Store) -> 
     assert counts == {"default": 0, **{f"q{number}": number + 1 if number != 3 else 0 for number in range(20)}}
 
 
-def test_a_closed_store_refuses_everything_and_closes_twice(store: Store) -> None:
-    queue = store.create("jobs")
+def test_a_closed_store_refuses_everything_and_closes_twice(store: Store, queue: penstock.Queue) -> None:
     store.close()
     store.close()
     for operation in (store.queues, store.queue, queue.counts, queue.claim, lambda: store.publish(b"x")):

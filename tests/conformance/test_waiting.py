@@ -147,6 +147,16 @@ def test_an_earlier_end_of_waiting_overtakes_a_later_one(queue: Queue, clock: Si
     assert [message.payload for message in waiting.result()] == [b"soon"]
 
 
+def test_a_clock_that_is_set_ahead_is_noticed_within_a_second(
+    queue: Queue, clock: SimulatedClock, line: Line
+) -> None:
+    queue.put(b"in an hour", delay=3_600)
+    [waiting] = consumers(queue, line, 1)
+    clock.jump(3_600)
+    clock.advance(1)
+    assert len(waiting.result()) == 1
+
+
 def test_a_deleted_queue_sends_its_waiting_consumers_away(store: Store, queue: Queue, line: Line) -> None:
     waiting = consumers(queue, line, 2)
     store.delete(queue.name)
