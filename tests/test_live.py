@@ -178,10 +178,11 @@ class BurningShelf(MemoryShelf):
     def __init__(self, queue: str) -> None:
         super().__init__(queue)
         self.refuses: type[Record] | None = None
+        self.error: Exception = OSError("disk on fire")
 
     def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
         if self.refuses is type(record):
-            raise OSError("disk on fire")
+            raise self.error
         super().write(record, entries)
 
 
@@ -192,11 +193,13 @@ def burning() -> Iterator[tuple[penstock.Store, BurningShelf]]:
         yield store, shelf
 
 
+@pytest.mark.parametrize("error", [OSError("disk on fire"), penstock.StoreCorrupt("disk on fire")])
 @pytest.mark.parametrize("kind", [Put, Claim, Ack])
 def test_a_queue_that_breaks_in_the_middle_of_a_change_stops(
-    burning: tuple[penstock.Store, BurningShelf], kind: type[Record]
+    burning: tuple[penstock.Store, BurningShelf], kind: type[Record], error: Exception
 ) -> None:
     store, shelf = burning
+    shelf.error = error
     queue = store.queue()
     queue.put(b"a")
     [message] = queue.claim()
@@ -207,7 +210,7 @@ def test_a_queue_that_breaks_in_the_middle_of_a_change_stops(
         Claim: queue.claim,
         Ack: message.ack,
     }
-    with pytest.raises(OSError, match="disk on fire"):
+    with pytest.raises(type(error), match="disk on fire"):
         operations[kind]()
     shelf.refuses = None
     for operation in operations.values():

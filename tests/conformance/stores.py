@@ -16,9 +16,7 @@ class StoreUnderTest:
     open: Callable[[Path, penstock.Clock], penstock.Store]
     priorities: tuple[int, int] = (LOWEST_PRIORITY, HIGHEST_PRIORITY)
     many_queues: bool = True
-    make_queue: Callable[..., penstock.Queue] = (
-        penstock.Store.create
-    )  # how one with settings comes about: (store, name, **)
+    make_queue: Callable[..., penstock.Queue] = penstock.Store.create  # called with store, name, **settings
 
 
 STORES = [

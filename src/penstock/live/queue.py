@@ -80,7 +80,7 @@ class LiveQueue:
         def admit(now: int) -> list[str]:
             admission = self._ledger.put(entries, now)
             if admission.new:
-                self._shelf.write(admission.record, admission.new)
+                self._write(admission.record, admission.new)
             return [str(seq) for seq in admission.seqs]
 
         return self._run(admit)
@@ -96,7 +96,7 @@ class LiveQueue:
             record = self._ledger.claim(n, lease, consumer, int.from_bytes(os.urandom(8)), now)
             if record is None:
                 return []
-            self._shelf.write(record)
+            self._write(record)
             secret = f"{record.nonce:016x}"
             claimed = [self._message(seq) for seq in record.seqs]
             for message in claimed:
@@ -112,7 +112,7 @@ class LiveQueue:
             popped = [self._message(seq) for seq in self._ledger.peek(1)]
             record = self._ledger.pop(consumer, now)
             if record is not None:
-                self._shelf.write(record)
+                self._write(record)
             for message in popped:
                 message.attempts += 1
                 message.state, message.consumer = "done", consumer
@@ -167,16 +167,13 @@ class LiveQueue:
         """What claim would give."""
         seqs = self._run(lambda now: self._ledger.peek(n))[0]
         for start in range(0, len(seqs), _CHUNK):
-            yield from self._messages(seqs[start : start + _CHUNK])
+            yield from self._messages(seqs[start : start + _CHUNK], "available")
 
     def messages(self, state: str | None) -> Iterator[Message]:
         """The messages in that state, in the order in which they were put."""
         first = 0
-        while True:
-            seqs = self._run(lambda now, first=first: self._ledger.listed(state, first, _CHUNK))[0]  # type: ignore[misc]
-            yield from (message for message in self._messages(seqs) if state in (None, message.state))
-            if len(seqs) < _CHUNK:
-                return
+        while seqs := self._list(state, first):
+            yield from self._messages(seqs, state)
             first = seqs[-1] + 1
 
     def stop(self, error: Callable[[], PenstockError]) -> None:
@@ -217,16 +214,25 @@ class LiveQueue:
         now = self._clock.now()
         self._ledger.advance(now)
         self._serve(now)
+        if self._stopped is not None:  # by what went wrong in serving
+            raise self._stopped()
         return now
 
     def _break(self, error: BaseException) -> None:
         name, cause = self.name, type(error).__name__
         self.stop(
             lambda: StoreClosed(
-                f"queue {name!r} was stopped by an error in the middle of a change ({cause}): what is in memory "
+                f"queue {name!r} was stopped by an error in the middle of a change ({cause}), so that its state "
                 "cannot be trusted: close the store and open it again"
             )
         )
+
+    def _write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
+        try:
+            self._shelf.write(record, entries)
+        except PenstockError as error:  # no refusal: the ledger has changed already
+            self._break(error)
+            raise
 
     def _serve(self, now: int) -> None:
         """Give what is available to those in line, in turn."""
@@ -306,7 +312,7 @@ class LiveQueue:
         def settle(now: int) -> list[Receipt]:
             record, lost = operation([receipt for receipt in parsed.values() if receipt is not None], now)
             if record is not None:
-                self._shelf.write(record)
+                self._write(record)
             return lost
 
         lost, written = self._run(settle)
@@ -320,16 +326,20 @@ class LiveQueue:
             record = operation(now)
             if record is None:
                 return 0
-            self._shelf.write(record)
+            self._write(record)
             return len(record.seqs)
 
         count, written = self._run(change)
         self._shelf.commit(written)
         return count
 
-    def _messages(self, seqs: Iterable[int]) -> list[Message]:
-        """Those of the messages that are still there."""
-        return self._run(lambda now: [self._message(seq) for seq in seqs if self._ledger.has(seq)])[0]
+    def _list(self, state: str | None, first: int) -> list[int]:
+        return self._run(lambda now: self._ledger.listed(state, first, _CHUNK))[0]
+
+    def _messages(self, seqs: Iterable[int], state: str | None) -> list[Message]:
+        """Those of the messages that are still there and in that state."""
+        there = self._run(lambda now: [self._message(seq) for seq in seqs if self._ledger.has(seq)])[0]
+        return [message for message in there if state in (None, message.state)]
 
     def _message(self, seq: int) -> Message:
         """A message as anyone may see it: only who claims it is given the receipt."""
