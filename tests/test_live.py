@@ -75,6 +75,36 @@ def test_those_who_wait_come_first_even_if_their_alarm_is_late() -> None:
         assert [message.payload for message in waiting.result()] == [b"a"]
 
 
+class HurryingClock(penstock.SimulatedClock):
+    """Waiting takes no time at all, and nobody is woken by others."""
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.advance(seconds if threading.current_thread() is threading.main_thread() else 0)
+        return event.is_set()
+
+
+def test_what_becomes_available_in_the_last_moment_of_a_wait_is_taken() -> None:
+    with penstock.open("memory:", clock=HurryingClock()) as store:
+        queue = store.queue()
+        queue.put(b"a", delay=10)
+        assert len(queue.claim(wait=10)) == 1
+
+
+def test_a_consumer_interrupted_after_its_lease_ended_is_just_interrupted() -> None:
+    clock = InterruptedClock()
+    with penstock.open("memory:", clock=clock) as store:
+        queue = store.queue()
+
+        def meanwhile() -> None:
+            queue.put(b"a")
+            time.sleep(0.005)
+
+        clock.meanwhile = meanwhile
+        with pytest.raises(KeyboardInterrupt):
+            queue.claim(lease=0.001, wait=60)
+        assert queue.counts()["available"] == 1
+
+
 def test_waiting_works_on_the_system_clock() -> None:
     with penstock.open("memory:") as store:
         queue = store.queue()
@@ -178,7 +208,7 @@ class BurningShelf(MemoryShelf):
     def __init__(self, queue: str) -> None:
         super().__init__(queue)
         self.refuses: type[Record] | None = None
-        self.error: Exception = OSError("disk on fire")
+        self.error: BaseException = OSError("disk on fire")
 
     def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
         if self.refuses is type(record):
@@ -193,10 +223,12 @@ def burning() -> Iterator[tuple[penstock.Store, BurningShelf]]:
         yield store, shelf
 
 
-@pytest.mark.parametrize("error", [OSError("disk on fire"), penstock.StoreCorrupt("disk on fire")])
+@pytest.mark.parametrize(
+    "error", [OSError("disk on fire"), penstock.StoreCorrupt("disk on fire"), KeyboardInterrupt("disk on fire")]
+)
 @pytest.mark.parametrize("kind", [Put, Claim, Ack])
 def test_a_queue_that_breaks_in_the_middle_of_a_change_stops(
-    burning: tuple[penstock.Store, BurningShelf], kind: type[Record], error: Exception
+    burning: tuple[penstock.Store, BurningShelf], kind: type[Record], error: BaseException
 ) -> None:
     store, shelf = burning
     shelf.error = error
@@ -239,6 +271,7 @@ class RecordingShelf(MemoryShelf):
         super().__init__(queue)
         self.history: list[Record] = []
         self.committed = 0
+        self.committers: set[threading.Thread] = set()
 
     @property
     def written(self) -> int:  # type: ignore[override]
@@ -250,6 +283,7 @@ class RecordingShelf(MemoryShelf):
 
     def commit(self, written: int) -> None:
         self.committed = max(self.committed, written)
+        self.committers.add(threading.current_thread())
 
 
 def test_the_shelf_is_given_the_whole_history_and_commits_it_before_anyone_is_told() -> None:
@@ -282,6 +316,19 @@ def test_the_shelf_is_given_the_whole_history_and_commits_it_before_anyone_is_to
                 replica.replay(record)
             replica.advance(clock.now())
             assert replica.counts() == queue.counts()
+
+
+def test_a_consumer_that_waited_and_a_publisher_commit_too() -> None:
+    shelf = RecordingShelf("default")
+    keeper = LiveKeeper(penstock.SystemClock(), lambda queue: shelf if queue == "orders" else MemoryShelf(queue))
+    with ThreadPoolExecutor(1) as pool, penstock.Store("memory:", keeper) as store:
+        queue = store.create("orders", filter="1 = 1")
+        waiting = pool.submit(queue.claim, wait=60)
+        until(lambda: len(keeper._queues["orders"]._line) == 1)
+        store.publish(b"a")
+        assert len(waiting.result()) == 1
+        assert shelf.committed == len(shelf.history) == 2
+        assert len(shelf.committers) == 2
 
 
 def test_a_repeat_is_answered_only_once_the_first_is_committed() -> None:
