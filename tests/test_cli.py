@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -110,7 +111,7 @@ def test_claim_shows_a_table_with_the_receipt(run: Run, jobs: penstock.Queue) ->
     jobs.ack(first_receipt)
     assert "resize [bold]cat[/bold]\\n.jpg" in result.stdout
     assert "kind=image" in result.stdout
-    assert "(1 bytes, not text)" in result.stdout
+    assert "(1 byte, not text)" in result.stdout
     assert second.consumer == "shell"
     assert second.lease_until == (second.claimed_at or 0) + 60_000
 
@@ -237,11 +238,11 @@ def test_publish_puts_into_the_queues_that_want_it(run: Run, store: penstock.Sto
         (["put", "default", "x", "-p", "9223372036854775808"], 1, "priority 9223372036854775808"),
         (["put", "default", "x", "-H", "novalue"], 2, "'novalue' is not NAME=VALUE"),
         (["put", "default", "@/no/such/file"], 2, "cannot read '/no/such/file': No such file"),
-        (["put", "default", "x", "--delay", "-1"], 1, "delay=-1 is not a duration"),
+        (["put", "default", "x", "--delay", "-1"], 2, "delay=-1 is not a duration"),
         (["put", "default", "x", "--lines"], 2, "--lines reads a file"),
         (["put", "default", "--lines", "--key", "k"], 2, "leave one of them out"),
-        (["claim", "--lease", "0"], 1, "lease=0 would end at once"),
-        (["claim", "-n", "0"], 1, "n=0 is out of range"),
+        (["claim", "--lease", "0"], 2, "lease=0 would end at once"),
+        (["claim", "-n", "0"], 2, "n=0 is out of range"),
         (["ack", "default"], 2, "Missing argument 'RECEIPT...'"),
         (["create", "default"], 1, "'penstock show NAME' shows its settings"),
         (["create", "x", "--filter", "upper(a) = 'b'"], 1, "^"),
@@ -249,6 +250,8 @@ def test_publish_puts_into_the_queues_that_want_it(run: Run, store: penstock.Sto
         (["create", "x", "--start", "beginning"], 1, "keeps no log of published messages"),
         (["delete", "default"], 1, "'penstock purge default' empties it"),
         (["peek", "--state", "ready"], 2, "'ready' is not one of 'delayed'"),
+        (["peek", "-n", "99999999999999999999", "--state", "failed"], 2, "is not in the range"),
+        (["pop", "--raw", "--json"], 2, "leave one of them out"),
         (["frobnicate"], 2, "No such command 'frobnicate'"),
     ],
 )
@@ -274,6 +277,7 @@ def test_every_command_teaches_and_has_json(run: Run, command: str) -> None:
     text = run(command, "--help").stdout
     assert "--json" in text
     assert cli.commands[command].help
+    assert "Example" in text
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -293,6 +297,30 @@ def test_the_shell_completes_commands_and_queue_names(jobs: penstock.Queue) -> N
     assert completed("penstock claim jo", 2) == "plain,jobs\n"
 
 
+@pytest.mark.parametrize("name", ["[/b]", "[bold]", ":smile:", "{x}", "--help", "%s", "x" * 255])
+def test_an_odd_queue_name_is_shown_as_it_is(run: Run, store: penstock.Store, name: str) -> None:
+    store.create(name)
+    for command in (["list"], ["show", "--", name]):
+        assert name in run(*command).stdout.replace("\n", "")
+
+
+def test_nothing_in_a_message_reaches_the_terminal_as_a_command(run: Run, store: penstock.Store) -> None:
+    queue = store.create("q", max_attempts=1, description="\x1b[2J")
+    queue.put("\x1b[31mred\n", headers={"k\x07": "\x1b]0;title\x07"})
+    queue.claim()[0].fail(reason="\x1b[2Jgone\r\nforged line")
+    shown = run("peek", "q", "--state", "failed").stdout + run("show", "q").stdout + run("list").stdout
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+    assert "\\x1b[2Jgone\\r\\nforged line" in shown
+
+
+def test_lines_that_do_not_fit_say_how_many_did(run: Run, store: penstock.Store) -> None:
+    queue = store.create("q", max_size=1_500)
+    result = run("put", "q", "--lines", stdin="line\n" * 2_000, code=1)
+    assert "1,000 lines before that were put, none after" in result.stderr
+    assert len(queue) == 1_000
+
+
 def test_a_long_payload_is_cut_in_the_table(run: Run, jobs: penstock.Queue) -> None:
     jobs.put("x" * 1_000)
     assert "x" * 57 + "..." in run("peek", "jobs").stdout
@@ -307,10 +335,15 @@ def test_raw_of_an_empty_queue_is_exit_code_three(run: Run, command: str) -> Non
 COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()", "--store", "memory:"]
 
 
-def at_a_terminal(*arguments: str | bytes, typed: bytes = b"") -> tuple[int, str]:
+def at_a_terminal(
+    *arguments: str, typed: bytes = b"", command: list[str] = COMMAND, columns: str = "100"
+) -> tuple[int, str]:
     """A command with a terminal for stdin, stdout and stderr: its exit code and what it shows."""
     leader, follower = pty.openpty()
-    process = subprocess.Popen([*COMMAND, *arguments], stdin=follower, stdout=follower, stderr=follower)
+    environment = {**os.environ, "COLUMNS": columns}
+    process = subprocess.Popen(
+        [*command, *arguments], stdin=follower, stdout=follower, stderr=follower, env=environment
+    )
     os.close(follower)
     os.write(leader, typed)
     shown = b""
@@ -345,6 +378,37 @@ def test_long_work_shows_its_progress_to_people_only(tmp_path: Path) -> None:
     assert "putting into default" in at_a_terminal("put", "default", "--lines", f"@{file}")[1]
     quiet = subprocess.run([*COMMAND, "put", "default", "--lines", f"@{file}"], capture_output=True, check=True)
     assert (quiet.stdout, quiet.stderr) == (b"put 5,000 messages into default\n", b"")
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_a_receipt_can_be_copied_from_any_terminal(columns: str) -> None:
+    code = (
+        "import penstock; from penstock.cli import cli; store = penstock.open('memory:t'); queue = store.queue();"
+        "queue.put('a rather long payload that says what is to be done', 5, {'kind': 'image', 'tenant': 'acme'});"
+        "cli(['--store', 'memory:t', 'claim'])"
+    )
+    _, shown = at_a_terminal(command=[sys.executable, "-c", code], columns=columns)
+    assert re.search(r"\b1\.[0-9a-f]{16}\b", shown)
+
+
+@pytest.mark.parametrize(
+    ("redirection", "message"),
+    [("> /dev/full", "No space left"), ("--json > /dev/full", "No space left"), (">&-", "")],
+)
+def test_output_that_goes_nowhere_is_no_traceback(redirection: str, message: str) -> None:
+    command = " ".join(shlex.quote(part) for part in COMMAND)
+    result = subprocess.run(
+        f"{command} list {redirection}", shell=True, capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in result.stderr
+    assert message in result.stderr
+
+
+def test_a_closed_stdin_and_a_file_that_cannot_be_read_are_no_tracebacks() -> None:
+    command = shlex.join(COMMAND)
+    for arguments, code in (("put default <&-", 2), ("put default @/proc/self/mem", 1)):
+        result = subprocess.run(f"{command} {arguments}", shell=True, capture_output=True, text=True, check=False)
+        assert (result.returncode, "Traceback" in result.stderr) == (code, False)
 
 
 def test_bytes_that_are_no_text_are_put_as_they_were_typed() -> None:

@@ -159,8 +159,7 @@ def test_an_alarm_calls_in_the_order_of_time_and_rests_when_done() -> None:
     clock.advance(1)
     while called != ["sooner", "later"]:
         time.sleep(0.001)
-    while any(thread.name == "penstock-alarm" for thread in threading.enumerate()):
-        time.sleep(0.001)
+    until(lambda: not alarm._running)
     alarm.set(lambda: called.append("again"), clock.now())
     while len(called) < 3:
         time.sleep(0.001)
@@ -382,5 +381,5 @@ def until(condition: Callable[[], bool]) -> None:
 
 def test_a_wait_that_is_longer_than_the_system_can_count_is_no_error() -> None:
     event = threading.Event()
-    event.set()
+    threading.Timer(0.05, event.set).start()
     assert penstock.SystemClock().wait(event, 1e12)

@@ -31,7 +31,7 @@ def test_a_store_that_is_still_to_come_says_so(url: str | Path, kind: str) -> No
 
 
 def test_an_unknown_kind_of_store_is_named() -> None:
-    with pytest.raises(penstock.InvalidArgument, match="there is no kind of store 'sqs'"):
+    with pytest.raises(penstock.NotSupported, match="there is no kind of store 'sqs'"):
         penstock.open("sqs:jobs")
 
 

@@ -31,7 +31,12 @@ class SystemClock:
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Wait for the event, at most as long as the platform can count (centuries on 64 bits)."""
-        return event.wait(min(seconds, threading.TIMEOUT_MAX))
+        try:
+            return event.wait(min(seconds, threading.TIMEOUT_MAX))
+        except RuntimeError as error:  # a second Ctrl-C while the first unwinds breaks the event's own lock
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
+            raise
 
 
 class SimulatedClock:

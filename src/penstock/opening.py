@@ -8,7 +8,7 @@ from penstock.errors import InvalidArgument, NotSupported
 from penstock.memory import open_memory
 from penstock.store import Store
 
-_SCHEME = re.compile(r"([a-z][a-z0-9+]+):")  # at least two letters: C:\queues is a path
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+]+):")  # at least two letters: C:\queues is a path
 _SYNC = ("always", "interval", "never")
 _PLANNED = {
     "journal": "the journal store",
@@ -32,13 +32,13 @@ def open(url: str | os.PathLike[str], *, sync: str = "always", clock: Clock | No
         raise InvalidArgument(f"sync={sync!r} is none of {', '.join(_SYNC)}")
     url = os.fspath(url)
     matched = _SCHEME.match(url)
-    scheme = matched[1] if matched else "journal"
+    scheme = matched[1].lower() if matched else "journal"
     if scheme == "memory":
-        return Store(url, open_memory(url.removeprefix("memory:"), clock))
+        return Store(url, open_memory(url[len("memory:") :], clock))
     if url.endswith(".tq"):
         scheme = "text"
     if scheme not in _PLANNED:
-        raise InvalidArgument(
+        raise NotSupported(
             f"store {url!r}: there is no kind of store {scheme!r}; give memory: or memory:NAME (a path with "
             "a colon in its first part can be written as ./path)"
         )

@@ -1,6 +1,5 @@
 """A queue's settings: given once, when the queue is created."""
 
-import math
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -21,7 +20,7 @@ def seconds(name: str, value: float) -> float:
     """The duration, if it is one that every store can keep."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}")
-    if math.isnan(value) or not 0 <= value <= MAX_SECONDS:
+    if not 0 <= value <= MAX_SECONDS:  # neither is NaN
         raise InvalidArgument(f"{name}={value!r} is not a duration; give 0 to {MAX_SECONDS} seconds")
     return value
 

@@ -84,14 +84,14 @@ def test_a_queue_may_narrow_its_priorities(make_queue: MakeQueue) -> None:
     queue = make_queue(priorities=(1, 3))
     queue.put_many([Draft(b"a", priority=1), Draft(b"b", priority=3)])
     for priority in (0, 4):
-        with pytest.raises(InvalidPriority, match=f"priority {priority}; queue 'jobs' takes 1 to 3"):
+        with pytest.raises(InvalidPriority, match=f"priority {priority}; queue {queue.name!r} takes 1 to 3"):
             queue.put(b"x", priority=priority)
 
 
 def test_the_largest_payload_fits_and_one_byte_more_does_not(queue: Queue) -> None:
     largest = bytes(range(256)) * (MAX_PAYLOAD // 256)
     queue.put(largest)
-    with pytest.raises(PayloadTooLarge, match="16777217 bytes; queue 'jobs' takes at most 16777216"):
+    with pytest.raises(PayloadTooLarge, match=f"16777217 bytes; queue {queue.name!r} takes at most 16777216"):
         queue.put(largest + b"!")
     assert payloads(queue) == [largest]
 
@@ -149,7 +149,7 @@ def test_put_many_says_which_item_is_wrong(queue: Queue) -> None:
 def test_a_full_queue_refuses_and_stays_as_it_is(make_queue: MakeQueue) -> None:
     queue = make_queue(max_size=3)
     queue.put_many([b"a", b"b"])
-    with pytest.raises(QueueFull, match="queue 'jobs' holds 2 of at most 3 messages; 2 more do not fit"):
+    with pytest.raises(QueueFull, match=f"queue {queue.name!r} holds 2 of at most 3 messages; 2 more do not fit"):
         queue.put_many([b"c", b"d"])
     assert len(queue) == 2
     queue.put(b"c")

@@ -165,4 +165,4 @@ def test_a_closed_store_refuses_everything_and_closes_twice(store: Store, queue:
 def test_a_handle_is_true_also_when_its_queue_is_empty(queue: penstock.Queue) -> None:
     assert queue
     assert len(queue) == queue.count() == 0
-    assert repr(queue).startswith("<penstock.Queue 'jobs' of ")
+    assert repr(queue).startswith(f"<penstock.Queue {queue.name!r} of ")

@@ -3,6 +3,7 @@
 Exit codes: 0 ok, 1 an error with its message on stderr, 2 wrong usage, 3 nothing there.
 """
 
+import errno
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
@@ -13,8 +14,8 @@ from click.shell_completion import CompletionItem
 import penstock
 from penstock.cli import output
 from penstock.errors import (
+    InvalidArgument,
     LeaseExpired,
-    NotSupported,
     PenstockError,
     QueueExists,
     QueueFull,
@@ -29,18 +30,17 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _HINTS: list[tuple[type[PenstockError], str]] = [
     (QueueNotFound, "'penstock list' shows the queues there are, 'penstock create NAME' makes one"),
     (QueueExists, "'penstock show NAME' shows its settings"),
-    (QueueFull, "'penstock show NAME' shows who holds it up"),
+    (QueueFull, "'penstock show NAME' shows what fills it"),
     (QueueProtected, "'penstock purge default' empties it"),
     (LeaseExpired, "'penstock claim NAME --lease SECONDS' asks for a longer lease"),
-    (NotSupported, "'penstock --store memory: COMMAND' tries a command on an empty store in memory"),
 ]
 
 
 class Failure(click.ClickException):
     """An error for people: what happened and what to do, without a traceback."""
 
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
+    def __init__(self, error: Exception, note: str = "") -> None:
+        super().__init__(f"{error}{note}")
         self.hint = next((hint for kind, hint in _HINTS if isinstance(error, kind)), None)
 
     def show(self, file: Any = None) -> None:
@@ -60,9 +60,24 @@ class App(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the chosen command."""
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # a full disk shows here, while it can still be told
+        except InvalidArgument as error:
+            raise click.UsageError(str(error)) from error
+        except UnicodeEncodeError as error:
+            raise Failure(
+                ValueError(f"this terminal cannot show {error.object[error.start]!r}: use --json")
+            ) from error
+        except MemoryError as error:
+            raise Failure(ValueError("the payload does not fit into memory: put it in parts")) from error
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # click knows what to do when nobody reads on
+                raise
+            raise Failure(error) from error
         except PenstockError as error:
             raise Failure(error) from error
+        return result
 
 
 def open_store(ctx: click.Context) -> penstock.Store:
@@ -139,7 +154,7 @@ def _headers(ctx: click.Context, param: click.Parameter, given: tuple[str, ...])
 
 def confirm(yes: bool, question: str) -> None:
     """Ask a person before something cannot be undone; a script is not asked."""
-    if not yes and sys.stdin.isatty():
+    if not yes and sys.stdin is not None and sys.stdin.isatty():
         click.confirm(question, abort=True)
 
 

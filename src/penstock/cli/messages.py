@@ -8,6 +8,7 @@ import click
 
 from penstock.cli import output
 from penstock.cli.app import (
+    Failure,
     cli,
     header_option,
     json_option,
@@ -19,8 +20,10 @@ from penstock.cli.app import (
 )
 from penstock.cli.payloads import read_lines, read_payload
 from penstock.cli.progress import counted
+from penstock.errors import PenstockError
 from penstock.index.rows import STATES
 from penstock.message import Draft, Message
+from penstock.settings import MAX_COUNT
 
 _BATCH = 1000
 
@@ -39,7 +42,9 @@ Examples:
 @click.option("--delay", type=seconds, default=0, help="Available only after so long.")
 @click.option("--retention", type=seconds, help="Dropped after so long; 0 = never.")
 @click.option("--key", help="Safe to repeat: within five minutes the same key is put once.")
-@click.option("--lines", is_flag=True, help="Put each line of the input as a message of its own.")
+@click.option(
+    "--lines", is_flag=True, help="Put each line of the input as a message of its own, a thousand at a time."
+)
 @header_option
 @json_option
 @click.pass_context
@@ -65,7 +70,12 @@ def put(
     if lines:
         count = 0
         for batch in counted(_batches(read_lines(payload)), f"putting into {handle.name}"):
-            handle.put_many([Draft(line, priority, headers, delay, retention) for line in batch])
+            try:
+                handle.put_many([Draft(line, priority, headers, delay, retention) for line in batch])
+            except PenstockError as error:
+                raise Failure(
+                    error, f"\n{output.plural(count, 'line')} before that were put, none after"
+                ) from error
             count += len(batch)
         say(as_json, {"count": count}, f"put {output.plural(count, 'message')} into {handle.name}")
     else:
@@ -110,7 +120,9 @@ Examples:
   penstock peek jobs -n 20 --state failed"""
 )
 @queue_argument(required=False)
-@click.option("-n", "n", type=click.IntRange(min=1), default=1, show_default=True, help="How many, at most.")
+@click.option(
+    "-n", "n", type=click.IntRange(1, MAX_COUNT), default=1, show_default=True, help="How many, at most."
+)
 @click.option(
     "--state", type=click.Choice(STATES), help="Those in this state, oldest first, instead of the next ones."
 )
@@ -122,6 +134,7 @@ def peek(ctx: click.Context, queue: str, n: int, state: str | None, raw: bool, a
 
     Exits with 3 if there is none.
     """
+    _raw_or_json(raw, as_json)
     handle = open_store(ctx).queue(queue)
     messages = list(handle.peek(n) if state is None else islice(handle.messages(state), n))
     if raw and messages:
@@ -168,8 +181,10 @@ Examples:
 def pop(ctx: click.Context, queue: str, wait: float, raw: bool, as_json: bool) -> None:
     """Take the next message out of QUEUE for good.
 
-    Exits with 3 if there was none. Use claim and ack where a message must survive a crash of its consumer.
+    Exits with 3 if there was none. Use claim and ack where a message must survive a crash, or a Ctrl-C, of its
+    consumer.
     """
+    _raw_or_json(raw, as_json)
     message = open_store(ctx).queue(queue).pop(wait)
     if raw and message is not None:
         sys.stdout.buffer.write(message.payload)
@@ -227,6 +242,11 @@ def release(ctx: click.Context, queue: str, receipts: tuple[str, ...], as_json: 
     """Give messages back to QUEUE unworked."""
     open_store(ctx).queue(queue).release(*receipts)
     say(as_json, {"released": len(receipts)}, f"released {output.plural(len(receipts), 'message')}")
+
+
+def _raw_or_json(raw: bool, as_json: bool) -> None:
+    if raw and as_json:
+        raise click.UsageError("--raw writes bare payloads and --json wraps them; leave one of them out")
 
 
 def _batches(lines: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -18,12 +19,15 @@ from penstock.keeper import QueueInfo
 from penstock.message import Message
 
 _PREVIEW = 60
-_WIDE = 200  # columns for a file or a pipe, so that nothing is folded there
+_LEAST = 12  # of a column that may be cut; with less, a table says too little
+_WIDE = 400  # in a file or a pipe
+_CUT = ("headers", "reason", "description", "payload")  # may end in an ellipsis; names, ids and receipts never
 
 
 def print_json(value: Any) -> None:
     """One JSON document."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    unicode = sys.stdout is not None and (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
+    click.echo(json.dumps(value, indent=2, ensure_ascii=not unicode))
 
 
 def message_as_json(message: Message) -> dict[str, Any]:
@@ -66,17 +70,53 @@ def print_queue(info: QueueInfo) -> None:
     """One queue: its counts and its settings."""
     rows = [[state, f"{info.counts[state]:,}"] for state in STATES]
     rows += [[name, _setting(name, value)] for name, value in dict(info.settings).items()]
-    print_table(["queue", info.name], rows)
+    console = _console(_WIDE)
+    if console is not None:
+        table = _table(["queue", printable(info.name)])
+        for name, value in rows:
+            table.add_row(name, Text(printable(value)))
+        console.print(table)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[str] = ()) -> None:
-    """A table on stdout; cells are plain text, whatever they contain."""
+    """A table on stdout, or a line per cell where it would not fit; cells are plain text, whatever is in them."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = {name: max(map(cell_len, column)) + 3 for name, *column in zip(columns, columns, *cells, strict=True)}
+    console = _console(sum(widths.values()))
+    if console is None:
+        return
+    room = console.width - sum(width for name, width in widths.items() if name not in _CUT)
+    if room < sum(min(widths[name], _LEAST) for name in columns if name in _CUT):
+        for row in cells:
+            for name, cell in zip(columns, row, strict=True):
+                console.print(Text(f"{name}: {cell}"), soft_wrap=True)
+        return
+    table = _table(columns, right)
+    for column in table.columns:
+        column.no_wrap = True
+    cut = sorted((name for name in columns if name in _CUT), key=widths.__getitem__)
+    for left, name in zip(range(len(cut), 0, -1), cut, strict=True):  # what short ones leave goes to longer ones
+        width = min(widths[name], room // left)
+        room -= width
+        column = table.columns[list(columns).index(name)]
+        column.overflow, column.max_width = "ellipsis", width - 3
+    for row in cells:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def _console(wide: int) -> Console | None:
+    """Stdout, so wide in a file or a pipe; None if the caller has closed it."""
+    if sys.stdout is None:
+        return None
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else wide)
+
+
+def _table(columns: Sequence[str], right: Iterable[str] = ()) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE).print(table)
+        table.add_column(Text(column), justify="right" if column in right else "left", overflow="fold")
+    return table
 
 
 def preview(payload: bytes) -> str:
@@ -84,9 +124,14 @@ def preview(payload: bytes) -> str:
     try:
         text = payload.decode()
     except UnicodeDecodeError:
-        return f"({len(payload):,} bytes, not text)"
-    shown = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text[: _PREVIEW + 1])
+        return f"({plural(len(payload), 'byte')}, not text)"
+    shown = printable(text[: _PREVIEW + 1])
     return shown if len(shown) <= _PREVIEW else shown[: _PREVIEW - 3] + "..."
+
+
+def printable(text: str) -> str:
+    """Text that cannot do anything to a terminal."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def plural(count: int, noun: str) -> str:

@@ -8,18 +8,20 @@ from typing import BinaryIO
 
 import click
 
+from penstock.settings import MAX_PAYLOAD
+
 
 def read_payload(argument: str | None) -> bytes:
     """The payload that an argument means; without one, what is piped in."""
     if argument is None:
-        if sys.stdin.isatty():
+        if sys.stdin is None or sys.stdin.isatty():
             raise click.UsageError("no payload: give it as an argument, as @FILE, or pipe it in")
         argument = "-"
     if argument == "-":
-        return sys.stdin.buffer.read()
+        return sys.stdin.buffer.read(MAX_PAYLOAD + 1)  # enough to be refused
     if argument.startswith("@"):
         with _open(argument) as file:
-            return file.read()
+            return file.read(MAX_PAYLOAD + 1)
     return os.fsencode(argument)  # the very bytes that were typed
 
 

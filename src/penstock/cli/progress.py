@@ -15,7 +15,12 @@ def counted(items: Iterable[list[Item]], what: str) -> Iterator[list[Item]]:
     if not sys.stderr.isatty():
         yield from items
         return
-    columns = (SpinnerColumn(), TextColumn(what), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=None)
         for batch in items:

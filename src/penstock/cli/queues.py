@@ -15,12 +15,18 @@ from penstock.cli.app import (
     seconds,
     seconds_or_forever,
 )
+from penstock.names import DEFAULT
 from penstock.settings import Settings
 
 _DEFAULTS = Settings()
 
 
-@cli.command("list")
+@cli.command(
+    "list",
+    epilog="""\b
+Example:
+  penstock list --json""",
+)
 @json_option
 @click.pass_context
 def list_queues(ctx: click.Context, as_json: bool) -> None:
@@ -32,7 +38,12 @@ def list_queues(ctx: click.Context, as_json: bool) -> None:
         output.print_queues(infos)
 
 
-@cli.command()
+@cli.command(
+    epilog="""\b
+Examples:
+  penstock show jobs
+  penstock show jobs --json"""
+)
 @queue_argument(required=False)
 @json_option
 @click.pass_context
@@ -123,7 +134,8 @@ def delete(ctx: click.Context, queue: str, yes: bool, as_json: bool) -> None:
     """Delete QUEUE and all its messages, for good. Asks first at a terminal."""
     store = open_store(ctx)
     handle = store.queue(queue)
-    confirm(yes, f"Delete queue {handle.name} with {output.plural(sum(handle.counts().values()), 'message')}?")
+    if handle.name != DEFAULT:  # which is refused anyway
+        confirm(yes, f"Delete queue {handle.name} with {output.plural(sum(handle.counts().values()), 'message')}?")
     store.delete(queue)
     say(as_json, {"deleted": handle.name}, f"deleted {handle.name}")
 
