@@ -22,7 +22,7 @@ run: setup ## Work off a thousand messages and see what happened
 test: setup lint ## Lint, type check, and run the tests (a minute or two)
 	$(BIN)/python -m pytest
 
-test-all: setup lint ## The same and every long test
+test-all: setup lint ## The same and every long test (five minutes more)
 	$(BIN)/python -m pytest -m ''
 
 lint: setup

@@ -57,7 +57,7 @@ def show(queue: penstock.Queue, seconds: float) -> None:
     """A table of what happened."""
     done, failed = list(queue.messages("done")), list(queue.messages("failed"))
     table = Table(title=f"{MESSAGES:,} messages, {WORKERS} workers, {seconds:.1f} s", box=box.SIMPLE_HEAD)
-    for column in ("priority", "kind", "done", "at 2nd attempt", "failed", "median finish"):
+    for column in ("priority", "kind", "done", "at 2nd attempt", "failed", "median place"):
         table.add_column(column, justify="left" if column == "kind" else "right")
     order = {
         message.id: place for place, message in enumerate(sorted(done, key=lambda each: each.settled_at or 0), 1)
@@ -80,7 +80,9 @@ def show(queue: penstock.Queue, seconds: float) -> None:
     for reason, count in Counter(message.reason for message in failed).items():
         console.print(f"Failed after {queue.settings.max_attempts} attempts: {count} x {reason!r}")
     assert len(done) + len(failed) == MESSAGES, "a message was lost"
-    console.print("Every message is accounted for. Next: read examples/first_run.py, or try 'penstock --help'.")
+    console.print(
+        "Every message is accounted for. Next: read examples/first_run.py, or try '.venv/bin/penstock --help'."
+    )
 
 
 if __name__ == "__main__":

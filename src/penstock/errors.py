@@ -55,8 +55,9 @@ class LeaseExpired(PenstockError):
         shown = ", ".join(self.receipts[:3]) + (", ..." if len(self.receipts) > 3 else "")
         super().__init__(
             f"{len(self.receipts)} receipt(s) of queue {queue!r} no longer hold their message ({shown}): the "
-            "lease ended, or the message was settled or removed meanwhile. Drop this work; another consumer may "
-            "have the message. For longer work claim with a longer lease, or extend() in time"
+            "lease ended, the message was settled or removed meanwhile, or they never were receipts. Drop this "
+            "work; another consumer may have the message. For longer work claim with a longer lease, or extend() "
+            "in time"
         )
 
     def __reduce__(self) -> tuple[type["LeaseExpired"], tuple[str, list[str]]]:

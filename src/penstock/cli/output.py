@@ -90,6 +90,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: It
         for row in cells:
             for name, cell in zip(columns, row, strict=True):
                 console.print(Text(f"{name}: {cell}"), soft_wrap=True)
+            console.print()
         return
     table = _table(columns, right)
     for column in table.columns:
