@@ -186,6 +186,45 @@ def test_an_alarm_that_is_set_again_replaces_itself_and_one_that_is_cancelled_is
     until(lambda: not alarm._running)
 
 
+class StandingClock(penstock.SimulatedClock):
+    """Stands still, and remembers how long it was asked to wait."""
+
+    def __init__(self, wakes: bool) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+        self.wakes = wakes
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return event.wait() if self.wakes else False
+
+
+def do_nothing() -> None:
+    pass
+
+
+def test_an_alarm_that_is_set_nearer_within_a_millisecond_is_not_late() -> None:
+    clock = StandingClock(wakes=True)
+    alarm = Alarm(clock)
+    alarm.set(do_nothing, clock.now() + 3_600_000)
+    until(lambda: len(clock.waits) == 1)
+    alarm.set(do_nothing, clock.now() + 10)
+    until(lambda: len(clock.waits) == 2)
+    alarm.cancel(do_nothing)
+    assert clock.waits == [1.0, 0.01]
+
+
+def test_an_alarm_looks_ever_less_often_at_a_clock_that_stands_still() -> None:
+    clock = StandingClock(wakes=False)
+    alarm = Alarm(clock)
+
+    alarm.set(do_nothing, clock.now() + 3)
+    until(lambda: len(clock.waits) > 12)
+    alarm.cancel(do_nothing)
+    assert clock.waits[:5] == [0.003, 0.006, 0.012, 0.024, 0.048]
+    assert clock.waits[12] == 1.0
+
+
 def test_an_alarm_outlives_a_call_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     clock = penstock.SimulatedClock()
     alarm = Alarm(clock)

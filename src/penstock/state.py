@@ -67,24 +67,26 @@ class State:
         """Let happen, in the order of time, what the time up to now brings about."""
         self._keys.forget(now)
         self._receipts.forget(now)
-        due = self._deadlines.pop(now)
-        if due is None:
-            return
-        while due is not None:
-            at, seq = due
-            due = self._deadlines.pop(now)
-            found = self._rows.find(seq)
-            if found is None or self._due(*found) != at:
-                continue  # settled, extended or removed since
-            page, position = found
-            state = page.state[position]
-            if page.expires_at[position] == at or state == DONE:
-                self._drop(seq, page, position)
-            elif state == DELAYED:
-                self._come_back(seq, page, position, at, at)
-            else:
-                self._end_attempt(seq, page, position, at, at, LEASE_EXPIRED)
-        self._tidy()
+        happened = False
+        while (due := self._deadlines.pop(now)) is not None:
+            happened = True
+            self._happen(*due)
+        if happened:
+            self._tidy()
+
+    def _happen(self, time: int, seq: int) -> None:
+        """What a time does to a message: it expires, or its delay, its lease or its keeping ends."""
+        found = self._rows.find(seq)
+        if found is None or self._due(*found) != time:
+            return  # settled, extended or removed since
+        page, at = found
+        state = page.state[at]
+        if page.expires_at[at] == time or state == DONE:
+            self._drop(seq, page, at)
+        elif state == DELAYED:
+            self._come_back(seq, page, at, time, time)
+        else:
+            self._end_attempt(seq, page, at, time, time, LEASE_EXPIRED)
 
     # Questions: nothing changes but what time has brought about.
 

@@ -1,8 +1,13 @@
 """Publishing: a message finds its queues by their filters."""
 
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+
 import pytest
 
-from penstock import InvalidArgument, InvalidPriority, PayloadTooLarge, QueueFull, SimulatedClock, Store
+from penstock import InvalidArgument, InvalidPriority, PayloadTooLarge, Queue, QueueFull, SimulatedClock, Store
 from tests.conformance.conftest import MakeQueue
 
 pytestmark = pytest.mark.many_queues
@@ -77,6 +82,39 @@ def test_if_one_queue_refuses_nothing_is_put(
     with pytest.raises(error, match="queue 'b'"):
         store.publish(b"x")
     assert [len(store.queue(name)) for name in ("a", "b", "c")] == [0, len(refusing), 0]
+
+
+@pytest.fixture
+def impatient_threads() -> Iterator[None]:
+    """Threads take turns after every few steps, so that what can go wrong between two steps does."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("impatient_threads")
+def test_publishing_is_all_or_none_also_beside_other_producers(store: Store, make_queue: MakeQueue) -> None:
+    free = make_queue("a", filter="1 = 1")
+    for number in range(100):
+        contested = make_queue(f"b{number}", filter=f"round = {number}", max_size=1)
+        start = threading.Barrier(2)
+
+        def put(contested: Queue = contested, start: threading.Barrier = start) -> None:
+            start.wait()
+            with contextlib.suppress(QueueFull):
+                contested.put(b"x")
+
+        producer = threading.Thread(target=put)
+        producer.start()
+        start.wait()
+        try:
+            store.publish(b"x", headers={"round": str(number)})
+        except QueueFull:
+            assert len(free) == 0
+        else:
+            assert free.purge() == 1
+        producer.join()
 
 
 def test_what_no_queue_would_take_is_refused_even_if_there_is_none(store: Store) -> None:

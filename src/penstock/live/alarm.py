@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from penstock.clock import Clock
 
-_LOOK_AGAIN = 1.0  # seconds after which a wall clock that was set is noticed
+_LOOK_AGAIN = 1_000  # milliseconds after which a wall clock that was set is noticed
 _SLACK = 64
 _log = logging.getLogger("penstock")
 
@@ -56,7 +56,7 @@ class Alarm:
         heapq.heapify(self._heap)
 
     def _run(self) -> None:
-        pause, looked_at = 0, 0
+        stalled = 0  # milliseconds to wait while the clock stands still, because it was set back
         while True:
             with self._lock:
                 self._changed.clear()
@@ -65,17 +65,15 @@ class Alarm:
                 if not due and not self._times:
                     self._running = False
                     return
-                # A clock that was set back stands still; looking ever more often would not move it.
-                until = self._heap[0][0] - now if self._heap else 0
-                pause = until if now > looked_at else max(2 * pause, 1)
-                looked_at = now
+                pause = min(max(self._heap[0][0] - now, stalled), _LOOK_AGAIN) if self._heap else 0
             for call in due:
                 try:
                     call()
                 except Exception:
                     _log.exception("an alarm failed")
             if not due:
-                self._clock.wait(self._changed, min(pause / 1000, _LOOK_AGAIN))
+                changed = self._clock.wait(self._changed, pause / 1000)
+                stalled = 0 if changed or self._clock.now() > now else max(2 * pause, 1)
 
     def _due(self, now: int) -> list[Callable[[], None]]:
         due = []
