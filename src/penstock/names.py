@@ -20,8 +20,8 @@ def checked(name: str) -> str:
         raise InvalidName(f"queue name {name[:20]!r}... has {len(name)} characters; the most is 255")
     at, letter = next((at, letter) for at, letter in enumerate(name) if not "!" <= letter <= "~")
     raise InvalidName(
-        f"queue name {name!r} has {letter!r} at position {at}; names are 1 to 255 visible ASCII characters (codes 33 "
-        "to 126), without spaces"
+        f"queue name {name!r} has {letter!r} at position {at}; names are 1 to 255 visible ASCII "
+        "characters (codes 33 to 126), without spaces"
     )
 
 
