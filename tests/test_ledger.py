@@ -331,11 +331,18 @@ def test_a_queue_may_start_at_any_number() -> None:
     assert ledger.listed("available", 0, 2) == [1_000_003, 1_000_004]
 
 
+def test_a_store_may_leave_numbers_out() -> None:
+    ledger = ledger_with(3)
+    ledger.replay(Put(START, 10, [0], [START], [0], {}))
+    ledger.replay(Put(START, 5_000, [0, 0], [START] * 2, [0, 0], {}))
+    assert ledger.listed(None, 0, 9) == [1, 2, 3, 10, 5_000, 5_001]
+    assert list(ledger.put([Entry(b"")], START).seqs) == [5_002]
+
+
 @pytest.mark.parametrize(
     "record",
     [
         Put(START, 1, [0], [START], [0], {}),
-        Put(START, 5, [0], [START], [0], {}),
         Claim(START, [3], START + 30_000, "worker", 1),
         Pop(START, [3], "worker"),
         Ack(START, [2]),

@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import penstock
+from penstock.ledger import Ledger
 from penstock.live.alarm import Alarm
-from penstock.live.keeper import LiveKeeper
-from penstock.memory import MemoryShelf
+from penstock.memory import MemoryKeeper, MemoryShelf
 from penstock.message import Entry
 from penstock.records import Ack, Claim, Put, Record
 from penstock.state import State
+from penstock.threads import Lock
 
 
 class InterruptedClock(penstock.SystemClock):
@@ -240,11 +241,22 @@ def test_an_alarm_outlives_a_call_that_fails(caplog: pytest.LogCaptureFixture) -
     assert "disk on fire" in caplog.text
 
 
+class ShelfKeeper(MemoryKeeper):
+    """A memory store with a shelf of the test's own for one queue."""
+
+    def __init__(self, clock: penstock.Clock, shelf: MemoryShelf, queue: str = "default") -> None:
+        self._shelf, self._for = shelf, queue
+        super().__init__(clock)
+
+    def _new_shelf(self, ledger: Ledger, lock: Lock) -> MemoryShelf:
+        return self._shelf if ledger.name == self._for else super()._new_shelf(ledger, lock)
+
+
 class BurningShelf(MemoryShelf):
     """A shelf whose disk fails when asked to write a record of some kind."""
 
-    def __init__(self, queue: str) -> None:
-        super().__init__(queue)
+    def __init__(self) -> None:
+        super().__init__()
         self.refuses: type[Record] | None = None
         self.error: BaseException = OSError("disk on fire")
 
@@ -256,8 +268,8 @@ class BurningShelf(MemoryShelf):
 
 @pytest.fixture
 def burning() -> Iterator[tuple[penstock.Store, BurningShelf]]:
-    shelf = BurningShelf("default")
-    with penstock.Store("memory:", LiveKeeper(penstock.SystemClock(), lambda queue: shelf)) as store:
+    shelf = BurningShelf()
+    with penstock.Store("memory:", ShelfKeeper(penstock.SystemClock(), shelf)) as store:
         yield store, shelf
 
 
@@ -305,8 +317,8 @@ def test_what_fails_for_a_consumer_in_line_is_told_to_that_consumer(
 class RecordingShelf(MemoryShelf):
     """Remembers the history, and whether all of it was committed when it was last asked to."""
 
-    def __init__(self, queue: str) -> None:
-        super().__init__(queue)
+    def __init__(self) -> None:
+        super().__init__()
         self.history: list[Record] = []
         self.committed = 0
         self.committers: set[threading.Thread] = set()
@@ -326,8 +338,8 @@ class RecordingShelf(MemoryShelf):
 
 def test_the_shelf_is_given_the_whole_history_and_commits_it_before_anyone_is_told() -> None:
     clock = penstock.SimulatedClock()
-    shelf = RecordingShelf("default")
-    with penstock.Store("memory:", LiveKeeper(clock, lambda queue: shelf)) as store:
+    shelf = RecordingShelf()
+    with penstock.Store("memory:", ShelfKeeper(clock, shelf)) as store:
         queue = store.queue()
         operations: list[Callable[[], object]] = [
             lambda: queue.put_many([b"a", b"b", b"c", b"d", b"e", b"f"]),
@@ -357,8 +369,8 @@ def test_the_shelf_is_given_the_whole_history_and_commits_it_before_anyone_is_to
 
 
 def test_a_consumer_that_waited_and_a_publisher_commit_too() -> None:
-    shelf = RecordingShelf("default")
-    keeper = LiveKeeper(penstock.SystemClock(), lambda queue: shelf if queue == "orders" else MemoryShelf(queue))
+    shelf = RecordingShelf()
+    keeper = ShelfKeeper(penstock.SystemClock(), shelf, "orders")
     with ThreadPoolExecutor(1) as pool, penstock.Store("memory:", keeper) as store:
         queue = store.create("orders", filter="1 = 1")
         waiting = pool.submit(queue.claim, wait=60)
@@ -370,8 +382,8 @@ def test_a_consumer_that_waited_and_a_publisher_commit_too() -> None:
 
 
 def test_a_repeat_is_answered_only_once_the_first_is_committed() -> None:
-    shelf = RecordingShelf("default")
-    with penstock.Store("memory:", LiveKeeper(penstock.SystemClock(), lambda queue: shelf)) as store:
+    shelf = RecordingShelf()
+    with penstock.Store("memory:", ShelfKeeper(penstock.SystemClock(), shelf)) as store:
         queue = store.queue()
         queue.put(b"a", key="k")
         [message] = queue.claim()
@@ -383,9 +395,9 @@ def test_a_repeat_is_answered_only_once_the_first_is_committed() -> None:
 
 
 def test_the_bodies_of_messages_that_are_gone_are_freed() -> None:
-    shelf = MemoryShelf("default")
+    shelf = MemoryShelf()
     clock = penstock.SimulatedClock()
-    with penstock.Store("memory:", LiveKeeper(clock, lambda queue: shelf)) as store:
+    with penstock.Store("memory:", ShelfKeeper(clock, shelf)) as store:
         queue = store.queue()
         queue.put_many([penstock.Draft(b"x", retention=10)] * 4)
         queue.ack(*queue.claim())

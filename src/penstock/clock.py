@@ -80,9 +80,9 @@ class SimulatedClock:
 class SteadyClock:
     """A store's view of a clock: wall time that never runs backwards."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, latest: int = 0) -> None:
         self._clock = clock
-        self._latest = 0
+        self._latest = latest
         self._lock = threading.Lock()
         self.monotonic = clock.monotonic
         self.wait = clock.wait
@@ -92,6 +92,11 @@ class SteadyClock:
         with self._lock:
             self._latest = max(self._latest, self._clock.now())
             return self._latest
+
+    def at_least(self, time: int) -> None:
+        """It cannot be earlier than that."""
+        with self._lock:
+            self._latest = max(self._latest, time)
 
 
 def milliseconds(seconds: float) -> int:

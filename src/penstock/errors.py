@@ -39,6 +39,10 @@ class QueueFull(PenstockError):
     """The queue holds max_size messages; retry once consumers have caught up."""
 
 
+class DiskFull(QueueFull):
+    """The disk has no room for more messages; what is there can still be settled, and that makes room."""
+
+
 class QueueProtected(PenstockError):
     """The queue "default" always exists; purge it instead of deleting it."""
 

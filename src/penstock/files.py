@@ -11,6 +11,8 @@ What every store may rely on, and nothing more:
   order has a moment in which the file is in neither.
 """
 
+import ctypes
+import errno
 import fcntl
 import os
 from contextlib import suppress
@@ -39,6 +41,9 @@ class File(Protocol):
 
     def truncate(self, size: int) -> None:
         """Cut the file, or lengthen it with zeros, to size; durable after `sync`."""
+
+    def reserve(self, size: int) -> None:
+        """Make sure that the file can grow to this size; it stays as it is. ENOSPC: there is not so much space."""
 
     def sync(self) -> None:
         """Make content and size durable. After an OSError they may be lost whatever a later sync says."""
@@ -93,6 +98,21 @@ class Disk(Protocol):
 _CLOSED = 2**31 - 1
 
 
+def allocate(descriptor: int, offset: int, size: int) -> bool:
+    """Allocate space without changing the size, which Python's posix_fallocate would; False: not possible here."""
+    try:
+        fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+    except AttributeError:  # not Linux
+        return False
+    keep_size = 1
+    if fallocate(descriptor, keep_size, ctypes.c_longlong(offset), ctypes.c_longlong(size)) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EOPNOTSUPP, errno.ENOSYS):
+        return False
+    raise OSError(number, os.strerror(number))
+
+
 class SystemFile:
     """A file of the operating system."""
 
@@ -128,6 +148,14 @@ class SystemFile:
         """Set the size."""
         os.ftruncate(self._descriptor, size)
 
+    def reserve(self, size: int) -> None:
+        """Allocate blocks behind the end; where the file system cannot, look whether there is space just now."""
+        held = os.fstat(self._descriptor).st_size
+        if size > held and not allocate(self._descriptor, held, size - held):
+            free = os.fstatvfs(self._descriptor)
+            if free.f_bavail * free.f_frsize < size - held:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+
     def sync(self) -> None:
         """Make content and size durable: fdatasync flushes a changed size too, only times may lag behind."""
         os.fdatasync(self._descriptor)
@@ -154,6 +182,10 @@ class SystemFile:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # A file may be replaced while someone still reads the old one; it is closed by whoever is last.
         self.close()
 
 

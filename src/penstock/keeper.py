@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.index.history import Attempt
 from penstock.message import Entry, Message
 from penstock.settings import Settings
 
@@ -73,6 +74,9 @@ class Keeper(Protocol):
 
     def peek(self, queue: str, n: int) -> Iterator[Message]:
         """The next n messages that claim would give."""
+
+    def attempts(self, queue: str, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
+        """The attempts at a message, oldest first; none if the message is not there."""
 
     def messages(self, queue: str, state: str | None) -> Iterator[Message]:
         """The messages in that state (None: in any), in the order in which they were put."""

@@ -5,14 +5,18 @@ for as long as one of them has it open.
 """
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidArgument
+from penstock.ledger import Ledger
 from penstock.live.keeper import LiveKeeper
 from penstock.live.shelf import Body
 from penstock.message import Entry
+from penstock.names import DEFAULT
 from penstock.records import Put, Record
+from penstock.settings import Settings
+from penstock.threads import Lock
 
 _NO_HEADERS: dict[str, str] = {}
 
@@ -22,8 +26,11 @@ class MemoryShelf:
 
     written = 0
 
-    def __init__(self, queue: str) -> None:
+    def __init__(self) -> None:
         self._bodies: dict[int, Body] = {}
+
+    def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
+        """Memory is there until it is not."""
 
     def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
         """Keep the bodies of new messages."""
@@ -36,21 +43,36 @@ class MemoryShelf:
     def commit(self, written: int) -> None:
         """Memory is as stable as it gets."""
 
-    def read(self, seq: int) -> Body:
-        """The body of a message that is there."""
-        return self._bodies[seq]
+    def find(self, seqs: Sequence[int]) -> list[Body]:
+        """The bodies themselves."""
+        return [self._bodies[seq] for seq in seqs]
 
-    def drop(self, seqs: Iterable[int]) -> None:
+    def read(self, places: list[Body]) -> list[Body]:
+        """What was found."""
+        return places
+
+    def drop(self, seqs: Sequence[int]) -> None:
         """Free the bodies."""
         for seq in seqs:
             del self._bodies[seq]
 
 
-class _SharedKeeper(LiveKeeper):
+class MemoryKeeper(LiveKeeper):
+    """Keeps queues in memory."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.create(DEFAULT, Settings())
+
+    def _new_shelf(self, ledger: Ledger, lock: Lock) -> MemoryShelf:
+        return MemoryShelf()
+
+
+class _SharedKeeper(MemoryKeeper):
     """A named store, closed when the last who opened it has closed it."""
 
     def __init__(self, name: str, clock: Clock) -> None:
-        super().__init__(clock, MemoryShelf)
+        super().__init__(clock)
         self.clock = clock
         self.name = name
         self.users = 0
@@ -69,10 +91,10 @@ _sharing = threading.Lock()
 _shared: dict[str, _SharedKeeper] = {}
 
 
-def open_memory(name: str, clock: Clock | None) -> LiveKeeper:
+def open_memory(name: str, clock: Clock | None) -> MemoryKeeper:
     """A new store, or the one of that name."""
     if not name:
-        return LiveKeeper(clock or SystemClock(), MemoryShelf)
+        return MemoryKeeper(clock or SystemClock())
     with _sharing:
         keeper = _shared.get(name)
         if keeper is None:

@@ -2,16 +2,19 @@
 
 import os
 import re
+from typing import TYPE_CHECKING
 
 from penstock.clock import Clock
 from penstock.errors import InvalidArgument, NotSupported
 from penstock.memory import open_memory
 from penstock.store import Store
 
+if TYPE_CHECKING:
+    from penstock.journal.format import Dialect
+
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+]+):")  # at least two letters: C:\queues is a path
 _SYNC = ("always", "interval", "never")
 _PLANNED = {
-    "journal": "the journal store",
     "text": "the text store",
     "folder": "the folder store",
     "slate": "the slate store",
@@ -20,12 +23,15 @@ _PLANNED = {
 }
 
 
-def open(url: str | os.PathLike[str], *, sync: str = "always", clock: Clock | None = None) -> Store:  # noqa: A001
+def open(  # noqa: A001
+    url: str | os.PathLike[str], *, sync: str = "always", clock: Clock | None = None, dialect: "Dialect" = "doc"
+) -> Store:
     """Open a store.
 
     url: `memory:` for a new store in memory, `memory:NAME` for one that this process shares by name
     sync: when a change counts as stored: "always" before the call returns; "interval" and "never" trade safety
         for speed, where a store has a disk to sync
+    dialect: of the journal store: "2.x" writes what a real Kestrel 2.x can take back
     clock: where the store gets its time from; a `penstock.SimulatedClock` lets tests move it
     """
     if sync not in _SYNC:
@@ -37,6 +43,13 @@ def open(url: str | os.PathLike[str], *, sync: str = "always", clock: Clock | No
         return Store(url, open_memory(url[len("memory:") :], clock))
     if url.endswith(".tq"):
         scheme = "text"
+    if scheme == "journal":
+        from penstock.journal.store import open_journal  # here, so that import penstock stays quick
+
+        folder = url[len("journal:") :] if matched else url
+        if not folder:
+            raise InvalidArgument("journal: without a folder; give journal:DIR, or just the folder")
+        return Store(url, open_journal(folder, clock=clock, sync=sync, dialect=dialect))
     if scheme not in _PLANNED:
         raise NotSupported(
             f"store {url!r}: there is no kind of store {scheme!r}; give memory: or memory:NAME (a path with "

@@ -8,13 +8,14 @@ milliseconds since the epoch, durations seconds. `now` must never decrease.
 """
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.clock import milliseconds
 from penstock.errors import StoreCorrupt
 from penstock.index.deadlines import Deadlines
+from penstock.index.history import Attempt, History
 from penstock.index.ready import Ready
 from penstock.index.recent import RecentKeys, RecentReceipts
 from penstock.index.rows import AVAILABLE, DELAYED, DONE, FAILED, IN_FLIGHT, STATES, Page, Rows
@@ -24,6 +25,16 @@ from penstock.settings import Settings
 LEASE_EXPIRED = "lease expired"
 ACKED, FAILED_ATTEMPT, RELEASED = 1, 2, 3  # how a receipt was settled
 _NEVER = 1 << 63
+
+
+class Frozen(NamedTuple):
+    """A state as it was at one moment: what State.thaw makes a state of again."""
+
+    next_seq: int
+    pages: list[tuple[int, Page]]  # with the number that the first position of each stands for
+    receipts: RecentReceipts
+    keys: list[tuple[int, str, int]]
+    history: dict[int, bytes]
 
 
 class State:
@@ -40,6 +51,7 @@ class State:
         self._deadlines = Deadlines()
         self._keys = RecentKeys()
         self._receipts = RecentReceipts()
+        self._history = History()
 
     def replay(self, record: Record) -> None:
         """Apply a record that this ledger, or an earlier life of it, returned."""
@@ -54,7 +66,7 @@ class State:
     def _follows(self, record: Record) -> bool:
         """Whether a record can come next; takes out of line what it claims."""
         if isinstance(record, Put):
-            return record.first == self.next_seq
+            return record.first >= self.next_seq  # a store may have left numbers out
         if isinstance(record, Claim | Pop):
             return self._ready.take(len(record.seqs), self._counts[AVAILABLE]) == record.seqs
         rows = [self._rows.find(seq) for seq in record.seqs]
@@ -88,6 +100,76 @@ class State:
         else:
             self._end_attempt(seq, page, at, time, time, LEASE_EXPIRED)
 
+    def freeze(self) -> Frozen:
+        """A copy of everything, made quickly: many columns, few objects."""
+        pages = [(first, page.copy()) for first, page in self._rows.pages() if page.live]
+        return Frozen(self.next_seq, pages, self._receipts.copy(), self._keys.dump(), self._history.dump())
+
+    def thaw_page(self, first: int, page: Page) -> None:
+        """Take over a page of a frozen state; pages come in their order, before any record."""
+        lanes: dict[int, list[int]] = {}
+        keys = page.keys()
+        plain = page.positions is None and page.claims is None and not any(page.expires_at)
+        plain = plain and page.state.count(AVAILABLE) == len(page.state)
+        if plain and page.priority.count(page.priority[0]) == len(page.state):
+            self._counts[AVAILABLE] += len(page.state)
+            self._ready.arrive(range(first, first + len(page.state)), page.priority[0])
+            self._rows.adopt(first, page)
+            return
+        for at, state in enumerate(page.state):
+            if not state:
+                continue
+            seq = first + keys[at]
+            self._counts[state] += 1
+            if state == AVAILABLE:
+                lanes.setdefault(page.priority[at], []).append(seq)
+            if expires_at := page.expires_at[at]:
+                self._deadlines.add(expires_at, seq)
+                self._expiring += 1
+            due = self._due(page, at)
+            if due not in (_NEVER, expires_at):
+                self._deadlines.add(due, seq)
+        for priority, arrived in lanes.items():
+            self._ready.arrive(arrived, priority)
+        self._rows.adopt(first, page)
+
+    def thaw(self, frozen: Frozen) -> None:
+        """Take over a frozen state but its pages."""
+        self._rows.skip_to(max(frozen.next_seq, self.next_seq))
+        self._receipts = frozen.receipts
+        for end, key, seq in frozen.keys:
+            self._keys.load(end, key, seq)
+        self._history.load(frozen.history)
+
+    def skip_to(self, seq: int) -> None:
+        """Leave out the numbers before seq."""
+        self._rows.skip_to(max(seq, self.next_seq))
+
+    def place(self, first: int, places: Sequence[int], sizes: Sequence[int], crcs: Sequence[int]) -> None:
+        """Say where the bodies of messages are that were put one after the other, from `first` on."""
+        self._rows.place(first, places, sizes, crcs)
+
+    def move(
+        self,
+        first: int,
+        positions: Sequence[int],
+        places: Sequence[int],
+        sizes: Sequence[int],
+        crcs: Sequence[int],
+    ) -> None:
+        """The bodies of those messages that are still there are elsewhere now; positions count from `first`."""
+        self._rows.move(first, positions, places, sizes, crcs)
+
+    @property
+    def stored(self) -> int:
+        """Bytes that the bodies of all messages take."""
+        return self._rows.stored
+
+    @property
+    def oldest(self) -> int:
+        """A number not above that of any message that is there."""
+        return self._rows.oldest()
+
     # Questions: nothing changes but what time has brought about.
 
     @property
@@ -115,6 +197,24 @@ class State:
         """Up to n messages in that state (None: in any) by ascending number, from number `first` on."""
         return list(islice(self._rows.with_state(None if state is None else STATES.index(state) + 1, first), n))
 
+    def attempts(self, seq: int) -> list[Attempt]:
+        """The attempts at a message, the one that runs or that succeeded included."""
+        found = self._rows.find(seq)
+        if found is None:
+            return []
+        page, at = found
+        attempts = self._history.of(seq)
+        if page.state[at] in (IN_FLIGHT, DONE):
+            claims = page.for_claims(at)
+            done = page.state[at] == DONE
+            ended = (claims.ends_at[at], "acked") if done else (None, None)
+            attempts.append(Attempt(page.attempts[at], claims.consumer[at], claims.claimed_at[at], *ended))
+        return attempts
+
+    def size(self) -> int:
+        """How many messages there are, in whatever state."""
+        return sum(self._counts)
+
     def has(self, seq: int) -> bool:
         """Whether the message is there."""
         return self._rows.find(seq) is not None
@@ -136,6 +236,8 @@ class State:
             else bytes([AVAILABLE]) * count
         )
         seqs = range(record.first, record.first + count)
+        if record.first > self.next_seq:
+            self._rows.skip_to(record.first)
         self._rows.append(states, record.priority, record.visible_at, record.expires_at)
         self._counts[AVAILABLE] += states.count(AVAILABLE)
         self._counts[DELAYED] += states.count(DELAYED)
@@ -211,7 +313,11 @@ class State:
         self._settle(record, FAILED_ATTEMPT, end_attempt)
 
     def _release(self, record: Release) -> None:
-        self._settle(record, RELEASED, lambda seq, page, at: self._come_back(seq, page, at, record.at, record.at))
+        def give_back(seq: int, page: Page, at: int) -> None:
+            self._remember(seq, page, at, record.at, "released", None)
+            self._come_back(seq, page, at, record.at, record.at)
+
+        self._settle(record, RELEASED, give_back)
 
     def _settle(
         self, record: Ack | Fail | Release, outcome: int, change: Callable[[int, Page, int], None]
@@ -258,11 +364,18 @@ class State:
         """The attempt failed: once more, or never again."""
         claims = page.for_claims(at)
         claims.reason[at] = reason
+        self._remember(seq, page, at, now, "failed", reason)
         if self.settings.max_attempts and page.attempts[at] >= self.settings.max_attempts:
             claims.ends_at[at] = now
             self._enter(seq, page, at, FAILED)
         else:
             self._come_back(seq, page, at, now, visible_at)
+
+    def _remember(self, seq: int, page: Page, at: int, now: int, outcome: str, reason: str | None) -> None:
+        """Keep how an attempt ended."""
+        claims = page.for_claims(at)
+        ended = Attempt(page.attempts[at], claims.consumer[at], claims.claimed_at[at], now, outcome, reason)
+        self._history.add(seq, ended)
 
     def _come_back(self, seq: int, page: Page, at: int, now: int, visible_at: int) -> None:
         """The message waits at its old place among its equals, from visible_at on."""
@@ -285,6 +398,7 @@ class State:
         self._counts[page.state[at]] -= 1
         self._expiring -= page.expires_at[at] != 0
         self._rows.drop(seq, page, at)
+        self._history.drop((seq,))
         self.gone.append(seq)
 
     def _drop_runs(self, record: Ack, runs: list[tuple[Page, int, int]]) -> None:
@@ -297,6 +411,7 @@ class State:
             self._rows.drop_run(seq, page, start, end)
             seq += end - start
         self._counts[IN_FLIGHT] -= len(record.seqs)
+        self._history.drop(record.seqs)
         self.gone += record.seqs
         self._receipts.add(record.seqs, nonces, ACKED, record.at)
         self._tidy()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from types import TracebackType
 
+    from penstock.index.history import Attempt
     from penstock.keeper import Keeper, QueueInfo
 
 MAX_REASON = 1000
@@ -240,6 +241,10 @@ class Queue:
             raise InvalidArgument(f"state={state!r} is none; give one of {', '.join(STATES)}, or None for all")
         self._store._keeper.settings(self.name)  # an error now, not at the first next()
         return self._store._keeper.messages(self.name, state)
+
+    def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
+        """The attempts at a message, oldest first: who claimed it, from when to when, and how it ended."""
+        return self._store._keeper.attempts(self.name, _ids([id])[0])
 
     def count(self) -> int:
         """How many messages wait: available and delayed."""

@@ -21,4 +21,5 @@ class StoreUnderTest:
 
 STORES = [
     StoreUnderTest("memory", lambda folder, clock: penstock.open("memory:", clock=clock)),
+    StoreUnderTest("journal", lambda folder, clock: penstock.open(folder, clock=clock)),
 ]

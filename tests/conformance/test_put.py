@@ -38,11 +38,12 @@ def test_a_str_payload_is_stored_as_utf_8(queue: Queue) -> None:
     assert payloads(queue) == ["grüße".encode()]
 
 
-@pytest.mark.parametrize("payload", [bytearray(b"abc"), memoryview(b"abc")])
-def test_other_kinds_of_bytes_are_copied(queue: Queue, payload: bytearray) -> None:
+@pytest.mark.parametrize("kind_of_bytes", [bytearray, memoryview])
+def test_other_kinds_of_bytes_are_copied(queue: Queue, kind_of_bytes: type[bytearray] | type[memoryview]) -> None:
+    original = bytearray(b"abc")
+    payload = kind_of_bytes(original)
     queue.put(payload)
-    if isinstance(payload, bytearray):
-        payload[0] = 0
+    payload[0] = 0
     assert payloads(queue) == [b"abc"]
 
 

@@ -7,6 +7,7 @@ and by the page of a thousand neighbours that their message belongs to: one is f
 from array import array
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from penstock.settings import FIVE_MINUTES
 
@@ -24,6 +25,20 @@ class _Settled:
         self.positions = array("H")
         self.nonces = array("Q")
         self.outcomes = bytearray()
+
+    def copy(self) -> "_Settled":
+        copy = _Settled()
+        copy.positions, copy.nonces, copy.outcomes = self.positions[:], self.nonces[:], self.outcomes[:]
+        return copy
+
+
+class SettledMinute(NamedTuple):
+    """Receipts that were settled within one minute."""
+
+    began: int
+    seqs: Sequence[int]
+    nonces: Sequence[int]
+    outcomes: bytes
 
 
 class RecentReceipts:
@@ -50,6 +65,41 @@ class RecentReceipts:
             settled.nonces.extend(nonces[start:end])
             settled.outcomes += bytes([outcome]) * (end - start)
             start = end
+
+    def copy(self) -> "RecentReceipts":
+        """What is known now."""
+        copy = RecentReceipts()
+        copy._minutes.extend(
+            (began, {page: settled.copy() for page, settled in pages.items()}) for began, pages in self._minutes
+        )
+        return copy
+
+    def dump(self) -> list[SettledMinute]:
+        """All that is known, by the minute."""
+        minutes = []
+        for began, pages in self._minutes:
+            seqs, nonces, outcomes = array("q"), array("Q"), bytearray()
+            for page, settled in pages.items():
+                seqs.extend([(page << _BITS) + position for position in settled.positions])
+                nonces.extend(settled.nonces)
+                outcomes += settled.outcomes
+            minutes.append(SettledMinute(began, seqs, nonces, bytes(outcomes)))
+        return minutes
+
+    def load(self, minute: SettledMinute) -> None:
+        """Know what was dumped; minutes come in their order."""
+        pages: dict[int, _Settled] = {}
+        for seq, nonce, outcome in zip(minute.seqs, minute.nonces, minute.outcomes, strict=True):
+            settled = pages.get(seq >> _BITS)
+            if settled is None:
+                settled = pages[seq >> _BITS] = _Settled()
+            settled.positions.append(seq & _MASK)
+            settled.nonces.append(nonce)
+            settled.outcomes.append(outcome)
+        self._minutes.append((minute.began, pages))
+
+    def __bool__(self) -> bool:
+        return bool(self._minutes)
 
     def outcome(self, seq: int, nonce: int) -> int | None:
         """How that receipt was settled; None if it was not, or too long ago."""
@@ -87,6 +137,15 @@ class RecentKeys:
     def get(self, key: str) -> int | None:
         """What was put under that key."""
         return self._seqs.get(key)
+
+    def dump(self) -> list[tuple[int, str, int]]:
+        """All that is known: when it ends, the key, the message."""
+        return [(end, key, self._seqs[key]) for end, key in self._ends]
+
+    def load(self, end: int, key: str, seq: int) -> None:
+        """Know what was dumped; in its order."""
+        self._seqs[key] = seq
+        self._ends.append((end, key))
 
     def forget(self, now: int) -> None:
         """Drop what is older than five minutes."""

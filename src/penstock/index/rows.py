@@ -4,8 +4,8 @@ Sequence numbers only grow, so a row is found by arithmetic: page = seq >> 10, p
 dropped with its last row. A page of which few rows are left is shrunk to those and finds them through a small
 dict, so that one old message never holds the memory of its thousand neighbours.
 
-A waiting message costs 29 bytes here. What only claimed messages have (who, when, receipt, reason) lies in
-columns that a page gets when the first of its messages is claimed: 40 bytes more.
+A waiting message costs 45 bytes here, 16 of them for where its body lies. What only claimed messages have (who,
+when, receipt, reason) lies in columns that a page gets when the first of its messages is claimed: 40 bytes more.
 """
 
 from array import array
@@ -19,6 +19,8 @@ _BITS = 10
 _SIZE = 1 << _BITS
 _MASK = _SIZE - 1
 _MANY = 16
+COLUMNS = ("priority", "visible_at", "expires_at", "attempts", "place", "size", "crc")
+CLAIM_COLUMNS = ("claimed_at", "ends_at", "nonce", "consumer", "reason")
 _SHRINK = 8  # a page shrinks when at most one in this many of its rows is left
 
 
@@ -36,7 +38,7 @@ class Claims:
 
     def grow(self, size: int) -> None:
         """Make room for so many rows."""
-        more = size - len(self.nonce)
+        more = max(0, size - len(self.nonce))
         for column in (self.claimed_at, self.ends_at, self.nonce):
             column.frombytes(bytes(8 * more))
         self.consumer += [None] * more
@@ -46,7 +48,10 @@ class Claims:
 class Page:
     """Up to 1,024 rows with neighbouring sequence numbers."""
 
-    __slots__ = ("attempts", "claims", "expires_at", "live", "positions", "priority", "state", "visible_at")
+    __slots__ = (
+        "attempts", "claims", "crc", "expires_at", "live", "place", "positions", "priority", "size", "state",
+        "visible_at",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.state = bytearray()
@@ -54,6 +59,9 @@ class Page:
         self.visible_at = array("q")
         self.expires_at = array("q")  # 0 = never
         self.attempts = array("I")
+        self.place = array("Q")  # where the body is, how long, and its checksum; the store's to interpret
+        self.size = array("I")
+        self.crc = array("I")
         self.live = 0
         self.positions: dict[int, int] | None = None  # of the rows that are left, in a page that was shrunk
         self.claims: Claims | None = None
@@ -76,12 +84,62 @@ class Page:
         kept = [at for _, at in left]
         self.positions = {key: position for position, (key, _) in enumerate(left)}
         self.state = bytearray(self.state[at] for at in kept)
-        for column in ("priority", "visible_at", "expires_at", "attempts"):
+        for column in COLUMNS:
             setattr(self, column, _pick(getattr(self, column), kept))
         if self.claims is not None:
             self.claims.grow(max(len(self.claims.nonce), kept[-1] + 1))
-            for column in ("claimed_at", "ends_at", "nonce", "consumer", "reason"):
+            for column in CLAIM_COLUMNS:
                 setattr(self.claims, column, _pick(getattr(self.claims, column), kept))
+
+    def expanded(self) -> "Page":
+        """The page with every position in its place again, as far as there are rows."""
+        if self.positions is None:
+            return self
+        page = Page()
+        page.live = self.live
+        if self.claims is not None:
+            page.claims = Claims()
+            page.claims.grow(max(self.positions) + 1)
+        for key, at in self.positions.items():
+            _fill(page, key - len(page.state))
+            page.state.append(self.state[at])
+            for name in COLUMNS:
+                getattr(page, name).append(getattr(self, name)[at])
+            if self.claims is not None:
+                for name in CLAIM_COLUMNS:
+                    getattr(page.claims, name)[key] = getattr(self.claims, name)[at]
+        return page
+
+    def extend(self, later: "Page") -> None:
+        """Add the rows of the same page that come after those that are here."""
+        start = len(self.state)
+        if self.claims is not None or later.claims is not None:
+            claims, more = self.for_claims(start - 1), later.for_claims(len(later.state) - 1)
+            claims.grow(start)
+            for name in CLAIM_COLUMNS:
+                setattr(claims, name, getattr(claims, name)[:start] + getattr(more, name)[start:])
+        self.state += later.state[start:]
+        for name in COLUMNS:
+            getattr(self, name).extend(getattr(later, name)[start:])
+        self.live += later.live
+
+    def copy(self) -> "Page":
+        """The page as it is now."""
+        page = Page()
+        page.state = self.state[:]
+        for column in COLUMNS:
+            setattr(page, column, getattr(self, column)[:])
+        page.live = self.live
+        page.positions = None if self.positions is None else dict(self.positions)
+        if self.claims is not None:
+            page.claims = Claims()
+            for column in CLAIM_COLUMNS:
+                setattr(page.claims, column, getattr(self.claims, column)[:])
+        return page
+
+    def keys(self) -> Sequence[int]:
+        """The number within the page of each position."""
+        return range(_SIZE) if self.positions is None else list(self.positions)
 
 
 class Rows:
@@ -89,7 +147,8 @@ class Rows:
 
     def __init__(self, first: int) -> None:
         self.next_seq = first
-        self._pages: dict[int, Page] = {}
+        self.stored = 0  # bytes that the bodies take
+        self._pages: dict[int, Page] = {}  # ascending
 
     def append(
         self, states: bytes, priority: Sequence[int], visible_at: Sequence[int], expires_at: Sequence[int]
@@ -107,12 +166,74 @@ class Rows:
             page.priority.extend(priority[taken])
             page.visible_at.extend(visible_at[taken])
             page.expires_at.extend(expires_at[taken])
-            page.attempts.frombytes(bytes(page.attempts.itemsize * count))
+            page.attempts.frombytes(bytes(4 * count))
+            page.place.frombytes(bytes(8 * count))
+            page.size.frombytes(bytes(4 * count))
+            page.crc.frombytes(bytes(4 * count))
             page.live += count
             done += count
             self.next_seq += count
             if len(page.state) == _SIZE:
                 self._tidy((self.next_seq - 1) >> _BITS, page)
+
+    def skip_to(self, seq: int) -> None:
+        """Leave out the numbers before seq."""
+        before, self.next_seq = self.next_seq, seq
+        page = self._pages.get(seq >> _BITS)
+        if page is not None:
+            _fill(page, (seq & _MASK) - len(page.state))
+        if before >> _BITS != seq >> _BITS and (left := self._pages.get(before >> _BITS)) is not None:
+            self._tidy(before >> _BITS, left)
+
+    def adopt(self, first: int, page: Page) -> None:
+        """Take over rows of the page whose first position stands for number `first`, later than all others."""
+        self.skip_to(max(first, self.next_seq))
+        self.stored += sum(page.size)
+        page = page.expanded()
+        known = self._pages.setdefault(first >> _BITS, page)
+        if known is not page:
+            known.extend(page)
+        self.next_seq = first + len(page.state)
+
+    def oldest(self) -> int:
+        """A number not above that of any message that is there."""
+        return next(iter(self._pages), self.next_seq >> _BITS) << _BITS
+
+    def place(self, first: int, places: Sequence[int], sizes: Sequence[int], crcs: Sequence[int]) -> None:
+        """Say where the bodies of messages are that were put one after the other, from `first` on."""
+        self.stored += sum(sizes)
+        if len(places) == 1:
+            page, at = self[first]
+            page.place[at], page.size[at], page.crc[at] = places[0], sizes[0], crcs[0]
+            return
+        done = 0
+        while done < len(places):
+            page, at = self[first + done]
+            count = min(len(places) - done, _SIZE - at)
+            taken = slice(done, done + count)
+            page.place[at : at + count] = array("Q", places[taken])
+            page.size[at : at + count] = array("I", sizes[taken])
+            page.crc[at : at + count] = array("I", crcs[taken])
+            done += count
+
+    def move(
+        self,
+        first: int,
+        positions: Sequence[int],
+        places: Sequence[int],
+        sizes: Sequence[int],
+        crcs: Sequence[int],
+    ) -> None:
+        """The bodies of those messages that are still there are elsewhere now; positions count from `first`."""
+        for position, place, size, crc in zip(positions, places, sizes, crcs, strict=True):
+            if (found := self.find(first + position)) is not None:
+                page, at = found
+                self.stored += size - page.size[at]
+                page.place[at], page.size[at], page.crc[at] = place, size, crc
+
+    def pages(self) -> Iterator[tuple[int, Page]]:
+        """Every page with the number that its first position stands for, ascending."""
+        return ((number << _BITS, page) for number, page in self._pages.items())
 
     def find(self, seq: int) -> tuple[Page, int] | None:
         """The page and the position of a message's row; None if it is gone or never was."""
@@ -160,6 +281,8 @@ class Rows:
         """Forget a row."""
         page.state[at] = GONE
         page.live -= 1
+        self.stored -= page.size[at]
+        page.size[at] = 0
         if page.live * _SHRINK <= len(page.state):
             self._tidy(seq >> _BITS, page)
 
@@ -167,6 +290,8 @@ class Rows:
         """Forget rows that lie together, of which seq is one."""
         page.state[start:end] = bytes(end - start)
         page.live -= end - start
+        self.stored -= sum(page.size[start:end])
+        page.size[start:end] = array("I", bytes(4 * (end - start)))
         self._tidy(seq >> _BITS, page)
 
     def _tidy(self, number: int, page: Page) -> None:
@@ -184,7 +309,7 @@ class Rows:
             if number < first >> _BITS:
                 continue
             page = self._pages[number]
-            keys = range(_SIZE) if page.positions is None else list(page.positions)
+            keys = page.keys()
             for at in _found(page.state, state):
                 seq = (number << _BITS) + keys[at]
                 if seq >= first:
@@ -203,9 +328,10 @@ def _found(states: bytearray, state: int | None) -> Iterator[int]:
 
 
 def _fill(page: Page, count: int) -> None:
-    """Positions before the first row of a queue, which may start in the middle of a page."""
+    """Positions whose numbers are left out."""
     page.state += bytes(count)
-    for column in (page.priority, page.visible_at, page.expires_at, page.attempts):
+    for name in COLUMNS:
+        column = getattr(page, name)
         column.frombytes(bytes(column.itemsize * count))
 
 

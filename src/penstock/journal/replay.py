@@ -7,6 +7,7 @@ from pathlib import Path
 
 from penstock.errors import InvalidArgument
 from penstock.files import Disk, SystemDisk
+from penstock.journal.catalog import journal_of
 from penstock.journal.format import (
     DIALECTS,
     Add,
@@ -26,7 +27,7 @@ from penstock.journal.format import (
     decode,
 )
 from penstock.journal.segments import replay_order
-from penstock.names import checked, file_name
+from penstock.names import checked
 
 
 @dataclass
@@ -102,7 +103,8 @@ def replay(
         raise InvalidArgument(f"dialect={dialect!r} is none of {', '.join(DIALECTS)}")
     disk = disk or SystemDisk()
     state = Replay()
-    for name in replay_order(disk.listdir(folder), file_name(checked(queue))):
+    journal = journal_of(os.fspath(folder), checked(queue), disk)
+    for name in replay_order(disk.listdir(folder), journal):
         with disk.open(Path(folder) / name) as file:
             data = memoryview(file.read(0, file.size()))
         offset = 0

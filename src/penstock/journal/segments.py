@@ -10,6 +10,12 @@ import re
 from collections.abc import Iterable
 
 
+def journals(names: Iterable[str]) -> list[str]:
+    """The journals that these files belong to."""
+    pattern = re.compile(r"([^.~/][^.~/]*)(\.[0-9]+(\.pack)?)?", re.ASCII)
+    return list(dict.fromkeys(matched[1] for name in sorted(names) if (matched := pattern.fullmatch(name))))
+
+
 def replay_order(names: Iterable[str], journal: str) -> list[str]:
     """The files of one journal in the order in which they are read; dead and temporary ones are left out."""
     pattern = re.compile(re.escape(journal) + r"\.([0-9]+)(\.pack)?", re.ASCII)

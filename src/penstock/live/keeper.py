@@ -1,41 +1,40 @@
 """A keeper made of live queues: names to queues, and publishing to those whose filter matches."""
 
 import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.clock import Clock, SteadyClock
 from penstock.errors import NotSupported, QueueExists, QueueNotFound, StoreClosed
+from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
 from penstock.ledger import Ledger
 from penstock.live.alarm import Alarm
 from penstock.live.queue import LiveQueue
 from penstock.live.shelf import Shelf
 from penstock.message import PUBLISH_HEADER, Entry, Message, checked_headers
-from penstock.names import DEFAULT
 from penstock.settings import Settings
 from penstock.state import at_least_one
+from penstock.threads import Lock, SystemThreads, Threads
 
 if TYPE_CHECKING:
     from penstock.filters import Filter
 
 
 class LiveKeeper:
-    """Keeps queues whose rules run in this process, each with a shelf of its own."""
+    """Keeps queues whose rules run in this process, each with a shelf of its own. A kind of store says which."""
 
-    def __init__(self, clock: Clock, make_shelf: Callable[[str], Shelf]) -> None:
+    def __init__(self, clock: Clock, threads: Threads | None = None) -> None:
         self._clock = SteadyClock(clock)
         self._alarm = Alarm(self._clock)
-        self._make_shelf = make_shelf
-        self._lock = threading.Lock()
+        self._threads = threads or SystemThreads()
+        self._lock = self._threads.lock()
         self._queues: dict[str, LiveQueue] = {}
         self._filters: dict[str, Filter] = {}
         self._first = 1  # above every id of a deleted queue: an old id never means a new message
         self._closed = False
-        self.create(DEFAULT, Settings())
 
     def create(self, queue: str, settings: Settings) -> None:
         """Make a queue."""
@@ -48,21 +47,37 @@ class LiveKeeper:
             self._check_open()
             if queue in self._queues:
                 raise QueueExists(f"queue {queue!r} exists already: open it with store.queue({queue!r})")
-            ledger = Ledger(queue, settings, self._first)
-            self._queues[queue] = LiveQueue(ledger, self._make_shelf(queue), self._clock, self._alarm)
-            if settings.filter is not None:
-                from penstock import filters  # here, because most processes need none
-
-                self._filters[queue] = filters.parse(settings.filter)
+            self._creating(queue, settings, self._first)
+            self._add(Ledger(queue, settings, self._first))
 
     def delete(self, queue: str) -> None:
         """Remove a queue and its messages."""
         with self._lock:
             deleted = self._find(queue)
-            del self._queues[queue]
-            self._filters.pop(queue, None)
             deleted.stop(lambda: _not_found(queue))
             self._first = max(self._first, deleted.next_seq)
+            self._deleting(queue, self._first)
+            del self._queues[queue]
+            self._filters.pop(queue, None)
+
+    def _new_shelf(self, ledger: Ledger, lock: Lock) -> Shelf:
+        """Where a queue's records and bodies go."""
+        raise NotImplementedError
+
+    def _creating(self, queue: str, settings: Settings, first: int) -> None:
+        """A queue is about to exist: keep that."""
+
+    def _deleting(self, queue: str, first: int) -> None:
+        """A queue is about to be gone, and no new one may use a number below `first`: keep that."""
+
+    def _add(self, ledger: Ledger) -> None:
+        queue, lock = ledger.name, self._threads.rlock()
+        shelf = self._new_shelf(ledger, lock)
+        self._queues[queue] = LiveQueue(ledger, shelf, self._clock, self._alarm, lock)
+        if ledger.settings.filter is not None:
+            from penstock import filters  # here, because most processes need none
+
+            self._filters[queue] = filters.parse(ledger.settings.filter)
 
     def queues(self) -> list[QueueInfo]:
         """Every queue, by name."""
@@ -138,6 +153,10 @@ class LiveKeeper:
     def peek(self, queue: str, n: int) -> Iterator[Message]:
         """What claim would give."""
         return self._find(queue).peek(n)
+
+    def attempts(self, queue: str, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
+        """The attempts at a message."""
+        return self._find(queue).attempts(id)
 
     def messages(self, queue: str, state: str | None) -> Iterator[Message]:
         """The messages in that state, in the order in which they were put."""

@@ -9,10 +9,11 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from penstock.clock import Clock
 from penstock.errors import LeaseExpired, PenstockError, StoreClosed
+from penstock.index.history import Attempt
 from penstock.index.rows import DONE, FAILED, IN_FLIGHT, STATES
 from penstock.ledger import Ledger, Receipt
 from penstock.live.alarm import Alarm
@@ -20,6 +21,7 @@ from penstock.live.shelf import Shelf
 from penstock.message import Entry, Message
 from penstock.records import Record, Redrive, Remove
 from penstock.settings import Settings
+from penstock.threads import Lock
 
 _ID = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 _CHUNK = 256  # messages that are listed under one hold of the lock
@@ -27,25 +29,35 @@ Result = TypeVar("Result")
 _Settling: TypeAlias = Callable[[list[Receipt], int], tuple[Record | None, list[Receipt]]]
 
 
+class _Taken(NamedTuple):
+    """Messages that lack their bodies, and where those are; None: they lack nothing."""
+
+    messages: list[Message]
+    places: Any
+
+
 class _Waiter:
     """A consumer in line."""
 
-    __slots__ = ("error", "messages", "served", "take", "written")
+    __slots__ = ("error", "served", "take", "taken", "written")
 
-    def __init__(self, take: Callable[[int], list[Message]]) -> None:
+    def __init__(self, take: Callable[[int], "_Taken"]) -> None:
         self.take = take
         self.served = threading.Event()
-        self.messages: list[Message] = []
+        self.taken = _Taken([], None)
         self.written = 0
         self.error: Exception | None = None
+
+
+_NOTHING = _Taken([], None)
 
 
 class LiveQueue:
     """One queue, safe for threads."""
 
-    def __init__(self, ledger: Ledger, shelf: Shelf, clock: Clock, alarm: Alarm) -> None:
+    def __init__(self, ledger: Ledger, shelf: Shelf, clock: Clock, alarm: Alarm, lock: Lock) -> None:
         self.name = ledger.name
-        self.lock = threading.RLock()
+        self.lock = lock
         self._ledger = ledger
         self._shelf = shelf
         self._clock = clock
@@ -78,6 +90,7 @@ class LiveQueue:
         """Take in all entries or none; the caller must commit before anyone is told."""
 
         def admit(now: int) -> list[str]:
+            self._shelf.make_room(entries)
             admission = self._ledger.put(entries, now)
             if admission.new:
                 self._write(admission.record, admission.new)
@@ -92,33 +105,42 @@ class LiveQueue:
     def claim(self, n: int, lease: float, wait: float, consumer: str) -> list[Message]:
         """Lease up to n messages."""
 
-        def take(now: int) -> list[Message]:
+        def take(now: int) -> _Taken:
+            available = self._ledger.available()
+            if not available:
+                return _NOTHING
+            self._shelf.make_room(claims=min(n, available))
             record = self._ledger.claim(n, lease, consumer, int.from_bytes(os.urandom(8)), now)
             if record is None:
-                return []
+                return _NOTHING
             self._write(record)
-            secret = f"{record.nonce:016x}"
+            secret = f".{record.nonce:016x}"
             claimed = [self._message(seq) for seq in record.seqs]
             for message in claimed:
-                message.receipt = f"{message.id}.{secret}"
-            return claimed
+                message.receipt = message.id + secret
+            return _Taken(claimed, self._shelf.find(record.seqs))
 
         return self._take_or_wait(take, wait)
 
     def pop(self, wait: float, consumer: str) -> Message | None:
         """Claim and acknowledge one message."""
 
-        def take(now: int) -> list[Message]:
-            popped = [self._message(seq) for seq in self._ledger.peek(1)]
+        def take(now: int) -> _Taken:
+            seqs = self._ledger.peek(1)
+            if not seqs:
+                return _NOTHING
+            self._shelf.make_room(claims=1)
+            message = self._message(seqs[0])
+            # Read before it is done, so that a message that cannot be read is not lost as well.
+            self._fill([message], self._shelf.find(seqs))
             record = self._ledger.pop(consumer, now)
             if record is not None:
                 self._write(record)
-            for message in popped:
-                message.attempts += 1
-                message.state, message.consumer = "done", consumer
-                message.claimed_at = message.settled_at = now
-                message.reason = None
-            return popped
+            message.attempts += 1
+            message.state, message.consumer = "done", consumer
+            message.claimed_at = message.settled_at = now
+            message.reason = None
+            return _Taken([message], None)
 
         return next(iter(self._take_or_wait(take, wait)), None)
 
@@ -140,6 +162,7 @@ class LiveQueue:
 
         def extend(held: list[Receipt], now: int) -> tuple[Record | None, list[Receipt]]:
             nonlocal until
+            self._shelf.make_room(claims=len(held))
             until = self._ledger.lease_end(lease, now)
             return self._ledger.extend(held, lease, now)
 
@@ -168,6 +191,11 @@ class LiveQueue:
         seqs = self._run(lambda now: self._ledger.peek(n))[0]
         for start in range(0, len(seqs), _CHUNK):
             yield from self._messages(seqs[start : start + _CHUNK], "available")
+
+    def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
+        """The attempts at a message."""
+        seqs = _seqs([id])
+        return self._run(lambda now: self._ledger.attempts(seqs[0]))[0] if seqs else []
 
     def messages(self, state: str | None) -> Iterator[Message]:
         """The messages in that state, in the order in which they were put."""
@@ -239,11 +267,13 @@ class LiveQueue:
         while self._line and self._ledger.available():
             waiter = next(iter(self._line))
             try:
-                waiter.messages = waiter.take(now)
+                waiter.taken = waiter.take(now)
             except Exception as error:  # the consumer's to know, not of whoever happens to serve it
                 self._line.pop(waiter)
                 waiter.error = error
                 waiter.served.set()
+                if isinstance(error, PenstockError):  # a refusal, or it has stopped the queue already
+                    continue
                 self._break(error)
                 return
             del self._line[waiter]
@@ -261,13 +291,24 @@ class LiveQueue:
             if self._stopped is None:
                 self._run(lambda now: None)
 
-    def _take_or_wait(self, take: Callable[[int], list[Message]], wait: float) -> list[Message]:
-        messages, written = self._run(take)
-        if not messages and wait > 0:
+    def _take_or_wait(self, take: Callable[[int], _Taken], wait: float) -> list[Message]:
+        taken, written = self._run(take)
+        if not taken.messages and wait > 0:
             return self._stand_in_line(_Waiter(take), wait)
-        if messages:
-            self._shelf.commit(written)
-        return messages
+        return self._given(taken, written)
+
+    def _given(self, taken: _Taken, written: int) -> list[Message]:
+        """What a consumer took, once that is stored, with the bodies."""
+        if not taken.messages:
+            return []
+        self._shelf.commit(written)
+        if taken.places is not None:
+            try:
+                self._fill(taken.messages, taken.places)
+            except BaseException:
+                self._give_back(taken.messages)
+                raise
+        return taken.messages
 
     def _stand_in_line(self, waiter: _Waiter, wait: float) -> list[Message]:
         try:
@@ -280,9 +321,7 @@ class LiveQueue:
             raise
         if waiter.error is not None:
             raise waiter.error
-        if waiter.messages:
-            self._shelf.commit(waiter.written)
-        return waiter.messages
+        return self._given(waiter.taken, waiter.written)
 
     def _leave_line(self, waiter: _Waiter) -> None:
         with self.lock:
@@ -294,7 +333,10 @@ class LiveQueue:
         """An interrupted consumer takes no claimed message with it. What it popped is gone, as after a crash."""
         with self.lock:
             self._line.pop(waiter, None)
-        receipts = [message.receipt for message in waiter.messages if message.receipt is not None]
+        self._give_back(waiter.taken.messages)
+
+    def _give_back(self, messages: Iterable[Message]) -> None:
+        receipts = [message.receipt for message in messages if message.receipt is not None]
         if receipts:
             with suppress(PenstockError):  # the lease may be over, the queue stopped
                 self.release(receipts)
@@ -338,22 +380,33 @@ class LiveQueue:
 
     def _messages(self, seqs: Iterable[int], state: str | None) -> list[Message]:
         """Those of the messages that are still there and in that state."""
-        there = self._run(lambda now: [self._message(seq) for seq in seqs if self._ledger.has(seq)])[0]
-        return [message for message in there if state in (None, message.state)]
+
+        def look(now: int) -> _Taken:
+            there = [seq for seq in seqs if self._ledger.has(seq)]
+            return _Taken([self._message(seq) for seq in there], self._shelf.find(there))
+
+        messages, places = self._run(look)[0]
+        self._fill(messages, places)
+        return [message for message in messages if state in (None, message.state)]
+
+    def _fill(self, messages: Sequence[Message], places: Any) -> None:
+        """Give messages their bodies."""
+        for message, body in zip(messages, self._shelf.read(places), strict=True):
+            message.payload, headers, message.created_at, message.received_at = body
+            message.headers = dict(headers)
 
     def _message(self, seq: int) -> Message:
-        """A message as anyone may see it: only who claims it is given the receipt."""
+        """A message as anyone may see it but for its body: only who claims it is given the receipt."""
         page, at = self._ledger.locate(seq)
-        payload, headers, created_at, received_at = self._shelf.read(seq)
         state = page.state[at]
         message = Message(
             str(seq),
             self.name,
-            payload,
-            dict(headers),
+            b"",
+            {},
             page.priority[at],
-            created_at,
-            received_at,
+            0,
+            0,
             page.visible_at[at],
             page.expires_at[at] or None,
             page.attempts[at],

@@ -1,7 +1,7 @@
 """Where a live queue keeps its records and the bodies of its messages."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from penstock.message import Entry
 from penstock.records import Record
@@ -17,11 +17,14 @@ class Body(NamedTuple):
 
 
 class Shelf(Protocol):
-    """One queue's records and bodies. All but commit() is called under the queue's lock."""
+    """One queue's records and bodies. All but commit() and read() is called under the queue's lock."""
 
     @property
     def written(self) -> int:
         """How many records were written so far."""
+
+    def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
+        """Make sure that new messages, or that many claims, can be written; DiskFull, and nothing has changed."""
 
     def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
         """Take a record and, if it is a put, the new messages."""
@@ -29,8 +32,11 @@ class Shelf(Protocol):
     def commit(self, written: int) -> None:
         """Return once that many records are on stable storage."""
 
-    def read(self, seq: int) -> Body:
-        """The body of a message that is there."""
+    def find(self, seqs: Sequence[int]) -> Any:
+        """Where the bodies of messages are that are there: what read() can read even when they are gone."""
 
-    def drop(self, seqs: Iterable[int]) -> None:
+    def read(self, places: Any) -> list[Body]:
+        """The bodies that find() found."""
+
+    def drop(self, seqs: Sequence[int]) -> None:
         """These messages are gone."""

@@ -1,0 +1,116 @@
+"""A message's body in a journal: its item, what becomes of the item, and what Kestrel has no room for.
+
+ADDX (ADD_XID in a packed file)     added = received_at, expiry = expires_at, data = payload
+REMOVE_TENTATIVE or its cousin 9    the message is an open transaction, until CONFIRM_REMOVE
+  or REMOVE                         in a packed file, for one that is done and still listed
+a control item, only if needed:     the magic, "m", JSON with created_at and headers
+"""
+
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+
+from penstock.journal.format import Dialect
+from penstock.journal.groups import MAGIC
+from penstock.journal.xids import xid_of
+from penstock.live.shelf import Body
+from penstock.message import Entry
+
+_REMOVE, _ADDX, _RESERVE, _SAVE_XID, _CONFIRM, _ADD_XID, _RESERVE_XID = 1, 2, 3, 4, 6, 7, 9
+_ITEM = struct.Struct("<Biqq")
+_XID_ITEM = struct.Struct("<Biiqq")
+_XID = struct.Struct("<Bi")
+_TIMES = 16
+_RESERVE_BYTE = bytes([_RESERVE])
+_REMOVE_BYTE = bytes([_REMOVE])
+_META = MAGIC + b"m"
+_NO_HEADERS: dict[str, str] = {}
+OVERHEAD = _XID_ITEM.size + _XID.size  # the most that a body without meta has beside its payload
+
+
+class Damaged(ValueError):
+    """The bytes of a body are not those that were written."""
+
+
+def encode(
+    entries: Sequence[Entry], first: int, at: int, expires_at: Sequence[int], dialect: Dialect
+) -> list[bytes]:
+    """The bodies of new messages."""
+    if dialect == "2.x":
+        ends = [_XID.pack(_RESERVE_XID, xid_of(seq)) for seq in range(first, first + len(entries))]
+    else:
+        ends = [_RESERVE_BYTE] * len(entries)
+    pack = _ITEM.pack
+    return [
+        pack(_ADDX, _TIMES + len(entry.payload), at, expiry)
+        + entry.payload
+        + (end if entry.headers is None and entry.created_at is None else end + _meta(entry, at))
+        for entry, expiry, end in zip(entries, expires_at, ends, strict=True)
+    ]
+
+
+def decode(data: bytes | memoryview, crc: int) -> Body:
+    """A body from its bytes; Damaged if they are not what was written."""
+    if zlib.crc32(data) != crc:
+        raise Damaged("a body's checksum does not match")
+    added, start, end, rest = _parts(data)
+    payload = bytes(data[start:end])
+    if rest == len(data):
+        return Body(payload, _NO_HEADERS, added, added)
+    meta = json.loads(bytes(data[rest + _ITEM.size + len(_META) : -1]))
+    return Body(payload, meta["headers"], meta["created_at"], added)
+
+
+def repack(data: bytes | memoryview, seq: int, done: bool, dialect: Dialect) -> bytes:
+    """A body as a packed file has it: under the xid that it always had, or added and taken off if it is done."""
+    added, start, end, rest = _parts(data)
+    expiry = struct.unpack_from("<q", data, start - 8)[0]
+    size = _TIMES + end - start
+    payload, meta = bytes(data[start:end]), bytes(data[rest:])
+    if done:
+        return _ITEM.pack(_ADDX, size, added, expiry) + payload + _REMOVE_BYTE + meta
+    if dialect == "2.x":
+        return _ITEM.pack(_ADDX, size, added, expiry) + payload + _XID.pack(_RESERVE_XID, xid_of(seq)) + meta
+    return _XID_ITEM.pack(_ADD_XID, xid_of(seq), size, added, expiry) + payload + _RESERVE_BYTE + meta
+
+
+def checksum(body: bytes) -> int:
+    """What decode() will want to see."""
+    return zlib.crc32(body)
+
+
+def save_xid(xid: int) -> bytes:
+    """Set the last used xid."""
+    return _XID.pack(_SAVE_XID, xid)
+
+
+def confirm(seqs: Sequence[int]) -> bytes:
+    """The end of these messages' transactions."""
+    return b"".join([_XID.pack(_CONFIRM, xid_of(seq)) for seq in seqs])
+
+
+def meta_size(entry: Entry) -> int:
+    """The most that an entry's meta takes."""
+    if entry.headers is None and entry.created_at is None:
+        return 0
+    return len(_meta(entry, 0)) + 16  # the time may have more digits
+
+
+def _meta(entry: Entry, at: int) -> bytes:
+    created_at = at if entry.created_at is None else entry.created_at
+    text = json.dumps({"created_at": created_at, "headers": entry.headers or {}}, ensure_ascii=False)
+    data = _META + text.encode()
+    return _ITEM.pack(_ADDX, _TIMES + len(data), at, 0) + data + _REMOVE_BYTE
+
+
+def _parts(data: bytes | memoryview) -> tuple[int, int, int, int]:
+    """When it was added, where the payload starts and ends, and where the meta starts."""
+    if data[0] == _ADDX:
+        _, size, added, _ = _ITEM.unpack_from(data)
+        start = _ITEM.size
+    else:
+        _, _, size, added, _ = _XID_ITEM.unpack_from(data)
+        start = _XID_ITEM.size
+    end = start + size - _TIMES
+    return added, start, end, end + (_XID.size if data[end] == _RESERVE_XID else 1)

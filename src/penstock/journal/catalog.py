@@ -1,0 +1,218 @@
+"""What a journal store keeps beside its journals, in the subfolder `.penstock`: nothing here is a journal.
+
+    lock            held while the store is open; says who holds it
+    queues/FILE     a queue's name and settings, and where its numbering starts; FILE is also its journal's name
+    store           the number above those of all deleted queues
+    clean           written when the store was closed, gone before anything changes: how far each journal reached
+    index/FILE      a snapshot of a queue's index, see snapshot.py
+    quarantine/     what could not be read
+
+Each of `queues/FILE`, `store` and `clean` is a line of JSON and a line with its crc32.
+"""
+
+import json
+import logging
+import os
+import zlib
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from penstock import names
+from penstock.errors import StoreCorrupt, StoreLocked
+from penstock.files import Disk, File, replace_file
+from penstock.settings import Settings
+
+FOLDER = ".penstock"
+_LONGEST = 200
+_log = logging.getLogger("penstock")
+
+
+@dataclass
+class Entry:
+    """A queue that the store has made or changed; a journal without one is a stranger's."""
+
+    name: str
+    settings: Settings = field(default_factory=Settings)
+    first: int = 1  # where the numbers of its messages start
+    starts: list[int] = field(default_factory=lambda: [1])  # which numbers its first group may have
+    at: int = 0  # the latest time that was recorded when the journal was last emptied
+    deleted: bool = False
+
+
+class Catalog:
+    """The subfolder of a store."""
+
+    def __init__(self, folder: str, disk: Disk) -> None:
+        self.folder = folder
+        self.path = os.path.join(folder, FOLDER)
+        self._disk = disk
+        self._lock: File | None = None
+
+    def open(self) -> None:
+        """Make what is missing and lock the store; StoreLocked names who has it."""
+        missing = []
+        path = os.path.abspath(self.folder)
+        while not self._disk.exists(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for path in [*reversed(missing), self.path, self._in("queues"), self._in("index")]:
+            if not self._disk.exists(path):
+                with suppress(FileExistsError):  # another process was quicker
+                    self._disk.mkdir(path)
+            # Even if it was there: who made it may have stopped before this.
+            self._disk.sync_folder(os.path.dirname(path))
+        self._lock = self._take_lock()
+
+    def _take_lock(self) -> File:
+        file = self._disk.open(self._in("lock"), create=True)
+        if not file.lock():
+            holder = file.read(0, 100).decode(errors="replace").strip() or "another process"
+            file.close()
+            raise StoreLocked(
+                f"the store {self.folder!r} is open in {holder}: close it there, or wait until that process ends"
+            )
+        file.truncate(0)
+        file.write(0, f"pid {os.getpid()}\n".encode())
+        return file
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def entries(self) -> dict[str, Entry]:
+        """Every queue that is known here, by its file name."""
+        folder = self._in("queues")
+        found = {}
+        for file in sorted(self._disk.listdir(folder)) if self._disk.exists(folder) else []:
+            if not file.endswith(".new"):  # left by a crash, before it counted
+                found[file] = _entry(self._read(os.path.join(folder, file)))
+        return found
+
+    def keep(self, file: str, entry: Entry) -> None:
+        """Durably write what is known of a queue."""
+        self._write(os.path.join(self._in("queues"), file), asdict(entry))
+
+    def forget(self, file: str) -> None:
+        """Durably forget a queue."""
+        for path in (os.path.join(self._in("index"), file), os.path.join(self._in("queues"), file)):
+            with suppress(FileNotFoundError):
+                self._disk.unlink(path)
+            self._disk.sync_folder(os.path.dirname(path))
+
+    def first(self) -> int:
+        """The number above those of all deleted queues."""
+        path = self._in("store")
+        return int(self._read(path)["first"]) if self._disk.exists(path) else 1
+
+    def keep_first(self, first: int) -> None:
+        """Durably remember the number above those of all deleted queues."""
+        self._write(self._in("store"), {"format": 1, "first": first})
+
+    def take_clean(self) -> dict[str, int]:
+        """How far each journal reached when the store was closed; nothing if it was not. Asked once."""
+        path = self._in("clean")
+        if not self._disk.exists(path):
+            return {}
+        try:
+            reached: dict[str, int] = self._read(path)
+        except StoreCorrupt:
+            reached = {}
+        self._disk.unlink(path)
+        self._disk.sync_folder(self.path)
+        return reached
+
+    def keep_clean(self, reached: dict[str, int]) -> None:
+        """The store is about to be closed. Not synced: without it opening only takes more care."""
+        path = self._in("clean")
+        with self._disk.open(path + ".new", create=True) as file:
+            file.truncate(0)
+            file.write(0, _text(reached))
+        self._disk.rename(path + ".new", path)
+
+    def index(self, file: str) -> str:
+        """Where the snapshot of a queue's index is."""
+        return os.path.join(self._in("index"), file)
+
+    def quarantine(self, name: str, offset: int, data: bytes) -> str:
+        """Durably keep bytes that cannot be read; where they are."""
+        folder = self._in("quarantine")
+        if not self._disk.exists(folder):
+            self._disk.mkdir(folder)
+            self._disk.sync_folder(self.path)
+        path = os.path.join(folder, f"{name}.{offset}.{zlib.crc32(data):08x}")
+        replace_file(self._disk, path, data)
+        return path
+
+    def new_file(self, queue: str, taken: Iterable[str]) -> str:
+        """A file name for a new queue's journal, on any file system unlike those that are taken."""
+        folded = {file.casefold() for file in taken}
+        encoded = names.file_name(queue)
+        if len(encoded) <= _LONGEST and encoded.casefold() not in folded:
+            return encoded
+        number = 2
+        # No encoded name has a % that no two digits follow.
+        while (short := f"{encoded[:150]}%_{number}").casefold() in folded:
+            number += 1
+        return short
+
+    def _in(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+    def _read(self, path: str) -> Any:
+        with self._disk.open(path) as file:
+            data = file.read(0, file.size())
+        line, _, check = data.partition(b"\n")
+        if check != _check(line):
+            raise StoreCorrupt(
+                f"{path!r} is damaged: its checksum is wrong. Put back a copy of this file; the journals beside "
+                "it are untouched, and `penstock doctor` shows what they hold"
+            )
+        return json.loads(line)
+
+    def _write(self, path: str, content: dict[str, Any]) -> None:
+        replace_file(self._disk, path, _text(content))
+
+
+def journal_of(folder: str, queue: str, disk: Disk) -> str:
+    """The name of a queue's journal: the encoded one, unless the store had to choose another."""
+    encoded = names.file_name(queue)
+    for file, entry in Catalog(folder, disk).entries().items():
+        if entry.name == queue:
+            return file
+    return encoded
+
+
+def queue_of(file: str) -> str:
+    """The queue that a stranger's journal stands for."""
+    decoded, at = "", 0
+    while at < len(file):
+        digits = file[at + 1 : at + 3]
+        if file[at] == "%" and len(digits) == 2 and all(digit in "0123456789ABCDEF" for digit in digits):
+            decoded += chr(int(digits, 16))
+            at += 3
+        else:
+            decoded += file[at]
+            at += 1
+    if names.file_name(decoded) == file and decoded.isascii() and decoded.isprintable() and " " not in decoded:
+        return decoded
+    return "".join(letter if "!" <= letter <= "~" else f"%{ord(letter):02X}" for letter in file)
+
+
+def _text(content: dict[str, Any]) -> bytes:
+    line = json.dumps(content).encode()
+    return line + b"\n" + _check(line)
+
+
+def _check(line: bytes) -> bytes:
+    return f"crc32 {zlib.crc32(line):08x}\n".encode()
+
+
+def _entry(content: dict[str, Any]) -> Entry:
+    settings = content.pop("settings")
+    if settings["priorities"] is not None:
+        settings["priorities"] = tuple(settings["priorities"])
+    return Entry(settings=Settings(**settings), **content)

@@ -1,0 +1,93 @@
+"""The files of one journal: rotation, and what a crash left of it."""
+
+import os
+import re
+from dataclasses import dataclass
+
+from penstock.files import Disk, File
+from penstock.journal.segments import replay_order
+
+PACKED, ROTATED = 0, 1 << 23  # where the numbers of the two kinds of segments start; a pack is always the first
+PLACE_BITS = 40
+_OFFSET = (1 << PLACE_BITS) - 1
+
+
+@dataclass(eq=False)
+class Segment:
+    """One file of a journal. Its number is for places in memory only."""
+
+    number: int
+    name: str
+    file: File
+    size: int
+
+    @property
+    def base(self) -> int:
+        """The place of its first byte."""
+        return self.number << PLACE_BITS
+
+
+def offset_of(place: int) -> int:
+    """Where in its segment a place is."""
+    return place & _OFFSET
+
+
+class JournalFiles:
+    """The names of a journal's files."""
+
+    def __init__(self, folder: str, name: str, disk: Disk) -> None:
+        self.folder = folder
+        self.name = name
+        self.disk = disk
+
+    def path(self, name: str) -> str:
+        """Where one of the files is."""
+        return os.path.join(self.folder, name)
+
+    def rotated(self, stamp: int) -> str:
+        """The name of a file that was rotated away at that time."""
+        return f"{self.name}.{stamp}"
+
+    def temporary(self, stamp: int) -> str:
+        """The name of a file that does not count yet."""
+        return f"{self.name}~~{stamp}"
+
+    def stamp(self, name: str) -> int:
+        """The time in the name of a rotated file."""
+        return int(name.removeprefix(self.name + "."))
+
+    def sync(self) -> None:
+        """Make the names durable."""
+        self.disk.sync_folder(self.folder)
+
+    def tidy(self, names: list[str]) -> list[str]:
+        """Finish what a crash interrupted; the names in the order in which the files are read."""
+        mine = [name for name in names if name.startswith(self.name)]
+        for name in mine:
+            if name.startswith(f"{self.name}~~"):
+                self.disk.unlink(os.path.join(self.folder, name))
+        order = replay_order(mine, self.name)
+        packs = [name for name in order if name.endswith(".pack")]
+        if not packs:
+            return order
+        rotated = re.compile(re.escape(self.name) + r"\.([0-9]+)", re.ASCII)
+        stamps = {name: int(matched[1]) for name in mine if (matched := rotated.fullmatch(name))}
+        stamp = int(packs[0].removeprefix(self.name + ".").removesuffix(".pack"))
+        self.finish_pack(packs[0], [name for name, each in stamps.items() if each <= stamp])
+        return [packs[0].removesuffix(".pack"), *order[1:]]
+
+    def finish_pack(self, pack: str, dead: list[str]) -> None:
+        """Remove what was packed, then give the packed file its lasting name."""
+        for name in dead:
+            self.disk.unlink(os.path.join(self.folder, name))
+        # First the dead files must be gone for good: beside a file without .pack they would count again.
+        self.sync()
+        self.disk.rename(os.path.join(self.folder, pack), os.path.join(self.folder, pack.removesuffix(".pack")))
+        self.sync()
+
+    def remove(self, names: list[str]) -> None:
+        """Remove every file of this journal."""
+        for name in names:
+            if name == self.name or re.fullmatch(re.escape(self.name) + r"(\.[0-9]+(\.pack)?|~~[0-9]+)", name):
+                self.disk.unlink(os.path.join(self.folder, name))
+        self.sync()

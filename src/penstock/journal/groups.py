@@ -1,0 +1,106 @@
+"""Commit groups: what one commit writes, as entries that any reader of Kestrel's format replays.
+
+    SAVE_XID            so that numbering never depends on earlier bytes
+    head, a control item: the magic, "h", u32 length of the group, u32 where its tail starts, u64 its number
+    the messages and the ends of transactions, see bodies.py
+    tail, a control item: the magic, "t", the records of records.py, u32 crc32 of all bytes of the group before it
+
+A control item is ADDX followed by REMOVE: added and taken off at once. The tail's add time is the latest time
+that was recorded. A group counts only as a whole: its length and its checksum must be right. Groups are numbered
+without gaps, so that a lost one is noticed. What changes here gets a new letter, and the old one stays readable.
+"""
+
+import struct
+import zlib
+from typing import NamedTuple
+
+MAGIC = b"\x89PSTK\r\n\x1a"  # nothing that anyone would put by chance
+_HEAD = struct.Struct("<Bi Biqq 8scIIQ B")
+_HEAD_ITEM = 16 + 8 + 1 + 4 + 4 + 8  # what the size field of the head says
+_TAIL = struct.Struct("<Biqq 8sc")
+_END = struct.Struct("<IB")
+_SAVE_XID, _ADDX, _REMOVE = 4, 2, 1
+HEAD_SIZE = _HEAD.size
+OVERHEAD = _HEAD.size + _TAIL.size + _END.size
+MAX_SIZE = 2**31 - 1
+
+
+class Group(NamedTuple):
+    """A group that was found whole."""
+
+    number: int
+    at: int
+    records: memoryview
+    length: int
+
+
+class Head(NamedTuple):
+    """What a group's beginning says of it."""
+
+    length: int
+    tail: int
+    number: int
+
+
+def seal(buffer: bytearray, records: bytes | bytearray, xid: int, number: int, at: int) -> None:
+    """Make a group of a buffer with HEAD_SIZE free bytes and then the group's entries."""
+    tail = len(buffer)
+    length = tail + _TAIL.size + len(records) + _END.size
+    _HEAD.pack_into(
+        buffer, 0, _SAVE_XID, xid, _ADDX, _HEAD_ITEM, at, 0, MAGIC, b"h", length, tail, number, _REMOVE
+    )
+    buffer += _TAIL.pack(_ADDX, 16 + 8 + 1 + len(records) + 4, at, 0, MAGIC, b"t")
+    buffer += records
+    buffer += _END.pack(zlib.crc32(buffer), _REMOVE)
+
+
+def head(data: bytes | memoryview, offset: int) -> Head | None:
+    """The head at offset, if a group seems to start there."""
+    if len(data) - offset < _HEAD.size:
+        return None
+    fields = _HEAD.unpack_from(data, offset)
+    save_xid, _, addx, size, _, expiry, magic, kind, length, tail, number, remove = fields
+    if (save_xid, addx, size, expiry, magic, kind, remove) != (
+        _SAVE_XID,
+        _ADDX,
+        _HEAD_ITEM,
+        0,
+        MAGIC,
+        b"h",
+        _REMOVE,
+    ):
+        return None
+    if not HEAD_SIZE <= tail <= length - _TAIL.size - _END.size:
+        return None
+    return Head(length, tail, number)
+
+
+def read(data: memoryview, offset: int, found: Head) -> Group | None:
+    """The group that starts at offset with this head; None if it is cut off or damaged."""
+    end = offset + found.length
+    if end > len(data):
+        return None
+    crc, remove = _END.unpack_from(data, end - _END.size)
+    if remove != _REMOVE or zlib.crc32(data[offset : end - _END.size]) != crc:
+        return None
+    tail = offset + found.tail
+    return Group(
+        found.number, _TAIL.unpack_from(data, tail)[2], data[tail + _TAIL.size : end - _END.size], found.length
+    )
+
+
+def is_control(data: bytes) -> bool:
+    """Whether the data of an item is that of a group's head or tail."""
+    return data[:9] in (MAGIC + b"h", MAGIC + b"t")
+
+
+def next_head(data: bytes | memoryview, offset: int) -> int | None:
+    """Where the next group seems to start, at or after offset."""
+    raw = bytes(data[offset:])
+    at = raw.find(MAGIC + b"h")
+    while at >= 0:
+        start = at - 26
+        if start >= 0 and head(raw, start) is not None:
+            return offset + start
+        at = raw.find(MAGIC + b"h", at + 1)
+    return None

@@ -1,0 +1,214 @@
+"""From the bytes of a journal to the state of its queue.
+
+Whole groups are replayed; what follows the last of them in a file is looked at closely. Only the end of the
+latest file can be torn, by a crash in the middle of a commit: it was never acknowledged, and is cut off. Anything
+else that cannot be read is damage. Entries that are not ours (of a journal that Kestrel wrote, or went on writing)
+are left to adoption.py.
+"""
+
+import struct
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from penstock.errors import StoreCorrupt
+from penstock.files import File
+from penstock.journal import groups
+from penstock.journal.files import Segment
+from penstock.journal.format import Add, AddX, AddXid, Broken, Continue, Dialect, Entry, SaveXid, decode
+from penstock.journal.groups import Group
+from penstock.journal.records import PUT_ONE, PUT_ONE_FIELDS, PageImage, RestImage, decode_all
+from penstock.records import Put
+from penstock.state import State
+
+_CHUNK = 8 << 20
+_BATCH = 1 << 13
+_ITEM = struct.Struct("<QQQqq")
+_PACKED = 0  # the number of groups in a packed file
+
+
+@dataclass
+class Rest:
+    """What follows the last whole group of a file."""
+
+    offset: int
+    data: bytes
+    entries: list[Entry] = field(default_factory=list)  # a stranger's; their data says where the data is
+    broken: int | None = None  # where in the file the first entry starts that cannot be read
+    torn: bool = False  # it is the beginning of one of our groups, or what a crash left of one
+    group_after: int | None = None  # where in the file a whole group follows
+
+
+def read_groups(file: File, size: int, offset: int) -> Iterator[tuple[int, Group]]:
+    """The whole groups from offset on, each with where it starts."""
+    data, base = memoryview(b""), offset
+    while offset < size:
+        head = groups.head(data, offset - base)
+        if head is None or offset - base + head.length > len(data):
+            wanted = _CHUNK if head is None else max(_CHUNK, head.length)
+            data, base = memoryview(file.read(offset, min(wanted, size - offset))), offset
+            head = groups.head(data, 0)
+            if head is not None and len(data) < head.length <= size - offset:
+                data = memoryview(file.read(offset, head.length))
+        group = None if head is None else groups.read(data, offset - base, head)
+        if group is None:
+            return
+        yield offset, group
+        offset += group.length
+
+
+class Item(NamedTuple):
+    """Where a stranger's item is."""
+
+    segment: int
+    offset: int
+    size: int
+    added: int  # 0: not known
+    expiry: int
+
+    def pack(self) -> bytes:
+        """As bytes, in the place of the item's own."""
+        return _ITEM.pack(*self)
+
+
+def unpack_item(data: bytes) -> Item | int:
+    """What stands in the place of an item's data: a stranger's item, or the number of a message of ours."""
+    return Item(*_ITEM.unpack(data)) if len(data) == _ITEM.size else int.from_bytes(data, "little")
+
+
+def _refer(entry: Entry, segment: int, end: int) -> Entry:
+    """The entry with a reference in the place of its data, which may be large."""
+    match entry:
+        case Add(expiry, data):
+            return Add(expiry, Item(segment, end - len(data), len(data), 0, expiry * 1000).pack())
+        case AddX(added, expiry, data) | AddXid(_, added, expiry, data) | Continue(_, added, expiry, data):
+            return entry._replace(data=Item(segment, end - len(data), len(data), added, expiry).pack())
+        case _:
+            return entry
+
+
+def look_at_rest(segment: Segment, offset: int, known: bool, dialect: Dialect) -> Rest | None:
+    """What follows the last whole group; None: nothing. `known` says that the journal is certainly ours."""
+    if offset == segment.size:
+        return None
+    data = segment.file.read(offset, segment.size - offset)
+    rest = Rest(offset, data)
+    at = groups.next_head(data, 1)
+    while at is not None:
+        head = groups.head(data, at)
+        if head is not None and groups.read(memoryview(data), at, head) is not None:
+            rest.group_after = offset + at
+            break
+        at = groups.next_head(data, at + 1)
+    if groups.MAGIC in data or (known and data[0] == 0):
+        rest.torn = True
+        return rest
+    position = 0
+    try:
+        while position < len(data):
+            entry, end = decode(data, position, dialect)
+            rest.entries.append(_refer(entry, segment.number, offset + end))
+            position = end
+    except Broken as broken:
+        rest.broken = offset + broken.offset
+    rest.torn = known and all(isinstance(entry, SaveXid) for entry in rest.entries)
+    return rest
+
+
+class Loader:
+    """Replays groups into a state."""
+
+    def __init__(self, state: State, starts: list[int]) -> None:
+        self.state = state
+        self.at = 0
+        self.next_group = starts[-1]
+        self.start = starts[-1]  # the number of the first group
+        self.begun = False
+        self._starts = starts  # numbers that the first group may have, if it is not packed
+        self._puts = _Puts()
+
+    def resume(self, next_group: int, at: int) -> None:
+        """The state is that after all groups before this one."""
+        self.next_group, self.at, self.begun = next_group, at, True
+
+    def replay(self, segment: Segment, offset: int) -> int:
+        """Replay the groups of a segment from offset on; where the last whole one ends."""
+        for start, group in read_groups(segment.file, segment.size, offset):
+            self._check_number(segment, start, group.number)
+            records = group.records
+            if records and records[0] == PUT_ONE and len(records) == PUT_ONE_FIELDS.size:
+                # Nearly all of a journal that was written one by one: collected, as numbers.
+                self._puts.add(records, segment.base + start, self.state)
+            else:
+                self._replay_group(records, segment.base + start)
+            self.at = max(self.at, group.at)
+            offset = start + group.length
+        return offset
+
+    def finish(self) -> None:
+        """Apply what was collected; there is nothing more to come."""
+        self._puts.apply(self.state)
+
+    def _check_number(self, segment: Segment, start: int, number: int) -> None:
+        first, self.begun = not self.begun, True
+        if first:
+            self.start = number
+        if number == _PACKED and (first or self.next_group == _PACKED):
+            self.next_group = _PACKED  # until the last of them says which number comes next
+        elif number == self.next_group or (first and number in self._starts):
+            self.next_group = number + 1
+        else:
+            raise StoreCorrupt(
+                f"{segment.file.path!r} goes on at offset {start} with group {number}, but {self.next_group} "
+                "comes next: a file of this journal, or a part of one, is missing or is from another time. Put "
+                "the right file back; `penstock doctor` shows what there is"
+            )
+
+    def _replay_group(self, records: memoryview, base: int) -> None:
+        self._puts.apply(self.state)
+        for item in decode_all(records):
+            if isinstance(item, PageImage):
+                item.page.place = array("Q", [base + offset for offset in item.page.place])
+                self.state.thaw_page(item.first, item.page)
+            elif isinstance(item, RestImage):
+                self.state.thaw(item.frozen)
+                self.next_group = item.next_group
+            else:
+                record, bodies = item
+                self.state.replay(record)
+                if isinstance(record, Put) and bodies is not None:
+                    self.state.place(
+                        record.first, [base + offset for offset in bodies.offset], bodies.size, bodies.crc
+                    )
+        self.state.gone.clear()
+
+
+class _Puts:
+    """Messages that were put one by one, collected to be put all at once: the result is the same, and cheaper."""
+
+    def __init__(self) -> None:
+        self._first, self._at = 0, 0
+        self._priority, self._visible_at, self._expires_at = array("q"), array("q"), array("q")
+        self._place, self._size, self._crc = array("Q"), array("I"), array("I")
+
+    def add(self, record: memoryview, base: int, state: State) -> None:
+        _, at, seq, priority, visible_at, expires_at, offset, size, crc = PUT_ONE_FIELDS.unpack(record)
+        count = len(self._priority)
+        if seq != self._first + count or count >= _BATCH:
+            self.apply(state)
+            self._first = seq
+        self._at = at
+        self._priority.append(priority)
+        self._visible_at.append(visible_at)
+        self._expires_at.append(expires_at)
+        self._place.append(base + offset)
+        self._size.append(size)
+        self._crc.append(crc)
+
+    def apply(self, state: State) -> None:
+        if self._priority:
+            state.replay(Put(self._at, self._first, self._priority, self._visible_at, self._expires_at, {}))
+            state.place(self._first, self._place, self._size, self._crc)
+            state.gone.clear()
+            self.__init__()  # type: ignore[misc]

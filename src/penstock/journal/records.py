@@ -1,0 +1,324 @@
+"""The ledger's records as bytes, as they stand in the tail of a commit group.
+
+Each begins with a byte that names its kind and is followed by the next. To change one, give it a new kind and keep
+reading the old. Integers are little-endian; `column` and `texts` are as in columns.py, a `list` is u32 count and
+column, a `text` is u32 length (2**32-1: None) and UTF-8. A message's `offset` counts from where its group starts.
+
+    1 put one   i64 at, u64 seq, i64 priority, i64 visible_at, i64 expires_at, u32 offset, u32 size, u32 crc32
+    2 put       i64 at, u64 first, u32 count, columns as above from priority on, list of those with a key, texts
+    3 claim     i64 at, i64 lease_until, u64 nonce, text consumer, list of seqs
+    4 pop       i64 at, text consumer, list          5 ack       i64 at, list
+    6 fail      i64 at, i64 visible_at, text, list   7 release   i64 at, list
+    8 extend    i64 at, i64 lease_until, list        9 remove    i64 at, list
+   10 redrive   i64 at, list
+   11 page      u64 first, u32 count, column of positions, the columns of index/rows.py (with the place as offset),
+                u8 whether they follow: the columns of claims
+   12 rest      u64 number of the next group, u64 next_seq, receipts, keys and attempts: a state but its pages
+"""
+
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from penstock.index.recent import RecentReceipts, SettledMinute
+from penstock.index.rows import Page
+from penstock.journal.columns import Column, decode, decode_texts, encode, encode_texts
+from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Record, Redrive, Release, Remove
+from penstock.state import Frozen
+
+PUT_ONE = 1
+_PUT, _CLAIM, _POP, _ACK, _FAIL, _RELEASE, _EXTEND, _REMOVE, _REDRIVE, _PAGE, _REST = range(2, 13)
+PUT_ONE_FIELDS = struct.Struct("<BqQqqqIII")
+_PUT_FIELDS = struct.Struct("<BqQI")
+_CLAIM_FIELDS = struct.Struct("<BqqQ")
+_AT = struct.Struct("<Bq")
+_AT_AND_TIME = struct.Struct("<Bqq")
+_PAGE_FIELDS = struct.Struct("<BQI")
+_REST_FIELDS = struct.Struct("<BQQI")
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+_MINUTE = struct.Struct("<qI")
+_NONE = 2**32 - 1
+_SHORT_LIST = struct.Struct("<IBQ")  # a list of one
+_KINDS: dict[type[Ack] | type[Release] | type[Remove] | type[Redrive], int] = {
+    Ack: _ACK, Release: _RELEASE, Remove: _REMOVE, Redrive: _REDRIVE,
+}  # fmt: skip
+_SIMPLE = {kind: record for record, kind in _KINDS.items()}
+
+
+class Bodies(NamedTuple):
+    """Where the bodies of new messages are: one element per message in each column."""
+
+    offset: Column
+    size: Column
+    crc: Column
+
+
+class PageImage(NamedTuple):
+    """A page of rows as it was when it was packed."""
+
+    first: int
+    page: Page
+
+
+class RestImage(NamedTuple):
+    """A state without its pages, and which number the next group has."""
+
+    frozen: Frozen
+    next_group: int
+
+
+Item = tuple[Record, Bodies | None] | PageImage | RestImage
+
+
+def encode_put(record: Put, bodies: Bodies) -> bytes:
+    """New messages and where their bodies are."""
+    at, first, priority, visible_at, expires_at, keys = record
+    if len(priority) == 1 and not keys:
+        return PUT_ONE_FIELDS.pack(
+            PUT_ONE, at, first, priority[0], visible_at[0], expires_at[0],
+            bodies.offset[0], bodies.size[0], bodies.crc[0],
+        )  # fmt: skip
+    return b"".join(
+        (
+            _PUT_FIELDS.pack(_PUT, at, first, len(priority)),
+            encode("q", priority),
+            encode("q", visible_at),
+            encode("q", expires_at),
+            encode("I", bodies.offset),
+            encode("I", bodies.size),
+            encode("I", bodies.crc),
+            _list(list(keys.values())),
+            encode_texts(list(keys)) if keys else b"",
+        )
+    )
+
+
+def encode_record(record: Record) -> bytes:
+    """Any record but a put."""
+    match record:
+        case Claim(at, seqs, lease_until, consumer, nonce):
+            return _CLAIM_FIELDS.pack(_CLAIM, at, lease_until, nonce) + _text(consumer) + _list(seqs)
+        case Pop(at, seqs, consumer):
+            return _AT.pack(_POP, at) + _text(consumer) + _list(seqs)
+        case Fail(at, seqs, visible_at, reason):
+            return _AT_AND_TIME.pack(_FAIL, at, visible_at) + _text(reason) + _list(seqs)
+        case Extend(at, seqs, lease_until):
+            return _AT_AND_TIME.pack(_EXTEND, at, lease_until) + _list(seqs)
+        case Ack(at, seqs) | Release(at, seqs) | Remove(at, seqs) | Redrive(at, seqs):
+            return _AT.pack(_KINDS[type(record)], at) + _list(seqs)
+        case Put():
+            raise TypeError("a put is encoded with where its bodies are")
+
+
+def encode_page(first: int, page: Page, positions: Sequence[int], rows: Sequence[int], bodies: Bodies) -> bytes:
+    """Some rows of a page: their positions within it, where they are in its columns, where their bodies are."""
+    whole = len(rows) == len(page.state)
+
+    def picked(typecode: str, column: "array[int]") -> bytes:
+        return encode(typecode, column if whole else array(typecode, [column[row] for row in rows]))
+
+    parts = [
+        _PAGE_FIELDS.pack(_PAGE, first, len(rows)),
+        encode("I", positions),
+        bytes(page.state[row] for row in rows),
+        picked("q", page.priority),
+        picked("q", page.visible_at),
+        picked("q", page.expires_at),
+        picked("I", page.attempts),
+        encode("Q", bodies.offset),
+        encode("I", bodies.size),
+        encode("I", bodies.crc),
+        bytes([page.claims is not None]),
+    ]
+    if page.claims is not None:
+        claims = page.for_claims(rows[-1])
+        parts += [
+            encode("q", [claims.claimed_at[row] for row in rows]),
+            encode("q", [claims.ends_at[row] for row in rows]),
+            encode("Q", [claims.nonce[row] for row in rows]),
+            encode_texts([claims.consumer[row] for row in rows]),
+            encode_texts([claims.reason[row] for row in rows]),
+        ]
+    return b"".join(parts)
+
+
+def encode_rest(frozen: Frozen, next_group: int) -> bytes:
+    """A state without its pages, and which number the next group has."""
+    minutes = [minute for minute in frozen.receipts.dump() if minute.seqs]
+    parts = [_REST_FIELDS.pack(_REST, next_group, frozen.next_seq, len(minutes))]
+    for began, seqs, nonces, outcomes in minutes:
+        parts += [_MINUTE.pack(began, len(seqs)), encode("q", seqs), encode("Q", nonces), outcomes]
+    parts.append(_U32.pack(len(frozen.keys)))
+    if frozen.keys:
+        parts += [encode("q", [end for end, _, _ in frozen.keys]), encode("Q", [seq for _, _, seq in frozen.keys])]
+        parts.append(encode_texts([key for _, key, _ in frozen.keys]))
+    parts.append(_U32.pack(len(frozen.history)))
+    for seq, attempts in frozen.history.items():
+        parts += [_U64.pack(seq), _U32.pack(len(attempts)), attempts]
+    return b"".join(parts)
+
+
+def decode_all(data: memoryview) -> Iterator[Item]:
+    """Everything that stands in the tail of a group, in order."""
+    offset = 0
+    while offset < len(data):
+        item, offset = _DECODE[data[offset]](data, offset)
+        yield item
+
+
+def _decode_put_one(data: memoryview, offset: int) -> tuple[Item, int]:
+    _, at, seq, priority, visible_at, expires_at, start, size, crc = PUT_ONE_FIELDS.unpack_from(data, offset)
+    record = Put(at, seq, [priority], [visible_at], [expires_at], {})
+    return (record, Bodies([start], [size], [crc])), offset + PUT_ONE_FIELDS.size
+
+
+def _decode_put(data: memoryview, offset: int) -> tuple[Item, int]:
+    _, at, first, count = _PUT_FIELDS.unpack_from(data, offset)
+    priority, offset = decode("q", data, offset + _PUT_FIELDS.size, count)
+    visible_at, offset = decode("q", data, offset, count)
+    expires_at, offset = decode("q", data, offset, count)
+    starts, offset = decode("I", data, offset, count)
+    sizes, offset = decode("I", data, offset, count)
+    crcs, offset = decode("I", data, offset, count)
+    keyed, offset = _decode_list(data, offset)
+    keys: dict[str, int] = {}
+    if keyed:
+        texts, offset = decode_texts(data, offset, len(keyed))
+        keys = {text or "": seq for text, seq in zip(texts, keyed, strict=True)}
+    return (Put(at, first, priority, visible_at, expires_at, keys), Bodies(starts, sizes, crcs)), offset
+
+
+def _decode_claim(data: memoryview, offset: int) -> tuple[Item, int]:
+    _, at, lease_until, nonce = _CLAIM_FIELDS.unpack_from(data, offset)
+    consumer, offset = _decode_text(data, offset + _CLAIM_FIELDS.size)
+    seqs, offset = _decode_list(data, offset)
+    return (Claim(at, seqs, lease_until, consumer or "", nonce), None), offset
+
+
+def _decode_pop(data: memoryview, offset: int) -> tuple[Item, int]:
+    _, at = _AT.unpack_from(data, offset)
+    consumer, offset = _decode_text(data, offset + _AT.size)
+    seqs, offset = _decode_list(data, offset)
+    return (Pop(at, seqs, consumer or ""), None), offset
+
+
+def _decode_fail(data: memoryview, offset: int) -> tuple[Item, int]:
+    _, at, visible_at = _AT_AND_TIME.unpack_from(data, offset)
+    reason, offset = _decode_text(data, offset + _AT_AND_TIME.size)
+    seqs, offset = _decode_list(data, offset)
+    return (Fail(at, seqs, visible_at, reason), None), offset
+
+
+def _decode_extend(data: memoryview, offset: int) -> tuple[Item, int]:
+    _, at, lease_until = _AT_AND_TIME.unpack_from(data, offset)
+    seqs, offset = _decode_list(data, offset + _AT_AND_TIME.size)
+    return (Extend(at, seqs, lease_until), None), offset
+
+
+def _decode_simple(data: memoryview, offset: int) -> tuple[Item, int]:
+    kind, at = _AT.unpack_from(data, offset)
+    seqs, offset = _decode_list(data, offset + _AT.size)
+    return (_SIMPLE[kind](at, seqs), None), offset
+
+
+def _decode_page(data: memoryview, offset: int) -> tuple[Item, int]:
+    _, first, count = _PAGE_FIELDS.unpack_from(data, offset)
+    positions, offset = decode("I", data, offset + _PAGE_FIELDS.size, count)
+    page = Page()
+    page.state = bytearray(data[offset : offset + count])
+    page.priority, offset = decode("q", data, offset + count, count)
+    page.visible_at, offset = decode("q", data, offset, count)
+    page.expires_at, offset = decode("q", data, offset, count)
+    page.attempts, offset = decode("I", data, offset, count)
+    page.place, offset = decode("Q", data, offset, count)
+    page.size, offset = decode("I", data, offset, count)
+    page.crc, offset = decode("I", data, offset, count)
+    page.live = count
+    claimed, offset = data[offset], offset + 1
+    if claimed:
+        claims = page.for_claims(count - 1)
+        claims.claimed_at, offset = decode("q", data, offset, count)
+        claims.ends_at, offset = decode("q", data, offset, count)
+        claims.nonce, offset = decode("Q", data, offset, count)
+        claims.consumer, offset = decode_texts(data, offset, count)
+        claims.reason, offset = decode_texts(data, offset, count)
+    if positions[0] or positions[-1] != count - 1:
+        page.positions = {position: row for row, position in enumerate(positions)}
+    return PageImage(first, page), offset
+
+
+def _decode_rest(data: memoryview, offset: int) -> tuple[Item, int]:
+    _, next_group, next_seq, minutes = _REST_FIELDS.unpack_from(data, offset)
+    offset += _REST_FIELDS.size
+    receipts = RecentReceipts()
+    for _ in range(minutes):
+        began, count = _MINUTE.unpack_from(data, offset)
+        seqs, offset = decode("q", data, offset + _MINUTE.size, count)
+        nonces, offset = decode("Q", data, offset, count)
+        receipts.load(SettledMinute(began, seqs, nonces, bytes(data[offset : offset + count])))
+        offset += count
+    keys: list[tuple[int, str, int]] = []
+    count, offset = _decode_u32(data, offset)
+    if count:
+        ends, offset = decode("q", data, offset, count)
+        numbers, offset = decode("Q", data, offset, count)
+        texts, offset = decode_texts(data, offset, count)
+        keys = [(end, text or "", seq) for end, text, seq in zip(ends, texts, numbers, strict=True)]
+    history: dict[int, bytes] = {}
+    count, offset = _decode_u32(data, offset)
+    for _ in range(count):
+        (seq,) = _U64.unpack_from(data, offset)
+        length, offset = _decode_u32(data, offset + 8)
+        history[seq] = bytes(data[offset : offset + length])
+        offset += length
+    return RestImage(Frozen(next_seq, [], receipts, keys, history), next_group), offset
+
+
+_DECODE = {
+    PUT_ONE: _decode_put_one,
+    _PUT: _decode_put,
+    _CLAIM: _decode_claim,
+    _POP: _decode_pop,
+    _ACK: _decode_simple,
+    _FAIL: _decode_fail,
+    _RELEASE: _decode_simple,
+    _EXTEND: _decode_extend,
+    _REMOVE: _decode_simple,
+    _REDRIVE: _decode_simple,
+    _PAGE: _decode_page,
+    _REST: _decode_rest,
+}
+
+
+def _list(values: Sequence[int]) -> bytes:
+    if len(values) == 1:
+        return _SHORT_LIST.pack(1, 0, values[0])
+    return _U32.pack(len(values)) + (encode("Q", values) if values else b"")
+
+
+def _decode_list(data: memoryview, offset: int) -> tuple[list[int], int]:
+    count, offset = _decode_u32(data, offset)
+    if not count:
+        return [], offset
+    column, offset = decode("Q", data, offset, count)
+    return column.tolist(), offset
+
+
+def _text(text: str | None) -> bytes:
+    if text is None:
+        return _U32.pack(_NONE)
+    encoded = text.encode()
+    return _U32.pack(len(encoded)) + encoded
+
+
+def _decode_text(data: memoryview, offset: int) -> tuple[str | None, int]:
+    length, offset = _decode_u32(data, offset)
+    if length == _NONE:
+        return None, offset
+    return bytes(data[offset : offset + length]).decode(), offset + length
+
+
+def _decode_u32(data: memoryview, offset: int) -> tuple[int, int]:
+    return _U32.unpack_from(data, offset)[0], offset + 4

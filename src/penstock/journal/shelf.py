@@ -1,0 +1,586 @@
+"""One queue's journal at work: commit groups that threads share, and bodies read from disk.
+
+What is written joins the open group. A thread that needs it on stable storage leads a commit: it seals the group,
+appends and syncs it, while the next group fills; or, if another one leads already, waits for its turn. So one sync
+serves everyone who arrived while the last one ran.
+"""
+
+import errno
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from penstock.clock import Clock
+from penstock.errors import DiskFull, InvalidArgument, PenstockError, StoreClosed, StoreCorrupt
+from penstock.files import File
+from penstock.journal import bodies, groups
+from penstock.journal.files import PACKED, PLACE_BITS, ROTATED, JournalFiles, Segment, offset_of
+from penstock.journal.format import Dialect
+from penstock.journal.records import Bodies, encode_put, encode_record
+from penstock.journal.xids import PERIOD, before, xid_of
+from penstock.live.alarm import Alarm
+from penstock.live.shelf import Body
+from penstock.message import Entry
+from penstock.records import Ack, Pop, Put, Record
+from penstock.state import Frozen, State
+from penstock.threads import Lock, Threads
+
+SETTLING = 256  # bytes kept free for each message: claiming and settling it, one by one
+_CLAIM = 160
+_SETTLE = 128
+_RESERVE, _RESERVE_LEAST = 4 << 20, 64 << 10  # space is reserved in such steps
+_READ_AHEAD = 4 << 20  # neighbours are read at once up to this
+_GAP = 4096
+_SYNC_EVERY = 1_000  # milliseconds, with sync="interval"
+
+
+class Sink(NamedTuple):
+    """What a shelf shares with the store."""
+
+    clock: Clock
+    alarm: Alarm
+    threads: Threads
+    sync: str
+    dialect: Dialect
+    segment_size: int
+    failed: Callable[[BaseException], None]  # the whole store must stop
+
+
+class _Group:
+    """A commit group that is being filled, or waits to be written."""
+
+    __slots__ = ("at", "buffer", "next_seq", "number", "records", "segment", "start", "written", "xid")
+
+    def __init__(self, segment: int, start: int, number: int) -> None:
+        self.segment = segment
+        self.start = start
+        self.number = number
+        self.buffer = bytearray(groups.HEAD_SIZE)
+        self.records = bytearray()
+        self.xid: int | None = None  # before its first message
+        self.next_seq = 0
+        self.at = 0
+        self.written = 0
+
+    @property
+    def size(self) -> int:
+        return len(self.buffer) + len(self.records) + groups.OVERHEAD - groups.HEAD_SIZE
+
+    def __bool__(self) -> bool:
+        return bool(self.records) or len(self.buffer) > groups.HEAD_SIZE
+
+
+class _Waiter:
+    """A thread that waits for a commit."""
+
+    __slots__ = ("gate", "leads", "written")
+
+    def __init__(self, written: int, gate: Lock) -> None:
+        self.written = written
+        self.gate = gate
+        self.leads = False
+
+
+class Found(NamedTuple):
+    """A body in a file, or the bytes of one that is still to be written."""
+
+    file: File | None
+    offset: int
+    size: int
+    crc: int
+    data: bytes = b""
+
+
+class Cut(NamedTuple):
+    """A journal between two files: the state there, and all files before."""
+
+    frozen: Frozen
+    files: list[Segment]
+    next_group: int
+    at: int
+
+
+class JournalShelf:
+    """One queue's journal."""
+
+    def __init__(
+        self,
+        files: JournalFiles,
+        state: State,
+        lock: Lock,
+        sink: Sink,
+        segments: Sequence[Segment],
+        next_group: int,
+        at: int,
+        begin: Callable[[], None],
+    ) -> None:
+        self.files = files
+        self.state = state
+        self.lock = lock
+        self.sink = sink
+        self.segments = {segment.number: segment for segment in segments}
+        self.written = 0
+        self.failure: BaseException | None = None
+        self.on_commit: Callable[[], None] = lambda: None
+        self._begin = begin  # called before the first file is made
+        self.at = at  # the latest time that was recorded
+        self._last = max([ROTATED, *self.segments])  # the highest number of a segment
+        self._current: Segment | None = None  # the latest file, if it is there
+        if segments and segments[-1].name == files.name:
+            self._current = segments[-1]
+        self._next: Segment | None = None  # the file that becomes the latest with the first group written to it
+        self._reserved = 0  # how far the file of the open group can grow
+        self._mutex = sink.threads.lock()
+        self._leading = False
+        self._durable = 0
+        self._waiters: deque[_Waiter] = deque()
+        self._sealed: deque[_Group] = deque()
+        self._unsynced: File | None = None
+        if self._current is None:
+            self._last += 1
+            self._open = _Group(self._last, 0, next_group)
+        else:
+            self._open = _Group(self._current.number, self._current.size, next_group)
+        self._first_unwritten = self._open.segment << PLACE_BITS | self._open.start
+
+    # Under the queue's lock
+
+    @property
+    def next_group(self) -> int:
+        """The number of the next group; every one before it is whole."""
+        return self._open.number
+
+    def total(self) -> int:
+        """Bytes of the whole journal, with what is still to be written."""
+        sizes = sum(each.size for each in self.segments.values())
+        return sizes + sum(each.size for each in self._sealed) + self._open.size
+
+    def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
+        """Reserve space for new messages and for settling all there are, or for claims and settling those."""
+        open_group = self._open
+        end = open_group.start + open_group.size
+        if entries:
+            size = sum([len(entry.payload) for entry in entries]) + (bodies.OVERHEAD + 64) * len(entries)
+            size += sum([bodies.meta_size(entry) for entry in entries if entry.headers or entry.created_at])
+            size += sum([len(entry.key) for entry in entries if entry.key]) * 4
+            if open_group.size + size > groups.MAX_SIZE:
+                raise InvalidArgument(f"{size} bytes are too many for one step: put fewer messages at a time")
+            needed = end + size + SETTLING * (self.state.size() + len(entries))
+            self._skip_open_xids(len(entries))
+        else:
+            needed = end + (_CLAIM + _SETTLE) * claims
+        if needed > self._reserved and (entries or claims):
+            self._reserve(needed)
+
+    def _reserve(self, needed: int) -> None:
+        try:
+            file = self._file()
+            for size in (needed + min(_RESERVE, max(needed // 4, _RESERVE_LEAST)), needed):
+                try:
+                    file.reserve(size)
+                    self._reserved = size
+                    return
+                except OSError as error:
+                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                        raise
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise self._stop(error) from error
+        raise DiskFull(
+            f"no space left for queue {self.state.name!r} in {self.files.folder!r}, and nothing was changed: "
+            "settle messages, which space is reserved for, or free some on that disk"
+        )
+
+    def _file(self) -> File:
+        """The file that the open group goes to; made under another name if it is new."""
+        if self._next is not None:
+            return self._next.file
+        if self._current is not None and self._current.number == self._open.segment:
+            return self._current.file
+        self._begin()
+        self._next = self._new_segment()
+        return self._next.file
+
+    def _new_segment(self) -> Segment:
+        name = self.files.temporary(self._stamp())
+        file = self.files.disk.open(self.files.path(name), create=True)
+        return Segment(self._open.segment, self.files.name, file, 0)
+
+    def _stamp(self) -> int:
+        """A time that is later than that of every file."""
+        stamps = [self.files.stamp(each.name) for each in self.segments.values() if each.name != self.files.name]
+        return max([self.sink.clock.now(), *[stamp + 1 for stamp in stamps]])
+
+    def _skip_open_xids(self, count: int) -> None:
+        """Leave out numbers whose xid is still open, after four billion messages."""
+        state = self.state
+        while state.next_seq + count - state.oldest > PERIOD:
+            taken = [seq for seq in range(state.next_seq, state.next_seq + count) if state.has(seq - PERIOD)]
+            if not taken:
+                return
+            state.skip_to(taken[-1] + 1)
+
+    def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
+        """Let a record join the open group."""
+        group = self._open
+        if isinstance(record, Put):
+            self._write_put(group, record, entries)
+        else:
+            group.records += encode_record(record)
+            if isinstance(record, Ack | Pop) and self.state.settings.keep_done != 0:
+                group.buffer += bodies.confirm(record.seqs)  # still listed by us, but no one else's any more
+        if record.at > self.at:
+            self.at = record.at
+        group.at = self.at
+        self.written += 1
+        group.written = self.written
+
+    def _write_put(self, group: _Group, record: Put, entries: Sequence[Entry]) -> None:
+        first = record.first
+        if group.xid is None:
+            group.xid = before(xid_of(first))
+        elif first != group.next_seq:
+            group.buffer += bodies.save_xid(before(xid_of(first)))
+        group.next_seq = first + len(entries)
+        encoded = bodies.encode(entries, first, record.at, record.expires_at, self.sink.dialect)
+        offset = len(group.buffer)
+        sizes = [len(body) for body in encoded]
+        offsets = []
+        for size in sizes:
+            offsets.append(offset)
+            offset += size
+        crcs = [bodies.checksum(body) for body in encoded]
+        group.buffer += encoded[0] if len(encoded) == 1 else b"".join(encoded)
+        group.records += encode_put(record, Bodies(offsets, sizes, crcs))
+        base = (group.segment << PLACE_BITS) + group.start
+        self.state.place(first, [base + each for each in offsets], sizes, crcs)
+
+    def drop(self, seqs: Sequence[int]) -> None:
+        """The messages are gone, for readers of the journal too."""
+        self._open.buffer += bodies.confirm(seqs)
+
+    def find(self, seqs: Sequence[int]) -> list[Found]:
+        """Where bodies are; those that are still to be written are copied."""
+        found = []
+        locate, segments = self.state.locate, self.segments
+        for seq in seqs:
+            page, at = locate(seq)
+            place, size, crc = page.place[at], page.size[at], page.crc[at]
+            if place >= self._first_unwritten:
+                found.append(Found(None, place, size, crc, self._unwritten(place, size)))
+            else:
+                segment = segments[place >> PLACE_BITS]
+                found.append(Found(segment.file, offset_of(place), size, crc))
+        return found
+
+    def _unwritten(self, place: int, size: int) -> bytes:
+        for group in (*self._sealed, self._open):
+            start = place - (group.segment << PLACE_BITS) - group.start
+            if 0 <= start < len(group.buffer):
+                return bytes(group.buffer[start : start + size])
+        raise StoreCorrupt(f"a message of queue {self.state.name!r} is neither on disk nor about to be")
+
+    # In any thread
+
+    def read(self, places: Sequence[Found]) -> list[Body]:
+        """Read bodies, neighbours together, and check them."""
+        read = []
+        at = 0
+        while at < len(places):
+            place = places[at]
+            if place.file is None:
+                read.append(self._decode(place, place.data))
+                at += 1
+                continue
+            end, last = at + 1, place.offset + place.size
+            while end < len(places):
+                other = places[end]
+                if other.file is not place.file or not last <= other.offset <= last + _GAP:
+                    break
+                if other.offset + other.size - place.offset > _READ_AHEAD:
+                    break
+                last = other.offset + other.size
+                end += 1
+            data = memoryview(self._read(place.file, place.offset, last - place.offset))
+            for each in places[at:end]:
+                start = each.offset - place.offset
+                read.append(self._decode(each, data[start : start + each.size]))
+            at = end
+        return read
+
+    def _read(self, file: File, offset: int, size: int) -> bytes:
+        try:
+            return file.read(offset, size)
+        except OSError as error:
+            raise StoreCorrupt(f"{file.path!r} cannot be read at offset {offset}: {error}") from error
+
+    def _decode(self, place: Found, data: bytes | memoryview) -> Body:
+        try:
+            return bodies.decode(data, place.crc)
+        except bodies.Damaged:
+            path = place.file.path if place.file else "memory"
+            raise StoreCorrupt(
+                f"a message of queue {self.state.name!r} is damaged, at offset {place.offset} of {path!r}: its "
+                "checksum is wrong. Put that file back from a copy, or remove() the message; `penstock doctor` "
+                "finds all that are damaged"
+            ) from None
+
+    def commit(self, written: int) -> None:
+        """Return once that many records are on stable storage."""
+        if written <= self._durable:
+            return
+        if self._wait_to_lead(written):
+            self._lead()
+
+    def _wait_to_lead(self, written: int) -> bool:
+        """Wait until this thread leads, or until so many records are on stable storage; whether it leads."""
+        with self._mutex:
+            if written <= self._durable:
+                return False
+            self._check()
+            if not self._leading:
+                self._leading = True
+                return True
+            waiter = _Waiter(written, self.sink.threads.lock())
+            waiter.gate.acquire()
+            self._waiters.append(waiter)
+        return self._wait(waiter)
+
+    def _wait(self, waiter: _Waiter) -> bool:
+        """Wait for a commit; whether this thread is to lead the next one."""
+        try:
+            waiter.gate.acquire()
+        except BaseException:
+            with self._mutex:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+            if waiter.leads:
+                self._hand_over()
+            raise
+        if waiter.leads:
+            return True
+        if waiter.written > self._durable:
+            self._check()
+        return False
+
+    def _lead(self) -> None:
+        """Commit what there is, and let those go on who waited for it."""
+        try:
+            durable = self.flush()
+        except BaseException as error:
+            stopped = self._stop(error)
+            self._hand_over()
+            if isinstance(error, OSError):
+                raise stopped from error
+            raise
+        self._durable = durable
+        self._hand_over()
+        self.on_commit()
+
+    def _hand_over(self) -> None:
+        with self._mutex:
+            if self.failure is not None:
+                ready, self._waiters = list(self._waiters), deque()
+            else:
+                ready = [waiter for waiter in self._waiters if waiter.written <= self._durable]
+                if ready:
+                    self._waiters = deque(each for each in self._waiters if each.written > self._durable)
+            leader = self._waiters.popleft() if self._waiters else None
+            if leader is not None:
+                leader.leads = True
+            else:
+                self._leading = False
+        for waiter in ready:
+            waiter.gate.release()
+        if leader is not None:
+            leader.gate.release()
+
+    def rotate(self) -> "Cut | None":
+        """Begin a new file; None: there is no space."""
+        cut = None
+
+        def begin() -> None:
+            nonlocal cut
+            with self.lock:  # for the time of a few syncs, so that the files and the state agree
+                self._durable = self.flush()
+                if self._next is None:
+                    self._prepare_file()
+                if self._next is not None:
+                    old = list(self.segments.values())
+                    self._install(self._open)
+                    cut = Cut(self.state.freeze(), old, self._open.number, self.at)
+
+        self.lead(begin)
+        return cut
+
+    def next_packed(self) -> int:
+        """The number of the next packed file: below those of all files that are rotated."""
+        return max([PACKED, *[number for number in self.segments if number < ROTATED]]) + 1
+
+    def replace(self, old: Sequence[Segment], new: Segment | None) -> None:
+        """Bodies are no longer read from the old files; who reads one just now still has it open."""
+        with self.lock:
+            dead = {segment.number for segment in old}
+            kept = {number: each for number, each in self.segments.items() if number not in dead}
+            self.segments = kept if new is None else {new.number: new, **kept}
+
+    # By the one thread that leads
+
+    def lead(self, work: Callable[[], None]) -> None:
+        """Do something as the only one that touches the latest file."""
+        self._wait_to_lead(2**63)
+        try:
+            work()
+        except BaseException as error:
+            stopped = self._stop(error)
+            self._hand_over()
+            if isinstance(error, OSError):
+                raise stopped from error
+            raise
+        self._hand_over()
+
+    def flush(self) -> int:
+        """Write every group that there is; how many records are on stable storage then."""
+        with self.lock:
+            if self._open:
+                self._seal(rotate=self._open.start + self._open.size >= self.sink.segment_size)
+            waiting = list(self._sealed)
+        durable = self._durable
+        for group in waiting:
+            groups.seal(group.buffer, group.records, group.xid or 0, group.number, group.at)
+            segment = self._install(group)
+            segment.file.write(group.start, group.buffer)
+            if self.sink.sync == "always":
+                segment.file.sync()
+            elif self.sink.sync == "interval":
+                self._sync_soon(segment.file)
+            with self.lock:
+                segment.size = group.start + len(group.buffer)
+                self._sealed.popleft()
+                first = self._sealed[0] if self._sealed else self._open
+                self._first_unwritten = (first.segment << PLACE_BITS) + first.start
+            durable = max(durable, group.written)
+        return durable
+
+    def _seal(self, rotate: bool) -> None:
+        """Close the open group and begin the next, in a new file if it is time for one and there is space."""
+        group = self._open
+        if group.xid is None:
+            group.xid = last_xid(self.state.next_seq)
+        group.at = self.at
+        self._sealed.append(group)
+        end = group.start + group.size
+        self._open = _Group(group.segment, end, group.number + 1)
+        if rotate and self._next is None:
+            self._prepare_file()
+
+    def _prepare_file(self) -> None:
+        """Let the open group, which is empty, go to a new file."""
+        before_it = self._open
+        self._last += 1
+        self._open = _Group(self._last, 0, before_it.number)
+        needed = SETTLING * self.state.size() + _RESERVE_LEAST
+        segment = None
+        try:
+            segment = self._new_segment()
+            segment.file.reserve(needed)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            if segment is not None:
+                self.files.disk.unlink(segment.file.path)
+            self._last -= 1
+            self._open = before_it
+            return
+        self._next, self._reserved = segment, needed
+
+    def _install(self, group: _Group) -> Segment:
+        """The segment that a group goes to; a new file gets its name with its first group."""
+        if self._current is not None and self._current.number == group.segment:
+            return self._current
+        disk, files, old, segment = self.files.disk, self.files, self._current, self._next
+        if segment is None or segment.number != group.segment:
+            raise RuntimeError(f"group {group.number} has no file")
+        if old is not None:
+            old.file.truncate(old.size)  # gives reserved space back
+            old.file.sync()
+            name = files.rotated(self._stamp())
+            disk.rename(files.path(files.name), files.path(name))
+            files.sync()
+            old.name = name
+        disk.rename(segment.file.path, files.path(files.name))
+        files.sync()
+        segment.file.path = files.path(files.name)
+        with self.lock:
+            self.segments[segment.number] = segment
+            self._current, self._next = segment, None
+        return segment
+
+    def _sync_soon(self, file: File) -> None:
+        if self._unsynced is None:
+            self._unsynced = file
+            self.sink.alarm.set(self.sync_now, self.sink.clock.now() + _SYNC_EVERY)
+        self._unsynced = file
+
+    def sync_now(self) -> None:
+        """Sync what was written with sync="interval" or "never"."""
+        file, self._unsynced = self._unsynced, None
+        current = self._current
+        for each in {id(each): each for each in (file, current.file if current else None) if each}.values():
+            try:
+                each.sync()
+            except OSError as error:
+                raise self._stop(error) from error
+
+    def close(self) -> None:
+        """Write what is left, which no one waits for."""
+        if self.failure is None:
+            self.lead(lambda: self._finish())
+
+    def retire(self) -> None:
+        """The queue is gone, and its files are about to be."""
+        with self.lock:
+            self.segments = {}
+            self._current = self._next = None
+
+    def _finish(self) -> None:
+        self._durable = self.flush()
+        if self.sink.sync != "always" and self._current is not None:
+            self._current.file.sync()
+        if self._next is not None:
+            self.files.disk.unlink(self._next.file.path)
+            self._next = None
+        if self._current is not None:
+            self._current.file.truncate(self._current.size)  # gives back what was reserved in advance
+            with suppress(OSError):
+                self._current.file.reserve(self._current.size + SETTLING * self.state.size())
+
+    def _stop(self, error: BaseException) -> PenstockError:
+        if self.failure is None:
+            self.failure = error
+            self.sink.failed(error)
+        return stopped(error)
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise stopped(self.failure)
+
+
+def last_xid(next_seq: int) -> int:
+    """The xid of the message before this one."""
+    return xid_of(next_seq - 1) if next_seq > 1 else 0
+
+
+def stopped(error: BaseException) -> StoreClosed:
+    """What everyone is told after an error that may have lost bytes."""
+    what = (
+        f"{error.strerror} on {os.fspath(error.filename)!r}"
+        if isinstance(error, OSError) and error.filename
+        else error
+    )
+    return StoreClosed(
+        f"the store was stopped, because writing failed ({what}) and what was written last may be lost: find out "
+        "what is wrong with the disk, then open the store again; that checks every byte"
+    )

@@ -1,0 +1,106 @@
+"""A snapshot of a queue's index, so that opening need not read the whole journal. Only ever a hint.
+
+    the magic, "i", u32 length and JSON (which files it stands for, how far), records as in records.py, u32 crc32
+
+It holds as long as the files it names are there, are as long as they were, and still end, as far as it goes, with
+the same bytes; what was written after it is replayed on top. In all other cases it is ignored.
+"""
+
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from penstock.files import Disk
+from penstock.index.rows import Page
+from penstock.journal.files import Segment
+from penstock.journal.groups import MAGIC
+from penstock.journal.records import Bodies, PageImage, RestImage, decode_all, encode_page, encode_rest
+from penstock.state import Frozen, State
+
+_KIND = MAGIC + b"i"
+_U32 = struct.Struct("<I")
+_ENDING = 5  # bytes at the end of a group: its checksum and an opcode
+
+
+def write(disk: Disk, path: str, frozen: Frozen, segments: Sequence[Segment], next_group: int, at: int) -> int:
+    """Write a snapshot; how long it is. Not synced: a torn one has the wrong checksum."""
+    files = [
+        {"number": each.number, "name": each.name, "size": each.size, "ending": _ending(each, each.size)}
+        for each in segments
+    ]
+    header = json.dumps({"files": files, "at": at}).encode()
+    parts = [_KIND, _U32.pack(len(header)), header]
+    parts += [encode_rows(first, page) for first, page in frozen.pages]
+    parts.append(encode_rest(frozen, next_group))
+    data = b"".join(parts)
+    with disk.open(path + ".new", create=True) as file:
+        file.truncate(0)
+        file.write(0, data + _U32.pack(zlib.crc32(data)))
+    disk.rename(path + ".new", path)
+    return len(data)
+
+
+def encode_rows(first: int, page: Page) -> bytes:
+    """The rows of a page that are there, with their places as they are."""
+    keys = page.keys()
+    rows = [row for row, state in enumerate(page.state) if state]
+    if len(rows) == len(page.state):
+        return encode_page(first, page, list(keys[: len(rows)]), rows, Bodies(page.place, page.size, page.crc))
+    bodies = Bodies(*([column[row] for row in rows] for column in (page.place, page.size, page.crc)))
+    return encode_page(first, page, [keys[row] for row in rows], rows, bodies)
+
+
+class Snapshot:
+    """A snapshot that was read and is whole."""
+
+    def __init__(self, header: dict[str, Any], records: memoryview, size: int) -> None:
+        self.files: list[dict[str, Any]] = header["files"]
+        self.at: int = header["at"]
+        self.size = size
+        self._records = records
+
+    def holds(self, segments: Sequence[Segment]) -> bool:
+        """Whether it stands for the beginning of this journal."""
+        if not 0 < len(self.files) <= len(segments):
+            return False
+        for number, (known, segment) in enumerate(zip(self.files, segments, strict=False), 1):
+            last = number == len(self.files)
+            if known["name"] != segment.name or known["size"] > segment.size:
+                return False
+            if known["size"] < segment.size and not (last and number == len(segments)):
+                return False
+            if known["ending"] != _ending(segment, known["size"]):
+                return False
+        return True
+
+    def load(self, state: State) -> int:
+        """Fill an empty state; which number the next group has."""
+        next_group = 1
+        for item in decode_all(self._records):
+            if isinstance(item, PageImage):
+                state.thaw_page(item.first, item.page)
+            elif isinstance(item, RestImage):
+                state.thaw(item.frozen)
+                next_group = item.next_group
+        return next_group
+
+
+def read(disk: Disk, path: str) -> Snapshot | None:
+    """The snapshot, if there is one and it is whole."""
+    data = b""
+    with suppress(FileNotFoundError), disk.open(path) as file:
+        data = file.read(0, file.size())
+    if len(data) < len(_KIND) + 8 or not data.startswith(_KIND):
+        return None
+    if zlib.crc32(memoryview(data)[:-4]) != _U32.unpack_from(data, len(data) - 4)[0]:
+        return None
+    start = len(_KIND) + 4
+    end = start + _U32.unpack_from(data, len(_KIND))[0]
+    return Snapshot(json.loads(data[start:end]), memoryview(data)[end:-4], len(data))
+
+
+def _ending(segment: Segment, size: int) -> str:
+    return segment.file.read(max(0, size - _ENDING), min(size, _ENDING)).hex()

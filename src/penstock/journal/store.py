@@ -1,0 +1,379 @@
+"""The journal store: a folder of Kestrel journals, one per queue, kept by one process at a time."""
+
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import InvalidArgument, PenstockError, StoreCorrupt
+from penstock.files import Disk, SystemDisk
+from penstock.journal import adoption, packing, snapshot
+from penstock.journal.catalog import FOLDER, Catalog, Entry, queue_of
+from penstock.journal.files import ROTATED, JournalFiles, Segment
+from penstock.journal.format import DIALECTS, Dialect
+from penstock.journal.format import Entry as KestrelEntry
+from penstock.journal.loading import Loader, Rest, look_at_rest
+from penstock.journal.segments import journals
+from penstock.journal.shelf import Cut, JournalShelf, Sink, stopped
+from penstock.ledger import Ledger
+from penstock.live.keeper import LiveKeeper
+from penstock.names import DEFAULT
+from penstock.settings import Settings
+from penstock.threads import Lock, Task, Threads
+
+SEGMENT_SIZE = 64 << 20
+_EMPTY = 16 << 20  # an empty queue's journal shrinks from this size on, as Kestrel's does
+_OVERHEAD = 192  # bytes that a waiting message may well take beside its body
+_SMALL = 1 << 20  # a snapshot of at most this size is always worth writing
+_log = logging.getLogger("penstock")
+
+
+class _Journal:
+    """A queue's journal as it was found: its files, and how far they reach."""
+
+    def __init__(self, file: str, entry: Entry | None, ledger: Ledger) -> None:
+        self.file = file
+        self.entry = entry
+        self.ledger = ledger
+        self.segments: list[Segment] = []
+        self.next_group = 1
+        self.start = 1  # the number of its first group; 0 if that is packed
+        self.at = 0
+        self.indexed = 0  # bytes of the journal that the snapshot stands for
+        self.index_size = 0
+
+
+class JournalKeeper(LiveKeeper):
+    """Keeps queues in journals."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        clock: Clock,
+        sync: str,
+        dialect: Dialect,
+        disk: Disk,
+        threads: Threads | None,
+        segment_size: int,
+    ) -> None:
+        super().__init__(clock, threads)
+        self._folder = os.fspath(folder)
+        self._disk = disk
+        self._catalog = Catalog(self._folder, disk)
+        self._sink = Sink(self._clock, self._alarm, self._threads, sync, dialect, segment_size, self._failed)
+        self._journals: dict[str, _Journal] = {}
+        self._shelves: dict[str, JournalShelf] = {}
+        self._packing: dict[str, Task | None] = {}
+        self._failure: BaseException | None = None
+        self._catalog.open()
+        try:
+            self._load()
+        except BaseException:
+            self._catalog.close()
+            raise
+
+    # Opening
+
+    def _load(self) -> None:
+        entries = self._catalog.entries()
+        names = self._disk.listdir(self._folder)
+        for file, entry in list(entries.items()):
+            if entry.deleted:
+                self._remove(file, names)
+                del entries[file]
+        self._first = self._catalog.first()
+        found = dict.fromkeys(entries) | dict.fromkeys(
+            file for file in journals(names) if self._is_file(file, names)
+        )
+        clean = self._catalog.take_clean()
+        for file in found:
+            known = entries.get(file)
+            name = queue_of(file) if known is None else known.name
+            settings = Settings() if known is None else known.settings
+            journal = self._load_journal(file, known, Ledger(name, settings), names, clean.get(file))
+            self._clock.at_least(journal.at)
+            self._journals[name] = journal
+        if DEFAULT not in self._journals:
+            file = self._catalog.new_file(DEFAULT, found)
+            self._journals[DEFAULT] = _Journal(file, None, Ledger(DEFAULT, Settings(), self._first))
+        for journal in self._journals.values():
+            self._add(journal.ledger)
+
+    def _is_file(self, file: str, names: list[str]) -> bool:
+        if file not in names:
+            return True  # one with a time in its name is
+        try:
+            self._disk.open(os.path.join(self._folder, file)).close()
+        except IsADirectoryError:
+            return False
+        return True
+
+    def _load_journal(
+        self, file: str, known: Entry | None, ledger: Ledger, names: list[str], clean: int | None
+    ) -> _Journal:
+        files = JournalFiles(self._folder, file, self._disk)
+        journal = _Journal(file, known, ledger)
+        journal.segments = self._open_segments(files, names)
+        starts = known.starts if known else [1]
+        loader = Loader(ledger, starts)
+        offset, at = 0, 0
+        index = snapshot.read(self._disk, self._catalog.index(file))
+        if index is not None and index.holds(journal.segments):
+            for each, segment in zip(index.files, journal.segments, strict=False):
+                segment.number = each["number"]
+            loader.resume(index.load(ledger), index.at)
+            at, offset = len(index.files) - 1, index.files[-1]["size"]
+            journal.indexed = sum(each["size"] for each in index.files)
+            journal.index_size = index.size
+        foreign: list[KestrelEntry] = []
+        for segment in journal.segments[at:]:
+            if not foreign:
+                offset = loader.replay(segment, offset)
+            last = segment is journal.segments[-1]
+            rest = look_at_rest(segment, offset, known is not None or loader.begun, self._sink.dialect)
+            if rest is not None:
+                foreign += self._judge(segment, rest, last, clean, loader.next_group)
+            offset = 0
+        loader.finish()
+        if clean is not None and loader.next_group < clean and not foreign:
+            raise StoreCorrupt(
+                f"the journal of queue {ledger.name!r} ends with group {loader.next_group - 1}, but the store was "
+                f"closed after group {clean - 1}: its end is missing. Put the file back; `penstock doctor` shows "
+                "what there is"
+            )
+        if foreign:
+            return self._adopt(files, journal, loader, foreign, names)
+        journal.next_group, journal.at, journal.start = loader.next_group, loader.at, loader.start
+        if known is not None:
+            ledger.skip_to(known.first)
+            journal.at = max(journal.at, known.at)
+            if not journal.segments:
+                journal.next_group = journal.start = known.starts[-1]
+        return journal
+
+    def _open_segments(self, files: JournalFiles, names: list[str]) -> list[Segment]:
+        segments = []
+        for number, name in enumerate(files.tidy(names), ROTATED):
+            file = self._disk.open(files.path(name))
+            segments.append(Segment(number, name, file, file.size()))
+        return segments
+
+    def _judge(
+        self, segment: Segment, rest: Rest, last: bool, clean: int | None, next_group: int
+    ) -> list[KestrelEntry]:
+        """What is to be done with bytes that are not in a group; another program's entries among them."""
+        path = segment.file.path
+        if rest.group_after is not None or (rest.torn and not (last and clean is None)):
+            where = f"; whole groups follow from offset {rest.group_after} on" if rest.group_after else ""
+            raise StoreCorrupt(
+                f"{path!r} is damaged at offset {rest.offset}, where group {next_group} should be{where}. Nothing "
+                "was changed. Put the file back from a copy; `penstock doctor` shows what can be saved"
+            )
+        if rest.torn:
+            kept = self._catalog.quarantine(segment.name, rest.offset, rest.data)
+            _log.warning(
+                "%s: %d bytes at its end are no whole group; a crash interrupted the write, which no one was told "
+                "had succeeded. They were moved to %s",
+                path, len(rest.data), kept,
+            )  # fmt: skip
+            segment.file.truncate(rest.offset)
+            segment.file.sync()
+            segment.size = rest.offset
+            return []
+        if rest.broken is not None:
+            kept = self._catalog.quarantine(segment.name, rest.broken, rest.data[rest.broken - rest.offset :])
+            _log.warning("%s cannot be read from offset %d on; the rest was moved to %s", path, rest.broken, kept)
+        return rest.entries
+
+    def _adopt(
+        self, files: JournalFiles, journal: _Journal, loader: Loader, foreign: list[KestrelEntry], names: list[str]
+    ) -> _Journal:
+        """Make another program's entries ours, and read the result."""
+        ledger, now = journal.ledger, max(loader.at, self._clock.now())
+        items = adoption.replay_entries(ledger, foreign, now)
+        packed = adoption.rewrite(
+            files, journal.segments, ledger, items, loader.next_group, now, self._sink.dialect
+        )
+        entry = journal.entry or Entry(ledger.name)
+        self._catalog.keep(journal.file, entry)
+        fresh = Ledger(ledger.name, ledger.settings)
+        return self._load_journal(journal.file, entry, fresh, [packed.name], None)
+
+    # At work
+
+    def pack(self, queue: str) -> int:
+        """Pack a queue's journal now; how many bytes that freed."""
+        self._find(queue)
+        while True:
+            with self._lock:
+                task = self._packing.get(queue)
+                if task is None and queue not in self._packing:
+                    self._packing[queue] = None
+                    break
+            if task is not None:
+                task.join()
+        return self._pack(queue)
+
+    def _pack(self, queue: str) -> int:
+        shelf, journal = self._shelves[queue], self._journals[queue]
+
+        def emptied(cut: Cut) -> None:
+            entry = journal.entry or Entry(queue, journal.ledger.settings)
+            starts = [journal.start, cut.next_group]
+            journal.entry = replace(entry, first=cut.frozen.next_seq, starts=starts, at=cut.at)
+            self._catalog.keep(journal.file, journal.entry)
+            journal.start = cut.next_group
+
+        try:
+            freed = packing.pack(shelf, emptied, lambda: not self._closed)
+            if freed:
+                journal.start = journal.start if not shelf.state.size() else 0
+                journal.indexed = journal.index_size = 0
+            return freed
+        except OSError as error:
+            self._failed(error)
+            raise stopped(error) from error
+        finally:
+            with self._lock:
+                del self._packing[queue]
+
+    def _committed(self, queue: str) -> Callable[[], None]:
+        shelf = self._shelves[queue]
+        least = min(_EMPTY, self._sink.segment_size)
+
+        def look() -> None:
+            total = shelf.total()
+            if total < least or queue in self._packing or self._closed:
+                return
+            size = shelf.state.size()
+            waste = total - shelf.state.stored - _OVERHEAD * size
+            if waste > max(self._sink.segment_size, total // 2) or not size:
+                self._pack_soon(queue)
+
+        return look
+
+    def _pack_soon(self, queue: str) -> None:
+        with self._lock:
+            if queue in self._packing or self._closed:
+                return
+            self._packing[queue] = None
+
+        def run() -> None:
+            try:
+                self._pack(queue)
+            except PenstockError as error:
+                _log.error("packing queue %r failed: %s", queue, error)
+
+        task = self._threads.start("penstock-pack", run)
+        with self._lock:
+            if queue in self._packing:
+                self._packing[queue] = task
+
+    def _new_shelf(self, ledger: Ledger, lock: Lock) -> JournalShelf:
+        journal = self._journals[ledger.name]
+
+        def begin() -> None:
+            if journal.entry is None:
+                journal.entry = Entry(ledger.name, ledger.settings, 1, [journal.next_group])
+                self._catalog.keep(journal.file, journal.entry)
+
+        files = JournalFiles(self._folder, journal.file, self._disk)
+        shelf = JournalShelf(
+            files, ledger, lock, self._sink, journal.segments, journal.next_group, journal.at, begin
+        )
+        self._shelves[ledger.name] = shelf
+        shelf.on_commit = self._committed(ledger.name)
+        return shelf
+
+    def _creating(self, queue: str, settings: Settings, first: int) -> None:
+        file = self._catalog.new_file(queue, [journal.file for journal in self._journals.values()])
+        journal = _Journal(file, Entry(queue, settings, first), Ledger(queue, settings, first))
+        self._catalog.keep(file, Entry(queue, settings, first))
+        self._journals[queue] = journal
+
+    def _deleting(self, queue: str, first: int) -> None:
+        journal = self._journals[queue]
+        self._catalog.keep_first(first)
+        entry = journal.entry or Entry(queue, journal.ledger.settings)
+        self._catalog.keep(journal.file, replace(entry, deleted=True))
+        self._shelves.pop(queue).retire()
+        self._remove(journal.file, self._disk.listdir(self._folder))
+        del self._journals[queue]
+
+    def _remove(self, file: str, names: list[str]) -> None:
+        JournalFiles(self._folder, file, self._disk).remove(names)
+        self._catalog.forget(file)
+
+    # Ending
+
+    def close(self) -> None:
+        """Write what is left and let go of the folder."""
+        with self._lock:
+            if self._closed:
+                return
+        super().close()
+        for task in list(self._packing.values()):
+            if task is not None:
+                task.join()
+        try:
+            if self._failure is None:
+                reached = {}
+                for queue, shelf in self._shelves.items():
+                    self._close_journal(self._journals[queue], shelf)
+                    reached[self._journals[queue].file] = shelf.next_group
+                self._catalog.keep_clean(reached)
+        finally:
+            self._catalog.close()
+
+    def _close_journal(self, journal: _Journal, shelf: JournalShelf) -> None:
+        shelf.close()
+        total = shelf.total()
+        if not shelf.segments or total == journal.indexed:
+            return
+        if journal.index_size <= _SMALL or total - journal.indexed > journal.index_size // 4:
+            segments = list(shelf.segments.values())
+            path = self._catalog.index(journal.file)
+            with suppress(OSError):  # only a hint
+                snapshot.write(self._disk, path, shelf.state.freeze(), segments, shelf.next_group, shelf.at)
+
+    def _failed(self, error: BaseException) -> None:
+        """Stop everything: what was written last may be lost."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        _log.error("%s", stopped(error))
+
+        def stop() -> None:
+            for queue in list(self._queues.values()):
+                queue.stop(lambda: stopped(error))
+
+        # On a thread of its own, because the one that failed may hold a queue's lock.
+        self._threads.start("penstock-stop", stop)
+
+    def _check_open(self) -> None:
+        super()._check_open()
+        if self._failure is not None:
+            raise stopped(self._failure)
+
+
+def open_journal(
+    folder: str | os.PathLike[str],
+    *,
+    clock: Clock | None = None,
+    sync: str = "always",
+    dialect: Dialect = "doc",
+    disk: Disk | None = None,
+    threads: Threads | None = None,
+    segment_size: int = SEGMENT_SIZE,
+) -> JournalKeeper:
+    """Open the journals in a folder, which is made if it is not there."""
+    if dialect not in DIALECTS:
+        raise InvalidArgument(f"dialect={dialect!r} is none of {', '.join(DIALECTS)}")
+    return JournalKeeper(
+        folder, clock or SystemClock(), sync, dialect, disk or SystemDisk(), threads, segment_size
+    )
+
+
+__all__ = ["FOLDER", "JournalKeeper", "open_journal"]

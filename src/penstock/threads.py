@@ -1,0 +1,60 @@
+"""The only door to threads and to what they block on, so that tests can let them take turns in a known order."""
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol
+
+
+class Lock(Protocol):
+    """What `threading.Lock` and `threading.RLock` can do."""
+
+    def acquire(self) -> bool:
+        """Take the lock, waiting until it is free."""
+
+    def release(self) -> None:
+        """Let go of the lock."""
+
+    def __enter__(self) -> bool: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+class Task(Protocol):
+    """Something that runs on a thread of its own."""
+
+    def join(self) -> None:
+        """Wait until it has ended."""
+
+
+class Threads(Protocol):
+    """What a store needs of threads."""
+
+    def lock(self) -> Lock:
+        """A lock that any thread may release, so that it can also serve as a gate that another one opens."""
+
+    def rlock(self) -> Lock:
+        """A lock that its holder may take again."""
+
+    def start(self, name: str, run: Callable[[], None]) -> Task:
+        """Run something beside the caller; it does not keep the process alive."""
+
+
+class SystemThreads:
+    """The threads of the operating system."""
+
+    def lock(self) -> Lock:
+        """A `threading.Lock`."""
+        return threading.Lock()
+
+    def rlock(self) -> Lock:
+        """A `threading.RLock`."""
+        return threading.RLock()
+
+    def start(self, name: str, run: Callable[[], None]) -> Task:
+        """A daemon thread."""
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        return thread
