@@ -219,6 +219,10 @@ class State:
         """Whether the message is there."""
         return self._rows.find(seq) is not None
 
+    def runs(self, seqs: Sequence[int]) -> list[tuple[Page, int, int]] | None:
+        """Where many messages lie that were put one after the other, see Rows.runs."""
+        return self._rows.runs(seqs)
+
     def locate(self, seq: int) -> tuple[Page, int]:
         """Where the columns of a message are that is there."""
         return self._rows[seq]

@@ -202,14 +202,14 @@ class Rows:
     def place(self, first: int, places: Sequence[int], sizes: Sequence[int], crcs: Sequence[int]) -> None:
         """Say where the bodies of messages are that were put one after the other, from `first` on."""
         self.stored += sum(sizes)
-        if len(places) == 1:
-            page, at = self[first]
-            page.place[at], page.size[at], page.crc[at] = places[0], sizes[0], crcs[0]
-            return
         done = 0
         while done < len(places):
             page, at = self[first + done]
             count = min(len(places) - done, _SIZE - at)
+            if count == 1 or page.positions is not None:  # a page that is full may have been shrunk at once
+                page.place[at], page.size[at], page.crc[at] = places[done], sizes[done], crcs[done]
+                done += 1
+                continue
             taken = slice(done, done + count)
             page.place[at : at + count] = array("Q", places[taken])
             page.size[at : at + count] = array("I", sizes[taken])

@@ -1,7 +1,7 @@
 """Columns of integers and of texts as bytes. Most columns of a batch are constant or count up: nine bytes.
 
 integers    u8 form, then   0: i64 or u64, the value of all
-                            1: the first value and the step, each as above
+                            1: the first value as above and u64, the step
                             2: every value, as wide as the column's type
 texts       u32 number of distinct texts, each u32 length and UTF-8, then a column of u32 numbers, 0 = None
 """
@@ -24,7 +24,7 @@ def encode(typecode: str, values: Column) -> bytes:
         return bytes([_CONSTANT]) + _word(typecode, first)
     step = column[1] - first
     if step > 0 and last == first + step * (count - 1) and column == array(typecode, range(first, last + 1, step)):
-        return bytes([_STEPS]) + _word(typecode, first) + _word("q", step)
+        return bytes([_STEPS]) + _word(typecode, first) + _word("Q", step)
     return bytes([_LISTED]) + _little_endian(column).tobytes()
 
 
@@ -40,7 +40,7 @@ def decode(typecode: str, data: memoryview, offset: int, count: int) -> tuple["a
     offset += 8
     if form == _CONSTANT:
         return array(typecode, [first]) * count, offset
-    step = int.from_bytes(data[offset : offset + 8], "little", signed=True)
+    step = int.from_bytes(data[offset : offset + 8], "little")
     return array(typecode, range(first, first + step * count, step)), offset + 8
 
 

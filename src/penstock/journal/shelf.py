@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import accumulate, repeat
 from typing import NamedTuple
 
 from penstock.clock import Clock
@@ -32,7 +33,6 @@ _CLAIM = 160
 _SETTLE = 128
 _RESERVE, _RESERVE_LEAST = 4 << 20, 64 << 10  # space is reserved in such steps
 _READ_AHEAD = 4 << 20  # neighbours are read at once up to this
-_GAP = 4096
 _SYNC_EVERY = 1_000  # milliseconds, with sync="interval"
 
 
@@ -84,13 +84,14 @@ class _Waiter:
 
 
 class Found(NamedTuple):
-    """A body in a file, or the bytes of one that is still to be written."""
+    """Bodies that lie together in a file, or the bytes of one that is still to be written."""
 
     file: File | None
     offset: int
-    size: int
-    crc: int
-    data: bytes = b""
+    starts: list[int]  # after the offset
+    sizes: list[int]
+    crcs: list[int]
+    unwritten: bytes = b""
 
 
 class Cut(NamedTuple):
@@ -247,10 +248,7 @@ class JournalShelf:
         encoded = bodies.encode(entries, first, record.at, record.expires_at, self.sink.dialect)
         offset = len(group.buffer)
         sizes = [len(body) for body in encoded]
-        offsets = []
-        for size in sizes:
-            offsets.append(offset)
-            offset += size
+        offsets = list(accumulate(sizes[:-1], initial=offset))
         crcs = [bodies.checksum(body) for body in encoded]
         group.buffer += encoded[0] if len(encoded) == 1 else b"".join(encoded)
         group.records += encode_put(record, Bodies(offsets, sizes, crcs))
@@ -262,18 +260,32 @@ class JournalShelf:
         self._open.buffer += bodies.confirm(seqs)
 
     def find(self, seqs: Sequence[int]) -> list[Found]:
-        """Where bodies are; those that are still to be written are copied."""
+        """Where bodies are, neighbours together; those that are still to be written are copied."""
         found = []
-        locate, segments = self.state.locate, self.segments
-        for seq in seqs:
-            page, at = locate(seq)
-            place, size, crc = page.place[at], page.size[at], page.crc[at]
-            if place >= self._first_unwritten:
-                found.append(Found(None, place, size, crc, self._unwritten(place, size)))
-            else:
-                segment = segments[place >> PLACE_BITS]
-                found.append(Found(segment.file, offset_of(place), size, crc))
+        runs = self.state.runs(seqs)
+        if runs is None:
+            rows = [self.state.locate(seq) for seq in seqs]
+            runs = [(page, at, at + 1) for page, at in rows]
+        for page, start, end in runs:
+            places = page.place[start:end].tolist()
+            sizes = page.size[start:end].tolist()
+            crcs = page.crc[start:end].tolist()
+            first, last = places[0], places[-1]
+            together = last < self._first_unwritten and first >> PLACE_BITS == last >> PLACE_BITS
+            if together and last - first <= _READ_AHEAD and (end - start == 1 or places == sorted(places)):
+                found.append(self._in_file(places, sizes, crcs))
+                continue
+            for place, size, crc in zip(places, sizes, crcs, strict=True):
+                if place < self._first_unwritten:
+                    found.append(self._in_file([place], [size], [crc]))
+                else:
+                    found.append(Found(None, 0, [0], [size], [crc], self._unwritten(place, size)))
         return found
+
+    def _in_file(self, places: list[int], sizes: list[int], crcs: list[int]) -> Found:
+        first = places[0]
+        starts = [place - first for place in places]
+        return Found(self.segments[first >> PLACE_BITS].file, offset_of(first), starts, sizes, crcs)
 
     def _unwritten(self, place: int, size: int) -> bytes:
         for group in (*self._sealed, self._open):
@@ -285,29 +297,19 @@ class JournalShelf:
     # In any thread
 
     def read(self, places: Sequence[Found]) -> list[Body]:
-        """Read bodies, neighbours together, and check them."""
-        read = []
-        at = 0
-        while at < len(places):
-            place = places[at]
-            if place.file is None:
-                read.append(self._decode(place, place.data))
-                at += 1
-                continue
-            end, last = at + 1, place.offset + place.size
-            while end < len(places):
-                other = places[end]
-                if other.file is not place.file or not last <= other.offset <= last + _GAP:
-                    break
-                if other.offset + other.size - place.offset > _READ_AHEAD:
-                    break
-                last = other.offset + other.size
-                end += 1
-            data = memoryview(self._read(place.file, place.offset, last - place.offset))
-            for each in places[at:end]:
-                start = each.offset - place.offset
-                read.append(self._decode(each, data[start : start + each.size]))
-            at = end
+        """Read bodies and check them."""
+        read: list[Body] = []
+        for file, offset, starts, sizes, crcs, unwritten in places:
+            data = unwritten if file is None else self._read(file, offset, starts[-1] + sizes[-1])
+            try:
+                read += map(bodies.decode, repeat(data), starts, sizes, crcs)
+            except bodies.Damaged:
+                path = "memory" if file is None else file.path
+                raise StoreCorrupt(
+                    f"a message of queue {self.state.name!r} is damaged, at offset {offset} of {path!r} or little "
+                    "after: its checksum is wrong. Put that file back from a copy, or remove() the message; "
+                    "`penstock doctor` finds all that are damaged"
+                ) from None
         return read
 
     def _read(self, file: File, offset: int, size: int) -> bytes:
@@ -315,17 +317,6 @@ class JournalShelf:
             return file.read(offset, size)
         except OSError as error:
             raise StoreCorrupt(f"{file.path!r} cannot be read at offset {offset}: {error}") from error
-
-    def _decode(self, place: Found, data: bytes | memoryview) -> Body:
-        try:
-            return bodies.decode(data, place.crc)
-        except bodies.Damaged:
-            path = place.file.path if place.file else "memory"
-            raise StoreCorrupt(
-                f"a message of queue {self.state.name!r} is damaged, at offset {place.offset} of {path!r}: its "
-                "checksum is wrong. Put that file back from a copy, or remove() the message; `penstock doctor` "
-                "finds all that are damaged"
-            ) from None
 
     def commit(self, written: int) -> None:
         """Return once that many records are on stable storage."""

@@ -19,11 +19,12 @@ from penstock.ledger import Ledger, Receipt
 from penstock.live.alarm import Alarm
 from penstock.live.shelf import Shelf
 from penstock.message import Entry, Message
-from penstock.records import Record, Redrive, Remove
+from penstock.records import Claim, Record, Redrive, Remove
 from penstock.settings import Settings
 from penstock.threads import Lock
 
 _ID = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
+_RECEIPT = re.compile(r"(0|[1-9][0-9]{0,18})\.[0-9a-f]{16}", re.ASCII)
 _CHUNK = 256  # messages that are listed under one hold of the lock
 Result = TypeVar("Result")
 _Settling: TypeAlias = Callable[[list[Receipt], int], tuple[Record | None, list[Receipt]]]
@@ -114,11 +115,7 @@ class LiveQueue:
             if record is None:
                 return _NOTHING
             self._write(record)
-            secret = f".{record.nonce:016x}"
-            claimed = [self._message(seq) for seq in record.seqs]
-            for message in claimed:
-                message.receipt = message.id + secret
-            return _Taken(claimed, self._shelf.find(record.seqs))
+            return _Taken(self._claimed(record), self._shelf.find(record.seqs))
 
         return self._take_or_wait(take, wait)
 
@@ -349,7 +346,7 @@ class LiveQueue:
 
     def _settle(self, receipts: Sequence[str], operation: _Settling) -> tuple[list[str], int]:
         """The receipts that were lost, and what to commit."""
-        parsed = {receipt: _receipt(receipt) for receipt in receipts}
+        parsed = dict(zip(receipts, map(_receipt, receipts), strict=True))
 
         def settle(now: int) -> list[Receipt]:
             record, lost = operation([receipt for receipt in parsed.values() if receipt is not None], now)
@@ -393,7 +390,40 @@ class LiveQueue:
         """Give messages their bodies."""
         for message, body in zip(messages, self._shelf.read(places), strict=True):
             message.payload, headers, message.created_at, message.received_at = body
-            message.headers = dict(headers)
+            if headers:
+                message.headers = dict(headers)
+
+    def _claimed(self, record: Claim) -> list[Message]:
+        """Messages as their claimer sees them, but for their bodies."""
+        now, seqs, lease_until, consumer, nonce = record
+        secret = f".{nonce:016x}"
+        runs = self._ledger.runs(seqs)
+        if runs is None:
+            claimed = [self._message(seq) for seq in seqs]
+            for message in claimed:
+                message.receipt = message.id + secret
+            return claimed
+        claimed, name, seq = [], self.name, seqs[0]
+        for page, start, end in runs:  # the same by slices
+            here = slice(start, end)
+            columns = (
+                page.priority,
+                page.visible_at,
+                page.expires_at,
+                page.attempts,
+                page.for_claims(end - 1).reason,
+            )
+            claimed += [
+                Message(
+                    number, name, b"", {}, priority, 0, 0, visible_at, expires_at or None, attempts, "in_flight",
+                    number + secret, now, lease_until, consumer, None, reason,
+                )
+                for number, priority, visible_at, expires_at, attempts, reason in zip(
+                    map(str, range(seq, seq + end - start)), *[column[here] for column in columns], strict=True
+                )
+            ]  # fmt: skip
+            seq += end - start
+        return claimed
 
     def _message(self, seq: int) -> Message:
         """A message as anyone may see it but for its body: only who claims it is given the receipt."""
@@ -426,13 +456,9 @@ class LiveQueue:
 
 
 def _receipt(text: str) -> Receipt | None:
-    seq, _, nonce = text.partition(".")
-    if len(nonce) != 16 or not (seq.isdigit() and seq.isascii()):
+    if _RECEIPT.fullmatch(text) is None:
         return None
-    try:
-        return int(seq), int(nonce, 16)
-    except ValueError:
-        return None
+    return int(text[:-17]), int(text[-16:], 16)
 
 
 def _seqs(ids: Iterable[str]) -> list[int]:
