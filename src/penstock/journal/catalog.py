@@ -53,16 +53,16 @@ class Catalog:
     def open(self) -> None:
         """Make what is missing and lock the store; StoreLocked names who has it."""
         missing = []
-        path = os.path.abspath(self.folder)
+        path = self.folder
         while not self._disk.exists(path):
             missing.append(path)
-            path = os.path.dirname(path)
+            path = os.path.dirname(path) or "."
         for path in [*reversed(missing), self.path, self._in("queues"), self._in("index")]:
             if not self._disk.exists(path):
                 with suppress(FileExistsError):  # another process was quicker
                     self._disk.mkdir(path)
             # Even if it was there: who made it may have stopped before this.
-            self._disk.sync_folder(os.path.dirname(path))
+            self._disk.sync_folder(os.path.dirname(path) or ".")
         self._lock = self._take_lock()
 
     def _take_lock(self) -> File:
@@ -112,18 +112,23 @@ class Catalog:
         """Durably remember the number above those of all deleted queues."""
         self._write(self._in("store"), {"format": 1, "first": first})
 
-    def take_clean(self) -> dict[str, int]:
-        """How far each journal reached when the store was closed; nothing if it was not. Asked once."""
+    def clean(self) -> dict[str, int]:
+        """How far each journal reached when the store was closed; nothing if it was not."""
         path = self._in("clean")
         if not self._disk.exists(path):
             return {}
         try:
             reached: dict[str, int] = self._read(path)
         except StoreCorrupt:
-            reached = {}
-        self._disk.unlink(path)
-        self._disk.sync_folder(self.path)
+            return {}
         return reached
+
+    def forget_clean(self) -> None:
+        """From now on the store may change."""
+        path = self._in("clean")
+        if self._disk.exists(path):
+            self._disk.unlink(path)
+            self._disk.sync_folder(self.path)
 
     def keep_clean(self, reached: dict[str, int]) -> None:
         """The store is about to be closed. Not synced: without it opening only takes more care."""

@@ -132,6 +132,7 @@ class JournalShelf:
         if segments and segments[-1].name == files.name:
             self._current = segments[-1]
         self._next: Segment | None = None  # the file that becomes the latest with the first group written to it
+        self._rotate_at = sink.segment_size
         self._reserved = 0  # how far the file of the open group can grow
         self._mutex = sink.threads.lock()
         self._leading = False
@@ -436,7 +437,7 @@ class JournalShelf:
         """Write every group that there is; how many records are on stable storage then."""
         with self.lock:
             if self._open:
-                self._seal(rotate=self._open.start + self._open.size >= self.sink.segment_size)
+                self._seal(rotate=self._open.start + self._open.size >= self._rotate_at)
             waiting = list(self._sealed)
         durable = self._durable
         for group in waiting:
@@ -484,8 +485,9 @@ class JournalShelf:
                 self.files.disk.unlink(segment.file.path)
             self._last -= 1
             self._open = before_it
+            self._rotate_at += self.sink.segment_size // 4 + 1
             return
-        self._next, self._reserved = segment, needed
+        self._next, self._reserved, self._rotate_at = segment, needed, self.sink.segment_size
 
     def _install(self, group: _Group) -> Segment:
         """The segment that a group goes to; a new file gets its name with its first group."""

@@ -33,7 +33,7 @@ _log = logging.getLogger("penstock")
 class _Journal:
     """A queue's journal as it was found: its files, and how far they reach."""
 
-    def __init__(self, file: str, entry: Entry | None, ledger: Ledger) -> None:
+    def __init__(self, file: str, entry: Entry | None, ledger: Ledger, packing: Lock) -> None:
         self.file = file
         self.entry = entry
         self.ledger = ledger
@@ -41,6 +41,9 @@ class _Journal:
         self.next_group = 1
         self.start = 1  # the number of its first group; 0 if that is packed
         self.at = 0
+        self.packing = packing
+        self.task: Task | None = None  # that packs in the background
+        self.pack_from = 0  # not before it has so many bytes
         self.indexed = 0  # bytes of the journal that the snapshot stands for
         self.index_size = 0
 
@@ -65,7 +68,6 @@ class JournalKeeper(LiveKeeper):
         self._sink = Sink(self._clock, self._alarm, self._threads, sync, dialect, segment_size, self._failed)
         self._journals: dict[str, _Journal] = {}
         self._shelves: dict[str, JournalShelf] = {}
-        self._packing: dict[str, Task | None] = {}
         self._failure: BaseException | None = None
         self._catalog.open()
         try:
@@ -87,7 +89,7 @@ class JournalKeeper(LiveKeeper):
         found = dict.fromkeys(entries) | dict.fromkeys(
             file for file in journals(names) if self._is_file(file, names)
         )
-        clean = self._catalog.take_clean()
+        clean = self._catalog.clean()
         for file in found:
             known = entries.get(file)
             name = queue_of(file) if known is None else known.name
@@ -95,9 +97,12 @@ class JournalKeeper(LiveKeeper):
             journal = self._load_journal(file, known, Ledger(name, settings), names, clean.get(file))
             self._clock.at_least(journal.at)
             self._journals[name] = journal
+        self._catalog.forget_clean()
         if DEFAULT not in self._journals:
             file = self._catalog.new_file(DEFAULT, found)
-            self._journals[DEFAULT] = _Journal(file, None, Ledger(DEFAULT, Settings(), self._first))
+            self._journals[DEFAULT] = _Journal(
+                file, None, Ledger(DEFAULT, Settings(), self._first), self._threads.lock()
+            )
         for journal in self._journals.values():
             self._add(journal.ledger)
 
@@ -114,15 +119,14 @@ class JournalKeeper(LiveKeeper):
         self, file: str, known: Entry | None, ledger: Ledger, names: list[str], clean: int | None
     ) -> _Journal:
         files = JournalFiles(self._folder, file, self._disk)
-        journal = _Journal(file, known, ledger)
+        journal = _Journal(file, known, ledger, self._threads.lock())
         journal.segments = self._open_segments(files, names)
         starts = known.starts if known else [1]
         loader = Loader(ledger, starts)
         offset, at = 0, 0
         index = snapshot.read(self._disk, self._catalog.index(file))
         if index is not None and index.holds(journal.segments):
-            for each, segment in zip(index.files, journal.segments, strict=False):
-                segment.number = each["number"]
+            self._renumber(journal.segments, [each["number"] for each in index.files])
             loader.resume(index.load(ledger), index.at)
             at, offset = len(index.files) - 1, index.files[-1]["size"]
             journal.indexed = sum(each["size"] for each in index.files)
@@ -152,6 +156,13 @@ class JournalKeeper(LiveKeeper):
             if not journal.segments:
                 journal.next_group = journal.start = known.starts[-1]
         return journal
+
+    def _renumber(self, segments: list[Segment], numbers: list[int]) -> None:
+        """Give files the numbers that a snapshot knows them by, and those after them higher ones."""
+        number = ROTATED - 1
+        for segment in segments:
+            segment.number = numbers.pop(0) if numbers else number + 1
+            number = max(ROTATED, segment.number)
 
     def _open_segments(self, files: JournalFiles, names: list[str]) -> list[Segment]:
         segments = []
@@ -206,15 +217,15 @@ class JournalKeeper(LiveKeeper):
     def pack(self, queue: str) -> int:
         """Pack a queue's journal now; how many bytes that freed."""
         self._find(queue)
-        while True:
-            with self._lock:
-                task = self._packing.get(queue)
-                if task is None and queue not in self._packing:
-                    self._packing[queue] = None
-                    break
-            if task is not None:
-                task.join()
-        return self._pack(queue)
+        with self._journals[queue].packing:
+            self._find(queue)  # it may have been deleted meanwhile
+            return self._pack(queue)
+
+    def delete(self, queue: str) -> None:
+        """Remove a queue, its messages and its files."""
+        self._find(queue)
+        with self._journals[queue].packing:
+            super().delete(queue)
 
     def _pack(self, queue: str) -> int:
         shelf, journal = self._shelves[queue], self._journals[queue]
@@ -228,51 +239,45 @@ class JournalKeeper(LiveKeeper):
 
         try:
             freed = packing.pack(shelf, emptied, lambda: not self._closed)
-            if freed:
-                journal.start = journal.start if not shelf.state.size() else 0
-                journal.indexed = journal.index_size = 0
-            return freed
         except OSError as error:
             self._failed(error)
             raise stopped(error) from error
-        finally:
-            with self._lock:
-                del self._packing[queue]
+        journal.pack_from = 2 * shelf.total()
+        journal.indexed = journal.index_size = 0
+        return freed
 
     def _committed(self, queue: str) -> Callable[[], None]:
-        shelf = self._shelves[queue]
+        shelf, journal = self._shelves[queue], self._journals[queue]
         least = min(_EMPTY, self._sink.segment_size)
 
         def look() -> None:
             total = shelf.total()
-            if total < least or queue in self._packing or self._closed:
+            if total < max(least, journal.pack_from) or journal.task is not None or self._closed:
                 return
             size = shelf.state.size()
             waste = total - shelf.state.stored - _OVERHEAD * size
             if waste > max(self._sink.segment_size, total // 2) or not size:
-                self._pack_soon(queue)
+                self._pack_soon(queue, journal)
 
         return look
 
-    def _pack_soon(self, queue: str) -> None:
-        with self._lock:
-            if queue in self._packing or self._closed:
-                return
-            self._packing[queue] = None
-
+    def _pack_soon(self, queue: str, journal: _Journal) -> None:
         def run() -> None:
             try:
-                self._pack(queue)
+                self.pack(queue)
             except PenstockError as error:
-                _log.error("packing queue %r failed: %s", queue, error)
+                if not self._closed:
+                    _log.error("packing queue %r failed: %s", queue, error)
+            finally:
+                journal.task = None
 
-        task = self._threads.start("penstock-pack", run)
         with self._lock:
-            if queue in self._packing:
-                self._packing[queue] = task
+            if journal.task is None and not self._closed:
+                journal.task = self._threads.start("penstock-pack", run)
 
     def _new_shelf(self, ledger: Ledger, lock: Lock) -> JournalShelf:
         journal = self._journals[ledger.name]
+        journal.ledger = ledger
 
         def begin() -> None:
             if journal.entry is None:
@@ -289,9 +294,10 @@ class JournalKeeper(LiveKeeper):
 
     def _creating(self, queue: str, settings: Settings, first: int) -> None:
         file = self._catalog.new_file(queue, [journal.file for journal in self._journals.values()])
-        journal = _Journal(file, Entry(queue, settings, first), Ledger(queue, settings, first))
-        self._catalog.keep(file, Entry(queue, settings, first))
-        self._journals[queue] = journal
+        entry = Entry(queue, settings, first)
+        self._catalog.keep(file, entry)
+        ledger = Ledger(queue, settings, first)
+        self._journals[queue] = _Journal(file, entry, ledger, self._threads.lock())
 
     def _deleting(self, queue: str, first: int) -> None:
         journal = self._journals[queue]
@@ -314,8 +320,8 @@ class JournalKeeper(LiveKeeper):
             if self._closed:
                 return
         super().close()
-        for task in list(self._packing.values()):
-            if task is not None:
+        for journal in list(self._journals.values()):
+            if (task := journal.task) is not None:
                 task.join()
         try:
             if self._failure is None:

@@ -79,7 +79,12 @@ class LiveQueue:
 
     def check(self, entry: Entry) -> None:
         """Raise what a put would raise."""
-        self._run(lambda now: self._ledger.check([entry], now))
+
+        def check(now: int) -> None:
+            self._ledger.check([entry], now)
+            self._shelf.make_room([entry])
+
+        self._run(check)
 
     def put(self, entries: Sequence[Entry]) -> list[str]:
         """Take in all entries or none."""
