@@ -211,6 +211,10 @@ class State:
             attempts.append(Attempt(page.attempts[at], claims.consumer[at], claims.claimed_at[at], *ended))
         return attempts
 
+    def in_flight(self) -> int:
+        """How many messages consumers hold."""
+        return self._counts[IN_FLIGHT]
+
     def size(self) -> int:
         """How many messages there are, in whatever state."""
         return sum(self._counts)

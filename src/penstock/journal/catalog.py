@@ -4,6 +4,7 @@
     queues/FILE     a queue's name and settings, and where its numbering starts; FILE is also its journal's name
     store           the number above those of all deleted queues
     clean           written when the store was closed, gone before anything changes: how far each journal reached
+    ballast         space kept free, see ballast.py
     index/FILE      a snapshot of a queue's index, see snapshot.py
     quarantine/     what could not be read
 
@@ -137,6 +138,11 @@ class Catalog:
             file.truncate(0)
             file.write(0, _text(reached))
         self._disk.rename(path + ".new", path)
+
+    @property
+    def ballast(self) -> str:
+        """Where space is kept free."""
+        return self._in("ballast")
 
     def index(self, file: str) -> str:
         """Where the snapshot of a queue's index is."""

@@ -9,6 +9,7 @@ from penstock.journal.segments import replay_order
 
 PACKED, ROTATED = 0, 1 << 23  # where the numbers of the two kinds of segments start; a pack is always the first
 PLACE_BITS = 40
+FILLING, ALIGNED = 256 << 10, 64 << 10  # how far a file is filled ahead, and to a multiple of what
 _OFFSET = (1 << PLACE_BITS) - 1
 
 
@@ -19,7 +20,8 @@ class Segment:
     number: int
     name: str
     file: File
-    size: int
+    size: int  # of what counts
+    filled: int = 0  # with the filling
 
     @property
     def base(self) -> int:

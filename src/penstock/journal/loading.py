@@ -15,7 +15,7 @@ from typing import NamedTuple
 from penstock.errors import StoreCorrupt
 from penstock.files import File
 from penstock.journal import groups
-from penstock.journal.files import Segment
+from penstock.journal.files import ALIGNED, Segment
 from penstock.journal.format import Add, AddX, AddXid, Broken, Continue, Dialect, Entry, SaveXid, decode
 from penstock.journal.groups import Group
 from penstock.journal.records import PUT_ONE, PUT_ONE_FIELDS, PageImage, RestImage, decode_all
@@ -25,6 +25,7 @@ from penstock.state import State
 _CHUNK = 8 << 20
 _BATCH = 1 << 13
 _ITEM = struct.Struct("<QQQqq")
+FILL = b"\x01"
 _PACKED = 0  # the number of groups in a packed file
 
 
@@ -88,11 +89,12 @@ def _refer(entry: Entry, segment: int, end: int) -> Entry:
             return entry
 
 
-def look_at_rest(segment: Segment, offset: int, known: bool, dialect: Dialect) -> Rest | None:
-    """What follows the last whole group; None: nothing. `known` says that the journal is certainly ours."""
-    if offset == segment.size:
-        return None
+def look_at_rest(segment: Segment, offset: int, ours: bool, dialect: Dialect) -> Rest | None:
+    """What follows the last whole group; None: nothing. `ours` says that the journal certainly is, so far."""
     data = segment.file.read(offset, segment.size - offset)
+    filling = len(data) - len(data.lstrip(FILL))
+    if not data or (ours and filling == len(data)):
+        return None
     rest = Rest(offset, data)
     at = groups.next_head(data, 1)
     while at is not None:
@@ -101,10 +103,12 @@ def look_at_rest(segment: Segment, offset: int, known: bool, dialect: Dialect) -
             rest.group_after = offset + at
             break
         at = groups.next_head(data, at + 1)
-    if groups.MAGIC in data or (known and data[0] == 0):
+    # Another program writes after the end of the file: never into the filling, nor over zeros.
+    torn_filling = filling and (offset + filling) % ALIGNED
+    if groups.MAGIC in data or (ours and (torn_filling or data[0] == 0)):
         rest.torn = True
         return rest
-    position = 0
+    position = filling if ours else 0
     try:
         while position < len(data):
             entry, end = decode(data, position, dialect)
@@ -112,7 +116,7 @@ def look_at_rest(segment: Segment, offset: int, known: bool, dialect: Dialect) -
             position = end
     except Broken as broken:
         rest.broken = offset + broken.offset
-    rest.torn = known and all(isinstance(entry, SaveXid) for entry in rest.entries)
+    rest.torn = ours and all(isinstance(entry, SaveXid) for entry in rest.entries)
     return rest
 
 

@@ -45,9 +45,6 @@ def pack(shelf: JournalShelf, emptied: Callable[[Cut], None], go_on: Callable[[]
     if not shelf.segments:
         return 0
     cut = shelf.rotate()
-    if cut is None:
-        _log.warning("no space to pack %s: settle messages, or free some on that disk", shelf.files.folder)
-        return 0
     frozen, old = cut.frozen, cut.files
     files, disk = shelf.files, shelf.files.disk
     stamp = files.stamp(old[-1].name)

@@ -1,6 +1,7 @@
 """A journal read by Kestrel's document alone: what any reader of the format sees in a folder."""
 
 import os
+import re
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ from penstock.journal.format import (
 )
 from penstock.journal.segments import replay_order
 from penstock.names import checked
+
+_REMOVES = re.compile(rb"\x01+")
 
 
 @dataclass
@@ -110,6 +113,9 @@ def replay(
         offset = 0
         try:
             while offset < len(data):
+                if not state.queue and (filling := _REMOVES.match(data, offset)):
+                    offset = filling.end()  # removing from an empty queue does nothing, a million times
+                    continue
                 entry, offset = decode(data, offset, dialect)
                 state.apply(entry)
         except Broken as broken:

@@ -5,19 +5,27 @@ appends and syncs it, while the next group fills; or, if another one leads alrea
 serves everyone who arrived while the last one ran.
 """
 
-import errno
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import accumulate, repeat
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from penstock.clock import Clock
 from penstock.errors import DiskFull, InvalidArgument, PenstockError, StoreClosed, StoreCorrupt
 from penstock.files import File
 from penstock.journal import bodies, groups
-from penstock.journal.files import PACKED, PLACE_BITS, ROTATED, JournalFiles, Segment, offset_of
+from penstock.journal.ballast import Ballast, is_full
+from penstock.journal.files import (
+    ALIGNED,
+    FILLING,
+    PACKED,
+    PLACE_BITS,
+    ROTATED,
+    JournalFiles,
+    Segment,
+    offset_of,
+)
 from penstock.journal.format import Dialect
 from penstock.journal.records import Bodies, encode_put, encode_record
 from penstock.journal.xids import PERIOD, before, xid_of
@@ -28,9 +36,10 @@ from penstock.records import Ack, Pop, Put, Record
 from penstock.state import Frozen, State
 from penstock.threads import Lock, Threads
 
+Result = TypeVar("Result")
 SETTLING = 256  # bytes kept free for each message: claiming and settling it, one by one
-_CLAIM = 160
 _SETTLE = 128
+_BESIDE = bodies.OVERHEAD + 160  # bytes that a message takes beside its payload, with a group for each
 _RESERVE, _RESERVE_LEAST = 4 << 20, 64 << 10  # space is reserved in such steps
 _READ_AHEAD = 4 << 20  # neighbours are read at once up to this
 _SYNC_EVERY = 1_000  # milliseconds, with sync="interval"
@@ -45,6 +54,7 @@ class Sink(NamedTuple):
     sync: str
     dialect: Dialect
     segment_size: int
+    ballast: Ballast
     failed: Callable[[BaseException], None]  # the whole store must stop
 
 
@@ -131,9 +141,8 @@ class JournalShelf:
         self._current: Segment | None = None  # the latest file, if it is there
         if segments and segments[-1].name == files.name:
             self._current = segments[-1]
-        self._next: Segment | None = None  # the file that becomes the latest with the first group written to it
-        self._rotate_at = sink.segment_size
-        self._reserved = 0  # how far the file of the open group can grow
+        self._filled = self._current.filled if self._current else 0  # how far the file reaches with its filling
+        self._granted = 0  # what the ballast keeps free for this queue
         self._mutex = sink.threads.lock()
         self._leading = False
         self._durable = 0
@@ -156,59 +165,50 @@ class JournalShelf:
 
     def total(self) -> int:
         """Bytes of the whole journal, with what is still to be written."""
-        sizes = sum(each.size for each in self.segments.values())
-        return sizes + sum(each.size for each in self._sealed) + self._open.size
+        return sum([each.size for each in self.segments.values()]) + self._pending
+
+    @property
+    def _pending(self) -> int:
+        return sum([each.size for each in self._sealed]) + self._open.size
 
     def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
-        """Reserve space for new messages and for settling all there are, or for claims and settling those."""
-        open_group = self._open
-        end = open_group.start + open_group.size
-        if entries:
-            size = sum([len(entry.payload) for entry in entries]) + (bodies.OVERHEAD + 64) * len(entries)
-            size += sum([bodies.meta_size(entry) for entry in entries if entry.headers or entry.created_at])
-            size += sum([len(entry.key) for entry in entries if entry.key]) * 4
-            if open_group.size + size > groups.MAX_SIZE:
-                raise InvalidArgument(f"{size} bytes are too many for one step: put fewer messages at a time")
-            needed = end + size + SETTLING * (self.state.size() + len(entries))
-            self._skip_open_xids(len(entries))
-        else:
-            needed = end + (_CLAIM + _SETTLE) * claims
-        if needed > self._reserved and (entries or claims):
+        """Reserve space for new messages and for settling all there are; claims need what was reserved for them."""
+        if not entries:
+            ballast = self.sink.ballast
+            if ballast.short and ballast.size < _SETTLE * (self.state.in_flight() + 2 * claims):
+                raise self._full()
+            return
+        size = sum([len(entry.payload) for entry in entries]) + _BESIDE * len(entries)
+        size += sum([bodies.meta_size(entry) for entry in entries if entry.headers or entry.created_at])
+        size += sum([len(entry.key) for entry in entries if entry.key]) * 4
+        if self._open.size + size > groups.MAX_SIZE:
+            raise InvalidArgument(f"{size} bytes are too many for one step: put fewer messages at a time")
+        self._skip_open_xids(len(entries))
+        needed = self._pending + size + SETTLING * (self.state.size() + len(entries))
+        if needed > self._granted or self.sink.ballast.short:
             self._reserve(needed)
 
+    def owe(self) -> None:
+        """Reserve space for settling what is there."""
+        if self.state.size():
+            self._reserve(SETTLING * self.state.size())
+
     def _reserve(self, needed: int) -> None:
-        try:
-            file = self._file()
-            for size in (needed + min(_RESERVE, max(needed // 4, _RESERVE_LEAST)), needed):
-                try:
-                    file.reserve(size)
-                    self._reserved = size
-                    return
-                except OSError as error:
-                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                        raise
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise self._stop(error) from error
-        raise DiskFull(
+        for size in (needed + min(_RESERVE, max(needed // 4, _RESERVE_LEAST)), needed):
+            try:
+                self.sink.ballast.grow(max(0, size - self._granted))
+                self._granted = max(size, self._granted)
+                return
+            except OSError as error:
+                if not is_full(error):
+                    raise self._stop(error) from error
+        raise self._full()
+
+    def _full(self) -> DiskFull:
+        return DiskFull(
             f"no space left for queue {self.state.name!r} in {self.files.folder!r}, and nothing was changed: "
             "settle messages, which space is reserved for, or free some on that disk"
         )
-
-    def _file(self) -> File:
-        """The file that the open group goes to; made under another name if it is new."""
-        if self._next is not None:
-            return self._next.file
-        if self._current is not None and self._current.number == self._open.segment:
-            return self._current.file
-        self._begin()
-        self._next = self._new_segment()
-        return self._next.file
-
-    def _new_segment(self) -> Segment:
-        name = self.files.temporary(self._stamp())
-        file = self.files.disk.open(self.files.path(name), create=True)
-        return Segment(self._open.segment, self.files.name, file, 0)
 
     def _stamp(self) -> int:
         """A time that is later than that of every file."""
@@ -389,22 +389,23 @@ class JournalShelf:
         if leader is not None:
             leader.gate.release()
 
-    def rotate(self) -> "Cut | None":
-        """Begin a new file; None: there is no space."""
-        cut = None
+    def rotate(self) -> "Cut":
+        """Begin a new file."""
+        cut: Cut | None = None
 
         def begin() -> None:
             nonlocal cut
             with self.lock:  # for the time of a few syncs, so that the files and the state agree
                 self._durable = self.flush()
-                if self._next is None:
-                    self._prepare_file()
-                if self._next is not None:
-                    old = list(self.segments.values())
-                    self._install(self._open)
-                    cut = Cut(self.state.freeze(), old, self._open.number, self.at)
+                old = list(self.segments.values())
+                if self._current is not None and self._current.number == self._open.segment:
+                    self._begin_file(self._open.number)
+                self._install(self._open)
+                cut = Cut(self.state.freeze(), old, self._open.number, self.at)
 
         self.lead(begin)
+        if cut is None:
+            raise RuntimeError("a journal was not rotated")
         return cut
 
     def next_packed(self) -> int:
@@ -437,13 +438,13 @@ class JournalShelf:
         """Write every group that there is; how many records are on stable storage then."""
         with self.lock:
             if self._open:
-                self._seal(rotate=self._open.start + self._open.size >= self._rotate_at)
+                self._seal()
             waiting = list(self._sealed)
         durable = self._durable
         for group in waiting:
             groups.seal(group.buffer, group.records, group.xid or 0, group.number, group.at)
             segment = self._install(group)
-            segment.file.write(group.start, group.buffer)
+            self._append(segment, group)
             if self.sink.sync == "always":
                 segment.file.sync()
             elif self.sink.sync == "interval":
@@ -456,60 +457,72 @@ class JournalShelf:
             durable = max(durable, group.written)
         return durable
 
-    def _seal(self, rotate: bool) -> None:
-        """Close the open group and begin the next, in a new file if it is time for one and there is space."""
+    def _seal(self) -> None:
+        """Close the open group and begin the next, in a new file if it is time for one."""
         group = self._open
         if group.xid is None:
             group.xid = last_xid(self.state.next_seq)
         group.at = self.at
         self._sealed.append(group)
         end = group.start + group.size
-        self._open = _Group(group.segment, end, group.number + 1)
-        if rotate and self._next is None:
-            self._prepare_file()
+        if end >= self.sink.segment_size:
+            self._begin_file(group.number + 1)
+        else:
+            self._open = _Group(group.segment, end, group.number + 1)
 
-    def _prepare_file(self) -> None:
-        """Let the open group, which is empty, go to a new file."""
-        before_it = self._open
+    def _begin_file(self, number: int) -> None:
+        """Let the next group go to a new file."""
         self._last += 1
-        self._open = _Group(self._last, 0, before_it.number)
-        needed = SETTLING * self.state.size() + _RESERVE_LEAST
-        segment = None
-        try:
-            segment = self._new_segment()
-            segment.file.reserve(needed)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            if segment is not None:
-                self.files.disk.unlink(segment.file.path)
-            self._last -= 1
-            self._open = before_it
-            self._rotate_at += self.sink.segment_size // 4 + 1
-            return
-        self._next, self._reserved, self._rotate_at = segment, needed, self.sink.segment_size
+        self._open = _Group(self._last, 0, number)
 
     def _install(self, group: _Group) -> Segment:
-        """The segment that a group goes to; a new file gets its name with its first group."""
+        """The segment that a group goes to; a new file is made with its first group."""
         if self._current is not None and self._current.number == group.segment:
             return self._current
-        disk, files, old, segment = self.files.disk, self.files, self._current, self._next
-        if segment is None or segment.number != group.segment:
-            raise RuntimeError(f"group {group.number} has no file")
-        if old is not None:
-            old.file.truncate(old.size)  # gives reserved space back
+        disk, files, old = self.files.disk, self.files, self._current
+        if old is None:
+            self._begin()
+        else:
+            old.file.truncate(old.size)
             old.file.sync()
             name = files.rotated(self._stamp())
             disk.rename(files.path(files.name), files.path(name))
-            files.sync()
-            old.name = name
-        disk.rename(segment.file.path, files.path(files.name))
+            files.sync()  # before the new file takes the name
+            old.name, old.file.path = name, files.path(name)
+        file = self._with_space(lambda: disk.open(files.path(files.name), create=True), 0)
         files.sync()
-        segment.file.path = files.path(files.name)
+        segment = Segment(group.segment, files.name, file, 0)
         with self.lock:
             self.segments[segment.number] = segment
-            self._current, self._next = segment, None
+            self._current, self._filled = segment, 0
         return segment
+
+    def _append(self, segment: Segment, group: _Group) -> None:
+        """Write a group. Small ones are written over a filling, as a sync of that is much cheaper than of growth.
+
+        The filling is REMOVE over and over: of a queue that is empty, so for every reader it is nothing.
+        """
+        buffer, end = group.buffer, group.start + len(group.buffer)
+        if end > self._filled and self.sink.sync == "always" and len(buffer) < FILLING // 2:
+            filled = (end + FILLING) // ALIGNED * ALIGNED
+            try:
+                segment.file.write(group.start, buffer + bytes([1]) * (filled - end))
+                self._filled = filled
+                return
+            except OSError as error:
+                if not is_full(error):
+                    raise
+        self._with_space(lambda: segment.file.write(group.start, buffer), len(buffer))
+        self._filled = max(self._filled, end)
+
+    def _with_space(self, work: Callable[[], Result], size: int) -> Result:
+        """Do something that needs so much space, with space from the ballast if there is no other."""
+        while True:
+            try:
+                return work()
+            except OSError as error:
+                if not is_full(error) or not self.sink.ballast.release(size):
+                    raise
 
     def _sync_soon(self, file: File) -> None:
         if self._unsynced is None:
@@ -536,19 +549,16 @@ class JournalShelf:
         """The queue is gone, and its files are about to be."""
         with self.lock:
             self.segments = {}
-            self._current = self._next = None
+            self._current = None
+            self.sink.ballast.owe_less(self._granted)
 
     def _finish(self) -> None:
         self._durable = self.flush()
         if self.sink.sync != "always" and self._current is not None:
             self._current.file.sync()
-        if self._next is not None:
-            self.files.disk.unlink(self._next.file.path)
-            self._next = None
-        if self._current is not None:
-            self._current.file.truncate(self._current.size)  # gives back what was reserved in advance
-            with suppress(OSError):
-                self._current.file.reserve(self._current.size + SETTLING * self.state.size())
+        if self._current is not None and self._filled > self._current.size:
+            self._current.file.truncate(self._current.size)
+            self._filled = self._current.size
 
     def _stop(self, error: BaseException) -> PenstockError:
         if self.failure is None:

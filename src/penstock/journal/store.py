@@ -7,9 +7,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import InvalidArgument, PenstockError, StoreCorrupt
+from penstock.errors import DiskFull, InvalidArgument, PenstockError, StoreCorrupt
 from penstock.files import Disk, SystemDisk
 from penstock.journal import adoption, packing, snapshot
+from penstock.journal.ballast import Ballast
 from penstock.journal.catalog import FOLDER, Catalog, Entry, queue_of
 from penstock.journal.files import ROTATED, JournalFiles, Segment
 from penstock.journal.format import DIALECTS, Dialect
@@ -65,7 +66,10 @@ class JournalKeeper(LiveKeeper):
         self._folder = os.fspath(folder)
         self._disk = disk
         self._catalog = Catalog(self._folder, disk)
-        self._sink = Sink(self._clock, self._alarm, self._threads, sync, dialect, segment_size, self._failed)
+        ballast = Ballast(disk, self._catalog.ballast, self._threads.lock())
+        self._sink = Sink(
+            self._clock, self._alarm, self._threads, sync, dialect, segment_size, ballast, self._failed
+        )
         self._journals: dict[str, _Journal] = {}
         self._shelves: dict[str, JournalShelf] = {}
         self._failure: BaseException | None = None
@@ -136,7 +140,9 @@ class JournalKeeper(LiveKeeper):
             if not foreign:
                 offset = loader.replay(segment, offset)
             last = segment is journal.segments[-1]
-            rest = look_at_rest(segment, offset, known is not None or loader.begun, self._sink.dialect)
+            ours = (known is not None or loader.begun) and not foreign
+            rest = look_at_rest(segment, offset, ours, self._sink.dialect)
+            segment.size, segment.filled = offset, segment.size
             if rest is not None:
                 foreign += self._judge(segment, rest, last, clean, loader.next_group)
             offset = 0
@@ -191,7 +197,7 @@ class JournalKeeper(LiveKeeper):
             )  # fmt: skip
             segment.file.truncate(rest.offset)
             segment.file.sync()
-            segment.size = rest.offset
+            segment.filled = rest.offset
             return []
         if rest.broken is not None:
             kept = self._catalog.quarantine(segment.name, rest.broken, rest.data[rest.broken - rest.offset :])
@@ -289,6 +295,8 @@ class JournalKeeper(LiveKeeper):
             files, ledger, lock, self._sink, journal.segments, journal.next_group, journal.at, begin
         )
         self._shelves[ledger.name] = shelf
+        with suppress(DiskFull):  # what was kept free may be gone; then there are only no new messages
+            shelf.owe()
         shelf.on_commit = self._committed(ledger.name)
         return shelf
 

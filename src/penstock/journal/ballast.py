@@ -1,0 +1,62 @@
+"""Space that is kept free so that messages can be settled when the disk is full: a file of nothing but space.
+
+Every queue owes it so much per message. When a write finds the disk full it takes from the ballast what it needs;
+until that is made good no new messages are let in.
+"""
+
+import errno
+from contextlib import suppress
+
+from penstock.files import Disk, File
+from penstock.threads import Lock
+
+_STEP = 64 << 10
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an error says that there is no space."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+class Ballast:
+    """The reserved space of one store."""
+
+    def __init__(self, disk: Disk, path: str, lock: Lock) -> None:
+        self.size = 0
+        self._owed = 0
+        self._disk = disk
+        self._path = path
+        self._lock = lock
+        self._file: File | None = None
+
+    def grow(self, more: int) -> None:
+        """Reserve so much more; OSError, and nothing has changed, if there is not so much."""
+        with self._lock:
+            if self._file is None:
+                self._file = self._disk.open(self._path, create=True)
+            self._file.reserve(self._owed + more)
+            self._owed += more
+            self.size = self._owed
+
+    def owe_less(self, less: int) -> None:
+        """A queue needs less."""
+        with self._lock:
+            self._owed -= less
+
+    @property
+    def short(self) -> bool:
+        """Whether a write took some of it."""
+        return self.size < self._owed
+
+    def release(self, need: int) -> bool:
+        """Free space for a write that found the disk full; False: nothing is left."""
+        with self._lock:
+            if self._file is None or not self.size:
+                return False
+            left = max(0, self.size - max(2 * need, _STEP))
+            self._file.truncate(0)
+            self.size = 0
+            with suppress(OSError):
+                self._file.reserve(left)
+                self.size = left
+            return True
