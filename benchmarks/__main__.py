@@ -19,9 +19,9 @@ from benchmarks.probes import machine, probe
 def all_cells() -> list[Cell]:
     """Every cell there is."""
     # Imported here because cells bring what they measure along, and --help should not wait for that.
-    from benchmarks import ledger
+    from benchmarks import backlog, journal, ledger
 
-    return [*ledger.CELLS]
+    return [*ledger.CELLS, *journal.CELLS, *backlog.CELLS]
 
 
 EXAMPLES = """\b

@@ -11,6 +11,7 @@ The model, as hostile as a correct device and file system may be:
   is found under a name was there at some moment since its folder was synced.
 - A rename is one change, until one of its two folders is synced; then the other side is still open. So a
   source folder synced first can leave the file under neither name, a target synced first under both.
+- Reserved space is a file's own until the file is truncated or gone; a crash does not take it.
 - A failing write may leave a beginning. A failing sync decides like a crash which unsynced changes reach the
   device and forgets the rest, as ext4, XFS and btrfs do: the program still reads them, and the next sync has
   nothing to do and "succeeds".
@@ -22,7 +23,7 @@ import errno
 import os
 import posixpath
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -91,7 +92,12 @@ class FileNode:
     current: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     unsynced: list[Write | Truncation] = field(default_factory=list)
-    locked_by: "SimulatedFile | None" = None
+    locked_by: object = None  # the handle's own mark, not the handle, which would then never be forgotten
+    reserved: int = 0  # the size up to which the file can grow without asking for space
+
+    def space(self) -> int:
+        """The bytes that the file takes of the disk."""
+        return max(len(self.current), self.reserved)
 
     def settle(self, luck: Luck) -> None:
         """Let the unsynced changes reach the device, those that luck keeps, and forget the others."""
@@ -103,7 +109,7 @@ class FileNode:
         content = bytearray(self.durable)
         for change in self.unsynced:
             change.apply(content, luck)
-        return FileNode(content, bytearray(content))
+        return FileNode(content, bytearray(content), reserved=self.reserved)
 
 
 @dataclass(eq=False)
@@ -152,11 +158,18 @@ class SimulatedDisk:
         self.crash_at: int | None = None
         self.capacity: int | None = None
         self.open_nodes: list[FileNode] = []  # one for each open handle
+        # Called with each operation's name and path before it, outside the mutex: who wants to may wait here.
+        self.before_operation: Callable[[str, str], None] | None = None
         self._off = False
         self._failures: dict[int, int] = {}
         self._root = FolderNode()
         self._unsynced: list[NameChange] = []
         self._mutex = threading.RLock()
+
+    @property
+    def off(self) -> bool:
+        """Whether the power was cut."""
+        return self._off
 
     def fail_at(self, operation: int, error: int) -> None:
         """Let the operation of that number raise OSError with this errno."""
@@ -167,8 +180,12 @@ class SimulatedDisk:
 
         It is one legal outcome, chosen by `random`; ask again for others. The new disk goes on with `random`.
         """
+        self._off = True
+        return self.if_it_crashed(random, keep)
+
+    def if_it_crashed(self, random: Random, keep: Keep = "some") -> "SimulatedDisk":
+        """The same for a power cut that does not happen: this disk goes on."""
         with self._mutex:
-            self._off = True
             luck = Luck(random, keep)
             found: dict[FolderNode, dict[str, Node]] = {}
             for change in kept_changes(self._unsynced, luck):
@@ -198,6 +215,8 @@ class SimulatedDisk:
 
         A planned failure comes before it too; a `partial` operation is instead told to do what failing leaves.
         """
+        if self.before_operation is not None:
+            self.before_operation(name, path)
         with self._mutex:
             if self._off:
                 raise SimulatedCrash(f"{name} {path}: the machine is off")
@@ -302,6 +321,22 @@ class SimulatedDisk:
                 for (_, name), node in change.items():
                     set_name(folder.durable, name, node)
 
+    def files(self) -> dict[str, bytes]:
+        """Every file that the program sees, and every folder with a slash behind it. No operation."""
+        found: dict[str, bytes] = {}
+
+        def look(folder: FolderNode, path: str) -> None:
+            for name, node in folder.current.items():
+                if isinstance(node, FolderNode):
+                    found[f"{path}{name}/"] = b""
+                    look(node, f"{path}{name}/")
+                else:
+                    found[path + name] = bytes(node.current)
+
+        with self._mutex:
+            look(self._root, "/")
+        return found
+
     def room(self) -> int | None:
         """How many more bytes the disk can hold; None: any number."""
         if self.capacity is None:
@@ -311,7 +346,7 @@ class SimulatedDisk:
         for folder in folders:
             folders += [node for node in folder.current.values() if isinstance(node, FolderNode)]
             nodes |= {node: None for node in folder.current.values() if isinstance(node, FileNode)}
-        return max(0, self.capacity - sum(len(node.current) for node in nodes))
+        return max(0, self.capacity - sum(node.space() for node in nodes))
 
     def _find(self, path: StrPath) -> Node:
         node: Node = self._root
@@ -348,6 +383,7 @@ class SimulatedFile:
         self.path = path
         self._disk = disk
         self._node = node
+        self._mark = object()
         self._closed = False
 
     def size(self) -> int:
@@ -374,7 +410,15 @@ class SimulatedFile:
         with self._operation("truncate"):
             if size < 0:
                 raise os_error(errno.EINVAL, self.path)
+            self._node.reserved = 0
             self._change(Truncation(size))
+
+    def reserve(self, size: int) -> None:
+        with self._operation("reserve"):
+            room = self._disk.room()
+            if room is not None and size - self._node.space() > room:
+                raise os_error(errno.ENOSPC, self.path)
+            self._node.reserved = max(self._node.reserved, size)
 
     def sync(self) -> None:
         with self._operation("sync", partial=True) as failing:
@@ -383,8 +427,8 @@ class SimulatedFile:
     def lock(self) -> bool:
         with self._operation("lock"):
             if self._node.locked_by is None:
-                self._node.locked_by = self
-            return self._node.locked_by is self
+                self._node.locked_by = self._mark
+            return self._node.locked_by is self._mark
 
     def unlock(self) -> None:
         with self._operation("unlock"):
@@ -403,6 +447,13 @@ class SimulatedFile:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        # As the system's file: closed by whoever is last. No operation, as nobody decides when.
+        if not self._closed:
+            self._closed = True
+            self._unlock()
+            self._disk.open_nodes.remove(self._node)
+
     @contextmanager
     def _operation(self, name: str, partial: bool = False) -> Iterator[bool]:
         with self._disk.operation(name, self.path, partial) as failing:
@@ -417,7 +468,7 @@ class SimulatedFile:
         if offset < 0:
             raise os_error(errno.EINVAL, self.path)
         room = self._disk.room()
-        fitting = len(data) if room is None else max(0, len(self._node.current) + room - offset)
+        fitting = len(data) if room is None else max(0, self._node.space() + room - offset)
         if written := bytes(data[:fitting]):
             self._change(Write(offset, written))
         if len(written) < len(data):
@@ -428,5 +479,5 @@ class SimulatedFile:
         self._node.unsynced.append(change)
 
     def _unlock(self) -> None:
-        if self._node.locked_by is self:
+        if self._node.locked_by is self._mark:
             self._node.locked_by = None

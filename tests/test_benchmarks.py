@@ -2,6 +2,11 @@
 
 import functools
 import json
+import math
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import benchmarks.__main__ as cli
+from benchmarks import backlog, journal, peers
 from benchmarks.harness import (
     RAW_APPEND,
     RAW_SEQUENTIAL,
@@ -415,3 +421,113 @@ def test_the_help_shows_examples() -> None:
 def test_every_cell_that_make_bench_runs_is_declared_well() -> None:
     names = [cell.name for cell in cli.select(cli.all_cells())]
     assert len(names) == len(set(names)) > 0
+
+
+# Peers, and the cells of the journal store
+
+
+@pytest.fixture(params=peers.EVERY)
+def make(request: pytest.FixtureRequest) -> Callable[[Path], peers.Peer]:
+    return peers.EVERY[request.param]
+
+
+def test_a_peer_keeps_what_was_put_and_gives_each_message_once(make: journal.Make, tmp_path: Path) -> None:
+    payloads = journal.random_payloads(3)
+    with closing(make(tmp_path)) as queue:
+        for payload in payloads:
+            queue.put(payload)
+        assert queue.consume() == payloads[0]
+    with closing(make(tmp_path)) as queue:
+        assert [queue.consume() for _ in range(3)] == [*payloads[1:], None]
+    with closing(make(tmp_path)) as queue:
+        assert queue.consume() is None
+
+
+def test_a_peer_serves_threads(make: journal.Make, tmp_path: Path) -> None:
+    payloads = journal.random_payloads(20)
+
+    def put(some: list[bytes]) -> None:
+        for payload in some:
+            queue.put(payload)
+        queue.leave()
+
+    with closing(make(tmp_path)) as queue:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(put, [payloads[at : at + 5] for at in range(0, 20, 5)]))
+        assert sorted(queue.consume() or b"" for _ in payloads) == sorted(payloads)
+
+
+SETTINGS: dict[str, Callable[[Any], Any]] = {  # how each peer asks SQLite, over the connection that it writes with
+    "persist-queue": lambda peer: peer.queue._putter.execute,
+    "litequeue": lambda peer: peer.queue.conn.execute,
+    "huey": lambda peer: peer.storage.conn.execute,
+    "diskcache": lambda peer: peer.cache._sql,
+}
+
+
+@pytest.mark.parametrize("name", peers.EVERY)
+def test_a_peer_syncs_every_commit(name: str, tmp_path: Path) -> None:
+    with closing(peers.EVERY[name](tmp_path)) as peer:
+        execute = SETTINGS[name](peer)
+        assert execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+        assert execute("PRAGMA synchronous").fetchone()[0] == 2  # FULL
+
+
+def test_payloads_are_random_text_of_the_size_asked_for() -> None:
+    payloads = journal.random_payloads(50, 100)
+    assert {len(payload) for payload in payloads} == {100}
+    assert len(set(payloads)) == 50
+    assert b"".join(payloads).isascii()
+
+
+def test_a_rate_counts_operations_until_the_time_is_over_or_most_are_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+
+    def step() -> None:
+        now[0] += 0.25
+
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    monkeypatch.setattr(journal, "SECONDS", 1)
+    assert journal._rate(step) == 4
+    assert journal._rate(step, operations=10) == 40
+    assert journal._rate(step, most=2) == 4
+    assert now[0] == 2.5
+
+
+def test_an_error_in_a_thread_is_the_measurement_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int] = []
+
+    def step(dice: random.Random) -> None:
+        raise OSError("disk on fire")
+
+    monkeypatch.setattr(journal, "THREADS", 3)
+    with pytest.raises(OSError, match="disk on fire"):
+        journal._rate_of_threads(step, lambda: left.append(1))
+    assert left == [1, 1, 1]
+
+
+@pytest.mark.parametrize("name", [cell.name for cell in (*journal.CELLS, *backlog.CELLS)])
+def test_a_cell_of_the_journal_measures(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"SECONDS": 0.01, "PREFILLED": 5, "BATCH": 10, "BATCHES": 2, "THREADS": 4, "QUEUES": 3}
+    for constant, value in small.items():
+        monkeypatch.setattr(journal, constant, value)
+    for constant, value in {"MANY": 2_000, "TURNS": 2, "PER_TURN": 10}.items():
+        monkeypatch.setattr(backlog, constant, value)
+    folder = tmp_path / "visit" / "cell"
+    folder.mkdir(parents=True)
+    [one] = [cell for cell in (*journal.CELLS, *backlog.CELLS) if cell.name == name]
+    assert math.isfinite(one.measure(folder))
+
+
+def test_a_store_that_lost_messages_is_no_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "visit" / "cell"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(backlog, "MANY", 1_000)
+    reopen = backlog._reopen(1_000, "clean")
+    assert reopen(folder) > 0
+    monkeypatch.setattr(backlog, "MANY", 1_001)
+    (again := tmp_path / "visit" / "again").mkdir()
+    with pytest.raises(RuntimeError, match=r"of 1,001 messages there are {.*'available': 1000"):
+        reopen(again)

@@ -2,6 +2,7 @@
 
 import errno
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +13,11 @@ from typing import TypeVar
 import pytest
 
 from penstock.files import Disk, replace_file
-from tests.simulated_disk import Keep, SimulatedCrash, SimulatedDisk
+from tests.simulated_disk import Keep, SimulatedCrash, SimulatedDisk, SimulatedFile
 
 SEEDS = range(500)
 ERRORS = [errno.EIO, errno.ENOSPC]
+KEEPS: tuple[Keep, ...] = ("nothing", "some", "everything")
 Scenario = Callable[[SimulatedDisk], object]
 Seen = TypeVar("Seen")
 
@@ -500,6 +502,135 @@ def test_a_full_disk_takes_the_beginning_that_fits_and_all_again_when_space_is_f
     assert file.append(b"efgh") == 4
     with pytest.raises(OSError, match="No space"):
         disk.after_crash(Random(0), keep="everything").open("/journal").append(b"ijk")
+
+
+def test_reserved_space_is_the_files_own_and_does_not_change_its_size() -> None:
+    disk = SimulatedDisk(Random(0))
+    disk.capacity = 10
+    journal, other = disk.open("/journal", create=True), disk.open("/other", create=True)
+    journal.append(b"ab")
+    journal.reserve(6)
+    assert journal.size() == 2
+    assert disk.room() == 4
+    with pytest.raises(OSError, match="No space"):
+        other.append(b"12345")
+    assert other.read(0, 5) == b"1234"
+    assert journal.append(b"cdef") == 2
+    with pytest.raises(OSError, match="No space"):
+        journal.append(b"g")
+    assert journal.read(0, 7) == b"abcdef"
+
+
+def test_a_reservation_that_does_not_fit_is_refused_and_a_smaller_one_changes_nothing() -> None:
+    disk = SimulatedDisk(Random(0))
+    file = disk.open("/journal", create=True)
+    file.reserve(1_000_000)  # there is no limit yet
+    file.truncate(0)
+    disk.capacity = 10
+    file.reserve(4)
+    with pytest.raises(OSError, match="No space") as full:
+        file.reserve(11)
+    assert full.value.errno == errno.ENOSPC
+    assert disk.room() == 6
+    file.reserve(2)
+    assert disk.room() == 6
+    file.reserve(10)
+    assert disk.room() == 0
+
+
+def test_reserved_space_survives_a_crash_and_goes_with_a_truncation_or_the_file() -> None:
+    def reserve() -> tuple[SimulatedDisk, SimulatedFile]:
+        disk = SimulatedDisk(Random(0))
+        disk.capacity = 10
+        file = disk.open("/journal", create=True)
+        disk.sync_folder("/")
+        file.append(b"ab")
+        file.reserve(6)
+        return disk, file
+
+    disk, _ = reserve()
+    for keep in KEEPS:
+        assert disk.after_crash(Random(0), keep).room() == 4
+    disk, file = reserve()
+    file.truncate(2)
+    assert disk.room() == 8
+    disk, file = reserve()
+    disk.unlink("/journal")
+    assert disk.room() == 4
+    file.close()
+    assert disk.room() == 10
+
+
+def test_a_failing_reservation_reserves_nothing_and_one_that_crashes_did_or_did_not() -> None:
+    def before(disk: SimulatedDisk) -> None:
+        disk.capacity = 10
+        disk.open("/journal", create=True)
+        disk.sync_folder("/")
+
+    def reserve(disk: SimulatedDisk) -> None:
+        disk.open("/journal").reserve(6)
+
+    assert {disk.room() for disk in failures(reserve, before)} == {10}
+    assert {disk.room() for disk in crashes(reserve, before)} == {4, 10}
+
+
+def test_a_power_cut_that_does_not_happen_leaves_the_disk_as_it_is() -> None:
+    def work(disk: SimulatedDisk, asked: bool) -> tuple[bytes | None, ...]:
+        outcomes = []
+        put(disk, "/file", b"old")
+        disk.sync_folder("/")
+        put(disk, "/file", b" and new", sync=False)
+        disk.rename("/file", "/renamed")
+        if asked:
+            outcomes = [
+                content(disk.if_it_crashed(Random(0), keep), "/file") for keep in ("nothing", "everything")
+            ]
+            assert outcomes == [b"old", None]
+        disk.sync_folder("/")
+        return tuple(content(disk.after_crash(Random(seed)), "/renamed") for seed in SEEDS)
+
+    assert work(SimulatedDisk(Random(0)), True) == work(SimulatedDisk(Random(0)), False)
+
+
+def test_all_files_can_be_looked_at_without_an_operation() -> None:
+    disk = SimulatedDisk(Random(0))
+    disk.mkdir("/folder")
+    put(disk, "/folder/file", b"data", sync=False)
+    put(disk, "/gone", b"data")
+    disk.unlink("/gone")
+    operations = disk.operations
+    assert disk.files() == {"/folder/": b"", "/folder/file": b"data"}
+    assert disk.operations == operations
+
+
+def test_a_file_that_nobody_refers_to_is_closed_and_unlocked_without_an_operation() -> None:
+    disk = SimulatedDisk(Random(0))
+    disk.capacity = 10
+    file = disk.open("/file", create=True)
+    assert file.lock()
+    file.append(b"data")
+    disk.unlink("/file")
+    assert disk.room() == 6
+    del file
+    assert disk.room() == 10
+    assert disk.operations == 4
+
+
+def test_who_wants_to_wait_before_an_operation_keeps_nobody_else_from_theirs() -> None:
+    disk = SimulatedDisk(Random(0))
+    called = []
+
+    def before_operation(name: str, path: str) -> None:
+        if threading.current_thread() is threading.main_thread():
+            called.append((disk.operations, name, path))
+            other = threading.Thread(target=disk.exists, args=("/other",))
+            other.start()
+            other.join()
+
+    disk.before_operation = before_operation
+    disk.open("/file", create=True).append(b"data")
+    assert called == [(0, "open", "/file"), (2, "append", "/file")]
+    assert disk.trace[::2] == [(1, "exists", "/other"), (3, "exists", "/other")]
 
 
 def test_every_call_is_a_numbered_operation_in_the_trace() -> None:

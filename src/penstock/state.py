@@ -52,6 +52,7 @@ class State:
         self._keys = RecentKeys()
         self._receipts = RecentReceipts()
         self._history = History()
+        self._advanced = -1  # up to when everything has happened
 
     def replay(self, record: Record) -> None:
         """Apply a record that this ledger, or an earlier life of it, returned."""
@@ -77,6 +78,9 @@ class State:
 
     def advance(self, now: int) -> None:
         """Let happen, in the order of time, what the time up to now brings about."""
+        if now == self._advanced:
+            return
+        self._advanced = now
         self._keys.forget(now)
         self._receipts.forget(now)
         happened = False
@@ -235,6 +239,9 @@ class State:
 
     def _put(self, record: Put) -> None:
         count = len(record.priority)
+        if count == 1:
+            self._put_one(record)
+            return
         if not count:
             return
         delayed = max(record.visible_at) > record.at
@@ -267,6 +274,24 @@ class State:
                     self._deadlines.add(visible_at, seq)
         for key, seq in record.keys.items():
             self._keys.add(key, seq, record.at)
+
+    def _put_one(self, record: Put) -> None:
+        """The same for a single message."""
+        now, seq, (priority,), (visible_at,), (expires_at,), keys = record
+        if seq > self.next_seq:
+            self._rows.skip_to(seq)
+        state = DELAYED if visible_at > now else AVAILABLE
+        self._rows.append_one(state, priority, visible_at, expires_at)
+        self._counts[state] += 1
+        if state == AVAILABLE:
+            self._ready.arrive((seq,), priority)
+        elif visible_at < (expires_at or _NEVER):
+            self._deadlines.add(visible_at, seq)
+        if expires_at:  # stays in the heap for the whole life of the message
+            self._deadlines.add(expires_at, seq)
+            self._expiring += 1
+        for key in keys:
+            self._keys.add(key, seq, now)
 
     def _claim(self, record: Claim) -> None:
         now, seqs, lease_until, consumer, nonce = record

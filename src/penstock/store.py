@@ -156,7 +156,8 @@ class Queue:
         later; with a `retention` it is dropped after so many (None: the queue's own; 0: never). A `key` makes the
         put safe to repeat: for five minutes the same key is answered with the first id, and nothing is added.
         """
-        return self.put_many([Draft(payload, priority, headers, delay, retention, key, created_at)])[0]
+        entry = message.checked(Draft(payload, priority, headers, delay, retention, key, created_at))
+        return self._store._keeper.put(self.name, [entry])[0]
 
     def put_many(self, items: Iterable[Draft | Payload]) -> list[str]:
         """Add many messages in one durable step, all of them or none; returns their ids."""

@@ -50,7 +50,7 @@ class Ready:
         self._strays: list[int] = []  # a heap of priority << 64 | seq
         self._entries = 0
 
-    def arrive(self, seqs: range | list[int], priority: int) -> None:
+    def arrive(self, seqs: range | list[int] | tuple[int, ...], priority: int) -> None:
         """Add messages of one priority, later than any that arrived before."""
         lane = self._lanes.get(priority)
         if lane is None:

@@ -150,6 +150,24 @@ class Rows:
         self.stored = 0  # bytes that the bodies take
         self._pages: dict[int, Page] = {}  # ascending
 
+    def append_one(self, state: int, priority: int, visible_at: int, expires_at: int) -> None:
+        """Add the row that takes the next sequence number: append(), for the most usual case."""
+        number, position = self.next_seq >> _BITS, self.next_seq & _MASK
+        page = self._pages.get(number)
+        if page is None or position == _MASK:  # the first and the last of a page need more
+            self.append(bytes([state]), [priority], [visible_at], [expires_at])
+            return
+        page.state.append(state)
+        page.priority.append(priority)
+        page.visible_at.append(visible_at)
+        page.expires_at.append(expires_at)
+        page.attempts.append(0)
+        page.place.append(0)
+        page.size.append(0)
+        page.crc.append(0)
+        page.live += 1
+        self.next_seq += 1
+
     def append(
         self, states: bytes, priority: Sequence[int], visible_at: Sequence[int], expires_at: Sequence[int]
     ) -> None:
@@ -201,6 +219,11 @@ class Rows:
 
     def place(self, first: int, places: Sequence[int], sizes: Sequence[int], crcs: Sequence[int]) -> None:
         """Say where the bodies of messages are that were put one after the other, from `first` on."""
+        if len(places) == 1:
+            page, at = self[first]
+            page.place[at], page.size[at], page.crc[at] = places[0], sizes[0], crcs[0]
+            self.stored += sizes[0]
+            return
         self.stored += sum(sizes)
         done = 0
         while done < len(places):

@@ -43,9 +43,9 @@ def encode(
         ends = [_RESERVE_BYTE] * len(entries)
     pack = _ITEM.pack
     return [
-        pack(_ADDX, _TIMES + len(entry.payload), at, expiry)
-        + entry.payload
-        + (end if entry.headers is None and entry.created_at is None else end + _meta(entry, at))
+        pack(_ADDX, _TIMES + len(entry.payload), at, expiry) + entry.payload + end
+        if entry.headers is None and entry.created_at is None
+        else pack(_ADDX, _TIMES + len(entry.payload), at, expiry) + entry.payload + end + _meta(entry, at)
         for entry, expiry, end in zip(entries, expires_at, ends, strict=True)
     ]
 

@@ -169,23 +169,26 @@ class JournalShelf:
 
     @property
     def _pending(self) -> int:
-        return sum([each.size for each in self._sealed]) + self._open.size
+        pending = self._open.size
+        return pending if not self._sealed else pending + sum([each.size for each in self._sealed])
 
     def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
-        """Reserve space for new messages and for settling all there are; claims need what was reserved for them."""
-        if not entries:
-            ballast = self.sink.ballast
-            if ballast.short and ballast.size < _SETTLE * (self.state.in_flight() + 2 * claims):
+        """Reserve space for new messages and for settling all there are, in which claims have their share."""
+        ballast, state, count = self.sink.ballast, self.state, len(entries)
+        if not count:
+            if ballast.short and ballast.size < _SETTLE * (state.in_flight() + 2 * claims):
                 raise self._full()
             return
-        size = sum([len(entry.payload) for entry in entries]) + _BESIDE * len(entries)
+        size = sum([len(entry.payload) for entry in entries]) + _BESIDE * count
         size += sum([bodies.meta_size(entry) for entry in entries if entry.headers or entry.created_at])
-        size += sum([len(entry.key) for entry in entries if entry.key]) * 4
-        if self._open.size + size > groups.MAX_SIZE:
+        size += sum([4 * len(entry.key) for entry in entries if entry.key])
+        pending = self._pending
+        if pending + size > groups.MAX_SIZE:
             raise InvalidArgument(f"{size} bytes are too many for one step: put fewer messages at a time")
-        self._skip_open_xids(len(entries))
-        needed = self._pending + size + SETTLING * (self.state.size() + len(entries))
-        if needed > self._granted or self.sink.ballast.short:
+        if state.next_seq + count - state.oldest > PERIOD:
+            self._skip_open_xids(count)
+        needed = pending + size + SETTLING * (state.size() + count)
+        if needed > self._granted or ballast.short:
             self._reserve(needed)
 
     def owe(self) -> None:
@@ -218,7 +221,7 @@ class JournalShelf:
     def _skip_open_xids(self, count: int) -> None:
         """Leave out numbers whose xid is still open, after four billion messages."""
         state = self.state
-        while state.next_seq + count - state.oldest > PERIOD:
+        while True:
             taken = [seq for seq in range(state.next_seq, state.next_seq + count) if state.has(seq - PERIOD)]
             if not taken:
                 return
@@ -248,9 +251,9 @@ class JournalShelf:
         group.next_seq = first + len(entries)
         encoded = bodies.encode(entries, first, record.at, record.expires_at, self.sink.dialect)
         offset = len(group.buffer)
-        sizes = [len(body) for body in encoded]
+        sizes = list(map(len, encoded))
         offsets = list(accumulate(sizes[:-1], initial=offset))
-        crcs = [bodies.checksum(body) for body in encoded]
+        crcs = list(map(bodies.checksum, encoded))
         group.buffer += encoded[0] if len(encoded) == 1 else b"".join(encoded)
         group.records += encode_put(record, Bodies(offsets, sizes, crcs))
         base = (group.segment << PLACE_BITS) + group.start
