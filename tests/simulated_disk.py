@@ -406,6 +406,10 @@ class SimulatedFile:
         with self._operation("write", partial=True) as failing:
             self._write(offset, self._beginning(data) if failing else data)
 
+    def write_through(self, offset: int, data: Data) -> None:
+        self.write(offset, data)
+        self.sync()
+
     def truncate(self, size: int) -> None:
         with self._operation("truncate"):
             if size < 0:

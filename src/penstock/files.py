@@ -39,6 +39,9 @@ class File(Protocol):
     def write(self, offset: int, data: Data) -> None:
         """Write at offset; a gap after the old end reads as zeros. An OSError may leave any first part of data."""
 
+    def write_through(self, offset: int, data: Data) -> None:
+        """`write` and `sync` in one; fails as either does."""
+
     def truncate(self, size: int) -> None:
         """Cut the file, or lengthen it with zeros, to size; durable after `sync`."""
 
@@ -98,6 +101,9 @@ class Disk(Protocol):
 _CLOSED = 2**31 - 1
 
 
+_DSYNC: int = getattr(os, "RWF_DSYNC", 0)  # 0: not Linux
+
+
 def allocate(descriptor: int, offset: int, size: int) -> bool:
     """Allocate space without changing the size, which Python's posix_fallocate would; False: not possible here."""
     try:
@@ -141,6 +147,16 @@ class SystemFile:
     def write(self, offset: int, data: Data) -> None:
         """Write all of data at offset, in as many calls as the system needs."""
         while (written := os.pwrite(self._descriptor, data, offset)) < len(data):
+            data = memoryview(data)[written:]
+            offset += written
+
+    def write_through(self, offset: int, data: Data) -> None:
+        """Write with the promise of fdatasync, in one call where there is one: threads wait only once."""
+        if not _DSYNC:
+            self.write(offset, data)
+            self.sync()
+            return
+        while (written := os.pwritev(self._descriptor, [data], offset, _DSYNC)) < len(data):
             data = memoryview(data)[written:]
             offset += written
 

@@ -448,9 +448,7 @@ class JournalShelf:
             groups.seal(group.buffer, group.records, group.xid or 0, group.number, group.at)
             segment = self._install(group)
             self._append(segment, group)
-            if self.sink.sync == "always":
-                segment.file.sync()
-            elif self.sink.sync == "interval":
+            if self.sink.sync == "interval":
                 self._sync_soon(segment.file)
             with self.lock:
                 segment.size = group.start + len(group.buffer)
@@ -506,16 +504,18 @@ class JournalShelf:
         The filling is REMOVE over and over: of a queue that is empty, so for every reader it is nothing.
         """
         buffer, end = group.buffer, group.start + len(group.buffer)
-        if end > self._filled and self.sink.sync == "always" and len(buffer) < FILLING // 2:
+        through = self.sink.sync == "always"
+        write = segment.file.write_through if through else segment.file.write
+        if end > self._filled and through and len(buffer) < FILLING // 2:
             filled = (end + FILLING) // ALIGNED * ALIGNED
             try:
-                segment.file.write(group.start, buffer + bytes([1]) * (filled - end))
+                write(group.start, buffer + bytes([1]) * (filled - end))
                 self._filled = filled
                 return
             except OSError as error:
                 if not is_full(error):
                     raise
-        self._with_space(lambda: segment.file.write(group.start, buffer), len(buffer))
+        self._with_space(lambda: write(group.start, buffer), len(buffer))
         self._filled = max(self._filled, end)
 
     def _with_space(self, work: Callable[[], Result], size: int) -> Result:
