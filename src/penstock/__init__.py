@@ -10,6 +10,7 @@
 
 from penstock.clock import Clock, SimulatedClock, SystemClock
 from penstock.errors import (
+    DiskFull,
     InvalidArgument,
     InvalidFilter,
     InvalidName,
@@ -26,6 +27,7 @@ from penstock.errors import (
     StoreCorrupt,
     StoreLocked,
 )
+from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
 from penstock.message import Draft, Message
 from penstock.opening import open  # noqa: A004 - penstock.open() is the contract's word
@@ -35,7 +37,9 @@ from penstock.store import Queue, Store
 __version__ = "0.1.0"
 
 __all__ = [
+    "Attempt",
     "Clock",
+    "DiskFull",
     "Draft",
     "InvalidArgument",
     "InvalidFilter",

@@ -30,6 +30,7 @@ class Ledger(State):
 
     def __init__(self, name: str, settings: Settings, first: int = 1) -> None:
         super().__init__(name, settings, first)
+        self._max_payload = settings.max_payload
         self._lowest, self._highest = settings.priorities or (LOWEST_PRIORITY, HIGHEST_PRIORITY)
 
     def check(self, entries: Sequence[Entry], now: int) -> None:
@@ -40,12 +41,29 @@ class Ledger(State):
     def put(self, entries: Sequence[Entry], now: int) -> Admission:
         """Take in all the entries or none."""
         self.advance(now)
+        if len(entries) == 1 and entries[0].key is None:
+            return self._put_single(entries, now)
         seqs, new, keys = self._number(entries)
         priority = [entry.priority for entry in new]
         visible_at = [now + at_least_one(entry.delay) if entry.delay else now for entry in new]
         record = Put(now, self.next_seq, priority, visible_at, self._expiries(new, now), keys)
         self._put(record)
         return Admission(seqs, new, record)
+
+    def _put_single(self, entries: Sequence[Entry], now: int) -> Admission:
+        """The same for the most usual case."""
+        entry = entries[0]
+        self._check(entry)
+        if self.settings.max_size:
+            self._check_size(1)
+        seq = self._rows.next_seq
+        kept = self.settings.retention if entry.retention is None else entry.retention
+        record = Put(
+            now, seq, (entry.priority,), (now + at_least_one(entry.delay) if entry.delay else now,),
+            (now + at_least_one(kept) if kept else 0,), {},
+        )  # fmt: skip
+        self._put_one(record)
+        return Admission((seq,), entries, record)
 
     def claim(self, n: int, lease: float, consumer: str, nonce: int, now: int) -> Claim | None:
         """Give the next n messages to a consumer, fewer if there are not so many."""
@@ -131,28 +149,35 @@ class Ledger(State):
     def _number(self, entries: Sequence[Entry]) -> tuple[Sequence[int], Sequence[Entry], dict[str, int]]:
         """A number for each entry, those that are new, and their keys."""
         for entry in entries:
-            if len(entry.payload) > self.settings.max_payload:
-                raise PayloadTooLarge(
-                    f"a payload of {len(entry.payload)} bytes; queue {self.name!r} takes at most "
-                    f"{self.settings.max_payload}: store it elsewhere and put its address"
-                )
-            if not self._lowest <= entry.priority <= self._highest:
-                raise InvalidPriority(
-                    f"priority {entry.priority}; queue {self.name!r} takes {self._lowest} to {self._highest}"
-                )
+            self._check(entry)
         first = self._rows.next_seq
         seqs: Sequence[int] = range(first, first + len(entries))
         new = entries
         keys: dict[str, int] = {}
         if any(entry.key is not None for entry in entries):
             seqs, new, keys = self._number_keyed(entries, first)
+        if new and self.settings.max_size:
+            self._check_size(len(new))
+        return seqs, new, keys
+
+    def _check(self, entry: Entry) -> None:
+        if len(entry.payload) > self._max_payload:
+            raise PayloadTooLarge(
+                f"a payload of {len(entry.payload)} bytes; queue {self.name!r} takes at most "
+                f"{self._max_payload}: store it elsewhere and put its address"
+            )
+        if not self._lowest <= entry.priority <= self._highest:
+            raise InvalidPriority(
+                f"priority {entry.priority}; queue {self.name!r} takes {self._lowest} to {self._highest}"
+            )
+
+    def _check_size(self, more: int) -> None:
         size = self._counts[DELAYED] + self._counts[AVAILABLE] + self._counts[IN_FLIGHT]
-        if new and self.settings.max_size and size + len(new) > self.settings.max_size:
+        if size + more > self.settings.max_size:
             raise QueueFull(
-                f"queue {self.name!r} holds {size} of at most {self.settings.max_size} messages; {len(new)} more "
+                f"queue {self.name!r} holds {size} of at most {self.settings.max_size} messages; {more} more "
                 "do not fit: put fewer, or retry when consumers have caught up"
             )
-        return seqs, new, keys
 
     def _number_keyed(self, entries: Sequence[Entry], first: int) -> tuple[list[int], list[Entry], dict[str, int]]:
         seqs: list[int] = []

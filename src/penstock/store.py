@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from penstock import message, names
 from penstock.errors import InvalidArgument, LeaseExpired, QueueProtected, StoreClosed
 from penstock.index.rows import STATES
-from penstock.message import Draft, Message, Payload
+from penstock.message import Draft, Entry, Message, Payload
 from penstock.settings import MAX_COUNT, MAX_PAYLOAD, Settings, seconds, text, whole
 
 if TYPE_CHECKING:
@@ -156,7 +156,11 @@ class Queue:
         later; with a `retention` it is dropped after so many (None: the queue's own; 0: never). A `key` makes the
         put safe to repeat: for five minutes the same key is answered with the first id, and nothing is added.
         """
-        entry = message.checked(Draft(payload, priority, headers, delay, retention, key, created_at))
+        plain = headers is None and retention is None and key is None and created_at is None
+        if plain and type(payload) is bytes and type(priority) is type(delay) is int and not delay:
+            entry = Entry(payload, priority)  # most are so plain that there is nothing to check
+        else:
+            entry = message.checked(Draft(payload, priority, headers, delay, retention, key, created_at))
         return self._store._keeper.put(self.name, [entry])[0]
 
     def put_many(self, items: Iterable[Draft | Payload]) -> list[str]:

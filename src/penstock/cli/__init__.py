@@ -1,9 +1,9 @@
 """The command line: `penstock [--store URL] COMMAND`."""
 
-from penstock.cli import messages, queues
+from penstock.cli import messages, queues, upkeep
 from penstock.cli.app import cli
 
-__all__ = ["cli", "main", "messages", "queues"]
+__all__ = ["cli", "main", "messages", "queues", "upkeep"]
 
 
 def main() -> None:

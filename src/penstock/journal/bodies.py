@@ -98,10 +98,11 @@ def confirm(seqs: Sequence[int]) -> bytes:
 
 
 def meta_size(entry: Entry) -> int:
-    """The most that an entry's meta takes."""
+    """The most that an entry's meta and its key take."""
+    key = 4 * len(entry.key) if entry.key else 0
     if entry.headers is None and entry.created_at is None:
-        return 0
-    return len(_meta(entry, 0)) + 16  # the time may have more digits
+        return key
+    return len(_meta(entry, 0)) + 16 + key  # the time may have more digits
 
 
 def _meta(entry: Entry, at: int) -> bytes:

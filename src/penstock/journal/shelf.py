@@ -39,6 +39,7 @@ from penstock.threads import Lock, Threads
 Result = TypeVar("Result")
 SETTLING = 256  # bytes kept free for each message: claiming and settling it, one by one
 _SETTLE = 128
+_TAIL = groups.OVERHEAD - groups.HEAD_SIZE
 _BESIDE = bodies.OVERHEAD + 160  # bytes that a message takes beside its payload, with a group for each
 _RESERVE, _RESERVE_LEAST = 4 << 20, 64 << 10  # space is reserved in such steps
 _READ_AHEAD = 4 << 20  # neighbours are read at once up to this
@@ -76,7 +77,7 @@ class _Group:
 
     @property
     def size(self) -> int:
-        return len(self.buffer) + len(self.records) + groups.OVERHEAD - groups.HEAD_SIZE
+        return len(self.buffer) + len(self.records) + _TAIL
 
     def __bool__(self) -> bool:
         return bool(self.records) or len(self.buffer) > groups.HEAD_SIZE
@@ -179,9 +180,10 @@ class JournalShelf:
             if ballast.short and ballast.size < _SETTLE * (state.in_flight() + 2 * claims):
                 raise self._full()
             return
-        size = sum([len(entry.payload) for entry in entries]) + _BESIDE * count
-        size += sum([bodies.meta_size(entry) for entry in entries if entry.headers or entry.created_at])
-        size += sum([4 * len(entry.key) for entry in entries if entry.key])
+        size = _BESIDE * count + sum([len(entry.payload) for entry in entries])
+        size += sum(
+            [bodies.meta_size(entry) for entry in entries if entry.headers or entry.created_at or entry.key]
+        )
         pending = self._pending
         if pending + size > groups.MAX_SIZE:
             raise InvalidArgument(f"{size} bytes are too many for one step: put fewer messages at a time")
@@ -251,12 +253,19 @@ class JournalShelf:
         group.next_seq = first + len(entries)
         encoded = bodies.encode(entries, first, record.at, record.expires_at, self.sink.dialect)
         offset = len(group.buffer)
+        base = (group.segment << PLACE_BITS) + group.start
+        if len(encoded) == 1:
+            body = encoded[0]
+            size, crc = len(body), bodies.checksum(body)
+            group.buffer += body
+            group.records += encode_put(record, Bodies((offset,), (size,), (crc,)))
+            self.state.place(first, (base + offset,), (size,), (crc,))
+            return
         sizes = list(map(len, encoded))
         offsets = list(accumulate(sizes[:-1], initial=offset))
         crcs = list(map(bodies.checksum, encoded))
-        group.buffer += encoded[0] if len(encoded) == 1 else b"".join(encoded)
+        group.buffer += b"".join(encoded)
         group.records += encode_put(record, Bodies(offsets, sizes, crcs))
-        base = (group.segment << PLACE_BITS) + group.start
         self.state.place(first, [base + each for each in offsets], sizes, crcs)
 
     def drop(self, seqs: Sequence[int]) -> None:
@@ -375,15 +384,21 @@ class JournalShelf:
         self.on_commit()
 
     def _hand_over(self) -> None:
+        ready: list[_Waiter] = []
+        leader = None
         with self._mutex:
+            if not self._waiters:
+                self._leading = False
+                return
+            waiting = self._waiters
             if self.failure is not None:
-                ready, self._waiters = list(self._waiters), deque()
+                ready, self._waiters = list(waiting), deque()
             else:
-                ready = [waiter for waiter in self._waiters if waiter.written <= self._durable]
+                ready = [waiter for waiter in waiting if waiter.written <= self._durable]
                 if ready:
-                    self._waiters = deque(each for each in self._waiters if each.written > self._durable)
-            leader = self._waiters.popleft() if self._waiters else None
-            if leader is not None:
+                    self._waiters = deque(each for each in waiting if each.written > self._durable)
+            if self._waiters:
+                leader = self._waiters.popleft()
                 leader.leads = True
             else:
                 self._leading = False
@@ -455,7 +470,7 @@ class JournalShelf:
                 self._sealed.popleft()
                 first = self._sealed[0] if self._sealed else self._open
                 self._first_unwritten = (first.segment << PLACE_BITS) + first.start
-            durable = max(durable, group.written)
+            durable = group.written or durable
         return durable
 
     def _seal(self) -> None:

@@ -244,7 +244,7 @@ class JournalKeeper(LiveKeeper):
             journal.start = cut.next_group
 
         try:
-            freed = packing.pack(shelf, emptied, lambda: not self._closed)
+            freed = packing.pack(shelf, emptied, lambda: self._refusal is None)
         except OSError as error:
             self._failed(error)
             raise stopped(error) from error
@@ -258,7 +258,7 @@ class JournalKeeper(LiveKeeper):
 
         def look() -> None:
             total = shelf.total()
-            if total < max(least, journal.pack_from) or journal.task is not None or self._closed:
+            if total < max(least, journal.pack_from) or journal.task is not None or self._refusal is not None:
                 return
             size = shelf.state.size()
             waste = total - shelf.state.stored - _OVERHEAD * size
@@ -272,13 +272,13 @@ class JournalKeeper(LiveKeeper):
             try:
                 self.pack(queue)
             except PenstockError as error:
-                if not self._closed:
+                if self._refusal is None:
                     _log.error("packing queue %r failed: %s", queue, error)
             finally:
                 journal.task = None
 
         with self._lock:
-            if journal.task is None and not self._closed:
+            if journal.task is None and self._refusal is None:
                 journal.task = self._threads.start("penstock-pack", run)
 
     def _new_shelf(self, ledger: Ledger, lock: Lock) -> JournalShelf:
@@ -324,9 +324,6 @@ class JournalKeeper(LiveKeeper):
 
     def close(self) -> None:
         """Write what is left and let go of the folder."""
-        with self._lock:
-            if self._closed:
-                return
         super().close()
         for journal in list(self._journals.values()):
             if (task := journal.task) is not None:
@@ -357,6 +354,7 @@ class JournalKeeper(LiveKeeper):
         if self._failure is not None:
             return
         self._failure = error
+        self._refusal = lambda: stopped(error)
         _log.error("%s", stopped(error))
 
         def stop() -> None:
@@ -365,11 +363,6 @@ class JournalKeeper(LiveKeeper):
 
         # On a thread of its own, because the one that failed may hold a queue's lock.
         self._threads.start("penstock-stop", stop)
-
-    def _check_open(self) -> None:
-        super()._check_open()
-        if self._failure is not None:
-            raise stopped(self._failure)
 
 
 def open_journal(

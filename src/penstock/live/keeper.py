@@ -1,7 +1,7 @@
 """A keeper made of live queues: names to queues, and publishing to those whose filter matches."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -34,7 +34,7 @@ class LiveKeeper:
         self._queues: dict[str, LiveQueue] = {}
         self._filters: dict[str, Filter] = {}
         self._first = 1  # above every id of a deleted queue: an old id never means a new message
-        self._closed = False
+        self._refusal: Callable[[], StoreClosed] | None = None  # what everyone is told once the store is closed
 
     def create(self, queue: str, settings: Settings) -> None:
         """Make a queue."""
@@ -165,20 +165,21 @@ class LiveKeeper:
     def close(self) -> None:
         """End every queue's work."""
         with self._lock:
-            self._closed = True
+            self._refusal = _closed
             for queue in self._queues.values():
                 queue.stop(_closed)
 
     def _find(self, queue: str) -> LiveQueue:
-        self._check_open()
+        if self._refusal is not None:
+            raise self._refusal()
         try:
             return self._queues[queue]
         except KeyError:
             raise _not_found(queue) from None
 
     def _check_open(self) -> None:
-        if self._closed:
-            raise _closed()
+        if self._refusal is not None:
+            raise self._refusal()
 
     def _matching(self, entry: Entry) -> list[LiveQueue]:
         if not self._filters:

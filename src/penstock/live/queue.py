@@ -100,7 +100,7 @@ class LiveQueue:
             admission = self._ledger.put(entries, now)
             if admission.new:
                 self._write(admission.record, admission.new)
-            return [str(seq) for seq in admission.seqs]
+            return list(map(str, admission.seqs))
 
         return self._run(admit)
 
@@ -226,7 +226,8 @@ class LiveQueue:
             try:
                 now = self._begin()
                 result = operation(now)
-                self._serve(now)
+                if self._line:
+                    self._serve(now)
                 if self._ledger.gone:
                     self._shelf.drop(self._ledger.gone)
                     self._ledger.gone.clear()
@@ -243,9 +244,10 @@ class LiveQueue:
             raise self._stopped()
         now = self._clock.now()
         self._ledger.advance(now)
-        self._serve(now)
-        if self._stopped is not None:  # by what went wrong in serving
-            raise self._stopped()
+        if self._line:
+            self._serve(now)
+            if self._stopped is not None:  # by what went wrong in serving
+                raise self._stopped()
         return now
 
     def _break(self, error: BaseException) -> None:
@@ -281,7 +283,9 @@ class LiveQueue:
             del self._line[waiter]
             waiter.written = self._shelf.written
             waiter.served.set()
-        due = self._ledger.next_time() if self._line else None
+        if not self._line:
+            return
+        due = self._ledger.next_time()
         if due is not None and (self._armed is None or due < self._armed):
             self._armed = due
             self._alarm.set(self._ring, due)

@@ -1,0 +1,123 @@
+"""Commands that keep a store in order: doctor, pack."""
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import penstock
+from penstock.cli import output
+from penstock.cli.app import cli, json_option, open_store
+from penstock.cli.progress import counted
+from penstock.errors import NotSupported
+from penstock.index.rows import STATES
+
+if TYPE_CHECKING:
+    from penstock.journal.examination import Examination
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+]+):")  # as in opening.py
+_COLUMNS = ("files", "bytes", "groups", *STATES, "packing frees")
+
+
+@cli.command(
+    epilog="""\b
+Examples:
+  penstock doctor
+  penstock --store data doctor --json"""
+)
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool) -> None:
+    """Examine the store and explain what is found.
+
+    Reads every byte and changes none, whether or not another process has the store open. For each queue: its
+    files, its messages by state as of now, and about how many bytes packing would free. Then what was found, a
+    line each: ok; note, for what opening deals with or what does no harm; problem, for what needs you. An arrow
+    says what to do. Exits with 1 if there is a problem.
+    """
+    from penstock.journal.doctor import examine  # here, because most commands do not need it
+
+    examination = examine(_folder(ctx.find_root().params["store"]))
+    if as_json:
+        output.print_json(examination.as_json())
+    else:
+        _print_examination(examination)
+    if not examination.sound:
+        ctx.exit(1)
+
+
+@cli.command(
+    epilog="""\b
+Examples:
+  penstock pack
+  penstock pack jobs orders --json"""
+)
+@click.argument("queues", nargs=-1, metavar="[QUEUE]...")
+@json_option
+@click.pass_context
+def pack(ctx: click.Context, queues: tuple[str, ...], as_json: bool) -> None:
+    """Pack the journals of queues: write what is still there anew and free the rest.
+
+    Without a QUEUE, all of them. The store does this by itself when it is worth it; do it before a backup, or
+    when the disk is full. Nothing is lost if it is interrupted.
+    """
+    store = open_store(ctx)
+    packer = _Packer(store)
+    names = list(dict.fromkeys(store.queue(name).name for name in queues))
+    names = names or [info.name for info in store.queues()]
+    results = [packer.pack(name) for [name] in counted(([name] for name in names), "packing queues")]
+    if as_json:
+        output.print_json(results)
+    else:
+        columns = ("before", "after", "freed")
+        rows = [[each["queue"], *(f"{each[column]:,}" for column in columns)] for each in results]
+        output.print_table(["queue", *columns], rows, right=columns)
+
+
+class _Packer:
+    """The part of a store that can pack."""
+
+    def __init__(self, store: penstock.Store) -> None:
+        self._keeper: Any = store._keeper
+        pack: Callable[[str], int] | None = getattr(self._keeper, "pack", None)
+        if pack is None:
+            raise NotSupported(f"store {store.url!r} has no journals to pack: this is for journal stores")
+        self._pack = pack
+
+    def pack(self, queue: str) -> dict[str, Any]:
+        """Pack a queue; its bytes before and after."""
+        before = self._size(queue)
+        self._pack(queue)
+        after = self._size(queue)
+        return {"queue": queue, "before": before, "after": after, "freed": before - after}
+
+    def _size(self, queue: str) -> int:
+        return sum(segment.size for segment in self._keeper._shelves[queue].segments.values())
+
+
+def _folder(url: str) -> str:
+    """The folder of a journal store."""
+    matched = _SCHEME.match(url)
+    if (matched and matched[1].lower() != "journal") or url.endswith(".tq"):
+        raise NotSupported(f"store {url!r} has no journals to examine: this is for journal stores")
+    return url[matched.end() :] if matched else url
+
+
+def _print_examination(examination: "Examination") -> None:
+    rows = [
+        [
+            queue.name,
+            *(f"{number:,}" for number in (queue.files, queue.bytes, queue.groups)),
+            *(f"{queue.counts[state]:,}" for state in STATES),
+            f"{queue.packing_frees:,}",
+        ]
+        for queue in examination.queues
+    ]
+    if rows:
+        output.print_table(["queue", *_COLUMNS], rows, right=_COLUMNS)
+    for queue, finding in examination.all_findings():
+        about = "store" if queue is None else f"queue {queue}"
+        click.echo(output.printable(f"{finding.severity:<8} {about}: {finding.text}"))
+        if finding.next:
+            click.echo(output.printable(f"{'':8} -> {finding.next}"))

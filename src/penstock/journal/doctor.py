@@ -1,0 +1,255 @@
+"""What is the matter with a journal store: looks at every byte and changes none.
+
+It takes no lock, so another process may have the store open; then the end of a journal may be in motion.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from penstock.clock import SystemClock
+from penstock.errors import InvalidArgument, StoreCorrupt
+from penstock.files import Disk, SystemDisk
+from penstock.journal.catalog import FOLDER, Catalog, Entry, queue_of
+from penstock.journal.checkup import check
+from penstock.journal.examination import Examination, Finding, QueueExamination
+from penstock.journal.files import Segment
+from penstock.journal.format import DIALECTS, Dialect
+from penstock.journal.reading import Found, close, open_segments
+from penstock.journal.segments import journals, replay_order
+
+_LOOKS = 3  # at a journal in motion, before what seems a problem is called one
+
+
+class _Subfolder(Catalog):
+    """The subfolder of a store, read by someone who may not touch it."""
+
+    def __init__(self, folder: str, disk: Disk) -> None:
+        super().__init__(folder, disk)
+        self.damage: list[Finding] = []
+
+    def holder(self) -> str | None:
+        """Who has the store open."""
+        with suppress(FileNotFoundError), self._disk.open(self._in("lock")) as file:
+            if not file.lock():
+                return file.read(0, 100).decode(errors="replace").strip() or "another process"
+            file.unlock()
+        return None
+
+    def entry(self, file: str) -> Entry | None:
+        """What is known of a queue by now; None if that is nothing."""
+        return self.entries().get(file)
+
+    def _read(self, path: str) -> Any:
+        """Of a damaged file what can be told without it."""
+        try:
+            return super()._read(path)
+        except StoreCorrupt as error:
+            if path == self._in("clean"):
+                raise
+            finding = Finding("problem", str(error).partition(". ")[0], f"put {path} back from a copy", path)
+            if finding not in self.damage:
+                self.damage.append(finding)
+        return {"first": 1} if path == self._in("store") else asdict(Entry(queue_of(os.path.basename(path))))
+
+    def names(self, subfolder: str = "") -> list[str]:
+        """What is in it, or in one of its folders."""
+        with suppress(FileNotFoundError):
+            return sorted(self._disk.listdir(self._in(subfolder)))
+        return []
+
+    def size(self, subfolder: str, name: str) -> int:
+        """How long a file is."""
+        with suppress(OSError), self._disk.open(os.path.join(self._in(subfolder), name)) as file:
+            return file.size()
+        return 0
+
+
+def examine(
+    folder: str | os.PathLike[str], disk: Disk | None = None, dialect: Dialect = "doc", now: int | None = None
+) -> Examination:
+    """Examine the journal store in a folder, as of now.
+
+    >>> examine("data").sound
+    """
+    if dialect not in DIALECTS:
+        raise InvalidArgument(f"dialect={dialect!r} is none of {', '.join(DIALECTS)}")
+    disk, folder = disk or SystemDisk(), os.fspath(folder)
+    found = Examination(folder, SystemClock().now() if now is None else now)
+    try:
+        names = sorted(disk.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        found.findings.append(
+            Finding("problem", f"there is no folder {folder!r}", "check the name; opening it makes an empty store")
+        )
+        return found
+    subfolder = _Subfolder(folder, disk)
+    found.holder = subfolder.holder()
+    entries = subfolder.entries()
+    subfolder.first()
+    deleted = {file for file, entry in entries.items() if entry.deleted}
+    files = [file for file in dict.fromkeys([*entries, *journals(names)]) if file not in deleted]
+    files = [file for file in files if file in entries or not _is_folder(disk, os.path.join(folder, file))]
+    found.findings += _opened(found.holder, subfolder, files)
+    found.findings += subfolder.damage
+    if found.holder is None:
+        found.findings += _leftovers(names, files, deleted, folder)
+        found.findings += _unfinished(subfolder, deleted)
+    found.findings += _strangers(names, folder, disk)
+    found.findings += _quarantine(subfolder)
+    clean = subfolder.clean() if found.holder is None else {}
+    for file in files:
+        known = entries.get(file)
+        queue = _look(file, known, subfolder, disk, clean.get(file), dialect, found)
+        found.queues.append(queue)
+    found.queues.sort(key=lambda queue: queue.name)
+    return found
+
+
+def _look(
+    file: str,
+    known: Entry | None,
+    subfolder: _Subfolder,
+    disk: Disk,
+    clean: int | None,
+    dialect: Dialect,
+    found: Examination,
+) -> QueueExamination:
+    """Examine one journal; again if what seems a problem may only have been in motion."""
+    for _ in range(1 if found.holder is None else _LOOKS):
+        name = queue_of(file) if known is None else known.name
+        segments: list[Segment] = []
+        try:
+            segments = open_segments(found.folder, file, disk)
+            journal = Found(name, file, known, segments, clean, dialect)
+            queue = check(journal, subfolder.index(file), disk, found.at, found.holder)
+        except OSError as error:
+            queue = QueueExamination(name, file)
+            queue.findings.append(_not_readable(error))
+        finally:
+            close(segments)
+        if queue.sound:
+            break
+        known = subfolder.entry(file)
+    return queue
+
+
+def _not_readable(error: OSError) -> Finding:
+    path = error.filename
+    return Finding("problem", f"a file cannot be read: {error.strerror}", f"look what is wrong with {path}", path)
+
+
+def _opened(holder: str | None, subfolder: _Subfolder, files: list[str]) -> Iterator[Finding]:
+    """Whether the store is open, was closed, or never was one."""
+    names = subfolder.names()
+    if holder is not None:
+        yield Finding(
+            "note",
+            f"the store is open in {holder}: the end of a journal may be in motion, and leftovers are not looked "
+            "for, as they may be in use",
+            "for a certain answer close it there first",
+        )
+    elif not names:
+        what = "nothing but journals of another program" if files else "nothing of a store"
+        yield Finding(
+            "note", f"Penstock never opened this folder: it has {what}", "nothing: opening makes it a store"
+        )
+    elif "clean" not in names:
+        yield Finding(
+            "note",
+            "the store was not closed: a crash, or a kill, ended the process that had it",
+            "nothing: opening looks at how each journal ends",
+        )
+    elif not subfolder.clean():
+        yield Finding(
+            "note", "the mark that the store was closed is damaged", "nothing: opening takes it as not closed"
+        )
+    else:
+        yield Finding("ok", "the store was closed as it should be")
+
+
+def _leftovers(names: Iterable[str], files: list[str], deleted: set[str], folder: str) -> Iterator[Finding]:
+    """What a crash in the middle of rotating or packing left."""
+    names = set(names)
+    living = {name for file in files for name in replay_order(names, file)}
+    doomed = {name for name in names for file in journals([name]) if file in deleted}
+    for name in sorted(names - living - doomed):
+        path = os.path.join(folder, name)
+        journal = name.partition("~~")[0]
+        if journal != name:
+            removed = "nothing: opening removes it" if journal in files else "remove it"
+            yield Finding(
+                "note", f"{name} is a temporary file that a crash left, and never counted", removed, path
+            )
+        elif journals([name]) and not _is_latest(name):
+            yield Finding(
+                "note",
+                f"{name} is dead: it was packed into a later file, before a crash",
+                "nothing: opening removes it",
+                path,
+            )
+    for name in sorted(living):
+        if name.endswith(".pack"):
+            path = os.path.join(folder, name)
+            yield Finding("note", f"{name} was packed, and then came a crash", "nothing: opening renames it", path)
+
+
+def _unfinished(subfolder: _Subfolder, deleted: set[str]) -> Iterator[Finding]:
+    """What a crash in the middle of writing to the subfolder left."""
+    for file in sorted(deleted):
+        entry = subfolder.entry(file)
+        name = entry.name if entry else file
+        yield Finding(
+            "note", f"queue {name} was deleted, but not all of its files", "nothing: opening removes them"
+        )
+    for folder in ("", "queues", "index", "quarantine"):
+        for name in subfolder.names(folder):
+            if name.endswith(".new"):
+                path = os.path.join(subfolder.path, folder, name)
+                yield Finding(
+                    "note", f"{name} was being written when a crash came, and never counted", "remove it", path
+                )
+
+
+def _strangers(names: Iterable[str], folder: str, disk: Disk) -> Iterator[Finding]:
+    """Files that are no journals."""
+    for name in names:
+        path = os.path.join(folder, name)
+        if name == FOLDER or "~~" in name or journals([name]) or _is_folder(disk, path):
+            continue
+        yield Finding(
+            "note",
+            f"{name} is no journal: Penstock leaves it alone, but a Kestrel would stumble over it",
+            "move it elsewhere if a Kestrel is to open this folder",
+            path,
+        )
+
+
+def _quarantine(subfolder: _Subfolder) -> Iterator[Finding]:
+    for name in subfolder.names("quarantine"):
+        if not name.endswith(".new"):
+            yield Finding(
+                "note",
+                f"{subfolder.size('quarantine', name):,} bytes that could not be read were once moved to {name}",
+                "look at them, and remove the file when no one needs it",
+                os.path.join(subfolder.path, "quarantine", name),
+            )
+
+
+def _is_latest(name: str) -> bool:
+    return "." not in name
+
+
+def _is_folder(disk: Disk, path: str) -> bool:
+    try:
+        disk.open(path).close()
+    except IsADirectoryError:
+        return True
+    except FileNotFoundError:  # a journal of which only rotated files are there, or one that went meanwhile
+        return False
+    return False
+
+
+__all__ = ["Examination", "Finding", "QueueExamination", "examine"]
