@@ -4,12 +4,13 @@ Every operation decides, writes its decision into a record, and applies that rec
 and replays them later gets the same state again.
 """
 
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull
 from penstock.index.rows import AVAILABLE, DELAYED, FAILED, IN_FLIGHT
-from penstock.message import Entry
+from penstock.message import Entry, Plain
 from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Redrive, Release, Remove
 from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
 from penstock.state import ACKED, FAILED_ATTEMPT, RELEASED, State, at_least_one
@@ -43,6 +44,8 @@ class Ledger(State):
         self.advance(now)
         if len(entries) == 1 and entries[0].key is None:
             return self._put_single(entries, now)
+        if isinstance(entries, Plain):
+            return self._put_plain(entries, now)
         seqs, new, keys = self._number(entries)
         priority = [entry.priority for entry in new]
         visible_at = [now + at_least_one(entry.delay) if entry.delay else now for entry in new]
@@ -64,6 +67,20 @@ class Ledger(State):
         )  # fmt: skip
         self._put_one(record)
         return Admission((seq,), entries, record)
+
+    def _put_plain(self, entries: Plain, now: int) -> Admission:
+        """The same for many at once, by columns."""
+        longest = max(entries.payloads, key=len)
+        self._check(Entry(longest))
+        count, kept = len(entries), self.settings.retention
+        if self.settings.max_size:
+            self._check_size(count)
+        seqs = range(self._rows.next_seq, self._rows.next_seq + count)
+        expires_at = now + at_least_one(kept) if kept else 0
+        priority, visible_at, expiry = (array("q", [value]) * count for value in (0, now, expires_at))
+        record = Put(now, seqs.start, priority, visible_at, expiry, {})
+        self._put(record)
+        return Admission(seqs, entries, record)
 
     def claim(self, n: int, lease: float, consumer: str, nonce: int, now: int) -> Claim | None:
         """Give the next n messages to a consumer, fewer if there are not so many."""

@@ -38,7 +38,7 @@ class MemoryShelf:
             for seq, entry in enumerate(entries, record.first):
                 created_at = record.at if entry.created_at is None else entry.created_at
                 headers = entry.headers or _NO_HEADERS
-                self._bodies[seq] = Body(entry.payload, headers, created_at, record.at)
+                self._bodies[seq] = (entry.payload, headers, created_at, record.at)
 
     def commit(self, written: int) -> None:
         """Memory is as stable as it gets."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 from penstock.errors import InvalidArgument, InvalidPriority, PayloadTooLarge
 from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_PAYLOAD, seconds, text, utf8
@@ -46,6 +46,23 @@ class Entry:
     retention: float | None = None
     key: str | None = None
     created_at: int | None = None
+
+
+class Plain(Sequence[Entry]):
+    """Many entries that have nothing but a payload, without an object for each."""
+
+    def __init__(self, payloads: list[bytes]) -> None:
+        self.payloads = payloads
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    @overload
+    def __getitem__(self, at: int) -> Entry: ...
+    @overload
+    def __getitem__(self, at: slice) -> Plain: ...
+    def __getitem__(self, at: int | slice) -> Entry | Plain:
+        return Plain(self.payloads[at]) if isinstance(at, slice) else Entry(self.payloads[at])
 
 
 @dataclass(slots=True)

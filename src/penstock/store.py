@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 from penstock import message, names
 from penstock.errors import InvalidArgument, LeaseExpired, QueueProtected, StoreClosed
 from penstock.index.rows import STATES
-from penstock.message import Draft, Entry, Message, Payload
+from penstock.message import Draft, Entry, Message, Payload, Plain
 from penstock.settings import MAX_COUNT, MAX_PAYLOAD, Settings, seconds, text, whole
 
 if TYPE_CHECKING:
@@ -167,6 +167,9 @@ class Queue:
         """Add many messages in one durable step, all of them or none; returns their ids."""
         if isinstance(items, str | bytes | bytearray | memoryview | Draft):
             raise TypeError(f"put_many takes several messages, not one {type(items).__name__}: use put()")
+        items = list(items)
+        if len(items) > 1 and set(map(type, items)) == {bytes}:
+            return self._store._keeper.put(self.name, Plain(cast("list[bytes]", items)))
         entries = []
         for number, item in enumerate(items):
             try:

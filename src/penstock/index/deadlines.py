@@ -16,17 +16,29 @@ class Deadlines:
     """Times at which messages must be looked at."""
 
     def __init__(self) -> None:
+        self._latest = 0  # no entry is above it
         self._heap: list[int] = []  # time << 64 | seq: half the memory of tuples
 
     def add(self, at: int, seq: int) -> None:
         """Look at the message at that time."""
-        heapq.heappush(self._heap, (at << _SEQ_BITS) | seq)
+        entry = (at << _SEQ_BITS) | seq
+        heapq.heappush(self._heap, entry)
+        if entry > self._latest:
+            self._latest = entry
 
     def add_many(self, at: int, seqs: Iterable[int]) -> None:
         """Look at these messages at that time."""
         heap, time = self._heap, at << _SEQ_BITS
-        for seq in seqs:
-            heapq.heappush(heap, time | seq)
+        entries = sorted([time | seq for seq in seqs])
+        if not heap:
+            self._latest = 0
+        if entries and entries[0] >= self._latest:
+            heap += entries  # none is below any other, so it stays a heap
+            self._latest = entries[-1]
+            return
+        for entry in entries:
+            heapq.heappush(heap, entry)
+        self._latest = max(self._latest, entries[-1] if entries else 0)
 
     def next(self) -> int | None:
         """The next time to look at a message."""

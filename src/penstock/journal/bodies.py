@@ -9,13 +9,13 @@ a control item, only if needed:     the magic, "m", JSON with created_at and hea
 import json
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from penstock.journal.format import Dialect
 from penstock.journal.groups import MAGIC
 from penstock.journal.xids import xid_of
 from penstock.live.shelf import Body
-from penstock.message import Entry
+from penstock.message import Entry, Plain
 
 _REMOVE, _ADDX, _RESERVE, _SAVE_XID, _CONFIRM, _ADD_XID, _RESERVE_XID = 1, 2, 3, 4, 6, 7, 9
 _ITEM = struct.Struct("<Biqq")
@@ -41,6 +41,11 @@ def encode(
         ends = [_XID.pack(_RESERVE_XID, xid_of(seq)) for seq in range(first, first + len(entries))]
     else:
         ends = [_RESERVE_BYTE] * len(entries)
+    if isinstance(entries, Plain):
+        heads = {
+            size: _ITEM.pack(_ADDX, _TIMES + size, at, expires_at[0]) for size in set(map(len, entries.payloads))
+        }
+        return [heads[len(payload)] + payload + end for payload, end in zip(entries.payloads, ends, strict=True)]
     pack = _ITEM.pack
     return [
         pack(_ADDX, _TIMES + len(entry.payload), at, expiry) + entry.payload + end
@@ -50,19 +55,29 @@ def encode(
     ]
 
 
-def decode(data: bytes, start: int, size: int, crc: int) -> Body:
-    """The body of `size` bytes at `start`; Damaged if they are not what was written."""
-    body = data[start : start + size]
-    if zlib.crc32(body) != crc:
-        raise Damaged("a body's checksum does not match")
-    opcode, length, added, _ = _ITEM.unpack_from(body)
-    if opcode == _ADDX and length + 6 == size:  # nearly all: an item and one byte
-        return Body(body[21:-1], _NO_HEADERS, added, added)
-    added, payload, end, rest = _parts(body)
-    if rest == size:
-        return Body(body[payload:end], _NO_HEADERS, added, added)
+def decode(data: bytes, starts: Iterable[int], sizes: Iterable[int], crcs: Iterable[int]) -> list[Body]:
+    """The bodies of these sizes at these places; Damaged if they are not what was written."""
+    decoded: list[Body] = []
+    crc32, unpack = zlib.crc32, _ITEM.unpack_from
+    for start, size, crc in zip(starts, sizes, crcs, strict=True):
+        body = data[start : start + size]
+        if crc32(body) != crc:
+            raise Damaged("a body's checksum does not match")
+        opcode, length, added, _ = unpack(body)
+        if opcode == _ADDX and length + 6 == size:  # nearly all: an item and one byte
+            decoded.append((body[21:-1], _NO_HEADERS, added, added))
+        else:
+            decoded.append(_decode_other(body))
+    return decoded
+
+
+def _decode_other(body: bytes) -> Body:
+    """A body that is packed, has headers, or was written for Kestrel 2.x."""
+    added, start, end, rest = _parts(body)
+    if rest == len(body):
+        return body[start:end], _NO_HEADERS, added, added
     meta = json.loads(body[rest + _ITEM.size + len(_META) : -1])
-    return Body(body[payload:end], meta["headers"], meta["created_at"], added)
+    return body[start:end], meta["headers"], meta["created_at"], added
 
 
 def repack(data: bytes | memoryview, seq: int, done: bool, dialect: Dialect) -> bytes:

@@ -12,6 +12,7 @@ from penstock.journal.files import PLACE_BITS, Segment, offset_of
 from penstock.journal.reading import Damage, Found, Reading, covers, left_of, read
 from penstock.journal.records import encode_rest
 from penstock.journal.snapshot import Snapshot
+from penstock.ledger import Ledger
 from penstock.state import Frozen, State
 
 _WORTH_PACKING = 1 << 20
@@ -62,7 +63,7 @@ def _check_messages(
     elif journal.segments:
         found.packing_frees = max(0, found.bytes - packed_size(frozen, reading.loader.next_group))
         found.findings += _worth_packing(found)
-    found.counts = ledger.counts()
+    found.counts = reading.ledger.counts()
 
 
 def damaged_bodies(frozen: Frozen, segments: list[Segment]) -> Iterator[tuple[int, tuple[str, int]]]:
@@ -169,7 +170,7 @@ def _torn(reading: Reading, holder: str | None) -> Iterator[Finding]:
 
 
 def _adopt(reading: Reading, now: int) -> Iterator[Finding]:
-    """What opening makes of another program's entries; lets that happen to the ledger."""
+    """What opening makes of another program's entries; afterwards the ledger is as opening leaves it."""
     for segment, offset in reading.unreadable:
         path = segment.file.path
         yield Finding(
@@ -187,7 +188,8 @@ def _adopt(reading: Reading, now: int) -> Iterator[Finding]:
     before = ledger.size()
     brought = len(adoption.replay_entries(ledger, reading.foreign, now))
     taken = before + brought - ledger.size()
-    ledger.advance(now)
+    reading.ledger = _thawed(ledger)  # as opening, which reads what it has written
+    reading.ledger.advance(now)
     took = f" and took {_plural(taken, 'message')} of ours" if taken else ""
     yield Finding(
         "note",
@@ -196,6 +198,14 @@ def _adopt(reading: Reading, now: int) -> Iterator[Finding]:
         "nothing: opening makes them ours, in a file that Kestrel can still read; copy the folder first if it "
         "must stay as it is",
     )
+
+
+def _thawed(state: Ledger) -> Ledger:
+    frozen, thawed = state.freeze(), Ledger(state.name, state.settings)
+    for first, page in frozen.pages:
+        thawed.thaw_page(first, page)
+    thawed.thaw(frozen)
+    return thawed
 
 
 def _times(ledger: State, now: int) -> Iterator[Finding]:
@@ -246,8 +256,8 @@ def _worth_packing(found: QueueExamination) -> Iterator[Finding]:
         yield Finding(
             "note",
             f"packing would free about {found.packing_frees:,} of {found.bytes:,} bytes",
-            f"nothing: the store packs by itself when it is worth it, and `penstock pack {_word(found.name)}` does "
-            "it now",
+            f"nothing: the store packs by itself when it is worth it; `penstock pack {_word(found.name)}` does it "
+            "now",
         )
 
 

@@ -38,6 +38,13 @@ class _Subfolder(Catalog):
             file.unlock()
         return None
 
+    def entries(self) -> dict[str, Entry]:
+        """Every queue that is known here; again if one was deleted meanwhile."""
+        for _ in range(_LOOKS):
+            with suppress(FileNotFoundError):
+                return super().entries()
+        return super().entries()
+
     def entry(self, file: str) -> Entry | None:
         """What is known of a queue by now; None if that is nothing."""
         return self.entries().get(file)

@@ -8,7 +8,7 @@ serves everyone who arrived while the last one ran.
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
 from penstock.clock import Clock
@@ -31,7 +31,7 @@ from penstock.journal.records import Bodies, encode_put, encode_record
 from penstock.journal.xids import PERIOD, before, xid_of
 from penstock.live.alarm import Alarm
 from penstock.live.shelf import Body
-from penstock.message import Entry
+from penstock.message import Entry, Plain
 from penstock.records import Ack, Pop, Put, Record
 from penstock.state import Frozen, State
 from penstock.threads import Lock, Threads
@@ -180,10 +180,11 @@ class JournalShelf:
             if ballast.short and ballast.size < _SETTLE * (state.in_flight() + 2 * claims):
                 raise self._full()
             return
-        size = _BESIDE * count + sum([len(entry.payload) for entry in entries])
-        size += sum(
-            [bodies.meta_size(entry) for entry in entries if entry.headers or entry.created_at or entry.key]
-        )
+        size = _BESIDE * count
+        if isinstance(entries, Plain):
+            size += sum(map(len, entries.payloads))
+        else:
+            size += sum([len(entry.payload) + bodies.meta_size(entry) for entry in entries])
         pending = self._pending
         if pending + size > groups.MAX_SIZE:
             raise InvalidArgument(f"{size} bytes are too many for one step: put fewer messages at a time")
@@ -315,7 +316,7 @@ class JournalShelf:
         for file, offset, starts, sizes, crcs, unwritten in places:
             data = unwritten if file is None else self._read(file, offset, starts[-1] + sizes[-1])
             try:
-                read += map(bodies.decode, repeat(data), starts, sizes, crcs)
+                read += bodies.decode(data, starts, sizes, crcs)
             except bodies.Damaged:
                 path = "memory" if file is None else file.path
                 raise StoreCorrupt(

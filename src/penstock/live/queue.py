@@ -7,6 +7,7 @@ turn, before anyone else can take them. Nobody is woken in vain and nobody overt
 import os
 import re
 import threading
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -17,7 +18,7 @@ from penstock.index.history import Attempt
 from penstock.index.rows import DONE, FAILED, IN_FLIGHT, STATES
 from penstock.ledger import Ledger, Receipt
 from penstock.live.alarm import Alarm
-from penstock.live.shelf import Shelf
+from penstock.live.shelf import Body, Shelf
 from penstock.message import Entry, Message
 from penstock.records import Claim, Record, Redrive, Remove
 from penstock.settings import Settings
@@ -25,16 +26,22 @@ from penstock.threads import Lock
 
 _ID = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 _RECEIPT = re.compile(r"(0|[1-9][0-9]{0,18})\.[0-9a-f]{16}", re.ASCII)
+_SECRET = re.compile(r"\.[0-9a-f]{16}", re.ASCII)
 _CHUNK = 256  # messages that are listed under one hold of the lock
 Result = TypeVar("Result")
 _Settling: TypeAlias = Callable[[list[Receipt], int], tuple[Record | None, list[Receipt]]]
 
 
 class _Taken(NamedTuple):
-    """Messages that lack their bodies, and where those are; None: they lack nothing."""
+    """Messages of which only the bodies are still to be read: where those are, and how to put both together."""
 
-    messages: list[Message]
+    size: int
     places: Any
+    build: Callable[[Sequence[Body]], list[Message]]
+    receipts: list[str]
+
+
+_NOTHING = _Taken(0, (), lambda bodies: [], [])
 
 
 class _Waiter:
@@ -45,12 +52,9 @@ class _Waiter:
     def __init__(self, take: Callable[[int], "_Taken"]) -> None:
         self.take = take
         self.served = threading.Event()
-        self.taken = _Taken([], None)
+        self.taken = _NOTHING
         self.written = 0
         self.error: Exception | None = None
-
-
-_NOTHING = _Taken([], None)
 
 
 class LiveQueue:
@@ -120,7 +124,7 @@ class LiveQueue:
             if record is None:
                 return _NOTHING
             self._write(record)
-            return _Taken(self._claimed(record), self._shelf.find(record.seqs))
+            return self._claimed(record)
 
         return self._take_or_wait(take, wait)
 
@@ -134,7 +138,7 @@ class LiveQueue:
             self._shelf.make_room(claims=1)
             message = self._message(seqs[0])
             # Read before it is done, so that a message that cannot be read is not lost as well.
-            self._fill([message], self._shelf.find(seqs))
+            _fill([message], self._shelf.read(self._shelf.find(seqs)))
             record = self._ledger.pop(consumer, now)
             if record is not None:
                 self._write(record)
@@ -142,7 +146,7 @@ class LiveQueue:
             message.state, message.consumer = "done", consumer
             message.claimed_at = message.settled_at = now
             message.reason = None
-            return _Taken([message], None)
+            return _Taken(1, (), lambda bodies: [message], [])
 
         return next(iter(self._take_or_wait(take, wait)), None)
 
@@ -299,22 +303,20 @@ class LiveQueue:
 
     def _take_or_wait(self, take: Callable[[int], _Taken], wait: float) -> list[Message]:
         taken, written = self._run(take)
-        if not taken.messages and wait > 0:
+        if not taken.size and wait > 0:
             return self._stand_in_line(_Waiter(take), wait)
         return self._given(taken, written)
 
     def _given(self, taken: _Taken, written: int) -> list[Message]:
         """What a consumer took, once that is stored, with the bodies."""
-        if not taken.messages:
+        if not taken.size:
             return []
         self._shelf.commit(written)
-        if taken.places is not None:
-            try:
-                self._fill(taken.messages, taken.places)
-            except BaseException:
-                self._give_back(taken.messages)
-                raise
-        return taken.messages
+        try:
+            return taken.build(self._shelf.read(taken.places))
+        except BaseException:
+            self._give_back(taken.receipts)
+            raise
 
     def _stand_in_line(self, waiter: _Waiter, wait: float) -> list[Message]:
         try:
@@ -339,10 +341,9 @@ class LiveQueue:
         """An interrupted consumer takes no claimed message with it. What it popped is gone, as after a crash."""
         with self.lock:
             self._line.pop(waiter, None)
-        self._give_back(waiter.taken.messages)
+        self._give_back(waiter.taken.receipts)
 
-    def _give_back(self, messages: Iterable[Message]) -> None:
-        receipts = [message.receipt for message in messages if message.receipt is not None]
+    def _give_back(self, receipts: list[str]) -> None:
         if receipts:
             with suppress(PenstockError):  # the lease may be over, the queue stopped
                 self.release(receipts)
@@ -355,19 +356,20 @@ class LiveQueue:
 
     def _settle(self, receipts: Sequence[str], operation: _Settling) -> tuple[list[str], int]:
         """The receipts that were lost, and what to commit."""
-        parsed = dict(zip(receipts, map(_receipt, receipts), strict=True))
+        parsed = _parse(receipts)
 
         def settle(now: int) -> list[Receipt]:
-            record, lost = operation([receipt for receipt in parsed.values() if receipt is not None], now)
+            record, lost = operation([receipt for receipt in parsed if receipt is not None], now)
             if record is not None:
                 self._write(record)
             return lost
 
         lost, written = self._run(settle)
-        if not lost and None not in parsed.values():
+        if not lost and None not in parsed:
             return [], written
         missing = {None, *lost}
-        return [text for text, receipt in parsed.items() if receipt in missing], written
+        named = dict(zip(receipts, parsed, strict=True))
+        return [text for text, receipt in named.items() if receipt in missing], written
 
     def _change(self, operation: Callable[[int], Remove | Redrive | None]) -> int:
         def change(now: int) -> int:
@@ -387,52 +389,47 @@ class LiveQueue:
     def _messages(self, seqs: Iterable[int], state: str | None) -> list[Message]:
         """Those of the messages that are still there and in that state."""
 
-        def look(now: int) -> _Taken:
+        def look(now: int) -> tuple[list[Message], Any]:
             there = [seq for seq in seqs if self._ledger.has(seq)]
-            return _Taken([self._message(seq) for seq in there], self._shelf.find(there))
+            return [self._message(seq) for seq in there], self._shelf.find(there)
 
         messages, places = self._run(look)[0]
-        self._fill(messages, places)
-        return [message for message in messages if state in (None, message.state)]
+        filled = _fill(messages, self._shelf.read(places))
+        return [message for message in filled if state in (None, message.state)]
 
-    def _fill(self, messages: Sequence[Message], places: Any) -> None:
-        """Give messages their bodies."""
-        for message, body in zip(messages, self._shelf.read(places), strict=True):
-            message.payload, headers, message.created_at, message.received_at = body
-            if headers:
-                message.headers = dict(headers)
-
-    def _claimed(self, record: Claim) -> list[Message]:
-        """Messages as their claimer sees them, but for their bodies."""
+    def _claimed(self, record: Claim) -> _Taken:
+        """Messages as their claimer sees them."""
         now, seqs, lease_until, consumer, nonce = record
-        secret = f".{nonce:016x}"
-        runs = self._ledger.runs(seqs)
+        count, name, secret = len(seqs), self.name, f".{nonce:016x}"
+        places, runs = self._shelf.find(seqs), self._ledger.runs(seqs)
         if runs is None:
             claimed = [self._message(seq) for seq in seqs]
             for message in claimed:
                 message.receipt = message.id + secret
-            return claimed
-        claimed, name, seq = [], self.name, seqs[0]
+            receipts = [message.id + secret for message in claimed]
+            return _Taken(count, places, lambda bodies: _fill(claimed, bodies), receipts)
+        priority, visible_at, expires_at, attempts = array("q"), array("q"), array("q"), array("I")
+        reason: list[str | None] = []
         for page, start, end in runs:  # the same by slices
-            here = slice(start, end)
-            columns = (
-                page.priority,
-                page.visible_at,
-                page.expires_at,
-                page.attempts,
-                page.for_claims(end - 1).reason,
-            )
-            claimed += [
+            priority += page.priority[start:end]
+            visible_at += page.visible_at[start:end]
+            expires_at += page.expires_at[start:end]
+            attempts += page.attempts[start:end]
+            reason += page.for_claims(end - 1).reason[start:end]
+        ids = list(map(str, seqs))
+        receipts = [each + secret for each in ids]
+
+        def build(bodies: Sequence[Body]) -> list[Message]:
+            columns = zip(ids, receipts, bodies, priority, visible_at, expires_at, attempts, reason, strict=True)
+            return [
                 Message(
-                    number, name, b"", {}, priority, 0, 0, visible_at, expires_at or None, attempts, "in_flight",
-                    number + secret, now, lease_until, consumer, None, reason,
+                    each, name, body[0], dict(body[1]), rank, body[2], body[3], visible, expires or None, attempt,
+                    "in_flight", receipt, now, lease_until, consumer, None, why,
                 )
-                for number, priority, visible_at, expires_at, attempts, reason in zip(
-                    map(str, range(seq, seq + end - start)), *[column[here] for column in columns], strict=True
-                )
+                for each, receipt, body, rank, visible, expires, attempt, why in columns
             ]  # fmt: skip
-            seq += end - start
-        return claimed
+
+        return _Taken(count, places, build, receipts)
 
     def _message(self, seq: int) -> Message:
         """A message as anyone may see it but for its body: only who claims it is given the receipt."""
@@ -462,6 +459,25 @@ class LiveQueue:
                 else:
                     message.settled_at = claims.ends_at[at]
         return message
+
+
+def _fill(messages: list[Message], bodies: Sequence[Body]) -> list[Message]:
+    """Give messages their bodies."""
+    for message, body in zip(messages, bodies, strict=True):
+        message.payload, headers, message.created_at, message.received_at = body
+        message.headers = dict(headers)
+    return messages
+
+
+def _parse(receipts: Sequence[str]) -> Sequence[Receipt | None]:
+    """What receipts say; None of those that never were one."""
+    secret = receipts[0][-17:] if len(receipts) > 1 else ""
+    if _SECRET.fullmatch(secret) and {receipt[-17:] for receipt in receipts} == {secret}:
+        seqs = [receipt[:-17] for receipt in receipts]  # of one claim, most likely
+        if "".join(seqs).isascii() and all(map(str.isdigit, seqs)) and max(map(len, seqs)) < 20:
+            nonce = int(secret[1:], 16)
+            return [(int(seq), nonce) for seq in seqs]
+    return list(map(_receipt, receipts))
 
 
 def _receipt(text: str) -> Receipt | None:

@@ -1,19 +1,13 @@
 """Where a live queue keeps its records and the bodies of its messages."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from penstock.message import Entry
 from penstock.records import Record
 
-
-class Body(NamedTuple):
-    """What a message consists of and no rule depends on."""
-
-    payload: bytes
-    headers: Mapping[str, str]
-    created_at: int
-    received_at: int
+# What a message consists of and no rule depends on: payload, headers, created_at, received_at.
+Body: TypeAlias = tuple[bytes, Mapping[str, str], int, int]
 
 
 class Shelf(Protocol):
