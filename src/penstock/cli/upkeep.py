@@ -59,8 +59,8 @@ Examples:
 def pack(ctx: click.Context, queues: tuple[str, ...], as_json: bool) -> None:
     """Pack the journals of queues: write what is still there anew and free the rest.
 
-    Without a QUEUE, all of them. The store does this by itself when it is worth it; do it before a backup, or
-    when the disk is full. Nothing is lost if it is interrupted.
+    Without a QUEUE, all of them. The store does this by itself when it is worth it; do it before a backup, say. It
+    needs space for what is still there. Nothing is lost if it is interrupted.
     """
     store = open_store(ctx)
     packer = _Packer(store)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from penstock.files import Disk, File
 from penstock.threads import Lock
 
-_STEP = 64 << 10
+STEP = 64 << 10
 
 
 def is_full(error: OSError) -> bool:
@@ -29,19 +29,29 @@ class Ballast:
         self._lock = lock
         self._file: File | None = None
 
-    def grow(self, more: int) -> None:
-        """Reserve so much more; OSError, and nothing has changed, if there is not so much."""
+    def owe(self, change: int) -> None:
+        """Owe so much more or less, and have it; OSError, and nothing has changed, if there is not so much."""
         with self._lock:
-            if self._file is None:
-                self._file = self._disk.open(self._path, create=True)
-            self._file.reserve(self._owed + more)
-            self._owed += more
-            self.size = self._owed
+            owed = self._owed + change
+            if owed > self.size:
+                self._reserve(owed)
+            elif self.size > 2 * owed + STEP and self._file is not None:
+                self._file.truncate(0)
+                self.size = 0
+                self._reserve(owed)
+            self._owed = owed
 
-    def owe_less(self, less: int) -> None:
-        """A queue needs less."""
+    def _reserve(self, size: int) -> None:
+        if self._file is None:
+            self._file = self._disk.open(self._path, create=True)
+        self._file.reserve(size)
+        self.size = size
+
+    def refill(self, size: int) -> None:
+        """Have so much again, for those who settle; OSError if there is not so much."""
         with self._lock:
-            self._owed -= less
+            if self.size < size:
+                self._reserve(size)
 
     @property
     def short(self) -> bool:
@@ -53,10 +63,9 @@ class Ballast:
         with self._lock:
             if self._file is None or not self.size:
                 return False
-            left = max(0, self.size - max(2 * need, _STEP))
+            left = max(0, self.size - max(2 * need, STEP))
             self._file.truncate(0)
             self.size = 0
             with suppress(OSError):
-                self._file.reserve(left)
-                self.size = left
+                self._reserve(left)
             return True

@@ -72,10 +72,10 @@ class JournalFiles:
         packs = [name for name in order if name.endswith(".pack")]
         if not packs:
             return order
-        rotated = re.compile(re.escape(self.name) + r"\.([0-9]+)", re.ASCII)
+        rotated = re.compile(re.escape(self.name) + r"\.([0-9]+)(\.pack)?", re.ASCII)
         stamps = {name: int(matched[1]) for name in mine if (matched := rotated.fullmatch(name))}
         stamp = int(packs[0].removeprefix(self.name + ".").removesuffix(".pack"))
-        self.finish_pack(packs[0], [name for name, each in stamps.items() if each <= stamp])
+        self.finish_pack(packs[0], [name for name, each in stamps.items() if each <= stamp and name != packs[0]])
         return [packs[0].removesuffix(".pack"), *order[1:]]
 
     def finish_pack(self, pack: str, dead: list[str]) -> None:

@@ -16,7 +16,7 @@ from penstock.errors import StoreCorrupt
 from penstock.files import File
 from penstock.journal import groups
 from penstock.journal.files import ALIGNED, Segment
-from penstock.journal.format import Add, AddX, AddXid, Broken, Continue, Dialect, Entry, SaveXid, decode
+from penstock.journal.format import Add, AddX, AddXid, Broken, Continue, Dialect, Entry, decode
 from penstock.journal.groups import Group
 from penstock.journal.records import PUT_ONE, PUT_ONE_FIELDS, PageImage, RestImage, decode_all
 from penstock.records import Put
@@ -26,6 +26,7 @@ _CHUNK = 8 << 20
 _BATCH = 1 << 13
 _ITEM = struct.Struct("<QQQqq")
 FILL = b"\x01"
+_SAVE_XID = 4
 _PACKED = 0  # the number of groups in a packed file
 
 
@@ -92,23 +93,26 @@ def _refer(entry: Entry, segment: int, end: int) -> Entry:
 def look_at_rest(segment: Segment, offset: int, ours: bool, dialect: Dialect) -> Rest | None:
     """What follows the last whole group; None: nothing. `ours` says that the journal certainly is, so far."""
     data = segment.file.read(offset, segment.size - offset)
-    filling = len(data) - len(data.lstrip(FILL))
-    if not data or (ours and filling == len(data)):
+    filled = len(data) - len(data.lstrip(FILL))
+    if not data or (ours and filled == len(data)):
         return None
     rest = Rest(offset, data)
-    at = groups.next_head(data, 1)
+    damaged = groups.head(data, 0)
+    # What looks like a group inside of this one may be part of a message.
+    at = groups.next_head(data, 1 if damaged is None else damaged.length)
     while at is not None:
         head = groups.head(data, at)
         if head is not None and groups.read(memoryview(data), at, head) is not None:
             rest.group_after = offset + at
             break
         at = groups.next_head(data, at + 1)
-    # Another program writes after the end of the file: never into the filling, nor over zeros.
-    torn_filling = filling and (offset + filling) % ALIGNED
-    if groups.MAGIC in data or (ours and (torn_filling or data[0] == 0)):
+    # Another program writes after the end of the file, never into the filling, and does not begin with SAVE_XID;
+    # zeros are what a crash leaves of a write.
+    into_filling = filled and (offset + filled) % ALIGNED
+    if groups.MAGIC in data or (ours and (into_filling or data[filled] in (0, _SAVE_XID))):
         rest.torn = True
         return rest
-    position = filling if ours else 0
+    position = filled if ours else 0
     try:
         while position < len(data):
             entry, end = decode(data, position, dialect)
@@ -116,7 +120,7 @@ def look_at_rest(segment: Segment, offset: int, ours: bool, dialect: Dialect) ->
             position = end
     except Broken as broken:
         rest.broken = offset + broken.offset
-    rest.torn = ours and all(isinstance(entry, SaveXid) for entry in rest.entries)
+    rest.torn = ours and not rest.entries
     return rest
 
 
@@ -153,6 +157,11 @@ class Loader:
     def finish(self) -> None:
         """Apply what was collected; there is nothing more to come."""
         self._puts.apply(self.state)
+        if self.begun and self.next_group == _PACKED:
+            raise StoreCorrupt(
+                f"the packed file of queue {self.state.name!r} has lost its end. Put it back from a copy; "
+                "`penstock doctor` shows what there is"
+            )
 
     def _check_number(self, segment: Segment, start: int, number: int) -> None:
         first, self.begun = not self.begun, True

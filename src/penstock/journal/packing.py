@@ -8,15 +8,15 @@
 Traffic goes on meanwhile. A crash before 3 leaves a temporary file that is ignored, one after it a step to repeat.
 """
 
-import errno
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from penstock.errors import DiskFull, StoreCorrupt
 from penstock.files import File
 from penstock.index.rows import DONE, Page
 from penstock.journal import bodies, groups
+from penstock.journal.ballast import is_full
 from penstock.journal.files import PLACE_BITS, Segment, offset_of
 from penstock.journal.format import Dialect
 from penstock.journal.records import Bodies, encode_page, encode_rest
@@ -24,7 +24,6 @@ from penstock.journal.shelf import Cut, JournalShelf, last_xid
 from penstock.state import Frozen
 
 _GROUP = 4 << 20  # bytes of bodies in one group of a packed file, about
-_log = logging.getLogger("penstock")
 Fetch = Callable[[int, Page, Sequence[int]], list[bytes]]  # the bodies of some rows of a page
 
 
@@ -62,10 +61,15 @@ def pack(shelf: JournalShelf, emptied: Callable[[Cut], None], go_on: Callable[[]
     except (OSError, Stop, bodies.Damaged) as error:
         with suppress(OSError):
             disk.unlink(temporary)
-        if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        _log.warning("packing %s was given up: %s", files.path(files.name), error)
-        return 0
+        if isinstance(error, Stop):
+            return 0
+        if isinstance(error, bodies.Damaged):
+            raise StoreCorrupt(f"{error}. Put that file back from a copy, or remove() the message") from error
+        if is_full(error):
+            raise DiskFull(
+                f"no space to pack {files.path(files.name)!r}, and nothing was lost: settle messages, or free some"
+            ) from error
+        raise
     packed = files.rotated(stamp) + ".pack"
     disk.rename(temporary, files.path(packed))
     files.sync()

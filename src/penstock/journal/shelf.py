@@ -15,7 +15,7 @@ from penstock.clock import Clock
 from penstock.errors import DiskFull, InvalidArgument, PenstockError, StoreClosed, StoreCorrupt
 from penstock.files import File
 from penstock.journal import bodies, groups
-from penstock.journal.ballast import Ballast, is_full
+from penstock.journal.ballast import STEP, Ballast, is_full
 from penstock.journal.files import (
     ALIGNED,
     FILLING,
@@ -37,11 +37,11 @@ from penstock.state import Frozen, State
 from penstock.threads import Lock, Threads
 
 Result = TypeVar("Result")
-SETTLING = 256  # bytes kept free for each message: claiming and settling it, one by one
-_SETTLE = 128
+SETTLING = 384  # bytes kept free for each message: claiming and settling it, one by one
+_SETTLE = 160
 _TAIL = groups.OVERHEAD - groups.HEAD_SIZE
 _BESIDE = bodies.OVERHEAD + 160  # bytes that a message takes beside its payload, with a group for each
-_RESERVE, _RESERVE_LEAST = 4 << 20, 64 << 10  # space is reserved in such steps
+_RESERVE = 4 << 20  # no more than this is reserved in advance
 _READ_AHEAD = 4 << 20  # neighbours are read at once up to this
 _SYNC_EVERY = 1_000  # milliseconds, with sync="interval"
 
@@ -143,7 +143,7 @@ class JournalShelf:
         if segments and segments[-1].name == files.name:
             self._current = segments[-1]
         self._filled = self._current.filled if self._current else 0  # how far the file reaches with its filling
-        self._granted = 0  # what the ballast keeps free for this queue
+        self._owed = 0  # what the ballast keeps free for this queue
         self._mutex = sink.threads.lock()
         self._leading = False
         self._durable = 0
@@ -177,8 +177,8 @@ class JournalShelf:
         """Reserve space for new messages and for settling all there are, in which claims have their share."""
         ballast, state, count = self.sink.ballast, self.state, len(entries)
         if not count:
-            if ballast.short and ballast.size < _SETTLE * (state.in_flight() + 2 * claims):
-                raise self._full()
+            if ballast.short:
+                self._refill(_SETTLE * state.in_flight() + SETTLING * claims)
             return
         size = _BESIDE * count
         if isinstance(entries, Plain):
@@ -191,19 +191,26 @@ class JournalShelf:
         if state.next_seq + count - state.oldest > PERIOD:
             self._skip_open_xids(count)
         needed = pending + size + SETTLING * (state.size() + count)
-        if needed > self._granted or ballast.short:
+        if not needed <= self._owed <= 2 * (needed + STEP) or ballast.short:
             self._reserve(needed)
 
-    def owe(self) -> None:
-        """Reserve space for settling what is there."""
-        if self.state.size():
-            self._reserve(SETTLING * self.state.size())
+    def _refill(self, needed: int) -> None:
+        try:
+            self.sink.ballast.refill(needed)
+        except OSError as error:
+            if not is_full(error):
+                raise self._stop(error) from error
+            raise self._full() from None
 
-    def _reserve(self, needed: int) -> None:
-        for size in (needed + min(_RESERVE, max(needed // 4, _RESERVE_LEAST)), needed):
+    def owe(self) -> None:
+        """Reserve space for settling what is there, and no more."""
+        self._reserve(SETTLING * self.state.size(), 0)
+
+    def _reserve(self, needed: int, ahead: int = STEP) -> None:
+        for size in (needed + max(ahead, min(needed // 4, _RESERVE)), needed):
             try:
-                self.sink.ballast.grow(max(0, size - self._granted))
-                self._granted = max(size, self._granted)
+                self.sink.ballast.owe(size - self._owed)
+                self._owed = size
                 return
             except OSError as error:
                 if not is_full(error):
@@ -531,6 +538,7 @@ class JournalShelf:
             except OSError as error:
                 if not is_full(error):
                     raise
+            segment.file.truncate(self._filled)
         self._with_space(lambda: write(group.start, buffer), len(buffer))
         self._filled = max(self._filled, end)
 
@@ -569,7 +577,7 @@ class JournalShelf:
         with self.lock:
             self.segments = {}
             self._current = None
-            self.sink.ballast.owe_less(self._granted)
+            self.sink.ballast.owe(-self._owed)
 
     def _finish(self) -> None:
         self._durable = self.flush()

@@ -84,11 +84,10 @@ class JournalKeeper(LiveKeeper):
 
     def _load(self) -> None:
         entries = self._catalog.entries()
+        for file in [file for file, entry in entries.items() if entry.deleted]:
+            self._remove(file)  # a crash interrupted that
+            del entries[file]
         names = self._disk.listdir(self._folder)
-        for file, entry in list(entries.items()):
-            if entry.deleted:
-                self._remove(file, names)
-                del entries[file]
         self._first = self._catalog.first()
         found = dict.fromkeys(entries) | dict.fromkeys(
             file for file in journals(names) if self._is_file(file, names)
@@ -103,7 +102,7 @@ class JournalKeeper(LiveKeeper):
             self._journals[name] = journal
         self._catalog.forget_clean()
         if DEFAULT not in self._journals:
-            file = self._catalog.new_file(DEFAULT, found)
+            file = self._catalog.new_file(DEFAULT, [*found, *[name.partition(".")[0] for name in names]])
             self._journals[DEFAULT] = _Journal(
                 file, None, Ledger(DEFAULT, Settings(), self._first), self._threads.lock()
             )
@@ -248,6 +247,8 @@ class JournalKeeper(LiveKeeper):
         except OSError as error:
             self._failed(error)
             raise stopped(error) from error
+        with suppress(DiskFull), shelf.lock:
+            shelf.owe()
         journal.pack_from = 2 * shelf.total()
         journal.indexed = journal.index_size = 0
         return freed
@@ -271,8 +272,12 @@ class JournalKeeper(LiveKeeper):
         def run() -> None:
             try:
                 self.pack(queue)
+            except DiskFull as error:
+                journal.pack_from = self._shelves[queue].total() * 5 // 4
+                _log.warning("%s", error)
             except PenstockError as error:
                 if self._refusal is None:
+                    journal.pack_from = self._shelves[queue].total() * 2
                     _log.error("packing queue %r failed: %s", queue, error)
             finally:
                 journal.task = None
@@ -301,7 +306,8 @@ class JournalKeeper(LiveKeeper):
         return shelf
 
     def _creating(self, queue: str, settings: Settings, first: int) -> None:
-        file = self._catalog.new_file(queue, [journal.file for journal in self._journals.values()])
+        taken = [name.partition(".")[0] for name in self._disk.listdir(self._folder)]
+        file = self._catalog.new_file(queue, [*taken, *[journal.file for journal in self._journals.values()]])
         entry = Entry(queue, settings, first)
         self._catalog.keep(file, entry)
         ledger = Ledger(queue, settings, first)
@@ -313,11 +319,11 @@ class JournalKeeper(LiveKeeper):
         entry = journal.entry or Entry(queue, journal.ledger.settings)
         self._catalog.keep(journal.file, replace(entry, deleted=True))
         self._shelves.pop(queue).retire()
-        self._remove(journal.file, self._disk.listdir(self._folder))
+        self._remove(journal.file)
         del self._journals[queue]
 
-    def _remove(self, file: str, names: list[str]) -> None:
-        JournalFiles(self._folder, file, self._disk).remove(names)
+    def _remove(self, file: str) -> None:
+        JournalFiles(self._folder, file, self._disk).remove(self._disk.listdir(self._folder))
         self._catalog.forget(file)
 
     # Ending
