@@ -56,11 +56,16 @@ class Luck:
             return [(0, size)]
         if not self._tears or self._random.random() < 0.5:
             return []
-        cut = self._random.randint(0, size)
-        start, end = sorted((cut, self._random.randint(0, size)))
+        cut = self._place(size)
+        start, end = sorted((cut, self._place(size)))
         beginning, ending, inside = [(0, cut)], [(cut, size)], [(start, end)]
         all_but_inside, then_zeros = [(0, start), (end, size)], [(0, cut), (size, size)]
         return self._random.choice([beginning, ending, inside, all_but_inside, then_zeros])
+
+    def _place(self, size: int) -> int:
+        """Anywhere in a write, and as often near one of its ends: what is short there matters as what is long."""
+        near = min(size, int((size + 1) ** self._random.random()) - self._random.randint(0, 1))
+        return self._random.choice([self._random.randint(0, size), near, size - near])
 
 
 CERTAINTY = Luck(Random(0), "everything")

@@ -1,5 +1,5 @@
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -45,6 +45,24 @@ def clock() -> WatchedClock:
 def store(kind: StoreUnderTest, tmp_path: Path, clock: penstock.SimulatedClock) -> Iterator[penstock.Store]:
     with kind.open(tmp_path, clock) as store:
         yield store
+
+
+@pytest.fixture
+def reopen(
+    kind: StoreUnderTest, tmp_path: Path, clock: penstock.SimulatedClock, store: penstock.Store
+) -> Iterator[Callable[[], penstock.Store]]:
+    """Close the store, if it is still open, and open it again."""
+    if not kind.reopens:
+        pytest.skip(f"a {kind.name} store ends when it is closed")
+    opened = [store]
+
+    def reopen() -> penstock.Store:
+        opened[-1].close()
+        opened.append(kind.open(tmp_path, clock))
+        return opened[-1]
+
+    yield reopen
+    opened[-1].close()
 
 
 @pytest.fixture

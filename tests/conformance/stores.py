@@ -16,10 +16,11 @@ class StoreUnderTest:
     open: Callable[[Path, penstock.Clock], penstock.Store]
     priorities: tuple[int, int] = (LOWEST_PRIORITY, HIGHEST_PRIORITY)
     many_queues: bool = True
+    reopens: bool = True  # holds what it held when it was closed
     make_queue: Callable[..., penstock.Queue] = penstock.Store.create  # called with store, name, **settings
 
 
 STORES = [
-    StoreUnderTest("memory", lambda folder, clock: penstock.open("memory:", clock=clock)),
+    StoreUnderTest("memory", lambda folder, clock: penstock.open("memory:", clock=clock), reopens=False),
     StoreUnderTest("journal", lambda folder, clock: penstock.open(folder, clock=clock)),
 ]

@@ -98,8 +98,8 @@ class RecentReceipts:
             settled.outcomes.append(outcome)
         self._minutes.append((minute.began, pages))
 
-    def __bool__(self) -> bool:
-        return bool(self._minutes)
+    def __len__(self) -> int:
+        return sum(len(settled.outcomes) for _, pages in self._minutes for settled in pages.values())
 
     def outcome(self, seq: int, nonce: int) -> int | None:
         """How that receipt was settled; None if it was not, or too long ago."""

@@ -10,7 +10,8 @@ from contextlib import suppress
 from penstock.files import Disk, File
 from penstock.threads import Lock
 
-STEP = 64 << 10
+STEP = 64 << 10  # what is owed less than this is not worth a change
+_RELEASE = 4 << 10
 
 
 def is_full(error: OSError) -> bool:
@@ -63,7 +64,7 @@ class Ballast:
         with self._lock:
             if self._file is None or not self.size:
                 return False
-            left = max(0, self.size - max(2 * need, STEP))
+            left = max(0, self.size - max(2 * need, _RELEASE))
             self._file.truncate(0)
             self.size = 0
             with suppress(OSError):

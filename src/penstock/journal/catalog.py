@@ -68,14 +68,21 @@ class Catalog:
 
     def _take_lock(self) -> File:
         file = self._disk.open(self._in("lock"), create=True)
-        if not file.lock():
-            holder = file.read(0, 100).decode(errors="replace").strip() or "another process"
+        try:
+            taken = file.lock()
+            holder = "" if taken else file.read(0, 100).decode(errors="replace").strip()
+        except OSError:
             file.close()
+            raise
+        if not taken:
+            file.close()
+            holder = holder or "another process"
             raise StoreLocked(
                 f"the store {self.folder!r} is open in {holder}: close it there, or wait until that process ends"
             )
-        file.truncate(0)
-        file.write(0, f"pid {os.getpid()}\n".encode())
+        with suppress(OSError):  # whose it is is only for people; a full disk must not matter
+            file.truncate(0)
+            file.write(0, f"pid {os.getpid()}\n".encode())
         return file
 
     def close(self) -> None:

@@ -55,6 +55,7 @@ def pack(shelf: JournalShelf, emptied: Callable[[Cut], None], go_on: Callable[[]
         if empty:
             emptied(cut)
         else:
+            file.reserve(_estimate(frozen))  # or else not even begin, and leave the rest to those who settle
             fetch = from_segments(old)
             moved = write_pack(file, frozen, fetch, cut.next_group, cut.at, shelf.sink.dialect, go_on)
         file.sync()
@@ -126,6 +127,14 @@ def write_pack(
     groups.seal(buffer, encode_rest(frozen, next_group), xid, 0, at)
     file.write(end, buffer)
     return moved
+
+
+def _estimate(frozen: Frozen) -> int:
+    """About what a packed file takes."""
+    rows = sum(sum(page.size) + 128 * page.live for _, page in frozen.pages)
+    return (
+        rows + 32 * len(frozen.receipts) + sum(map(len, frozen.history.values())) + 300 * len(frozen.keys) + 1024
+    )
 
 
 def _parts(page: Page, rows: list[int]) -> list[list[int]]:

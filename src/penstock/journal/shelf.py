@@ -529,7 +529,7 @@ class JournalShelf:
         buffer, end = group.buffer, group.start + len(group.buffer)
         through = self.sink.sync == "always"
         write = segment.file.write_through if through else segment.file.write
-        if end > self._filled and through and len(buffer) < FILLING // 2:
+        if end > self._filled and through and len(buffer) < FILLING // 2 and not self.sink.ballast.short:
             filled = (end + FILLING) // ALIGNED * ALIGNED
             try:
                 write(group.start, buffer + bytes([1]) * (filled - end))

@@ -10,7 +10,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import DiskFull, InvalidArgument, PenstockError, StoreCorrupt
 from penstock.files import Disk, SystemDisk
 from penstock.journal import adoption, packing, snapshot
-from penstock.journal.ballast import Ballast
+from penstock.journal.ballast import Ballast, is_full
 from penstock.journal.catalog import FOLDER, Catalog, Entry, queue_of
 from penstock.journal.files import ROTATED, JournalFiles, Segment
 from penstock.journal.format import DIALECTS, Dialect
@@ -27,6 +27,7 @@ from penstock.threads import Lock, Task, Threads
 SEGMENT_SIZE = 64 << 20
 _EMPTY = 16 << 20  # an empty queue's journal shrinks from this size on, as Kestrel's does
 _OVERHEAD = 192  # bytes that a waiting message may well take beside its body
+_CHUNK = 4 << 20
 _SMALL = 1 << 20  # a snapshot of at most this size is always worth writing
 _log = logging.getLogger("penstock")
 
@@ -154,6 +155,8 @@ class JournalKeeper(LiveKeeper):
             )
         if foreign:
             return self._adopt(files, journal, loader, foreign, names)
+        if clean is None and journal.segments:
+            _write_again(journal.segments[-1])
         journal.next_group, journal.at, journal.start = loader.next_group, loader.at, loader.start
         if known is not None:
             ledger.skip_to(known.first)
@@ -230,7 +233,11 @@ class JournalKeeper(LiveKeeper):
         """Remove a queue, its messages and its files."""
         self._find(queue)
         with self._journals[queue].packing:
-            super().delete(queue)
+            try:
+                super().delete(queue)
+            except OSError as error:  # half deleted: opening finishes that
+                self._failed(error)
+                raise stopped(error) from error
 
     def _pack(self, queue: str) -> int:
         shelf, journal = self._shelves[queue], self._journals[queue]
@@ -305,6 +312,16 @@ class JournalKeeper(LiveKeeper):
         shelf.on_commit = self._committed(ledger.name)
         return shelf
 
+    def create(self, queue: str, settings: Settings) -> None:
+        """Make a queue."""
+        try:
+            super().create(queue, settings)
+        except OSError as error:
+            if is_full(error):
+                raise DiskFull(f"no space left for queue {queue!r} in {self._folder!r}: free some") from error
+            self._failed(error)
+            raise stopped(error) from error
+
     def _creating(self, queue: str, settings: Settings, first: int) -> None:
         taken = [name.partition(".")[0] for name in self._disk.listdir(self._folder)]
         file = self._catalog.new_file(queue, [*taken, *[journal.file for journal in self._journals.values()]])
@@ -340,7 +357,8 @@ class JournalKeeper(LiveKeeper):
                 for queue, shelf in self._shelves.items():
                     self._close_journal(self._journals[queue], shelf)
                     reached[self._journals[queue].file] = shelf.next_group
-                self._catalog.keep_clean(reached)
+                with suppress(OSError):  # only a hint
+                    self._catalog.keep_clean(reached)
         finally:
             self._catalog.close()
 
@@ -369,6 +387,16 @@ class JournalKeeper(LiveKeeper):
 
         # On a thread of its own, because the one that failed may hold a queue's lock.
         self._threads.start("penstock-stop", stop)
+
+
+def _write_again(segment: Segment) -> None:
+    """Make the latest file durable as it was read.
+
+    After a sync that failed the system may show bytes that the disk never got, and call them synced.
+    """
+    for offset in range(0, segment.size, _CHUNK):
+        segment.file.write(offset, segment.file.read(offset, min(_CHUNK, segment.size - offset)))
+    segment.file.sync()
 
 
 def open_journal(

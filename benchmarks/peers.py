@@ -1,0 +1,160 @@
+"""The embedded queues that people use today, each set to be durable: what it was told is synced before it returns.
+
+All of them keep a queue in SQLite with a write-ahead log, where synchronous=FULL syncs the log once per commit.
+A peer is opened in an empty folder and may be shared by threads; its wrapper gives each thread what it needs.
+
+    peer            syncs per put   per consume   a consumed message is
+    persist-queue   1               2             claimed, then acknowledged
+    litequeue       1               2             claimed, then acknowledged
+    huey            1               1             gone
+    diskcache       1               1             gone
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import diskcache
+import huey.storage
+import litequeue
+import persistqueue
+
+
+class Peer(Protocol):
+    """What cells need of a queue. Payloads are ASCII, because one of the peers keeps text only."""
+
+    def put(self, payload: bytes) -> object:
+        """Add a message."""
+
+    def consume(self) -> bytes | None:
+        """Take the next message and settle it; None if there is none."""
+
+    def leave(self) -> None:
+        """Called by each thread that is done with the queue, while others may still use it."""
+
+    def close(self) -> None:
+        """Let go of the files."""
+
+
+class PersistQueue:
+    """persist-queue's SQLiteAckQueue; with multithreading=True threads may share it. Durable by default."""
+
+    def __init__(self, folder: Path) -> None:
+        self.queue = persistqueue.SQLiteAckQueue(str(folder), multithreading=True)
+
+    def put(self, payload: bytes) -> object:
+        """Add a message."""
+        return self.queue.put(payload)
+
+    def consume(self) -> bytes | None:
+        """Claim and acknowledge."""
+        try:
+            item = self.queue.get(block=False, raw=True)
+        except persistqueue.Empty:
+            return None
+        self.queue.ack(item)
+        payload: bytes = item["data"]
+        return payload
+
+    def leave(self) -> None:
+        """Threads have nothing of their own."""
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self.queue.close()
+
+
+class LiteQueue:
+    """litequeue; it syncs only now and then unless told so. A queue for each thread: faster than sharing one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "queue.db"
+        self.local = threading.local()
+
+    @property
+    def queue(self) -> litequeue.LiteQueue:
+        """The queue of this thread."""
+        if not hasattr(self.local, "queue"):
+            self.local.queue = litequeue.LiteQueue(self.path)
+            self.local.queue.conn.execute("PRAGMA synchronous = FULL")
+        return self.local.queue
+
+    def put(self, payload: bytes) -> object:
+        """Add a message."""
+        return self.queue.put(payload.decode("ascii"))
+
+    def consume(self) -> bytes | None:
+        """Claim and acknowledge."""
+        queue = self.queue
+        message = queue.pop()
+        if message is None:
+            return None
+        queue.done(message.message_id)
+        payload: bytes = message.data.encode("ascii")
+        return payload
+
+    def leave(self) -> None:
+        """Close the connection of this thread."""
+        self.queue.close()
+        del self.local.queue
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self.leave()
+
+
+class Huey:
+    """huey's storage without its tasks; threads share one connection behind a lock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.storage = huey.storage.SqliteStorage("bench", filename=str(folder / "queue.db"), fsync=True)
+
+    def put(self, payload: bytes) -> object:
+        """Add a message."""
+        return self.storage.enqueue(payload)
+
+    def consume(self) -> bytes | None:
+        """Take out."""
+        payload: bytes | None = self.storage.dequeue()
+        return payload
+
+    def leave(self) -> None:
+        """Threads have nothing of their own."""
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self.storage.close()
+
+
+class DiskCache:
+    """diskcache's Deque; each thread has a connection of its own, which it must close."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cache = diskcache.Cache(str(folder), sqlite_synchronous=2, eviction_policy="none")
+        self.queue = diskcache.Deque.fromcache(self.cache)
+
+    def put(self, payload: bytes) -> object:
+        """Add a message."""
+        return self.queue.append(payload)
+
+    def consume(self) -> bytes | None:
+        """Take out."""
+        try:
+            payload: bytes = self.queue.popleft()
+        except IndexError:
+            return None
+        return payload
+
+    def leave(self) -> None:
+        """Close the connection of this thread."""
+        self.cache.close()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self.cache.close()
+
+
+WITH_ACK: dict[str, Callable[[Path], Peer]] = {"persist-queue": PersistQueue, "litequeue": LiteQueue}
+WITHOUT_ACK: dict[str, Callable[[Path], Peer]] = {"huey": Huey, "diskcache": DiskCache}
+EVERY = WITH_ACK | WITHOUT_ACK

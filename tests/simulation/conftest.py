@@ -1,0 +1,25 @@
+"""Nothing but the seed decides: what a store takes from its process is the same in every run."""
+
+import os
+from random import Random
+
+import pytest
+
+from penstock import store
+from penstock.journal import loading, shelf
+
+
+@pytest.fixture(autouse=True)
+def nothing_but_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    entropy = Random(0)
+    monkeypatch.setattr(os, "urandom", entropy.randbytes)  # receipts
+    monkeypatch.setattr(os, "getpid", lambda: 1)  # the lock says who has it
+    monkeypatch.setattr(store, "_this_process", lambda pid: "simulated:1")  # consumers
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filling that ends after a few groups, so that its end is met as often as in days of work."""
+    monkeypatch.setattr(shelf, "FILLING", 1024)
+    for module in (shelf, loading):
+        monkeypatch.setattr(module, "ALIGNED", 256)

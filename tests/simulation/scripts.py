@@ -1,0 +1,242 @@
+"""What a world goes through in a known order: each script is about one thing that a crash must not break.
+
+Scripts do not rely on any answer, so that they can go on after an error.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import asdict
+
+import penstock
+from penstock import Draft
+from penstock.journal.format import AddX, AddXid, ConfirmRemove, Entry, Remove, RemoveTentative, SaveXid, encode
+from penstock.settings import Settings
+from tests.history import History
+from tests.simulation.world import FOLDER, Promise, Script, World
+
+BORN = 1_600_000_000_000  # when Kestrel took its items in
+
+
+def puts_and_acks(world: World) -> None:
+    world.open()
+    ask = world.ask()
+    ask.put()
+    ask.put(priority=-5, headers={"kind": "urgent"}, key="once")
+    ask.put(delay=10)
+    for message in ask.claim(2):
+        ask.ack(message)
+    ask.put()
+    ask.pop()
+    ask.put(retention=5)
+    world.clock.advance(7)
+    ask.claim()
+    world.close()
+
+
+def batches(world: World) -> None:
+    world.open()
+    ask = world.ask()
+    ask.put_many([Draft(world.payload(), priority=number % 2) for number in range(5)])
+    ask.put_many([Draft(world.payload(200), key=f"key {number}") for number in range(3)])
+    claimed = ask.claim(4)
+    ask.put_many([Draft(world.payload(), delay=1), Draft(world.payload(), retention=3)])
+    ask.ack(*claimed[:3])
+    ask.remove(*[message.id for message in ask.messages("available")[:2]])
+    ask.purge()
+    world.close()
+
+
+def attempts_and_leases(world: World) -> None:
+    world.open()
+    world.create("jobs", max_attempts=2, keep_done=60, max_lease=40, description="work")
+    ask = world.ask("jobs")
+    ask.put_many([Draft(world.payload()) for _ in range(5)])
+    claimed = ask.claim(5, lease=10)
+    ask.fail(*claimed[:1], delay=5, reason="not today")
+    ask.release(*claimed[1:2])
+    ask.extend(*claimed[2:], lease=30)
+    ask.ack(*claimed[2:3])
+    world.clock.advance(11)
+    for message in ask.claim(2, lease=1):
+        ask.fail(message, reason="never")
+    world.clock.advance(30)
+    ask.claim(5, lease=1)
+    world.clock.advance(2)
+    ask.messages()
+    ask.redrive(*[message.id for message in ask.messages("failed")[:1]])
+    ask.redrive()
+    world.clock.advance(60)
+    ask.put()
+    world.close()
+
+
+def rotation_and_packing(world: World) -> None:
+    world.open()
+    world.create("jobs", keep_done=30, max_attempts=1)
+    ask = world.ask("jobs")
+    for number in range(6):
+        ask.put_many([Draft(world.payload(250), priority=-number, key=f"key {number}") for _ in range(1)])
+        ask.put(world.payload(250), delay=20)
+        for message in ask.claim(1, lease=15):
+            (ask.ack, ask.fail)[number % 2](message)
+    world.pack("jobs")
+    ask.put()
+    world.clock.advance(16)
+    ask.purge()
+    ask.put(world.payload(900))
+    world.clock.advance(30)
+    ask.put(world.payload(900))
+    ask.pop()
+    world.pack("jobs")
+    world.close()
+
+
+def queues_that_come_and_go(world: World) -> None:
+    world.open()
+    world.create("one", retention=100)
+    ask = world.ask("one")
+    ask.put()
+    world.create("Two/../" + "x" * 220, priorities=(0, 9))
+    world.ask("Two/../" + "x" * 220).put(priority=9)
+    ask.claim()
+    world.delete("one")
+    world.create("one", max_size=5)
+    ask.put()
+    ask.pop()
+    world.create("ONE")
+    world.ask("ONE").put()
+    world.delete("ONE")
+    world.delete("one")
+    world.close()
+
+
+def closing_and_opening(world: World) -> None:
+    world.open()
+    ask = world.ask()
+    ask.put(key="once")
+    claimed = ask.claim(lease=100)
+    ask.put(delay=50)
+    world.reopen()
+    ask.ack(*claimed)
+    ask.put(world.payload(), key="twice")
+    world.reopen()
+    world.reopen()
+    ask.claim(5, lease=1)
+    world.clock.advance(60)
+    world.reopen()
+    ask.pop()
+    world.close()
+
+
+def emptying(world: World) -> None:
+    world.open()
+    ask = world.ask()
+    for _ in range(3):
+        ask.put_many([Draft(world.payload(400)) for _ in range(6)])
+        ask.ack(*ask.claim(6))
+    ask.put(key="again")
+    ask.pop()
+    world.pack("default")
+    world.reopen()
+    ask.put_many([Draft(world.payload(800)) for _ in range(2)])
+    world.pack("default")
+    ask.purge()
+    world.pack("default")
+    ask.put()
+    world.close()
+
+
+def adopting(world: World) -> None:
+    """Needs what `leave_kestrel_journal` leaves."""
+    world.open()
+    ask = world.ask("cars")
+    ask.put()
+    ask.ack(*ask.claim(2))
+    world.reopen()
+    ask.fail(*ask.claim(1))
+    world.pack("cars")
+    ask.put()
+    world.close()
+
+
+def leave_kestrel_journal(world: World) -> None:
+    """A folder as Kestrel leaves one: a queue in several files, one of them dead, an open read, and a torn end."""
+    texts = [f"car {number}".encode() for number in range(8)]
+    adds: list[Entry] = [AddX(BORN, 0, text) for text in texts]
+    files: dict[str, list[Entry]] = {
+        "cars.1600000000050": [AddX(BORN, 0, b"dead car")],
+        "cars.1600000000100.pack": [adds[0], adds[1], RemoveTentative(), adds[2], ConfirmRemove(1)],
+        "cars.1600000000200": [SaveXid(7), AddXid(7, BORN, 0, texts[3]), RemoveTentative(), adds[4], adds[5]],
+        "cars": [Remove(), adds[6], adds[7]],
+    }
+    torn = encode(AddX(BORN, 0, b"never whole"))[:-3]
+    world.disk.mkdir(FOLDER)
+    for name, entries in files.items():
+        with world.disk.open(f"{FOLDER}/{name}", create=True) as file:
+            file.append(b"".join(map(encode, entries)) + (torn if name == "cars" else b""))
+            file.sync()
+    world.disk.sync_folder(FOLDER)
+    world.disk.sync_folder("/")
+    promise(world, "cars", [texts[number] for number in (1, 3, 4, 5, 6, 7)])
+
+
+def promise(world: World, name: str, payloads: list[bytes]) -> None:
+    """As if these had been put into the queue before."""
+    history = History(world.clock.now, Settings())
+    drafts = [
+        {**asdict(Draft(payload.decode(), headers={}, created_at=BORN)), "payload": payload.decode()}
+        for payload in payloads
+    ]
+    ids = [str(number) for number in range(1, len(payloads) + 1)]
+    put = {"event": "start", "op": "kestrel", "at": BORN, "do": "put", "drafts": drafts}
+    told = {"event": "told", "op": "kestrel", "at": world.clock.now(), "ids": ids}
+    history.feed(json.dumps(event) + "\n" for event in (put, told))
+    world.promises[name] = Promise(Settings(), history)
+
+
+def filling_up(world: World) -> None:
+    """Needs a disk that is soon full."""
+    world.open()
+    ask = world.ask()
+    for _ in range(20):
+        with suppress(penstock.QueueFull):
+            ask.put_many([Draft(world.payload(700), key=f"key {world.payloads}"), Draft(world.payload())])
+    claimed = ask.claim(2)
+    ask.ack(*claimed)
+    ask.fail(*ask.claim())
+    ask.pop()
+    world.reopen()
+    for message in ask.claim(50):
+        ask.ack(message)
+    world.pack("default")
+    ask.put_many([Draft(world.payload(700)) for _ in range(3)])
+    world.close()
+
+
+def limit_disk(world: World) -> None:
+    world.disk.capacity = 20_000
+
+
+SCRIPTS: dict[str, Script] = {
+    script.__name__: script
+    for script in (
+        puts_and_acks,
+        batches,
+        attempts_and_leases,
+        rotation_and_packing,
+        queues_that_come_and_go,
+        closing_and_opening,
+        emptying,
+        adopting,
+        filling_up,
+    )
+}
+PREPARATIONS: dict[str, Script] = {"adopting": leave_kestrel_journal, "filling_up": limit_disk}
+
+
+def world_for(name: str, seed: object) -> World:
+    """A world in which the script of that name can run."""
+    world = World(f"{name} {seed}")
+    if name in PREPARATIONS:
+        PREPARATIONS[name](world)
+    return world
