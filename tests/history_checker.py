@@ -28,6 +28,7 @@ class Checker:
         self._number = 0  # of the event
         self._latest = 0  # time: a store's never runs backwards
         self._operations: dict[str, Operation] = {}  # those that may still take effect
+        self._wide: list[Operation] = []  # of those: what may concern any message
         self._lives: dict[str, Life] = {}
         self._over: dict[str, Life] = {}  # messages that are gone
         self._keys: dict[str, list[Life]] = {}
@@ -41,6 +42,7 @@ class Checker:
         """The next events, up to a listing."""
         reopened = events[-1]["reopened"]
         new = self._outcomes(events, reopened)
+        self._wide = [operation for operation in self._operations.values() if _may_concern_any(operation)]
         self._find_messages(new, events)
         for event in events:
             self._number += 1
@@ -74,6 +76,10 @@ class Checker:
                 running.add(operation.name)
             elif event["event"] != "shown":
                 running.discard(event["op"])
+                if event["op"] not in self._operations:
+                    if event["event"] == "told":
+                        raise ValueError(f"{event['op']} was answered by a store that had crashed: {event}")
+                    continue  # it raised only after the store was opened again
                 operation = self._operations[event["op"]]
                 if event["event"] == "unknown":
                     operation.raised = True
@@ -122,8 +128,8 @@ class Checker:
 
     def _born(self, name: str, since: int = 0) -> Life:
         life = self._lives[name] = Life(name, self._settings)
-        for operation in self._operations.values():
-            if since < operation.ended and operation.begun <= self._number and _may_concern_any(operation):
+        for operation in self._wide:
+            if since < operation.ended and operation.begun <= self._number:
                 life.open[operation.name] = operation
                 operation.lives.append(life)
         return life
@@ -403,8 +409,10 @@ class Checker:
 
 
 def _may_concern_any(operation: Operation) -> bool:
+    if operation.refused:
+        return False
     if operation.do in ("claim", "pop"):
-        return operation.told is None and not operation.refused
+        return operation.told is None
     return operation.do == "purge" or (operation.do == "redrive" and not operation.asked["ids"])
 
 

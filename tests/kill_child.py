@@ -122,9 +122,9 @@ class Child:
             time.sleep(random.uniform(0, 0.02))
             choice = random.random()
             ids = list(self.history.receipts.values())[-50:]
-            if choice < 0.3:
+            if choice < 0.05:
                 self.history.redrive(self.queue)
-            elif choice < 0.6 and ids:
+            elif choice < 0.5 and ids:
                 self.history.redrive(self.queue, random.choice(ids))
             elif ids:
                 self.history.remove(self.queue, *random.choices(ids, k=random.choice([1, 1, 3])))

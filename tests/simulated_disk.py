@@ -266,6 +266,13 @@ class SimulatedDisk:
                 return False
             return True
 
+    def is_folder(self, path: StrPath) -> bool:
+        with self.operation("is_folder", str(path)):
+            try:
+                return isinstance(self._find(path), FolderNode)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+
     def listdir(self, path: StrPath) -> list[str]:
         with self.operation("listdir", str(path)):
             names = list(self._folder(path).current)

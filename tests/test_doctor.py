@@ -328,7 +328,7 @@ def test_a_packed_file_without_its_end_is_a_problem(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "alive", folder)
     [packed] = folder.glob("jobs.*")
     os.truncate(packed, groups(packed)[1][0])
-    finding = found(examined(folder), "the packed file has no end")
+    finding = found(examined(folder), "has lost its end")
     assert finding.severity == "problem"
     assert "1 message can be saved" in finding.text
 

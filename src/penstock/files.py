@@ -15,6 +15,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
 from contextlib import suppress
 from typing import Protocol, Self
 
@@ -73,6 +74,9 @@ class Disk(Protocol):
 
     def exists(self, path: StrPath) -> bool:
         """Whether there is a file or folder; an error that leaves it unknown is raised, never False."""
+
+    def is_folder(self, path: StrPath) -> bool:
+        """Whether there is a folder of that name."""
 
     def listdir(self, path: StrPath) -> list[str]:
         """The names in a folder, in no particular order."""
@@ -225,6 +229,13 @@ class SystemDisk:
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
+
+    def is_folder(self, path: StrPath) -> bool:
+        """Whether there is a folder, or a link to one."""
+        try:
+            return stat.S_ISDIR(os.stat(path).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def listdir(self, path: StrPath) -> list[str]:
         """The names in a folder, in the file system's order."""

@@ -52,7 +52,7 @@ class State:
         self._keys = RecentKeys()
         self._receipts = RecentReceipts()
         self._history = History()
-        self._advanced = -1  # up to when everything has happened
+        self._advanced = 0  # up to when everything has happened
 
     def replay(self, record: Record) -> None:
         """Apply a record that this ledger, or an earlier life of it, returned."""
@@ -103,6 +103,11 @@ class State:
             self._come_back(seq, page, at, time, time)
         else:
             self._end_attempt(seq, page, at, time, time, LEASE_EXPIRED)
+
+    @property
+    def advanced(self) -> int:
+        """Up to when everything has happened."""
+        return self._advanced
 
     def freeze(self) -> Frozen:
         """A copy of everything, made quickly: many columns, few objects."""

@@ -107,6 +107,9 @@ def queues_that_come_and_go(world: World) -> None:
     world.ask("ONE").put()
     world.delete("ONE")
     world.delete("one")
+    world.reopen()
+    world.create("one")
+    ask.put()
     world.close()
 
 

@@ -53,14 +53,14 @@ def run(name: str, number: int, error: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_an_error_of_any_file_operation_leads_to_no_wrong_answer(name: str) -> None:
-    for number in operations(name):
+def test_an_error_of_every_third_file_operation_leads_to_no_wrong_answer(name: str) -> None:
+    for number in operations(name)[len(name) % 3 :: 3]:
         run(name, number, list(ERRORS)[number % 2])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", SCRIPTS)
 @pytest.mark.parametrize("error", ERRORS)
-def test_either_error_of_any_file_operation_leads_to_no_wrong_answer(name: str, error: str) -> None:
+def test_an_error_of_any_file_operation_leads_to_no_wrong_answer(name: str, error: str) -> None:
     for number in operations(name):
         run(name, number, error)

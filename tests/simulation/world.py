@@ -37,6 +37,8 @@ class Promise:
     history: History
     there: bool = True
     certain: bool = True
+    above: int = 0  # the highest id in earlier queues of this name
+    highest: int = 0
 
 
 class World:
@@ -167,7 +169,7 @@ class World:
                 continue
             assert promise.there == (name in found), f"queue {name!r} is {'lost' if promise.there else 'back'}"
             if promise.there:
-                assert found[name].settings == promise.settings
+                assert found[name].settings == promise.settings, f"queue {name!r} has other settings"
                 queue = self.store.queue(name)
                 (promise.history.reopened if reopened else promise.history.check)(queue)
 
@@ -211,8 +213,8 @@ class World:
     def freeze(self) -> bytes:
         """Everything but the machine."""
         promises = {
-            name: (promise.settings, promise.there, promise.certain, _frozen(promise.history))
-            for name, promise in self.promises.items()
+            name: (each.settings, _frozen(each.history), each.there, each.certain, each.above, each.highest)
+            for name, each in self.promises.items()
         }
         return pickle.dumps((promises, self.clock.now(), self.payloads, self.segment_size))
 
@@ -223,12 +225,14 @@ class World:
         world = cls(seed, disk, segment_size)
         world.clock = ScheduledClock(world.scheduler, now)
         world.payloads = payloads
-        for name, (settings, there, certain, history) in promises.items():
-            world.promises[name] = Promise(settings, _thawed(history, world.clock.now), there, certain)
+        for name, (settings, history, *rest) in promises.items():
+            world.promises[name] = Promise(settings, _thawed(history, world.clock.now), *rest)
         return world
 
     def _promise(self, name: str, settings: Settings) -> Promise:
-        promise = Promise(settings, History(self.clock.now, settings))
+        before = self.promises.get(name)
+        above = before.highest if before else 0
+        promise = Promise(settings, History(self.clock.now, settings), above=above, highest=above)
         self.promises[name] = promise
         return promise
 
@@ -256,10 +260,16 @@ class Asking:
 
     def put(self, payload: bytes | None = None, **fields: Any) -> str:
         draft = Draft(self._world.payload() if payload is None else payload, **fields)
-        return self._attempt(lambda: self.history.put(self.queue, draft), "")
+        return "".join(self.put_many([draft]))
 
     def put_many(self, drafts: Iterable[Draft]) -> list[str]:
-        return self._attempt(lambda: self.history.put_many(self.queue, drafts), [])
+        """Beside what a history knows: an old id never means a message of a new queue of that name."""
+        promise = self._world.promises[self._name]
+        nothing: list[str] = []
+        ids = self._attempt(lambda: promise.history.put_many(self.queue, drafts), nothing)
+        assert all(int(each) > promise.above for each in ids), f"{ids} were ids of a deleted queue"
+        promise.highest = max([promise.highest, *map(int, ids)])
+        return ids
 
     def claim(self, n: int = 1, lease: float = 30.0) -> list[Message]:
         return self._attempt(lambda: self.history.claim(self.queue, n, lease), [])

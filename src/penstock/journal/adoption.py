@@ -31,7 +31,9 @@ def replay_entries(state: State, entries: Sequence[Entry], now: int) -> dict[int
         model.apply(entry)
     left = [unpack_item(model.open[xid]) for xid in sorted(model.open)]
     left += [unpack_item(data) for data in model.queue]
-    removed = sorted(ours - {each for each in left if isinstance(each, int)})
+    state.advance(now)  # not before: what has expired was still there for Kestrel
+    state.gone.clear()
+    removed = [seq for seq in sorted(ours - {each for each in left if isinstance(each, int)}) if state.has(seq)]
     if removed:
         state.replay(Remove(now, removed))
     items = [each for each in left if isinstance(each, Item)]

@@ -42,6 +42,19 @@ class Ballast:
                 self._reserve(owed)
             self._owed = owed
 
+    def inherit(self, owed: int) -> None:
+        """Owe so much for messages that are there already, and have as much of it as there is."""
+        with self._lock:
+            self._owed += owed
+            size = self._owed
+            while size > self.size:
+                try:
+                    self._reserve(size)
+                except OSError as error:
+                    if not is_full(error):
+                        raise
+                    size //= 2
+
     def _reserve(self, size: int) -> None:
         if self._file is None:
             self._file = self._disk.open(self._path, create=True)
@@ -53,6 +66,11 @@ class Ballast:
         with self._lock:
             if self.size < size:
                 self._reserve(size)
+
+    def close(self) -> None:
+        """Let go of the file; the space stays reserved."""
+        if self._file is not None:
+            self._file.close()
 
     @property
     def short(self) -> bool:

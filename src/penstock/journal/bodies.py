@@ -103,6 +103,8 @@ def save_xid(xid: int) -> bytes:
 
 def confirm(seqs: Sequence[int]) -> bytes:
     """The end of these messages' transactions."""
+    if not seqs:
+        return b""
     if len(seqs) == 1:
         return _XID.pack(_CONFIRM, xid_of(seqs[0]))
     entries = bytearray(bytes([_CONFIRM])) * (_XID.size * len(seqs))

@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 from penstock import names
 from penstock.errors import StoreCorrupt, StoreLocked
 from penstock.files import Disk, File, replace_file
+from penstock.journal.segments import journals
 from penstock.settings import Settings
 
 FOLDER = ".penstock"
@@ -197,15 +198,24 @@ class Catalog:
 
 def journal_of(folder: str, queue: str, disk: Disk) -> str:
     """The name of a queue's journal: the encoded one, unless the store had to choose another."""
-    encoded = names.file_name(queue)
     for file, entry in Catalog(folder, disk).entries().items():
         if entry.name == queue:
             return file
-    return encoded
+    strangers = [file for file in journals(disk.listdir(folder)) if queue_of(file) == queue]
+    return names.file_name(queue) if not strangers else strangers[0]
 
 
-def queue_of(file: str) -> str:
-    """The queue that a stranger's journal stands for."""
+def queue_of(file: str, taken: Container[str] = ()) -> str:
+    """The queue that a stranger's journal stands for, under a name that is legal and not taken."""
+    name = _decoded(file)
+    number = 2
+    while len(name) > 255 or name in taken:
+        name = f"{_decoded(file)[:240]}~{number}"
+        number += 1
+    return name
+
+
+def _decoded(file: str) -> str:
     decoded, at = "", 0
     while at < len(file):
         digits = file[at + 1 : at + 3]

@@ -98,18 +98,14 @@ def look_at_rest(segment: Segment, offset: int, ours: bool, dialect: Dialect) ->
         return None
     rest = Rest(offset, data)
     damaged = groups.head(data, 0)
-    # What looks like a group inside of this one may be part of a message.
-    at = groups.next_head(data, 1 if damaged is None else damaged.length)
-    while at is not None:
-        head = groups.head(data, at)
-        if head is not None and groups.read(memoryview(data), at, head) is not None:
-            rest.group_after = offset + at
-            break
-        at = groups.next_head(data, at + 1)
+    if ours or damaged is not None:
+        # What looks like a group inside of this one may be part of a message.
+        rest.group_after = _find_group(data, offset, 1 if damaged is None else damaged.length)
     # Another program writes after the end of the file, never into the filling, and does not begin with SAVE_XID;
     # zeros are what a crash leaves of a write.
     into_filling = filled and (offset + filled) % ALIGNED
-    if groups.MAGIC in data or (ours and (into_filling or data[filled] in (0, _SAVE_XID))):
+    torn = groups.MAGIC in data or into_filling or data[filled] in (0, _SAVE_XID)
+    if damaged is not None or (ours and torn):
         rest.torn = True
         return rest
     position = filled if ours else 0
@@ -122,6 +118,17 @@ def look_at_rest(segment: Segment, offset: int, ours: bool, dialect: Dialect) ->
         rest.broken = offset + broken.offset
     rest.torn = ours and not rest.entries
     return rest
+
+
+def _find_group(data: bytes, offset: int, start: int) -> int | None:
+    """Where in the file a whole group is, at or after `start` in this part of it."""
+    at = groups.next_head(data, start)
+    while at is not None:
+        head = groups.head(data, at)
+        if head is not None and groups.read(memoryview(data), at, head) is not None:
+            return offset + at
+        at = groups.next_head(data, at + 1)
+    return None
 
 
 class Loader:

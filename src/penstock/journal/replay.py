@@ -108,6 +108,8 @@ def replay(
     state = Replay()
     journal = journal_of(os.fspath(folder), checked(queue), disk)
     for name in replay_order(disk.listdir(folder), journal):
+        if disk.is_folder(Path(folder) / name):
+            continue
         with disk.open(Path(folder) / name) as file:
             data = memoryview(file.read(0, file.size()))
         offset = 0

@@ -136,7 +136,8 @@ class JournalShelf:
         self.written = 0
         self.failure: BaseException | None = None
         self.on_commit: Callable[[], None] = lambda: None
-        self._begin = begin  # called before the first file is made
+        self._begin: Callable[[], None] | None = begin  # called before the first group is written
+        self._closed = False
         self.at = at  # the latest time that was recorded
         self._last = max([ROTATED, *self.segments])  # the highest number of a segment
         self._current: Segment | None = None  # the latest file, if it is there
@@ -166,12 +167,16 @@ class JournalShelf:
 
     def total(self) -> int:
         """Bytes of the whole journal, with what is still to be written."""
-        return sum([each.size for each in self.segments.values()]) + self._pending
+        return self.stored() + self._pending
+
+    def stored(self) -> int:
+        """Bytes of all files."""
+        return sum([each.size for each in list(self.segments.values())])
 
     @property
     def _pending(self) -> int:
         pending = self._open.size
-        return pending if not self._sealed else pending + sum([each.size for each in self._sealed])
+        return pending if not self._sealed else pending + sum([each.size for each in list(self._sealed)])
 
     def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
         """Reserve space for new messages and for settling all there are, in which claims have their share."""
@@ -202,6 +207,11 @@ class JournalShelf:
                 raise self._stop(error) from error
             raise self._full() from None
 
+    def inherit(self) -> None:
+        """Reserve space for settling what was found."""
+        self._owed = SETTLING * self.state.size()
+        self.sink.ballast.inherit(self._owed)
+
     def owe(self) -> None:
         """Reserve space for settling what is there, and no more."""
         self._reserve(SETTLING * self.state.size(), 0)
@@ -231,8 +241,12 @@ class JournalShelf:
     def _skip_open_xids(self, count: int) -> None:
         """Leave out numbers whose xid is still open, after four billion messages."""
         state = self.state
+
+        def is_open(seq: int) -> bool:
+            return any(state.has(earlier) for earlier in range(seq - PERIOD, state.oldest - 1, -PERIOD))
+
         while True:
-            taken = [seq for seq in range(state.next_seq, state.next_seq + count) if state.has(seq - PERIOD)]
+            taken = [seq for seq in range(state.next_seq, state.next_seq + count) if is_open(seq)]
             if not taken:
                 return
             state.skip_to(taken[-1] + 1)
@@ -337,6 +351,8 @@ class JournalShelf:
         try:
             return file.read(offset, size)
         except OSError as error:
+            if self._closed:
+                raise StoreClosed("the store was closed: open it again with penstock.open()") from None
             raise StoreCorrupt(f"{file.path!r} cannot be read at offset {offset}: {error}") from error
 
     def commit(self, written: int) -> None:
@@ -466,6 +482,9 @@ class JournalShelf:
             if self._open:
                 self._seal()
             waiting = list(self._sealed)
+        if waiting and self._begin is not None:
+            self._begin()
+            self._begin = None
         durable = self._durable
         for group in waiting:
             groups.seal(group.buffer, group.records, group.xid or 0, group.number, group.at)
@@ -486,7 +505,7 @@ class JournalShelf:
         group = self._open
         if group.xid is None:
             group.xid = last_xid(self.state.next_seq)
-        group.at = self.at
+        group.at = self.at = max(self.at, self.state.advanced)  # what is gone by then stays gone
         self._sealed.append(group)
         end = group.start + group.size
         if end >= self.sink.segment_size:
@@ -504,9 +523,7 @@ class JournalShelf:
         if self._current is not None and self._current.number == group.segment:
             return self._current
         disk, files, old = self.files.disk, self.files, self._current
-        if old is None:
-            self._begin()
-        else:
+        if old is not None:
             old.file.truncate(old.size)
             old.file.sync()
             name = files.rotated(self._stamp())
@@ -570,7 +587,13 @@ class JournalShelf:
     def close(self) -> None:
         """Write what is left, which no one waits for."""
         if self.failure is None:
-            self.lead(lambda: self._finish())
+            self.lead(self._finish)
+
+    def let_go(self) -> None:
+        """Close the files, so that what is removed of them no longer takes space."""
+        self._closed = True
+        for segment in list(self.segments.values()):
+            segment.file.close()
 
     def retire(self) -> None:
         """The queue is gone, and its files are about to be."""

@@ -64,7 +64,7 @@ class Snapshot:
 
     def holds(self, segments: Sequence[Segment]) -> bool:
         """Whether it stands for the beginning of this journal."""
-        if not 0 < len(self.files) <= len(segments):
+        if not 0 < len(self.files) <= len(segments) or not any(known["size"] for known in self.files):
             return False
         for number, (known, segment) in enumerate(zip(self.files, segments, strict=False), 1):
             last = number == len(self.files)
@@ -75,6 +75,11 @@ class Snapshot:
             if known["ending"] != _ending(segment, known["size"]):
                 return False
         return True
+
+    def next_seq(self) -> int:
+        """The number of the next message when it was written."""
+        rest = [item for item in decode_all(self._records) if isinstance(item, RestImage)]
+        return rest[-1].frozen.next_seq
 
     def load(self, state: State) -> int:
         """Fill an empty state; which number the next group has."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import DiskFull, InvalidArgument, PenstockError, StoreCorrupt
+from penstock.errors import DiskFull, InvalidArgument, PenstockError, QueueNotFound, StoreCorrupt
 from penstock.files import Disk, SystemDisk
 from penstock.journal import adoption, packing, snapshot
 from penstock.journal.ballast import Ballast, is_full
@@ -88,47 +88,63 @@ class JournalKeeper(LiveKeeper):
         for file in [file for file, entry in entries.items() if entry.deleted]:
             self._remove(file)  # a crash interrupted that
             del entries[file]
-        names = self._disk.listdir(self._folder)
+        names = self._names()
         self._first = self._catalog.first()
-        found = dict.fromkeys(entries) | dict.fromkeys(
-            file for file in journals(names) if self._is_file(file, names)
-        )
         clean = self._catalog.clean()
-        for file in found:
+        taken = {entry.name for entry in entries.values()}
+        for file in dict.fromkeys([*entries, *journals(names)]):
             known = entries.get(file)
-            name = queue_of(file) if known is None else known.name
-            settings = Settings() if known is None else known.settings
-            journal = self._load_journal(file, known, Ledger(name, settings), names, clean.get(file))
+            name = queue_of(file, taken) if known is None else known.name
+            taken.add(name)
+            journal = self._load_journal(file, known, name, names, clean.get(file))
             self._clock.at_least(journal.at)
             self._journals[name] = journal
         self._catalog.forget_clean()
         if DEFAULT not in self._journals:
-            file = self._catalog.new_file(DEFAULT, [*found, *[name.partition(".")[0] for name in names]])
+            file = self._catalog.new_file(DEFAULT, self._taken())
             self._journals[DEFAULT] = _Journal(
                 file, None, Ledger(DEFAULT, Settings(), self._first), self._threads.lock()
             )
         for journal in self._journals.values():
             self._add(journal.ledger)
 
-    def _is_file(self, file: str, names: list[str]) -> bool:
-        if file not in names:
-            return True  # one with a time in its name is
-        try:
-            self._disk.open(os.path.join(self._folder, file)).close()
-        except IsADirectoryError:
-            return False
-        return True
+    def _names(self) -> list[str]:
+        """The files in the folder; no journal is a folder, whatever its name."""
+        names = self._disk.listdir(self._folder)
+        return [name for name in names if not self._disk.is_folder(os.path.join(self._folder, name))]
+
+    def _taken(self) -> list[str]:
+        """What no new journal may be called."""
+        there = [name.partition(".")[0] for name in self._disk.listdir(self._folder)]
+        return [*there, *[journal.file for journal in self._journals.values()]]
 
     def _load_journal(
-        self, file: str, known: Entry | None, ledger: Ledger, names: list[str], clean: int | None
+        self, file: str, known: Entry | None, name: str, names: list[str], clean: int | None
+    ) -> _Journal:
+        index = snapshot.read(self._disk, self._catalog.index(file))
+        if index is not None:
+            try:
+                return self._load_with(index, file, known, name, names, clean)
+            except StoreCorrupt:  # it may be the snapshot that is wrong: see without it
+                pass
+        return self._load_with(None, file, known, name, names, clean)
+
+    def _load_with(
+        self,
+        index: snapshot.Snapshot | None,
+        file: str,
+        known: Entry | None,
+        name: str,
+        names: list[str],
+        clean: int | None,
     ) -> _Journal:
         files = JournalFiles(self._folder, file, self._disk)
+        ledger = Ledger(name, Settings() if known is None else known.settings)
         journal = _Journal(file, known, ledger, self._threads.lock())
         journal.segments = self._open_segments(files, names)
         starts = known.starts if known else [1]
         loader = Loader(ledger, starts)
         offset, at = 0, 0
-        index = snapshot.read(self._disk, self._catalog.index(file))
         if index is not None and index.holds(journal.segments):
             self._renumber(journal.segments, [each["number"] for each in index.files])
             loader.resume(index.load(ledger), index.at)
@@ -154,7 +170,9 @@ class JournalKeeper(LiveKeeper):
                 "what there is"
             )
         if foreign:
-            return self._adopt(files, journal, loader, foreign, names)
+            if index is not None:  # Kestrel may have left nothing of what we wrote
+                ledger.skip_to(index.next_seq())
+            return self._adopt(files, journal, loader, foreign)
         if clean is None and journal.segments:
             _write_again(journal.segments[-1])
         journal.next_group, journal.at, journal.start = loader.next_group, loader.at, loader.start
@@ -207,7 +225,7 @@ class JournalKeeper(LiveKeeper):
         return rest.entries
 
     def _adopt(
-        self, files: JournalFiles, journal: _Journal, loader: Loader, foreign: list[KestrelEntry], names: list[str]
+        self, files: JournalFiles, journal: _Journal, loader: Loader, foreign: list[KestrelEntry]
     ) -> _Journal:
         """Make another program's entries ours, and read the result."""
         ledger, now = journal.ledger, max(loader.at, self._clock.now())
@@ -217,22 +235,26 @@ class JournalKeeper(LiveKeeper):
         )
         entry = journal.entry or Entry(ledger.name)
         self._catalog.keep(journal.file, entry)
-        fresh = Ledger(ledger.name, ledger.settings)
-        return self._load_journal(journal.file, entry, fresh, [packed.name], None)
+        return self._load_with(None, journal.file, entry, ledger.name, [packed.name], None)
 
     # At work
 
     def pack(self, queue: str) -> int:
         """Pack a queue's journal now; how many bytes that freed."""
-        self._find(queue)
-        with self._journals[queue].packing:
-            self._find(queue)  # it may have been deleted meanwhile
+        with self._journal(queue).packing:
+            self._find(queue).counts()  # it may have been deleted meanwhile; and lets time have passed
             return self._pack(queue)
+
+    def _journal(self, queue: str) -> _Journal:
+        journal = self._journals.get(queue)
+        if journal is None:
+            self._find(queue)  # says that there is none
+            raise QueueNotFound(f"queue {queue!r} is just being made or deleted: try again")
+        return journal
 
     def delete(self, queue: str) -> None:
         """Remove a queue, its messages and its files."""
-        self._find(queue)
-        with self._journals[queue].packing:
+        with self._journal(queue).packing:
             try:
                 super().delete(queue)
             except OSError as error:  # half deleted: opening finishes that
@@ -249,6 +271,8 @@ class JournalKeeper(LiveKeeper):
             self._catalog.keep(journal.file, journal.entry)
             journal.start = cut.next_group
 
+        with suppress(DiskFull), shelf.lock:
+            shelf.owe()  # no more than is needed, which may be what packing needs
         try:
             freed = packing.pack(shelf, emptied, lambda: self._refusal is None)
         except OSError as error:
@@ -271,21 +295,21 @@ class JournalKeeper(LiveKeeper):
             size = shelf.state.size()
             waste = total - shelf.state.stored - _OVERHEAD * size
             if waste > max(self._sink.segment_size, total // 2) or not size:
-                self._pack_soon(queue, journal)
+                self._pack_soon(queue, journal, shelf)
 
         return look
 
-    def _pack_soon(self, queue: str, journal: _Journal) -> None:
+    def _pack_soon(self, queue: str, journal: _Journal, shelf: JournalShelf) -> None:
         def run() -> None:
             try:
                 self.pack(queue)
             except DiskFull as error:
-                journal.pack_from = self._shelves[queue].total() * 5 // 4
-                _log.warning("%s", error)
+                journal.pack_from = shelf.total() * 5 // 4
+                _log.warning("%s", str(error))  # an exception in a record would keep files open
             except PenstockError as error:
                 if self._refusal is None:
-                    journal.pack_from = self._shelves[queue].total() * 2
-                    _log.error("packing queue %r failed: %s", queue, error)
+                    journal.pack_from = shelf.total() * 2
+                    _log.error("packing queue %r failed: %s", queue, str(error))
             finally:
                 journal.task = None
 
@@ -307,8 +331,7 @@ class JournalKeeper(LiveKeeper):
             files, ledger, lock, self._sink, journal.segments, journal.next_group, journal.at, begin
         )
         self._shelves[ledger.name] = shelf
-        with suppress(DiskFull):  # what was kept free may be gone; then there are only no new messages
-            shelf.owe()
+        shelf.inherit()
         shelf.on_commit = self._committed(ledger.name)
         return shelf
 
@@ -323,8 +346,7 @@ class JournalKeeper(LiveKeeper):
             raise stopped(error) from error
 
     def _creating(self, queue: str, settings: Settings, first: int) -> None:
-        taken = [name.partition(".")[0] for name in self._disk.listdir(self._folder)]
-        file = self._catalog.new_file(queue, [*taken, *[journal.file for journal in self._journals.values()]])
+        file = self._catalog.new_file(queue, self._taken())
         entry = Entry(queue, settings, first)
         self._catalog.keep(file, entry)
         ledger = Ledger(queue, settings, first)
@@ -360,18 +382,22 @@ class JournalKeeper(LiveKeeper):
                 with suppress(OSError):  # only a hint
                     self._catalog.keep_clean(reached)
         finally:
+            for shelf in self._shelves.values():
+                shelf.let_go()
+            self._sink.ballast.close()
             self._catalog.close()
 
     def _close_journal(self, journal: _Journal, shelf: JournalShelf) -> None:
         shelf.close()
-        total = shelf.total()
-        if not shelf.segments or total == journal.indexed:
+        total = shelf.stored()
+        if not total or total == journal.indexed:
             return
         if journal.index_size <= _SMALL or total - journal.indexed > journal.index_size // 4:
             segments = list(shelf.segments.values())
             path = self._catalog.index(journal.file)
             with suppress(OSError):  # only a hint
-                snapshot.write(self._disk, path, shelf.state.freeze(), segments, shelf.next_group, shelf.at)
+                at = max(shelf.at, shelf.state.advanced)
+                snapshot.write(self._disk, path, shelf.state.freeze(), segments, shelf.next_group, at)
 
     def _failed(self, error: BaseException) -> None:
         """Stop everything: what was written last may be lost."""
@@ -379,7 +405,7 @@ class JournalKeeper(LiveKeeper):
             return
         self._failure = error
         self._refusal = lambda: stopped(error)
-        _log.error("%s", stopped(error))
+        _log.error("%s", str(stopped(error)))
 
         def stop() -> None:
             for queue in list(self._queues.values()):

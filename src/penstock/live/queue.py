@@ -233,14 +233,19 @@ class LiveQueue:
                 if self._line:
                     self._serve(now)
                 if self._ledger.gone:
-                    self._shelf.drop(self._ledger.gone)
-                    self._ledger.gone.clear()
+                    self._drop_gone()
                 return result, self._shelf.written
             except PenstockError:
+                if self._stopped is None:
+                    self._drop_gone()  # what time has taken meanwhile
                 raise
             except BaseException as error:
                 self._break(error)
                 raise
+
+    def _drop_gone(self) -> None:
+        self._shelf.drop(self._ledger.gone)
+        self._ledger.gone.clear()
 
     def _begin(self) -> int:
         """The time, and everything it brought about; those in line come first."""
