@@ -270,6 +270,21 @@ class SystemDisk:
             os.close(descriptor)
 
 
+def write_hint(disk: Disk, path: StrPath, data: Data) -> None:
+    """Give a file new content that may be lost or torn by a crash: for what can be checked and done without."""
+    path = os.fspath(path)
+    temporary = path + ".new"
+    try:
+        with disk.open(temporary, create=True) as file:
+            file.truncate(0)
+            file.write(0, data)
+        disk.rename(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            disk.unlink(temporary)
+        raise
+
+
 def replace_file(disk: Disk, path: StrPath, data: Data) -> None:
     """Durably give a small file new content: whenever the machine stops, it has the old or the new, whole.
 

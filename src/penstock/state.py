@@ -220,9 +220,9 @@ class State:
             attempts.append(Attempt(page.attempts[at], claims.consumer[at], claims.claimed_at[at], *ended))
         return attempts
 
-    def in_flight(self) -> int:
-        """How many messages consumers hold."""
-        return self._counts[IN_FLIGHT]
+    def unsettled(self) -> int:
+        """How many messages are not done."""
+        return sum(self._counts) - self._counts[DONE]
 
     def size(self) -> int:
         """How many messages there are, in whatever state."""

@@ -30,13 +30,13 @@ class Ballast:
         self._lock = lock
         self._file: File | None = None
 
-    def owe(self, change: int) -> None:
+    def owe(self, change: int, exactly: bool = False) -> None:
         """Owe so much more or less, and have it; OSError, and nothing has changed, if there is not so much."""
         with self._lock:
             owed = self._owed + change
             if owed > self.size:
                 self._reserve(owed)
-            elif self.size > 2 * owed + STEP and self._file is not None:
+            elif self.size > (owed if exactly else 2 * owed + STEP) and self._file is not None:
                 self._file.truncate(0)
                 self.size = 0
                 self._reserve(owed)
@@ -82,7 +82,7 @@ class Ballast:
         with self._lock:
             if self._file is None or not self.size:
                 return False
-            left = max(0, self.size - max(2 * need, _RELEASE))
+            left = max(0, self.size - max(need, _RELEASE))
             self._file.truncate(0)
             self.size = 0
             with suppress(OSError):

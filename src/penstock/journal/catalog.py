@@ -22,7 +22,7 @@ from typing import Any
 
 from penstock import names
 from penstock.errors import StoreCorrupt, StoreLocked
-from penstock.files import Disk, File, replace_file
+from penstock.files import Disk, File, replace_file, write_hint
 from penstock.journal.segments import journals
 from penstock.settings import Settings
 
@@ -141,11 +141,7 @@ class Catalog:
 
     def keep_clean(self, reached: dict[str, int]) -> None:
         """The store is about to be closed. Not synced: without it opening only takes more care."""
-        path = self._in("clean")
-        with self._disk.open(path + ".new", create=True) as file:
-            file.truncate(0)
-            file.write(0, _text(reached))
-        self._disk.rename(path + ".new", path)
+        write_hint(self._disk, self._in("clean"), _text(reached))
 
     @property
     def ballast(self) -> str:

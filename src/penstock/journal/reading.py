@@ -149,8 +149,6 @@ def _read_segment(journal: Found, reading: Reading, position: int, segment: Segm
 
 def _missing_end(journal: Found, reading: Reading) -> Damage | None:
     reached, there = reading.loader.next_group, len(journal.segments)
-    if reading.loader.begun and not reached:
-        return Damage(there, 0, "the packed file has no end: groups of it are missing")
     if journal.clean is not None and reached < journal.clean and not reading.foreign:
         return Damage(
             there, 0, f"it ends with group {reached - 1}, but the store was closed after group {journal.clean - 1}"

@@ -38,7 +38,7 @@ from penstock.threads import Lock, Threads
 
 Result = TypeVar("Result")
 SETTLING = 384  # bytes kept free for each message: claiming and settling it, one by one
-_SETTLE = 160
+_SETTLE, _CLAIM = 160, 1024
 _TAIL = groups.OVERHEAD - groups.HEAD_SIZE
 _BESIDE = bodies.OVERHEAD + 160  # bytes that a message takes beside its payload, with a group for each
 _RESERVE = 4 << 20  # no more than this is reserved in advance
@@ -183,7 +183,7 @@ class JournalShelf:
         ballast, state, count = self.sink.ballast, self.state, len(entries)
         if not count:
             if ballast.short:
-                self._refill(_SETTLE * state.in_flight() + SETTLING * claims)
+                self._refill(_SETTLE * state.unsettled() + _CLAIM + 16 * claims)
             return
         size = _BESIDE * count
         if isinstance(entries, Plain):
@@ -195,7 +195,7 @@ class JournalShelf:
             raise InvalidArgument(f"{size} bytes are too many for one step: put fewer messages at a time")
         if state.next_seq + count - state.oldest > PERIOD:
             self._skip_open_xids(count)
-        needed = pending + size + SETTLING * (state.size() + count)
+        needed = pending + size + self._for_settling(count)
         if not needed <= self._owed <= 2 * (needed + STEP) or ballast.short:
             self._reserve(needed)
 
@@ -209,17 +209,21 @@ class JournalShelf:
 
     def inherit(self) -> None:
         """Reserve space for settling what was found."""
-        self._owed = SETTLING * self.state.size()
+        self._owed = self._for_settling()
         self.sink.ballast.inherit(self._owed)
 
     def owe(self) -> None:
         """Reserve space for settling what is there, and no more."""
-        self._reserve(SETTLING * self.state.size(), 0)
+        self._reserve(self._for_settling(), 0)
+
+    def _for_settling(self, more: int = 0) -> int:
+        size = self.state.unsettled() + more
+        return size and _CLAIM + SETTLING * size
 
     def _reserve(self, needed: int, ahead: int = STEP) -> None:
         for size in (needed + max(ahead, min(needed // 4, _RESERVE)), needed):
             try:
-                self.sink.ballast.owe(size - self._owed)
+                self.sink.ballast.owe(size - self._owed, exactly=not ahead)
                 self._owed = size
                 return
             except OSError as error:

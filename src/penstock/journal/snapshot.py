@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from penstock.files import Disk
+from penstock.files import Disk, write_hint
 from penstock.index.rows import Page
 from penstock.journal.files import Segment
 from penstock.journal.groups import MAGIC
@@ -25,8 +25,8 @@ _U32 = struct.Struct("<I")
 _ENDING = 5  # bytes at the end of a group: its checksum and an opcode
 
 
-def write(disk: Disk, path: str, frozen: Frozen, segments: Sequence[Segment], next_group: int, at: int) -> int:
-    """Write a snapshot; how long it is. Not synced: a torn one has the wrong checksum."""
+def write(disk: Disk, path: str, frozen: Frozen, segments: Sequence[Segment], next_group: int, at: int) -> None:
+    """Write a snapshot. Not synced: a torn one has the wrong checksum."""
     files = [
         {"number": each.number, "name": each.name, "size": each.size, "ending": _ending(each, each.size)}
         for each in segments
@@ -36,11 +36,7 @@ def write(disk: Disk, path: str, frozen: Frozen, segments: Sequence[Segment], ne
     parts += [encode_rows(first, page) for first, page in frozen.pages]
     parts.append(encode_rest(frozen, next_group))
     data = b"".join(parts)
-    with disk.open(path + ".new", create=True) as file:
-        file.truncate(0)
-        file.write(0, data + _U32.pack(zlib.crc32(data)))
-    disk.rename(path + ".new", path)
-    return len(data)
+    write_hint(disk, path, data + _U32.pack(zlib.crc32(data)))
 
 
 def encode_rows(first: int, page: Page) -> bytes:

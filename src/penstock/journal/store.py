@@ -330,6 +330,7 @@ class JournalKeeper(LiveKeeper):
         shelf = JournalShelf(
             files, ledger, lock, self._sink, journal.segments, journal.next_group, journal.at, begin
         )
+        journal.segments = []  # the shelf's from here on: a file that is replaced must be let go of
         self._shelves[ledger.name] = shelf
         shelf.inherit()
         shelf.on_commit = self._committed(ledger.name)
@@ -375,20 +376,23 @@ class JournalKeeper(LiveKeeper):
                 task.join()
         try:
             if self._failure is None:
+                hints = not self._sink.ballast.short  # or else the space is for those who settle
                 reached = {}
                 for queue, shelf in self._shelves.items():
-                    self._close_journal(self._journals[queue], shelf)
+                    shelf.close()
+                    if hints:
+                        self._keep_index(self._journals[queue], shelf)
                     reached[self._journals[queue].file] = shelf.next_group
-                with suppress(OSError):  # only a hint
-                    self._catalog.keep_clean(reached)
+                if hints:
+                    with suppress(OSError):
+                        self._catalog.keep_clean(reached)
         finally:
             for shelf in self._shelves.values():
                 shelf.let_go()
             self._sink.ballast.close()
             self._catalog.close()
 
-    def _close_journal(self, journal: _Journal, shelf: JournalShelf) -> None:
-        shelf.close()
+    def _keep_index(self, journal: _Journal, shelf: JournalShelf) -> None:
         total = shelf.stored()
         if not total or total == journal.indexed:
             return
