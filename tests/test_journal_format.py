@@ -262,30 +262,30 @@ def read_group(data: bytes, offset: int = 0) -> groups.Group | None:
 PUT_HEX = "".join(
     [
         "0406000000",  # SAVE_XID 6
-        "02290000000068e5cf8b0100000000000000000000",  # ADDX, size 41, time, no expiry
-        "895053544b0d0a1a68a40000004c0000000900000000000000",  # magic and "h", length, tail, number
-        "01",  # REMOVE
+        "022d0000000068e5cf8b0100000000000000000000",  # ADDX, size 45, time, no expiry
+        "895053544b0d0a1a68a8000000500000000900000000000000",  # magic and "h", length, tail, number
+        "364ed24501",  # crc32 of the head, REMOVE
         "02120000000068e5cf8b01000000000000000000006869",  # ADDX, size 18, time, no expiry, "hi"
         "03",  # REMOVE_TENTATIVE: it is transaction 7
         "02520000000068e5cf8b0100000000000000000000",  # ADDX, size 82, time, no expiry
         "895053544b0d0a1a74",  # magic and "t"
         "010068e5cf8b0100000700000000000000",  # put one: at, seq
         "00000000000000000068e5cf8b0100000000000000000000",  # priority, visible_at, expires_at
-        "34000000180000007795a4c1",  # offset, size and crc32 of its body
-        "4524542d01",  # crc32 of all that, REMOVE
+        "38000000180000007795a4c1",  # offset, size and crc32 of its body
+        "648f818101",  # crc32 of all that, REMOVE
     ]
 )
 ACK_HEX = "".join(
     [
         "0407000000",  # SAVE_XID 7
-        "02290000000068e5cf8b0100000000000000000000",  # ADDX, size 41, time, no expiry
-        "895053544b0d0a1a6872000000390000000b00000000000000",  # magic and "h", length, tail, number
-        "01",  # REMOVE
+        "022d0000000068e5cf8b0100000000000000000000",  # ADDX, size 45, time, no expiry
+        "895053544b0d0a1a68760000003d0000000b00000000000000",  # magic and "h", length, tail, number
+        "67ee1d8101",  # crc32 of the head, REMOVE
         "0607000000",  # CONFIRM_REMOVE 7
         "02330000000068e5cf8b0100000000000000000000",  # ADDX, size 51, time, no expiry
         "895053544b0d0a1a74",  # magic and "t"
         "050068e5cf8b01000001000000000700000000000000",  # ack: at, one seq, constant, 7
-        "5c98bd5b01",  # crc32 of all that, REMOVE
+        "7e0d041c01",  # crc32 of all that, REMOVE
     ]
 )
 

@@ -39,6 +39,7 @@ class Promise:
     certain: bool = True
     above: int = 0  # the highest id in earlier queues of this name
     highest: int = 0
+    ids: set[str] = field(default_factory=set)  # those that producers were told
 
 
 class World:
@@ -212,10 +213,19 @@ class World:
 
     def freeze(self) -> bytes:
         """Everything but the machine."""
-        promises = {
-            name: (each.settings, _frozen(each.history), each.there, each.certain, each.above, each.highest)
+        promises = [
+            (
+                name,
+                each.settings,
+                _frozen(each.history),
+                each.there,
+                each.certain,
+                each.above,
+                each.highest,
+                each.ids,
+            )
             for name, each in self.promises.items()
-        }
+        ]
         return pickle.dumps((promises, self.clock.now(), self.payloads, self.segment_size))
 
     @classmethod
@@ -225,7 +235,7 @@ class World:
         world = cls(seed, disk, segment_size)
         world.clock = ScheduledClock(world.scheduler, now)
         world.payloads = payloads
-        for name, (settings, history, *rest) in promises.items():
+        for name, settings, history, *rest in promises:
             world.promises[name] = Promise(settings, _thawed(history, world.clock.now), *rest)
         return world
 
@@ -269,6 +279,7 @@ class Asking:
         ids = self._attempt(lambda: promise.history.put_many(self.queue, drafts), nothing)
         assert all(int(each) > promise.above for each in ids), f"{ids} were ids of a deleted queue"
         promise.highest = max([promise.highest, *map(int, ids)])
+        promise.ids.update(ids)
         return ids
 
     def claim(self, n: int = 1, lease: float = 30.0) -> list[Message]:
@@ -299,7 +310,9 @@ class Asking:
         return self._attempt(lambda: self.history.purge(self.queue), 0)
 
     def messages(self, state: str | None = None) -> list[Message]:
-        return self._attempt(lambda: list(self.queue.messages(state)), [])
+        """Those in that state whose put was answered: the history could not tell what became of another."""
+        listed = self._attempt(lambda: list(self.queue.messages(state)), [])
+        return [message for message in listed if message.id in self._world.promises[self._name].ids]
 
 
 _MACHINE = ("_lock", "_now", "_write")  # what of a history cannot be copied

@@ -1,7 +1,8 @@
 """Commit groups: what one commit writes, as entries that any reader of Kestrel's format replays.
 
     SAVE_XID            so that numbering never depends on earlier bytes
-    head, a control item: the magic, "h", u32 length of the group, u32 where its tail starts, u64 its number
+    head, a control item: the magic, "h", u32 length of the group, u32 where its tail starts, u64 its number,
+        u32 crc32 of the bytes so far
     the messages and the ends of transactions, see bodies.py
     tail, a control item: the magic, "t", the records of records.py, u32 crc32 of all bytes of the group before it
 
@@ -15,8 +16,9 @@ import zlib
 from typing import NamedTuple
 
 MAGIC = b"\x89PSTK\r\n\x1a"  # nothing that anyone would put by chance
-_HEAD = struct.Struct("<Bi Biqq 8scIIQ B")
-_HEAD_ITEM = 16 + 8 + 1 + 4 + 4 + 8  # what the size field of the head says
+_HEAD = struct.Struct("<Bi Biqq 8scIIQI B")
+_HEAD_ITEM = 16 + 8 + 1 + 4 + 4 + 8 + 4  # what the size field of the head says
+_HEAD_CRC = _HEAD.size - 5  # where its checksum is
 _TAIL = struct.Struct("<Biqq 8sc")
 _END = struct.Struct("<IB")
 _SAVE_XID, _ADDX, _REMOVE = 4, 2, 1
@@ -46,9 +48,8 @@ def seal(buffer: bytearray, records: bytes | bytearray, xid: int, number: int, a
     """Make a group of a buffer with HEAD_SIZE free bytes and then the group's entries."""
     tail = len(buffer)
     length = tail + _TAIL.size + len(records) + _END.size
-    _HEAD.pack_into(
-        buffer, 0, _SAVE_XID, xid, _ADDX, _HEAD_ITEM, at, 0, MAGIC, b"h", length, tail, number, _REMOVE
-    )
+    head = _HEAD.pack(_SAVE_XID, xid, _ADDX, _HEAD_ITEM, at, 0, MAGIC, b"h", length, tail, number, 0, _REMOVE)
+    buffer[: _HEAD.size] = head[:_HEAD_CRC] + _END.pack(zlib.crc32(head[:_HEAD_CRC]), _REMOVE)
     buffer += _TAIL.pack(_ADDX, 16 + 8 + 1 + len(records) + 4, at, 0, MAGIC, b"t")
     buffer += records
     buffer += _END.pack(zlib.crc32(buffer), _REMOVE)
@@ -59,7 +60,7 @@ def head(data: bytes | memoryview, offset: int) -> Head | None:
     if len(data) - offset < _HEAD.size:
         return None
     fields = _HEAD.unpack_from(data, offset)
-    save_xid, _, addx, size, _, expiry, magic, kind, length, tail, number, remove = fields
+    save_xid, _, addx, size, _, expiry, magic, kind, length, tail, number, _, remove = fields
     if (save_xid, addx, size, expiry, magic, kind, remove) != (
         _SAVE_XID,
         _ADDX,
@@ -73,6 +74,12 @@ def head(data: bytes | memoryview, offset: int) -> Head | None:
     if not HEAD_SIZE <= tail <= length - _TAIL.size - _END.size:
         return None
     return Head(length, tail, number)
+
+
+def is_sound(data: bytes, offset: int) -> bool:
+    """Whether the head at offset, of a group that is not whole, can itself be believed."""
+    crc, _ = _END.unpack_from(data, offset + _HEAD_CRC)
+    return zlib.crc32(data[offset : offset + _HEAD_CRC]) == int(crc)
 
 
 def read(data: memoryview, offset: int, found: Head) -> Group | None:

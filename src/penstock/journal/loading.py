@@ -99,8 +99,9 @@ def look_at_rest(segment: Segment, offset: int, ours: bool, dialect: Dialect) ->
     rest = Rest(offset, data)
     damaged = groups.head(data, 0)
     if ours or damaged is not None:
-        # What looks like a group inside of this one may be part of a message.
-        rest.group_after = _find_group(data, offset, 1 if damaged is None else damaged.length)
+        # What looks like a group inside of this one may be part of a message, if its length is to be believed.
+        inside = damaged is not None and groups.is_sound(data, 0)
+        rest.group_after = _find_group(data, offset, damaged.length if damaged is not None and inside else 1)
     # Another program writes after the end of the file, never into the filling, and does not begin with SAVE_XID;
     # zeros are what a crash leaves of a write.
     into_filling = filled and (offset + filled) % ALIGNED

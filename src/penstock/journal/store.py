@@ -209,11 +209,17 @@ class JournalKeeper(LiveKeeper):
                 "was changed. Put the file back from a copy; `penstock doctor` shows what can be saved"
             )
         if rest.torn:
-            kept = self._catalog.quarantine(segment.name, rest.offset, rest.data)
+            torn = rest.data.rstrip(b"\0\1")
+            try:
+                kept = f"They were moved to {self._catalog.quarantine(segment.name, rest.offset, torn)}"
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                kept = "There is no space to keep them"  # and none is needed to go on
             _log.warning(
                 "%s: %d bytes at its end are no whole group; a crash interrupted the write, which no one was told "
-                "had succeeded. They were moved to %s",
-                path, len(rest.data), kept,
+                "had succeeded. %s",
+                path, len(torn), kept,
             )  # fmt: skip
             segment.file.truncate(rest.offset)
             segment.file.sync()
