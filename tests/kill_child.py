@@ -85,7 +85,8 @@ class Child:
         if retention:
             text = EXPIRING + text
         return Draft(
-            text + b"." * random.choice([0, 0, 0, 300, 3_000]),
+            # Only the write of a long one can be cut off in the middle by a kill.
+            text + b"." * random.choice([0] * 60 + [300, 3_000] * 20 + [1_000_000]),
             priority=random.choice([0, 0, 0, 7, -(2**63)]),
             headers=random.choice([None, None, {"kind": "test", "empty": ""}]),
             delay=random.choice([0] * 8 + [0.02] * 4 + [2]),

@@ -12,11 +12,6 @@ import penstock
 @pytest.mark.parametrize(
     ("url", "kind"),
     [
-        ("data", "the journal store"),
-        ("./memory:data", "the journal store"),
-        ("C:\\queues", "the journal store"),
-        (Path("data"), "the journal store"),
-        ("journal:data", "the journal store"),
         ("text:data", "the text store"),
         ("jobs.tq", "the text store"),
         ("folder:data", "the folder store"),
@@ -25,9 +20,31 @@ import penstock
         ("https://queue.example", "a remote store"),
     ],
 )
-def test_a_store_that_is_still_to_come_says_so(url: str | Path, kind: str) -> None:
+def test_a_store_that_is_still_to_come_says_so(url: str, kind: str) -> None:
     with pytest.raises(penstock.NotSupported, match=f"{kind} is not part of this version; open 'memory:' instead"):
         penstock.open(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["data", "./memory:data", "C:\\queues", Path("data"), "journal:data", "a/new/data"]
+)
+def test_a_path_is_a_journal_store_that_is_made_if_it_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str | Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with penstock.open(url) as store:
+        store.queue().put(b"kept")
+    with penstock.open(url) as store:
+        assert [message.payload for message in store.queue().messages()] == [b"kept"]
+    folder = tmp_path / str(url).removeprefix("journal:")
+    assert (folder / "default").exists()
+
+
+def test_a_journal_store_needs_a_folder_and_a_known_dialect(tmp_path: Path) -> None:
+    with pytest.raises(penstock.InvalidArgument, match="give journal:DIR"):
+        penstock.open("journal:")
+    with pytest.raises(penstock.InvalidArgument, match=r"dialect='3\.x' is none of doc, 2\.x"):
+        penstock.open(tmp_path, dialect="3.x")  # type: ignore[arg-type]
 
 
 def test_an_unknown_kind_of_store_is_named() -> None:
