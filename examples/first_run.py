@@ -1,6 +1,10 @@
-"""A thousand messages of mixed priorities, four workers, some work that fails: what Penstock makes of it."""
+"""A thousand messages of mixed priorities, four workers, some work that fails: what Penstock makes of it.
+
+On disk, every step synced, in a temporary folder that is gone afterwards.
+"""
 
 import random
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -19,9 +23,17 @@ FLAKY, BROKEN = 0.10, 0.02  # share of the messages that fail at their first att
 
 def main() -> None:
     """Put, work off, and tell."""
+    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+        run(folder)
+        with penstock.open(folder) as store:  # again, as the next process would
+            show(store.queue("jobs"))
+
+
+def run(folder: str) -> None:
+    """Put a thousand jobs and work them off, then close the store."""
     chance = random.Random(7)  # the same story every time
     started = time.perf_counter()
-    with penstock.open("memory:") as store:
+    with penstock.open(folder) as store:
         queue = store.create("jobs", max_attempts=3, keep_done=None, description="a thousand small jobs")
         queue.put_many(draft(number, chance) for number in range(MESSAGES))
         workers = [threading.Thread(target=work, args=(queue, f"worker-{number}")) for number in range(WORKERS)]
@@ -29,8 +41,7 @@ def main() -> None:
             worker.start()
         for worker in workers:
             worker.join()
-        seconds = time.perf_counter() - started
-        show(queue, seconds)
+    print(f"{MESSAGES:,} messages, {WORKERS} workers, {time.perf_counter() - started:.1f} s")
 
 
 def draft(number: int, chance: random.Random) -> penstock.Draft:
@@ -53,10 +64,10 @@ def work(queue: penstock.Queue, name: str) -> None:
                 message.ack()
 
 
-def show(queue: penstock.Queue, seconds: float) -> None:
+def show(queue: penstock.Queue) -> None:
     """A table of what happened."""
     done, failed = list(queue.messages("done")), list(queue.messages("failed"))
-    table = Table(title=f"{MESSAGES:,} messages, {WORKERS} workers, {seconds:.1f} s", box=box.SIMPLE_HEAD)
+    table = Table(title="What the store holds, closed and opened again", box=box.SIMPLE_HEAD)
     for column in ("priority", "kind", "done", "at 2nd attempt", "failed", "median place"):
         table.add_column(column, justify="left" if column == "kind" else "right")
     order = {

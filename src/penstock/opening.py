@@ -28,7 +28,8 @@ def open(  # noqa: A001
 ) -> Store:
     """Open a store.
 
-    url: a folder, or `journal:DIR`, for a store on disk; `memory:` for a new store in memory, `memory:NAME` for one that this process shares by name
+    url: a folder, or `journal:DIR`, for a store on disk, which is made if it is not there; `memory:` for a new
+        store in memory, `memory:NAME` for one that this process shares by name
     sync: when a change counts as stored: "always" before the call returns; "interval" and "never" trade safety
         for speed, where a store has a disk to sync
     dialect: of the journal store: "2.x" writes what a real Kestrel 2.x can take back

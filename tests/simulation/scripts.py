@@ -29,7 +29,8 @@ def puts_and_acks(world: World) -> None:
     ask.pop()
     ask.put(retention=5)
     world.clock.advance(7)
-    ask.claim()
+    ask.put()
+    ask.claim(3)
     world.close()
 
 

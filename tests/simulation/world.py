@@ -311,7 +311,8 @@ class Asking:
 
     def messages(self, state: str | None = None) -> list[Message]:
         """Those in that state whose put was answered: the history could not tell what became of another."""
-        listed = self._attempt(lambda: list(self.queue.messages(state)), [])
+        nothing: list[Message] = []
+        listed = self._attempt(lambda: list(self.queue.messages(state)), nothing)
         return [message for message in listed if message.id in self._world.promises[self._name].ids]
 
 

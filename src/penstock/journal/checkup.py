@@ -29,7 +29,7 @@ def check(journal: Found, index_path: str, disk: Disk, now: int, holder: str | N
     if disk.exists(index_path) and not holds:
         found.findings.append(_stale_index(index, index_path))
     reading = read(journal)
-    found.groups = reading.loader.groups
+    found.groups = reading.loader.count
     damage = reading.damage
     if damage is not None and index is not None and holds and covers(index, damage):
         reading = read(journal, index)  # as opening does

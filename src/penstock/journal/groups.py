@@ -16,14 +16,14 @@ import zlib
 from typing import NamedTuple
 
 MAGIC = b"\x89PSTK\r\n\x1a"  # nothing that anyone would put by chance
-_HEAD = struct.Struct("<Bi Biqq 8scIIQI B")
+HEAD = struct.Struct("<Bi Biqq 8scIIQI B")
 _HEAD_ITEM = 16 + 8 + 1 + 4 + 4 + 8 + 4  # what the size field of the head says
-_HEAD_CRC = _HEAD.size - 5  # where its checksum is
-_TAIL = struct.Struct("<Biqq 8sc")
-_END = struct.Struct("<IB")
+_HEAD_CRC = HEAD.size - 5  # where its checksum is
+TAIL = struct.Struct("<Biqq 8sc")
+END = struct.Struct("<IB")
 _SAVE_XID, _ADDX, _REMOVE = 4, 2, 1
-HEAD_SIZE = _HEAD.size
-OVERHEAD = _HEAD.size + _TAIL.size + _END.size
+HEAD_SIZE = HEAD.size
+OVERHEAD = HEAD.size + TAIL.size + END.size
 MAX_SIZE = 2**31 - 1
 
 
@@ -47,19 +47,19 @@ class Head(NamedTuple):
 def seal(buffer: bytearray, records: bytes | bytearray, xid: int, number: int, at: int) -> None:
     """Make a group of a buffer with HEAD_SIZE free bytes and then the group's entries."""
     tail = len(buffer)
-    length = tail + _TAIL.size + len(records) + _END.size
-    head = _HEAD.pack(_SAVE_XID, xid, _ADDX, _HEAD_ITEM, at, 0, MAGIC, b"h", length, tail, number, 0, _REMOVE)
-    buffer[: _HEAD.size] = head[:_HEAD_CRC] + _END.pack(zlib.crc32(head[:_HEAD_CRC]), _REMOVE)
-    buffer += _TAIL.pack(_ADDX, 16 + 8 + 1 + len(records) + 4, at, 0, MAGIC, b"t")
+    length = tail + TAIL.size + len(records) + END.size
+    head = HEAD.pack(_SAVE_XID, xid, _ADDX, _HEAD_ITEM, at, 0, MAGIC, b"h", length, tail, number, 0, _REMOVE)
+    buffer[: HEAD.size] = head[:_HEAD_CRC] + END.pack(zlib.crc32(head[:_HEAD_CRC]), _REMOVE)
+    buffer += TAIL.pack(_ADDX, 16 + 8 + 1 + len(records) + 4, at, 0, MAGIC, b"t")
     buffer += records
-    buffer += _END.pack(zlib.crc32(buffer), _REMOVE)
+    buffer += END.pack(zlib.crc32(buffer), _REMOVE)
 
 
 def head(data: bytes | memoryview, offset: int) -> Head | None:
     """The head at offset, if a group seems to start there."""
-    if len(data) - offset < _HEAD.size:
+    if len(data) - offset < HEAD.size:
         return None
-    fields = _HEAD.unpack_from(data, offset)
+    fields = HEAD.unpack_from(data, offset)
     save_xid, _, addx, size, _, expiry, magic, kind, length, tail, number, _, remove = fields
     if (save_xid, addx, size, expiry, magic, kind, remove) != (
         _SAVE_XID,
@@ -71,14 +71,14 @@ def head(data: bytes | memoryview, offset: int) -> Head | None:
         _REMOVE,
     ):
         return None
-    if not HEAD_SIZE <= tail <= length - _TAIL.size - _END.size:
+    if not HEAD_SIZE <= tail <= length - TAIL.size - END.size:
         return None
     return Head(length, tail, number)
 
 
 def is_sound(data: bytes, offset: int) -> bool:
     """Whether the head at offset, of a group that is not whole, can itself be believed."""
-    crc, _ = _END.unpack_from(data, offset + _HEAD_CRC)
+    crc, _ = END.unpack_from(data, offset + _HEAD_CRC)
     return zlib.crc32(data[offset : offset + _HEAD_CRC]) == int(crc)
 
 
@@ -87,12 +87,12 @@ def read(data: memoryview, offset: int, found: Head) -> Group | None:
     end = offset + found.length
     if end > len(data):
         return None
-    crc, remove = _END.unpack_from(data, end - _END.size)
-    if remove != _REMOVE or zlib.crc32(data[offset : end - _END.size]) != crc:
+    crc, remove = END.unpack_from(data, end - END.size)
+    if remove != _REMOVE or zlib.crc32(data[offset : end - END.size]) != crc:
         return None
     tail = offset + found.tail
     return Group(
-        found.number, _TAIL.unpack_from(data, tail)[2], data[tail + _TAIL.size : end - _END.size], found.length
+        found.number, TAIL.unpack_from(data, tail)[2], data[tail + TAIL.size : end - END.size], found.length
     )
 
 

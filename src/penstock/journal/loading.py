@@ -7,6 +7,7 @@ are left to adoption.py.
 """
 
 import struct
+import zlib
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -42,20 +43,31 @@ class Rest:
     group_after: int | None = None  # where in the file a whole group follows
 
 
+class Window:
+    """A part of a file in memory."""
+
+    def __init__(self, file: File, size: int) -> None:
+        self.data, self.base = memoryview(b""), 0
+        self._file, self._size = file, size
+
+    def group(self, offset: int) -> Group | None:
+        """The whole group at this offset of the file, if there is one."""
+        head = groups.head(self.data, offset - self.base)
+        if head is None or offset - self.base + head.length > len(self.data):
+            self._read(offset, _CHUNK if head is None else max(_CHUNK, head.length))
+            head = groups.head(self.data, 0)
+            if head is not None and len(self.data) < head.length <= self._size - offset:
+                self._read(offset, head.length)
+        return None if head is None else groups.read(self.data, offset - self.base, head)
+
+    def _read(self, offset: int, size: int) -> None:
+        self.data, self.base = memoryview(self._file.read(offset, min(size, self._size - offset))), offset
+
+
 def read_groups(file: File, size: int, offset: int) -> Iterator[tuple[int, Group]]:
     """The whole groups from offset on, each with where it starts."""
-    data, base = memoryview(b""), offset
-    while offset < size:
-        head = groups.head(data, offset - base)
-        if head is None or offset - base + head.length > len(data):
-            wanted = _CHUNK if head is None else max(_CHUNK, head.length)
-            data, base = memoryview(file.read(offset, min(wanted, size - offset))), offset
-            head = groups.head(data, 0)
-            if head is not None and len(data) < head.length <= size - offset:
-                data = memoryview(file.read(offset, head.length))
-        group = None if head is None else groups.read(data, offset - base, head)
-        if group is None:
-            return
+    window = Window(file, size)
+    while offset < size and (group := window.group(offset)) is not None:
         yield offset, group
         offset += group.length
 
@@ -139,6 +151,8 @@ class Loader:
         self.state = state
         self.at = 0
         self.next_group = starts[-1]
+        self.count = 0  # groups that were replayed
+        self.here = 0  # where the group is that comes next, or that could not be taken
         self.start = starts[-1]  # the number of the first group
         self.begun = False
         self._starts = starts  # numbers that the first group may have, if it is not packed
@@ -150,16 +164,19 @@ class Loader:
 
     def replay(self, segment: Segment, offset: int) -> int:
         """Replay the groups of a segment from offset on; where the last whole one ends."""
-        for start, group in read_groups(segment.file, segment.size, offset):
-            self._check_number(segment, start, group.number)
-            records = group.records
-            if records and records[0] == PUT_ONE and len(records) == PUT_ONE_FIELDS.size:
-                # Nearly all of a journal that was written one by one: collected, as numbers.
-                self._puts.add(records, segment.base + start, self.state)
-            else:
-                self._replay_group(records, segment.base + start)
+        window = Window(segment.file, segment.size)
+        while offset < segment.size and (group := window.group(offset)) is not None:
+            self.here = offset
+            self._check_number(segment, offset, group.number)
+            self._replay_group(group.records, segment.base + offset)
             self.at = max(self.at, group.at)
-            offset = start + group.length
+            offset += group.length
+            # Nearly all of a journal that was written one by one, and much quicker than one by one.
+            count, length, at = self._puts.collect(window, offset, self.next_group, segment.base, self.state)
+            self.next_group += count
+            self.count += 1 + count
+            offset += length
+            self.at = max(self.at, at)
         return offset
 
     def finish(self) -> None:
@@ -205,31 +222,64 @@ class Loader:
         self.state.gone.clear()
 
 
+_ONE = groups.TAIL.size + PUT_ONE_FIELDS.size + groups.END.size  # the tail of a group with one message
+
+
 class _Puts:
     """Messages that were put one by one, collected to be put all at once: the result is the same, and cheaper."""
 
     def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
         self._first, self._at = 0, 0
         self._priority, self._visible_at, self._expires_at = array("q"), array("q"), array("q")
         self._place, self._size, self._crc = array("Q"), array("I"), array("I")
 
-    def add(self, record: memoryview, base: int, state: State) -> None:
-        _, at, seq, priority, visible_at, expires_at, offset, size, crc = PUT_ONE_FIELDS.unpack(record)
-        count = len(self._priority)
-        if seq != self._first + count or count >= _BATCH:
-            self.apply(state)
-            self._first = seq
-        self._at = at
-        self._priority.append(priority)
-        self._visible_at.append(visible_at)
-        self._expires_at.append(expires_at)
-        self._place.append(base + offset)
-        self._size.append(size)
-        self._crc.append(crc)
+    def collect(self, window: Window, offset: int, number: int, base: int, state: State) -> tuple[int, int, int]:
+        """Take the groups from offset on, as long as each is in memory and one put; how many, how long, until when.
+
+        The same checks as in groups.py, in one loop, because a journal can have millions of them.
+        """
+        data, start, first = window.data, offset - window.base, number
+        base += window.base
+        head, put, end_of, crc32 = (
+            groups.HEAD.unpack_from,
+            PUT_ONE_FIELDS.unpack_from,
+            groups.END.unpack_from,
+            zlib.crc32,
+        )
+        limit = len(data)
+        while limit - start >= groups.HEAD_SIZE:
+            save_xid, _, _, _, _, _, magic, kind, length, tail, own, _, _ = head(data, start)
+            end = start + length
+            if own != number or magic != groups.MAGIC or kind != b"h" or save_xid != _SAVE_XID or not number:
+                break
+            if length - tail != _ONE or end > limit or tail < groups.HEAD_SIZE:
+                break
+            record, at, seq, priority, visible_at, expires_at, body, size, crc = put(
+                data, start + tail + groups.TAIL.size
+            )
+            if record != PUT_ONE or end_of(data, end - 5) != (crc32(data[start : end - 5]), 1):
+                break
+            if seq != self._first + len(self._priority) or len(self._priority) >= _BATCH:
+                self.apply(state)
+                self._first = seq
+            self._at = at
+            self._priority.append(priority)
+            self._visible_at.append(visible_at)
+            self._expires_at.append(expires_at)
+            self._place.append(base + start + body)
+            self._size.append(size)
+            self._crc.append(crc)
+            number += 1
+            start = end
+        return number - first, start - (offset - window.base), self._at
 
     def apply(self, state: State) -> None:
+        """Put what was collected."""
         if self._priority:
             state.replay(Put(self._at, self._first, self._priority, self._visible_at, self._expires_at, {}))
             state.place(self._first, self._place, self._size, self._crc)
             state.gone.clear()
-            self.__init__()  # type: ignore[misc]
+            self._clear()

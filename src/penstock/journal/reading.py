@@ -49,24 +49,12 @@ class Reading:
     """What a journal says as far as it can be read."""
 
     ledger: Ledger
-    loader: "_Tracker"
+    loader: Loader
     indexed: bool = False  # read from its snapshot on
     damage: Damage | None = None
     torn: tuple[Segment, Rest] | None = None
     foreign: list[KestrelEntry] = field(default_factory=list)
     unreadable: list[tuple[Segment, int]] = field(default_factory=list)  # from where on, in another's entries
-
-
-class _Tracker(Loader):
-    """A loader that knows how far it got."""
-
-    groups = 0
-    here = 0  # where the group starts that comes next, or that could not be taken
-
-    def _check_number(self, segment: Segment, start: int, number: int) -> None:
-        self.here = start
-        super()._check_number(segment, start, number)
-        self.groups += 1
 
 
 def open_segments(folder: str, journal: str, disk: Disk) -> list[Segment]:
@@ -96,7 +84,7 @@ def read(journal: Found, index: Snapshot | None = None) -> Reading:
     """Read a journal from its beginning, or on top of a snapshot that holds."""
     known = journal.known
     ledger = Ledger(journal.name, known.settings if known else Settings())
-    reading = Reading(ledger, _Tracker(ledger, known.starts if known else [1]))
+    reading = Reading(ledger, Loader(ledger, known.starts if known else [1]))
     first, offset = 0, 0
     if index is not None:
         reading.indexed = True
