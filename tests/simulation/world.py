@@ -115,10 +115,7 @@ class World:
         except penstock.PenstockError as error:
             if before is not None and not before.certain:  # the store has stopped since
                 self.promises[name] = before
-            elif is_refusal(error):
-                del self.promises[name]
-                if before is not None:
-                    self.promises[name] = before
+            promise.certain = is_refusal(error)
             self.note(error)
         else:
             promise.there = promise.certain = True

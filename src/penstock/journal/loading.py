@@ -237,7 +237,8 @@ class _Puts:
         self._place, self._size, self._crc = array("Q"), array("I"), array("I")
 
     def collect(self, window: Window, offset: int, number: int, base: int, state: State) -> tuple[int, int, int]:
-        """Take the groups from offset on, as long as each is in memory and one put; how many, how long, until when.
+        """Take the groups from offset on, as long as each is in memory and one put; how many, how long,
+        until when.
 
         The same checks as in groups.py, in one loop, because a journal can have millions of them.
         """

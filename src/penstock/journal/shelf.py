@@ -8,7 +8,7 @@ serves everyone who arrived while the last one ran.
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple, TypeVar
 
 from penstock.clock import Clock
@@ -86,12 +86,13 @@ class _Group:
 class _Waiter:
     """A thread that waits for a commit."""
 
-    __slots__ = ("gate", "leads", "written")
+    __slots__ = ("gate", "leads", "next", "written")
 
     def __init__(self, written: int, gate: Lock) -> None:
         self.written = written
         self.gate = gate
         self.leads = False
+        self.next: _Waiter | None = None  # whom to wake next: all at once they would fight for the interpreter
 
 
 class Found(NamedTuple):
@@ -390,9 +391,13 @@ class JournalShelf:
                     self._waiters.remove(waiter)
             if waiter.leads:
                 self._hand_over()
+            elif waiter.next is not None:
+                waiter.next.gate.release()
             raise
         if waiter.leads:
             return True
+        if waiter.next is not None:
+            waiter.next.gate.release()
         if waiter.written > self._durable:
             self._check()
         return False
@@ -430,10 +435,12 @@ class JournalShelf:
                 leader.leads = True
             else:
                 self._leading = False
-        for waiter in ready:
-            waiter.gate.release()
+            for waiter, following in pairwise(ready):
+                waiter.next = following
         if leader is not None:
             leader.gate.release()
+        if ready:
+            ready[0].gate.release()
 
     def rotate(self) -> "Cut":
         """Begin a new file."""
