@@ -87,13 +87,10 @@ class _Packer:
 
     def pack(self, queue: str) -> dict[str, Any]:
         """Pack a queue; its bytes before and after."""
-        before = self._size(queue)
+        before = self._keeper.stored(queue)
         self._pack(queue)
-        after = self._size(queue)
+        after = self._keeper.stored(queue)
         return {"queue": queue, "before": before, "after": after, "freed": before - after}
-
-    def _size(self, queue: str) -> int:
-        return sum(segment.size for segment in self._keeper._shelves[queue].segments.values())
 
 
 def _folder(url: str) -> str:

@@ -587,6 +587,8 @@ class JournalShelf:
 
     def sync_now(self) -> None:
         """Sync what was written with sync="interval" or "never"."""
+        if self._closed:
+            return
         file, self._unsynced = self._unsynced, None
         current = self._current
         for each in {id(each): each for each in (file, current.file if current else None) if each}.values():

@@ -251,6 +251,11 @@ class JournalKeeper(LiveKeeper):
             self._find(queue).counts()  # it may have been deleted meanwhile; and lets time have passed
             return self._pack(queue)
 
+    def stored(self, queue: str) -> int:
+        """Bytes of a queue's journal."""
+        self._find(queue)
+        return self._shelves[queue].stored()
+
     def _journal(self, queue: str) -> _Journal:
         journal = self._journals.get(queue)
         if journal is None:
