@@ -85,7 +85,7 @@ class Child:
         if retention:
             text = EXPIRING + text
         return Draft(
-            # Only the write of a long one can be cut off in the middle by a kill.
+            # Long ones, because a kill cuts off a write, if any, only between pages.
             text + b"." * random.choice([0] * 60 + [300, 3_000] * 20 + [1_000_000]),
             priority=random.choice([0, 0, 0, 7, -(2**63)]),
             headers=random.choice([None, None, {"kind": "test", "empty": ""}]),

@@ -853,3 +853,34 @@ def test_a_full_disk_refuses_puts_and_nothing_else(small_disk: Path) -> None:
             ids.remove(message.id)
         queue.put(bytes(1_000))
         assert len(queue) == 1
+
+
+def test_messages_that_expired_between_single_puts_are_gone_when_a_crashed_store_opens(tmp_path: Path) -> None:
+    clock = SimulatedClock()
+    with penstock.open(tmp_path / "alive", clock=clock) as store:
+        queue = store.queue()
+        queue.put(b"first")
+        queue.put(b"short-lived", retention=5)
+        clock.advance(7)
+        queue.put(b"late")
+        assert [message.payload for message in queue.claim(9)] == [b"first", b"late"]
+        shutil.copytree(tmp_path / "alive", tmp_path / "crashed")
+    with penstock.open(tmp_path / "crashed", clock=clock) as store:
+        assert [message.payload for message in store.queue().messages("in_flight")] == [b"first", b"late"]
+
+
+def test_a_closed_store_can_be_opened_although_a_forked_child_is_still_there(tmp_path: Path) -> None:
+    store = penstock.open(tmp_path)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(0)
+    try:
+        store.close()
+        penstock.open(tmp_path).close()
+    finally:
+        os.close(writing)
+        os.close(reading)
+        os.waitpid(child, 0)

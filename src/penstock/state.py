@@ -78,7 +78,8 @@ class State:
 
     def advance(self, now: int) -> None:
         """Let happen, in the order of time, what the time up to now brings about."""
-        if now == self._advanced:
+        due_at = self._deadlines.next()
+        if now == self._advanced and (due_at is None or due_at > now):
             return
         self._advanced = now
         self._keys.forget(now)

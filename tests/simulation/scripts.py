@@ -27,10 +27,11 @@ def puts_and_acks(world: World) -> None:
         ask.ack(message)
     ask.put()
     ask.pop()
+    ask.put()
     ask.put(retention=5)
     world.clock.advance(7)
     ask.put()
-    ask.claim(3)
+    ask.claim(4)
     world.close()
 
 

@@ -113,7 +113,7 @@ class World:
         try:
             self.store.create(name, **settings)
         except penstock.PenstockError as error:
-            if before is not None and not before.certain:  # the store has stopped since
+            if before is not None and (before.there or not before.certain):  # it exists, or the store has stopped
                 self.promises[name] = before
             promise.certain = is_refusal(error)
             self.note(error)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 _FIXED = struct.Struct("<IIqqBHH")  # length of the record, attempt, claimed_at, ended_at, outcome, two lengths
 _MOST = 100  # attempts that are kept of one message: it may come back for ever
+_ROOM = 2 * _MOST * 64  # bytes of one message's attempts; when it is used up, the older half goes
 _NONE = 0xFFFF
 OUTCOMES = ("acked", "failed", "released")
 
@@ -33,11 +34,11 @@ class History:
     def add(self, seq: int, attempt: Attempt) -> None:
         """Keep an attempt that has ended."""
         packed = self._packed.get(seq, b"") + pack(attempt)
-        self._packed[seq] = packed if len(packed) <= _MOST * _FIXED.size else _newest(packed)
+        self._packed[seq] = packed if len(packed) <= _ROOM else _newest(packed)
 
     def of(self, seq: int) -> list[Attempt]:
         """The attempts of a message."""
-        return list(_unpack(self._packed.get(seq, b"")))
+        return list(_unpack(self._packed.get(seq, b"")))[-_MOST:]
 
     def drop(self, seqs: Iterable[int]) -> None:
         """Forget messages."""
@@ -91,4 +92,4 @@ def _newest(packed: bytes) -> bytes:
     while start < len(packed):
         starts.append(start)
         start += _FIXED.unpack_from(packed, start)[0]
-    return packed[starts[-_MOST] :] if len(starts) > _MOST else packed
+    return packed[starts[max(len(starts) // 2, len(starts) - _MOST)] :]

@@ -89,6 +89,8 @@ class Catalog:
     def close(self) -> None:
         """Let go of the lock."""
         if self._lock is not None:
+            with suppress(OSError):  # not only closed: a child that was forked may have the file open as well
+                self._lock.unlock()
             self._lock.close()
             self._lock = None
 
