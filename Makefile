@@ -19,10 +19,10 @@ setup: .venv/.installed ## Create .venv with everything that development needs
 run: setup ## Work off a thousand messages and see what happened
 	@$(BIN)/python examples/first_run.py
 
-test: setup lint ## Lint, type check, and run the tests (a minute or two)
+test: setup lint ## Lint, type check, and run the tests (about five minutes)
 	$(BIN)/python -m pytest
 
-test-all: setup lint ## The same and every long test (five minutes more)
+test-all: setup lint ## The same and every long test (an hour or so: a thousand kills, 100,000 crashes)
 	$(BIN)/python -m pytest -m ''
 
 lint: setup

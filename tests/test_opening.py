@@ -21,7 +21,7 @@ import penstock
     ],
 )
 def test_a_store_that_is_still_to_come_says_so(url: str, kind: str) -> None:
-    with pytest.raises(penstock.NotSupported, match=f"{kind} is not part of this version; open 'memory:' instead"):
+    with pytest.raises(penstock.NotSupported, match=f"{kind} is not part of this version; open a folder instead"):
         penstock.open(url)
 
 

@@ -53,7 +53,7 @@ def open(  # noqa: A001
         return Store(url, open_journal(folder, clock=clock, sync=sync, dialect=dialect))
     if scheme not in _PLANNED:
         raise NotSupported(
-            f"store {url!r}: there is no kind of store {scheme!r}; give memory: or memory:NAME (a path with "
-            "a colon in its first part can be written as ./path)"
+            f"store {url!r}: there is no kind of store {scheme!r}; give a folder, journal:DIR, memory: or "
+            "memory:NAME (a path with a colon in its first part can be written as ./path)"
         )
-    raise NotSupported(f"store {url!r}: {_PLANNED[scheme]} is not part of this version; open 'memory:' instead")
+    raise NotSupported(f"store {url!r}: {_PLANNED[scheme]} is not part of this version; open a folder instead")

@@ -1,4 +1,4 @@
-"""The only door to threads and to what they block on, so that tests can let them take turns in a known order."""
+"""A door to the threads of a store on disk and to what they block on: tests let them take turns in a known order."""
 
 import threading
 from collections.abc import Callable

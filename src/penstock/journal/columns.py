@@ -1,4 +1,4 @@
-"""Columns of integers and of texts as bytes. Most columns of a batch are constant or count up: nine bytes.
+"""Columns of integers and of texts as bytes. Most columns of a batch are constant (9 bytes) or count up (17).
 
 integers    u8 form, then   0: i64 or u64, the value of all
                             1: the first value as above and u64, the step

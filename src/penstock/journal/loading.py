@@ -229,6 +229,7 @@ class _Puts:
     """Messages that were put one by one, collected to be put all at once: the result is the same, and cheaper."""
 
     def __init__(self) -> None:
+        self._seen = 0  # the latest time that its groups know
         self._clear()
 
     def _clear(self) -> None:
@@ -252,7 +253,7 @@ class _Puts:
         )
         limit = len(data)
         while limit - start >= groups.HEAD_SIZE:
-            save_xid, _, _, _, _, _, magic, kind, length, tail, own, _, _ = head(data, start)
+            save_xid, _, _, _, seen, _, magic, kind, length, tail, own, _, _ = head(data, start)
             end = start + length
             if own != number or magic != groups.MAGIC or kind != b"h" or save_xid != _SAVE_XID or not number:
                 break
@@ -266,7 +267,7 @@ class _Puts:
             if seq != self._first + len(self._priority) or len(self._priority) >= _BATCH:
                 self.apply(state)
                 self._first = seq
-            self._at = at
+            self._at, self._seen = at, seen
             self._priority.append(priority)
             self._visible_at.append(visible_at)
             self._expires_at.append(expires_at)
@@ -275,7 +276,7 @@ class _Puts:
             self._crc.append(crc)
             number += 1
             start = end
-        return number - first, start - (offset - window.base), self._at
+        return number - first, start - (offset - window.base), self._seen
 
     def apply(self, state: State) -> None:
         """Put what was collected."""
