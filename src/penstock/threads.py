@@ -1,4 +1,4 @@
-"""A door to the threads of a store on disk and to what they block on: tests let them take turns in a known order."""
+"""The door to threads of a store on disk and to what they block on: tests let them take turns in a known order."""
 
 import threading
 from collections.abc import Callable

@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 import penstock
 from penstock.cli import output
 from penstock.errors import (
+    DiskFull,
     InvalidArgument,
     LeaseExpired,
     PenstockError,
@@ -30,6 +31,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _HINTS: list[tuple[type[PenstockError], str]] = [
     (QueueNotFound, "'penstock list' shows the queues there are, 'penstock create NAME' makes one"),
     (QueueExists, "'penstock show NAME' shows its settings"),
+    (DiskFull, "'penstock doctor' shows what takes the space"),
     (QueueFull, "'penstock show NAME' shows what fills it"),
     (QueueProtected, "'penstock purge default' empties it"),
     (LeaseExpired, "'penstock claim NAME --lease SECONDS' asks for a longer lease"),

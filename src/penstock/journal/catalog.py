@@ -3,7 +3,7 @@
     lock            held while the store is open; says who holds it
     queues/FILE     a queue's name and settings, and where its numbering starts; FILE is also its journal's name
     store           the number above those of all deleted queues
-    clean           written when the store was closed, gone before the store is open again: how far each journal reached
+    clean           how far each journal reached; written when the store is closed, gone before it is open again
     ballast         space kept free, see ballast.py
     index/FILE      a snapshot of a queue's index, see snapshot.py
     quarantine/     what could not be read

@@ -5,7 +5,8 @@
 3. Rename it to NAME.TIME.pack: from here on it counts, and every file up to that time is dead, by Kestrel's rule.
 4. Read bodies from it; remove the dead files; rename it to NAME.TIME.
 
-Traffic goes on meanwhile. A crash before 3 leaves a temporary file that opening removes, one after it a step to repeat.
+Traffic goes on meanwhile. A crash before 3 leaves a temporary file that opening removes, one after it a step that
+opening repeats.
 """
 
 from collections.abc import Callable, Sequence
