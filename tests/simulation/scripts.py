@@ -27,11 +27,24 @@ def puts_and_acks(world: World) -> None:
         ask.ack(message)
     ask.put()
     ask.pop()
-    ask.put()
     ask.put(retention=5)
     world.clock.advance(7)
+    ask.claim()
+    world.close()
+
+
+def what_expires(world: World) -> None:
+    world.open()
+    ask = world.ask()
     ask.put()
-    ask.claim(4)
+    ask.put(retention=5)
+    ask.put(delay=5)
+    world.clock.advance(5)
+    ask.put(retention=5)
+    ask.claim(2)
+    world.clock.advance(5)
+    ask.put()
+    ask.pop()
     world.close()
 
 
@@ -226,6 +239,7 @@ SCRIPTS: dict[str, Script] = {
     script.__name__: script
     for script in (
         puts_and_acks,
+        what_expires,
         batches,
         attempts_and_leases,
         rotation_and_packing,

@@ -10,7 +10,7 @@ from tests.simulation.world import World, crash_states
 
 KEEPS: tuple[Keep, ...] = ("nothing", "everything", "some", "some", "some")
 MANY = KEEPS + KEEPS[-1:] * 30
-ENOUGH = 13_000  # for each script: more than a hundred thousand for all
+ENOUGH = 11_000  # for each script: more than a hundred thousand for all
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -1,21 +1,20 @@
 """One queue's journal at work: commit groups that threads share, and bodies read from disk.
 
-What is written joins the open group. A thread that needs it on stable storage leads a commit: it seals the group,
-appends and syncs it, while the next group fills; or, if another one leads already, waits for its turn. So one sync
-serves everyone who arrived while the last one ran.
+What is written joins the open group. A commit seals that group, appends and syncs it, while the next group fills:
+one sync serves everyone who arrived while the last one ran.
 """
 
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
 from penstock.clock import Clock
-from penstock.errors import DiskFull, InvalidArgument, PenstockError, StoreClosed, StoreCorrupt
+from penstock.errors import DiskFull, InvalidArgument, StoreClosed, StoreCorrupt
 from penstock.files import File
 from penstock.journal import bodies, groups
 from penstock.journal.ballast import STEP, Ballast, is_full
+from penstock.journal.commits import Commits
 from penstock.journal.files import (
     ALIGNED,
     FILLING,
@@ -83,18 +82,6 @@ class _Group:
         return bool(self.records) or len(self.buffer) > groups.HEAD_SIZE
 
 
-class _Waiter:
-    """A thread that waits for a commit."""
-
-    __slots__ = ("gate", "leads", "next", "written")
-
-    def __init__(self, written: int, gate: Lock) -> None:
-        self.written = written
-        self.gate = gate
-        self.leads = False
-        self.next: _Waiter | None = None  # whom to wake next: all at once they would fight for the interpreter
-
-
 class Found(NamedTuple):
     """Bodies that lie together in a file, or the bytes of one that is still to be written."""
 
@@ -135,7 +122,6 @@ class JournalShelf:
         self.sink = sink
         self.segments = {segment.number: segment for segment in segments}
         self.written = 0
-        self.failure: BaseException | None = None
         self.on_commit: Callable[[], None] = lambda: None
         self._begin: Callable[[], None] | None = begin  # called before the first group is written
         self._closed = False
@@ -146,10 +132,7 @@ class JournalShelf:
             self._current = segments[-1]
         self._filled = self._current.filled if self._current else 0  # how far the file reaches with its filling
         self._owed = 0  # what the ballast keeps free for this queue
-        self._mutex = sink.threads.lock()
-        self._leading = False
-        self._durable = 0
-        self._waiters: deque[_Waiter] = deque()
+        self.commits = Commits(sink.threads, self._flush, sink.failed)
         self._sealed: deque[_Group] = deque()
         self._unsynced: File | None = None
         if self._current is None:
@@ -205,7 +188,7 @@ class JournalShelf:
             self.sink.ballast.refill(needed)
         except OSError as error:
             if not is_full(error):
-                raise self._stop(error) from error
+                raise self.commits.stop(error) from error
             raise self._full() from None
 
     def inherit(self) -> None:
@@ -229,7 +212,7 @@ class JournalShelf:
                 return
             except OSError as error:
                 if not is_full(error):
-                    raise self._stop(error) from error
+                    raise self.commits.stop(error) from error
         raise self._full()
 
     def _full(self) -> DiskFull:
@@ -362,85 +345,8 @@ class JournalShelf:
 
     def commit(self, written: int) -> None:
         """Return once that many records are on stable storage."""
-        if written <= self._durable:
-            return
-        if self._wait_to_lead(written):
-            self._lead()
-
-    def _wait_to_lead(self, written: int) -> bool:
-        """Wait until this thread leads, or until so many records are on stable storage; whether it leads."""
-        with self._mutex:
-            if written <= self._durable:
-                return False
-            self._check()
-            if not self._leading:
-                self._leading = True
-                return True
-            waiter = _Waiter(written, self.sink.threads.lock())
-            waiter.gate.acquire()
-            self._waiters.append(waiter)
-        return self._wait(waiter)
-
-    def _wait(self, waiter: _Waiter) -> bool:
-        """Wait for a commit; whether this thread is to lead the next one."""
-        try:
-            waiter.gate.acquire()
-        except BaseException:
-            with self._mutex:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
-            if waiter.leads:
-                self._hand_over()
-            elif waiter.next is not None:
-                waiter.next.gate.release()
-            raise
-        if waiter.leads:
-            return True
-        if waiter.next is not None:
-            waiter.next.gate.release()
-        if waiter.written > self._durable:
-            self._check()
-        return False
-
-    def _lead(self) -> None:
-        """Commit what there is, and let those go on who waited for it."""
-        try:
-            durable = self.flush()
-        except BaseException as error:
-            stopped = self._stop(error)
-            self._hand_over()
-            if isinstance(error, OSError):
-                raise stopped from error
-            raise
-        self._durable = durable
-        self._hand_over()
-        self.on_commit()
-
-    def _hand_over(self) -> None:
-        ready: list[_Waiter] = []
-        leader = None
-        with self._mutex:
-            if not self._waiters:
-                self._leading = False
-                return
-            waiting = self._waiters
-            if self.failure is not None:
-                ready, self._waiters = list(waiting), deque()
-            else:
-                ready = [waiter for waiter in waiting if waiter.written <= self._durable]
-                if ready:
-                    self._waiters = deque(each for each in waiting if each.written > self._durable)
-            if self._waiters:
-                leader = self._waiters.popleft()
-                leader.leads = True
-            else:
-                self._leading = False
-            for waiter, following in pairwise(ready):
-                waiter.next = following
-        if leader is not None:
-            leader.gate.release()
-        if ready:
-            ready[0].gate.release()
+        if self.commits.commit(written):
+            self.on_commit()
 
     def rotate(self) -> "Cut":
         """Begin a new file."""
@@ -449,14 +355,14 @@ class JournalShelf:
         def begin() -> None:
             nonlocal cut
             with self.lock:  # for the time of a few syncs, so that the files and the state agree
-                self._durable = self.flush()
+                self.commits.flush()
                 old = list(self.segments.values())
                 if self._current is not None and self._current.number == self._open.segment:
                     self._begin_file(self._open.number)
                 self._install(self._open)
                 cut = Cut(self.state.freeze(), old, self._open.number, self.at)
 
-        self.lead(begin)
+        self.commits.lead(begin)
         if cut is None:
             raise RuntimeError("a journal was not rotated")
         return cut
@@ -474,20 +380,7 @@ class JournalShelf:
 
     # By the one thread that leads
 
-    def lead(self, work: Callable[[], None]) -> None:
-        """Do something as the only one that touches the latest file."""
-        self._wait_to_lead(2**63)
-        try:
-            work()
-        except BaseException as error:
-            stopped = self._stop(error)
-            self._hand_over()
-            if isinstance(error, OSError):
-                raise stopped from error
-            raise
-        self._hand_over()
-
-    def flush(self) -> int:
+    def _flush(self) -> int:
         """Write every group that there is; how many records are on stable storage then."""
         with self.lock:
             if self._open:
@@ -496,7 +389,7 @@ class JournalShelf:
         if waiting and self._begin is not None:
             self._begin()
             self._begin = None
-        durable = self._durable
+        durable = self.commits.durable
         for group in waiting:
             groups.seal(group.buffer, group.records, group.xid or 0, group.number, group.at)
             segment = self._install(group)
@@ -595,12 +488,12 @@ class JournalShelf:
             try:
                 each.sync()
             except OSError as error:
-                raise self._stop(error) from error
+                raise self.commits.stop(error) from error
 
     def close(self) -> None:
         """Write what is left, which no one waits for."""
-        if self.failure is None:
-            self.lead(self._finish)
+        if self.commits.failure is None:
+            self.commits.lead(self._finish)
 
     def let_go(self) -> None:
         """Close the files, so that what is removed of them no longer takes space."""
@@ -616,37 +509,14 @@ class JournalShelf:
             self.sink.ballast.owe(-self._owed)
 
     def _finish(self) -> None:
-        self._durable = self.flush()
+        self.commits.flush()
         if self.sink.sync != "always" and self._current is not None:
             self._current.file.sync()
         if self._current is not None and self._filled > self._current.size:
             self._current.file.truncate(self._current.size)
             self._filled = self._current.size
 
-    def _stop(self, error: BaseException) -> PenstockError:
-        if self.failure is None:
-            self.failure = error
-            self.sink.failed(error)
-        return stopped(error)
-
-    def _check(self) -> None:
-        if self.failure is not None:
-            raise stopped(self.failure)
-
 
 def last_xid(next_seq: int) -> int:
     """The xid of the message before this one."""
     return xid_of(next_seq - 1) if next_seq > 1 else 0
-
-
-def stopped(error: BaseException) -> StoreClosed:
-    """What everyone is told after an error that may have lost bytes."""
-    what = (
-        f"{error.strerror} on {os.fspath(error.filename)!r}"
-        if isinstance(error, OSError) and error.filename
-        else error
-    )
-    return StoreClosed(
-        f"the store was stopped, because writing failed ({what}) and what was written last may be lost: find out "
-        "what is wrong with the disk, then open the store again; that checks every byte"
-    )

@@ -12,12 +12,13 @@ from penstock.files import Disk, SystemDisk
 from penstock.journal import adoption, packing, snapshot
 from penstock.journal.ballast import Ballast, is_full
 from penstock.journal.catalog import FOLDER, Catalog, Entry, queue_of
+from penstock.journal.commits import stopped
 from penstock.journal.files import ROTATED, JournalFiles, Segment
 from penstock.journal.format import DIALECTS, Dialect
 from penstock.journal.format import Entry as KestrelEntry
 from penstock.journal.loading import Loader, Rest, look_at_rest
 from penstock.journal.segments import journals
-from penstock.journal.shelf import Cut, JournalShelf, Sink, stopped
+from penstock.journal.shelf import Cut, JournalShelf, Sink
 from penstock.ledger import Ledger
 from penstock.live.keeper import LiveKeeper
 from penstock.names import DEFAULT
