@@ -285,14 +285,18 @@ class Rows:
         found, seq, last = [], seqs[0], seqs[-1]
         while seq <= last:
             page = self._pages.get(seq >> _BITS)
-            if page is None or page.positions is not None:
+            if page is None:
                 return None
             start = seq & _MASK
-            end = min(start + last - seq + 1, len(page.state))
-            if end <= start:
+            count = min(last - seq + 1, _SIZE - start)
+            if page.positions is not None:  # what is left of a page is still in order
+                start = page.positions.get(start, _SIZE)
+                if page.positions.get((seq + count - 1) & _MASK) != start + count - 1:
+                    return None
+            elif start + count > len(page.state):
                 return None
-            found.append((page, start, end))
-            seq += end - start
+            found.append((page, start, start + count))
+            seq += count
         return found
 
     def is_available(self, seq: int) -> bool:
