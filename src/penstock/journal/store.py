@@ -45,8 +45,10 @@ class _Journal:
         self.start = 1  # the number of its first group; 0 if that is packed
         self.at = 0
         self.packing = packing
-        self.task: Task | None = None  # that packs in the background
+        self.pack_wanted = False
+        self.task: Task | None = None  # that packs, or packed, in the background
         self.pack_from = 0  # not before it has so many bytes
+        self.empty_from = 0  # nor, when it has no messages, before so many
         self.indexed = 0  # bytes of the journal that the snapshot stands for
         self.index_size = 0
 
@@ -293,6 +295,7 @@ class JournalKeeper(LiveKeeper):
         with suppress(DiskFull), shelf.lock:
             shelf.owe()
         journal.pack_from = 2 * shelf.total()
+        journal.empty_from = 0 if shelf.state.size() else journal.pack_from
         journal.indexed = journal.index_size = 0
         return freed
 
@@ -302,11 +305,12 @@ class JournalKeeper(LiveKeeper):
 
         def look() -> None:
             total = shelf.total()
-            if total < max(least, journal.pack_from) or journal.task is not None or self._refusal is not None:
+            if total < least or journal.pack_wanted or self._refusal is not None:
                 return
             size = shelf.state.size()
             waste = total - shelf.state.stored - _OVERHEAD * size
-            if waste > max(self._sink.segment_size, total // 2) or not size:
+            wasted = total >= journal.pack_from and waste > max(self._sink.segment_size, total // 2)
+            if wasted or (not size and total >= journal.empty_from):
                 self._pack_soon(queue, journal, shelf)
 
         return look
@@ -316,17 +320,18 @@ class JournalKeeper(LiveKeeper):
             try:
                 self.pack(queue)
             except DiskFull as error:
-                journal.pack_from = shelf.total() * 5 // 4
+                journal.pack_from = journal.empty_from = shelf.total() * 5 // 4
                 _log.warning("%s", str(error))  # an exception in a record would keep files open
             except PenstockError as error:
                 if self._refusal is None:
-                    journal.pack_from = shelf.total() * 2
+                    journal.pack_from = journal.empty_from = shelf.total() * 2
                     _log.error("packing queue %r failed: %s", queue, str(error))
             finally:
-                journal.task = None
+                journal.pack_wanted = False
 
         with self._lock:
-            if journal.task is None and self._refusal is None:
+            if not journal.pack_wanted and self._refusal is None:
+                journal.pack_wanted = True
                 journal.task = self._threads.start("penstock-pack", run)
 
     def _new_shelf(self, ledger: Ledger, lock: Lock) -> JournalShelf:
@@ -391,10 +396,12 @@ class JournalKeeper(LiveKeeper):
                 hints = not self._sink.ballast.short  # or else the space is for those who settle
                 reached = {}
                 for queue, shelf in self._shelves.items():
-                    shelf.close()
-                    if hints:
-                        self._keep_index(self._journals[queue], shelf)
-                    reached[self._journals[queue].file] = shelf.next_group
+                    journal = self._journals[queue]
+                    with journal.packing:
+                        shelf.close()
+                        if hints:
+                            self._keep_index(journal, shelf)
+                    reached[journal.file] = shelf.next_group
                 if hints:
                     with suppress(OSError):
                         self._catalog.keep_clean(reached)
