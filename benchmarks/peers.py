@@ -71,13 +71,17 @@ class LiteQueue:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "queue.db"
         self.local = threading.local()
+        self.opening = threading.Lock()  # two that set up one database at once are told that it is locked
+        _ = self.queue  # the first one makes the tables
 
     @property
     def queue(self) -> litequeue.LiteQueue:
         """The queue of this thread."""
         if not hasattr(self.local, "queue"):
-            self.local.queue = litequeue.LiteQueue(self.path)
-            self.local.queue.conn.execute("PRAGMA synchronous = FULL")
+            with self.opening:
+                self.local.queue = litequeue.LiteQueue(self.path)
+                self.local.queue.conn.execute("PRAGMA synchronous = FULL")
+                self.local.queue.conn.execute("PRAGMA busy_timeout = 60000")
         return self.local.queue
 
     def put(self, payload: bytes) -> object:
