@@ -333,6 +333,17 @@ class SimulatedDisk:
                 for (_, name), node in change.items():
                     set_name(folder.durable, name, node)
 
+    def is_synced(self) -> bool:
+        """Whether a power cut would lose nothing, so that all its outcomes are the same. No operation."""
+        with self._mutex:
+            folders = [self._root]
+            for folder in folders:  # without an open change of names, what is current is durable
+                nodes = folder.current.values()
+                folders += [node for node in nodes if isinstance(node, FolderNode)]
+                if any(isinstance(node, FileNode) and node.unsynced for node in nodes):
+                    return False
+            return not self._unsynced
+
     def files(self) -> dict[str, bytes]:
         """Every file that the program sees, and every folder with a slash behind it. No operation."""
         found: dict[str, bytes] = {}

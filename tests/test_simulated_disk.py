@@ -592,6 +592,24 @@ def test_a_power_cut_that_does_not_happen_leaves_the_disk_as_it_is() -> None:
     assert work(SimulatedDisk(Random(0)), True) == work(SimulatedDisk(Random(0)), False)
 
 
+def test_a_disk_knows_whether_a_power_cut_would_lose_anything() -> None:
+    disk = SimulatedDisk(Random(0))
+    known = [disk.is_synced()]
+    disk.mkdir("/folder")
+    known.append(disk.is_synced())
+    disk.sync_folder("/")
+    known.append(disk.is_synced())
+    file = disk.open("/folder/file", create=True)
+    known.append(disk.is_synced())
+    disk.sync_folder("/folder")
+    known.append(disk.is_synced())
+    file.append(b"data")
+    known.append(disk.is_synced())
+    file.sync()
+    known.append(disk.is_synced())
+    assert known == [True, False, True, False, True, False, True]
+
+
 def test_all_files_can_be_looked_at_without_an_operation() -> None:
     disk = SimulatedDisk(Random(0))
     disk.mkdir("/folder")
