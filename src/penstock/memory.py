@@ -24,7 +24,7 @@ _NO_HEADERS: dict[str, str] = {}
 class MemoryShelf:
     """Bodies in a dict; records are not kept, as there is nothing to recover from."""
 
-    written = 0
+    written = durable = 0
 
     def __init__(self) -> None:
         self._bodies: dict[int, Body] = {}
@@ -46,6 +46,10 @@ class MemoryShelf:
     def find(self, seqs: Sequence[int]) -> list[Body]:
         """The bodies themselves."""
         return [self._bodies[seq] for seq in seqs]
+
+    def sizes(self, seqs: Sequence[int]) -> list[int]:
+        """The payloads' sizes."""
+        return [len(self._bodies[seq][0]) for seq in seqs]
 
     def read(self, places: list[Body]) -> list[Body]:
         """What was found."""

@@ -158,6 +158,11 @@ class JournalShelf:
         return sum([each.size for each in list(self.segments.values())])
 
     @property
+    def durable(self) -> int:
+        """How many records are on stable storage."""
+        return self.commits.durable
+
+    @property
     def _pending(self) -> int:
         pending = self._open.size
         return pending if not self._sealed else pending + sum([each.size for each in list(self._sealed)])
@@ -304,6 +309,11 @@ class JournalShelf:
                 else:
                     found.append(Found(None, 0, [0], [size], [crc], self._unwritten(place, size)))
         return found
+
+    def sizes(self, seqs: Sequence[int]) -> list[int]:
+        """How long bodies are."""
+        rows = map(self.state.locate, seqs)
+        return [page.size[at] for page, at in rows]
 
     def _in_file(self, places: list[int], sizes: list[int], crcs: list[int]) -> Found:
         first = places[0]

@@ -251,18 +251,18 @@ class JournalKeeper(LiveKeeper):
     def pack(self, queue: str) -> int:
         """Pack a queue's journal now; how many bytes that freed."""
         with self._journal(queue).packing:
-            self._find(queue).counts()  # it may have been deleted meanwhile; and lets time have passed
+            self.find(queue).counts()  # it may have been deleted meanwhile; and lets time have passed
             return self._pack(queue)
 
     def stored(self, queue: str) -> int:
         """Bytes of a queue's journal."""
-        self._find(queue)
+        self.find(queue)
         return self._shelves[queue].stored()
 
     def _journal(self, queue: str) -> _Journal:
         journal = self._journals.get(queue)
         if journal is None:
-            self._find(queue)  # says that there is none
+            self.find(queue)  # says that there is none
             raise QueueNotFound(f"queue {queue!r} is just being made or deleted: try again")
         return journal
 

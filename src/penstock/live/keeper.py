@@ -1,19 +1,21 @@
 """A keeper made of live queues: names to queues, and publishing to those whose filter matches."""
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.clock import Clock, SteadyClock
-from penstock.errors import NotSupported, QueueExists, QueueNotFound, StoreClosed
+from penstock.errors import LeaseExpired, NotSupported, QueueExists, QueueNotFound, StoreClosed
 from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
 from penstock.ledger import Ledger
 from penstock.live.alarm import Alarm
-from penstock.live.queue import LiveQueue
+from penstock.live.queue import LiveQueue, Take, Waiter
 from penstock.live.shelf import Shelf
+from penstock.live.taken import Taken
 from penstock.message import PUBLISH_HEADER, Entry, Message, checked_headers
 from penstock.settings import Settings
 from penstock.state import at_least_one
@@ -21,6 +23,8 @@ from penstock.threads import Lock, SystemThreads, Threads
 
 if TYPE_CHECKING:
     from penstock.filters import Filter
+
+Result = TypeVar("Result")
 
 
 class LiveKeeper:
@@ -53,7 +57,7 @@ class LiveKeeper:
     def delete(self, queue: str) -> None:
         """Remove a queue and its messages."""
         with self._lock:
-            deleted = self._find(queue)
+            deleted = self.find(queue)
             deleted.stop(lambda: _not_found(queue))
             self._first = max(self._first, deleted.next_seq)
             self._deleting(queue, self._first)
@@ -97,70 +101,82 @@ class LiveKeeper:
                 locks.enter_context(queue.lock)
             for queue in matching:
                 queue.check(copy)
-            written = [(queue, queue.admit([copy])[1]) for queue in matching]
+            written = [(queue, queue.put([copy])[1]) for queue in matching]
         for queue, records in written:
             queue.commit(records)
         return published
 
     def settings(self, queue: str) -> Settings:
         """What the queue was created with."""
-        return self._find(queue).settings
+        return self.find(queue).settings
 
     def counts(self, queue: str) -> dict[str, int]:
         """How many messages are in each state."""
-        return self._find(queue).counts()
+        return self.find(queue).counts()
 
     def put(self, queue: str, entries: Sequence[Entry]) -> list[str]:
         """Take in all entries or none."""
-        return self._find(queue).put(entries)
+        live = self.find(queue)
+        ids, written = live.put(entries)
+        live.commit(written)
+        return ids
 
     def claim(self, queue: str, n: int, lease: float, wait: float, consumer: str) -> list[Message]:
         """Lease up to n messages."""
-        return self._find(queue).claim(n, lease, wait, consumer)
+        live = self.find(queue)
+        return self._take(live, live.claiming(n, lease, consumer), wait)
 
     def pop(self, queue: str, wait: float, consumer: str) -> Message | None:
         """Claim and acknowledge one message."""
-        return self._find(queue).pop(wait, consumer)
+        live = self.find(queue)
+        return next(iter(self._take(live, live.popping(consumer), wait)), None)
 
     def ack(self, queue: str, receipts: Sequence[str]) -> None:
         """Settle for good."""
-        self._find(queue).ack(receipts)
+        live = self.find(queue)
+        _settled(live, *live.ack(receipts))
 
     def fail(self, queue: str, receipts: Sequence[str], delay: float, reason: str | None) -> None:
         """End the attempts."""
-        self._find(queue).fail(receipts, delay, reason)
+        live = self.find(queue)
+        _settled(live, *live.fail(receipts, delay, reason))
 
     def release(self, queue: str, receipts: Sequence[str]) -> None:
         """Give back."""
-        self._find(queue).release(receipts)
+        live = self.find(queue)
+        _settled(live, *live.release(receipts))
 
     def extend(self, queue: str, receipts: Sequence[str], lease: float) -> tuple[int, list[str]]:
         """Hold from now on."""
-        return self._find(queue).extend(receipts, lease)
+        live = self.find(queue)
+        return _committed(live, *live.extend(receipts, lease))
 
     def remove(self, queue: str, ids: Sequence[str]) -> int:
         """Take messages out in any state."""
-        return self._find(queue).remove(ids)
+        live = self.find(queue)
+        return _committed(live, *live.remove(ids))
 
     def redrive(self, queue: str, ids: Sequence[str] | None) -> int:
         """Start over with failed messages."""
-        return self._find(queue).redrive(ids)
+        live = self.find(queue)
+        return _committed(live, *live.redrive(ids))
 
     def purge(self, queue: str) -> int:
         """Take out everything but what is in flight."""
-        return self._find(queue).purge()
+        live = self.find(queue)
+        return _committed(live, *live.purge())
 
     def peek(self, queue: str, n: int) -> Iterator[Message]:
         """What claim would give."""
-        return self._find(queue).peek(n)
+        return self.find(queue).peek(n)
 
     def attempts(self, queue: str, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
         """The attempts at a message."""
-        return self._find(queue).attempts(id)
+        return self.find(queue).attempts(id)
 
     def messages(self, queue: str, state: str | None) -> Iterator[Message]:
         """The messages in that state, in the order in which they were put."""
-        return self._find(queue).messages(state)
+        return self.find(queue).messages(state)
 
     def close(self) -> None:
         """End every queue's work."""
@@ -169,13 +185,40 @@ class LiveKeeper:
             for queue in self._queues.values():
                 queue.stop(_closed)
 
-    def _find(self, queue: str) -> LiveQueue:
+    def find(self, queue: str) -> LiveQueue:
+        """The queue at work; QueueNotFound."""
         if self._refusal is not None:
             raise self._refusal()
         try:
             return self._queues[queue]
         except KeyError:
             raise _not_found(queue) from None
+
+    def _take(self, live: LiveQueue, take: Take, wait: float) -> list[Message]:
+        """What a consumer gets, at once or after its turn in line."""
+        taken, written = live.take(take)
+        if not taken.size:
+            if wait <= 0:
+                return []
+            taken, written = self._wait_in_line(live, take, wait)
+            if not taken.size:
+                return []
+        live.commit(written)
+        return live.hand_out(taken)
+
+    def _wait_in_line(self, live: LiveQueue, take: Take, wait: float) -> tuple[Taken, int]:
+        served = threading.Event()
+        waiter = Waiter(take, served.set)
+        try:
+            live.stand_in_line(waiter)
+            if not self._clock.wait(served, wait):
+                live.leave_line(waiter)
+        except BaseException:
+            live.abandon(waiter)
+            raise
+        if waiter.error is not None:
+            raise waiter.error
+        return waiter.taken, waiter.written
 
     def _check_open(self) -> None:
         if self._refusal is not None:
@@ -196,6 +239,17 @@ class LiveKeeper:
             visible_at=now + at_least_one(entry.delay) if entry.delay else now,
         )
         return [self._queues[name] for name, wanted in self._filters.items() if wanted.matches(subject)]
+
+
+def _committed(live: LiveQueue, result: Result, written: int) -> Result:
+    live.commit(written)
+    return result
+
+
+def _settled(live: LiveQueue, lost: list[str], written: int) -> None:
+    live.commit(written)
+    if lost:
+        raise LeaseExpired(live.name, lost)
 
 
 def _not_found(queue: str) -> QueueNotFound:

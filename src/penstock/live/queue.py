@@ -1,58 +1,45 @@
 """A queue at work: its ledger, a lock around it, the line of waiting consumers, and the shelf for the bodies.
 
+Operations return at once, with their result and a number: nobody may be told the result before commit() of that
+number. A thread calls commit() and waits; a server has one thread commit for all the requests that came meanwhile.
+
 Whoever makes messages available, be it a put or the end of a lease, hands them to those who stand in line, in
 turn, before anyone else can take them. Nobody is woken in vain and nobody overtakes.
 """
 
 import os
-import re
-import threading
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from penstock.clock import Clock
-from penstock.errors import LeaseExpired, PenstockError, StoreClosed
+from penstock.errors import PenstockError, StoreClosed
 from penstock.index.history import Attempt
-from penstock.index.rows import DONE, FAILED, IN_FLIGHT, STATES
 from penstock.ledger import Ledger, Receipt
 from penstock.live.alarm import Alarm
-from penstock.live.shelf import Body, Shelf
+from penstock.live.receipts import parse_ids, parse_receipts
+from penstock.live.shelf import Shelf
+from penstock.live.taken import NOTHING, Taken, as_seen, claimed, fill
 from penstock.message import Entry, Message
-from penstock.records import Claim, Record, Redrive, Remove
+from penstock.records import Record, Redrive, Remove
 from penstock.settings import Settings
 from penstock.threads import Lock
 
-_ID = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
-_RECEIPT = re.compile(r"(0|[1-9][0-9]{0,18})\.[0-9a-f]{16}", re.ASCII)
-_SECRET = re.compile(r"\.[0-9a-f]{16}", re.ASCII)
 _CHUNK = 256  # messages that are listed under one hold of the lock
 Result = TypeVar("Result")
+Take: TypeAlias = Callable[[int], Taken]
 _Settling: TypeAlias = Callable[[list[Receipt], int], tuple[Record | None, list[Receipt]]]
 
 
-class _Taken(NamedTuple):
-    """Messages of which only the bodies are still to be read: where those are, and how to put both together."""
-
-    size: int
-    places: Any
-    build: Callable[[Sequence[Body]], list[Message]]
-    receipts: list[str]
-
-
-_NOTHING = _Taken(0, (), lambda bodies: [], [])
-
-
-class _Waiter:
-    """A consumer in line."""
+class Waiter:
+    """A consumer in line. `served` is called once it has been given something, or an error, under the lock."""
 
     __slots__ = ("error", "served", "take", "taken", "written")
 
-    def __init__(self, take: Callable[[int], "_Taken"]) -> None:
+    def __init__(self, take: Take, served: Callable[[], object]) -> None:
         self.take = take
-        self.served = threading.Event()
-        self.taken = _NOTHING
+        self.served = served
+        self.taken = NOTHING
         self.written = 0
         self.error: Exception | None = None
 
@@ -63,12 +50,13 @@ class LiveQueue:
     def __init__(self, ledger: Ledger, shelf: Shelf, clock: Clock, alarm: Alarm, lock: Lock) -> None:
         self.name = ledger.name
         self.lock = lock
+        self.commit = shelf.commit  # returns once what was written up to a number is on stable storage
         self._ledger = ledger
         self._shelf = shelf
         self._clock = clock
         self._alarm = alarm
         self._armed: int | None = None
-        self._line: dict[_Waiter, None] = {}
+        self._line: dict[Waiter, None] = {}
         self._stopped: Callable[[], PenstockError] | None = None
 
     @property
@@ -81,6 +69,16 @@ class LiveQueue:
         """A number above that of every message that was ever here."""
         return self._ledger.next_seq
 
+    @property
+    def durable(self) -> int:
+        """What was written up to this number is on stable storage."""
+        return self._shelf.durable
+
+    @property
+    def in_line(self) -> int:
+        """How many consumers wait."""
+        return len(self._line)
+
     def check(self, entry: Entry) -> None:
         """Raise what a put would raise."""
 
@@ -90,55 +88,57 @@ class LiveQueue:
 
         self._run(check)
 
-    def put(self, entries: Sequence[Entry]) -> list[str]:
-        """Take in all entries or none."""
-        ids, written = self.admit(entries)
-        self.commit(written)
-        return ids
+    def put(self, entries: Sequence[Entry]) -> tuple[list[str], int]:
+        """Take in all entries or none; their ids."""
 
-    def admit(self, entries: Sequence[Entry]) -> tuple[list[str], int]:
-        """Take in all entries or none; the caller must commit before anyone is told."""
-
-        def admit(now: int) -> list[str]:
+        def put(now: int) -> list[str]:
             self._shelf.make_room(entries)
             admission = self._ledger.put(entries, now)
             if admission.new:
                 self._write(admission.record, admission.new)
             return list(map(str, admission.seqs))
 
-        return self._run(admit)
+        return self._run(put)
 
-    def commit(self, written: int) -> None:
-        """Return once what admit() wrote is on stable storage."""
-        self._shelf.commit(written)
+    def claiming(self, n: int, lease: float, consumer: str, most: int | None = None) -> Take:
+        """How to lease up to n messages, and if `most` is given no more bytes than that beyond the first."""
 
-    def claim(self, n: int, lease: float, wait: float, consumer: str) -> list[Message]:
-        """Lease up to n messages."""
-
-        def take(now: int) -> _Taken:
+        def take(now: int) -> Taken:
             available = self._ledger.available()
             if not available:
-                return _NOTHING
-            self._shelf.make_room(claims=min(n, available))
-            record = self._ledger.claim(n, lease, consumer, int.from_bytes(os.urandom(8)), now)
+                return NOTHING
+            count = min(n, available)
+            if most is not None and count > 1:
+                count = self._fitting(count, most)
+            self._shelf.make_room(claims=count)
+            record = self._ledger.claim(count, lease, consumer, int.from_bytes(os.urandom(8)), now)
             if record is None:
-                return _NOTHING
+                return NOTHING
             self._write(record)
-            return self._claimed(record)
+            return claimed(record, self._ledger, self._shelf)
 
-        return self._take_or_wait(take, wait)
+        return take
 
-    def pop(self, wait: float, consumer: str) -> Message | None:
-        """Claim and acknowledge one message."""
+    def _fitting(self, count: int, most: int) -> int:
+        sizes = self._shelf.sizes(self._ledger.peek(count))
+        total = 0
+        for fitting, size in enumerate(sizes):
+            total += size
+            if total > most:
+                return max(fitting, 1)
+        return count
 
-        def take(now: int) -> _Taken:
+    def popping(self, consumer: str) -> Take:
+        """How to claim and acknowledge one message."""
+
+        def take(now: int) -> Taken:
             seqs = self._ledger.peek(1)
             if not seqs:
-                return _NOTHING
+                return NOTHING
             self._shelf.make_room(claims=1)
-            message = self._message(seqs[0])
+            message = as_seen(seqs[0], self._ledger)
             # Read before it is done, so that a message that cannot be read is not lost as well.
-            _fill([message], self._shelf.read(self._shelf.find(seqs)))
+            fill([message], self._shelf.read(self._shelf.find(seqs)))
             record = self._ledger.pop(consumer, now)
             if record is not None:
                 self._write(record)
@@ -146,23 +146,58 @@ class LiveQueue:
             message.state, message.consumer = "done", consumer
             message.claimed_at = message.settled_at = now
             message.reason = None
-            return _Taken(1, (), lambda bodies: [message], [])
+            return Taken(1, (), lambda bodies: [message], [])
 
-        return next(iter(self._take_or_wait(take, wait)), None)
+        return take
 
-    def ack(self, receipts: Sequence[str]) -> None:
-        """Settle for good."""
-        self._settle_all(receipts, self._ledger.ack)
+    def take(self, take: Take) -> tuple[Taken, int]:
+        """What can be had at once."""
+        return self._run(take)
 
-    def fail(self, receipts: Sequence[str], delay: float, reason: str | None) -> None:
+    def hand_out(self, taken: Taken) -> list[Message]:
+        """What a consumer took and may now be told, with the bodies; what cannot be read is given back."""
+        try:
+            return taken.build(self._shelf.read(taken.places))
+        except BaseException:
+            self.give_back(taken.receipts)
+            raise
+
+    def give_back(self, receipts: list[str]) -> None:
+        """Release what its claimer never got."""
+        if receipts:
+            with suppress(PenstockError):  # the lease may be over, the queue stopped
+                self.commit(self.release(receipts)[1])
+
+    def stand_in_line(self, waiter: Waiter) -> None:
+        """Wait for one's turn."""
+        self._run(lambda now: self._line.setdefault(waiter))
+
+    def leave_line(self, waiter: Waiter) -> None:
+        """Wait no longer; it may be served in this last moment."""
+        with self.lock:
+            if waiter in self._line:
+                self._run(lambda now: None)  # serves what became available
+                self._line.pop(waiter, None)
+
+    def abandon(self, waiter: Waiter) -> None:
+        """An interrupted consumer takes no claimed message with it. What it popped is gone, as after a crash."""
+        with self.lock:
+            self._line.pop(waiter, None)
+        self.give_back(waiter.taken.receipts)
+
+    def ack(self, receipts: Sequence[str]) -> tuple[list[str], int]:
+        """Settle for good; which receipts were lost, as of all that settle."""
+        return self._settle(receipts, self._ledger.ack)
+
+    def fail(self, receipts: Sequence[str], delay: float, reason: str | None) -> tuple[list[str], int]:
         """End the attempts."""
-        self._settle_all(receipts, lambda held, now: self._ledger.fail(held, delay, reason, now))
+        return self._settle(receipts, lambda held, now: self._ledger.fail(held, delay, reason, now))
 
-    def release(self, receipts: Sequence[str]) -> None:
+    def release(self, receipts: Sequence[str]) -> tuple[list[str], int]:
         """Give back."""
-        self._settle_all(receipts, self._ledger.release)
+        return self._settle(receipts, self._ledger.release)
 
-    def extend(self, receipts: Sequence[str], lease: float) -> tuple[int, list[str]]:
+    def extend(self, receipts: Sequence[str], lease: float) -> tuple[tuple[int, list[str]], int]:
         """Hold from now on; until when, and which receipts were lost."""
         until = 0
 
@@ -173,19 +208,18 @@ class LiveQueue:
             return self._ledger.extend(held, lease, now)
 
         lost, written = self._settle(receipts, extend)
-        self._shelf.commit(written)
-        return until, lost
+        return (until, lost), written
 
-    def remove(self, ids: Iterable[str]) -> int:
-        """Take messages out in any state."""
-        return self._change(lambda now: self._ledger.remove(_seqs(ids), now))
+    def remove(self, ids: Iterable[str]) -> tuple[int, int]:
+        """Take messages out in any state; how many."""
+        return self._change(lambda now: self._ledger.remove(parse_ids(ids), now))
 
-    def redrive(self, ids: Iterable[str] | None) -> int:
-        """Start over with failed messages."""
-        return self._change(lambda now: self._ledger.redrive(None if ids is None else _seqs(ids), now))
+    def redrive(self, ids: Iterable[str] | None) -> tuple[int, int]:
+        """Start over with failed messages; how many."""
+        return self._change(lambda now: self._ledger.redrive(None if ids is None else parse_ids(ids), now))
 
-    def purge(self) -> int:
-        """Take out everything but what is in flight."""
+    def purge(self) -> tuple[int, int]:
+        """Take out everything but what is in flight; how many."""
         return self._change(self._ledger.purge)
 
     def counts(self) -> dict[str, int]:
@@ -200,12 +234,12 @@ class LiveQueue:
 
     def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
         """The attempts at a message."""
-        seqs = _seqs([id])
+        seqs = parse_ids([id])
         return self._run(lambda now: self._ledger.attempts(seqs[0]))[0] if seqs else []
 
-    def messages(self, state: str | None) -> Iterator[Message]:
-        """The messages in that state, in the order in which they were put."""
-        first = 0
+    def messages(self, state: str | None, after: str = "") -> Iterator[Message]:
+        """The messages in that state, in the order in which they were put, from after that one on."""
+        first = next((seq + 1 for seq in parse_ids([after])), 0)
         while seqs := self._list(state, first):
             yield from self._messages(seqs, state)
             first = seqs[-1] + 1
@@ -216,7 +250,7 @@ class LiveQueue:
             self._stopped = error
             for waiter in self._line:
                 waiter.error = error()
-                waiter.served.set()
+                waiter.served()
             self._line.clear()
             self._alarm.cancel(self._ring)
 
@@ -284,14 +318,14 @@ class LiveQueue:
             except Exception as error:  # the consumer's to know, not of whoever happens to serve it
                 self._line.pop(waiter)
                 waiter.error = error
-                waiter.served.set()
+                waiter.served()
                 if isinstance(error, PenstockError):  # a refusal, or it has stopped the queue already
                     continue
                 self._break(error)
                 return
             del self._line[waiter]
             waiter.written = self._shelf.written
-            waiter.served.set()
+            waiter.served()
         if not self._line:
             return
         due = self._ledger.next_time()
@@ -306,62 +340,9 @@ class LiveQueue:
             if self._stopped is None:
                 self._run(lambda now: None)
 
-    def _take_or_wait(self, take: Callable[[int], _Taken], wait: float) -> list[Message]:
-        taken, written = self._run(take)
-        if not taken.size and wait > 0:
-            return self._stand_in_line(_Waiter(take), wait)
-        return self._given(taken, written)
-
-    def _given(self, taken: _Taken, written: int) -> list[Message]:
-        """What a consumer took, once that is stored, with the bodies."""
-        if not taken.size:
-            return []
-        self._shelf.commit(written)
-        try:
-            return taken.build(self._shelf.read(taken.places))
-        except BaseException:
-            self._give_back(taken.receipts)
-            raise
-
-    def _stand_in_line(self, waiter: _Waiter, wait: float) -> list[Message]:
-        try:
-            self._run(lambda now: self._line.setdefault(waiter))
-            self._clock.wait(waiter.served, wait)
-            if not waiter.served.is_set():
-                self._leave_line(waiter)
-        except BaseException:
-            self._abandon(waiter)
-            raise
-        if waiter.error is not None:
-            raise waiter.error
-        return self._given(waiter.taken, waiter.written)
-
-    def _leave_line(self, waiter: _Waiter) -> None:
-        with self.lock:
-            if waiter in self._line:
-                self._run(lambda now: None)  # serves what became available in the last moment
-                self._line.pop(waiter, None)
-
-    def _abandon(self, waiter: _Waiter) -> None:
-        """An interrupted consumer takes no claimed message with it. What it popped is gone, as after a crash."""
-        with self.lock:
-            self._line.pop(waiter, None)
-        self._give_back(waiter.taken.receipts)
-
-    def _give_back(self, receipts: list[str]) -> None:
-        if receipts:
-            with suppress(PenstockError):  # the lease may be over, the queue stopped
-                self.release(receipts)
-
-    def _settle_all(self, receipts: Sequence[str], operation: _Settling) -> None:
-        lost, written = self._settle(receipts, operation)
-        self._shelf.commit(written)
-        if lost:
-            raise LeaseExpired(self.name, lost)
-
     def _settle(self, receipts: Sequence[str], operation: _Settling) -> tuple[list[str], int]:
         """The receipts that were lost, and what to commit."""
-        parsed = _parse(receipts)
+        parsed = parse_receipts(receipts)
 
         def settle(now: int) -> list[Receipt]:
             record, lost = operation([receipt for receipt in parsed if receipt is not None], now)
@@ -376,7 +357,7 @@ class LiveQueue:
         named = dict(zip(receipts, parsed, strict=True))
         return [text for text, receipt in named.items() if receipt in missing], written
 
-    def _change(self, operation: Callable[[int], Remove | Redrive | None]) -> int:
+    def _change(self, operation: Callable[[int], Remove | Redrive | None]) -> tuple[int, int]:
         def change(now: int) -> int:
             record = operation(now)
             if record is None:
@@ -384,9 +365,7 @@ class LiveQueue:
             self._write(record)
             return len(record.seqs)
 
-        count, written = self._run(change)
-        self._shelf.commit(written)
-        return count
+        return self._run(change)
 
     def _list(self, state: str | None, first: int) -> list[int]:
         return self._run(lambda now: self._ledger.listed(state, first, _CHUNK))[0]
@@ -396,101 +375,8 @@ class LiveQueue:
 
         def look(now: int) -> tuple[list[Message], Any]:
             there = [seq for seq in seqs if self._ledger.has(seq)]
-            return [self._message(seq) for seq in there], self._shelf.find(there)
+            return [as_seen(seq, self._ledger) for seq in there], self._shelf.find(there)
 
         messages, places = self._run(look)[0]
-        filled = _fill(messages, self._shelf.read(places))
+        filled = fill(messages, self._shelf.read(places))
         return [message for message in filled if state in (None, message.state)]
-
-    def _claimed(self, record: Claim) -> _Taken:
-        """Messages as their claimer sees them."""
-        now, seqs, lease_until, consumer, nonce = record
-        count, name, secret = len(seqs), self.name, f".{nonce:016x}"
-        places, runs = self._shelf.find(seqs), self._ledger.runs(seqs)
-        if runs is None:
-            claimed = [self._message(seq) for seq in seqs]
-            for message in claimed:
-                message.receipt = message.id + secret
-            receipts = [message.id + secret for message in claimed]
-            return _Taken(count, places, lambda bodies: _fill(claimed, bodies), receipts)
-        priority, visible_at, expires_at, attempts = array("q"), array("q"), array("q"), array("I")
-        reason: list[str | None] = []
-        for page, start, end in runs:  # the same by slices
-            priority += page.priority[start:end]
-            visible_at += page.visible_at[start:end]
-            expires_at += page.expires_at[start:end]
-            attempts += page.attempts[start:end]
-            reason += page.for_claims(end - 1).reason[start:end]
-        ids = list(map(str, seqs))
-        receipts = [each + secret for each in ids]
-
-        def build(bodies: Sequence[Body]) -> list[Message]:
-            columns = zip(ids, receipts, bodies, priority, visible_at, expires_at, attempts, reason, strict=True)
-            return [
-                Message(
-                    each, name, body[0], dict(body[1]), rank, body[2], body[3], visible, expires or None, attempt,
-                    "in_flight", receipt, now, lease_until, consumer, None, why,
-                )
-                for each, receipt, body, rank, visible, expires, attempt, why in columns
-            ]  # fmt: skip
-
-        return _Taken(count, places, build, receipts)
-
-    def _message(self, seq: int) -> Message:
-        """A message as anyone may see it but for its body: only who claims it is given the receipt."""
-        page, at = self._ledger.locate(seq)
-        state = page.state[at]
-        message = Message(
-            str(seq),
-            self.name,
-            b"",
-            {},
-            page.priority[at],
-            0,
-            0,
-            page.visible_at[at],
-            page.expires_at[at] or None,
-            page.attempts[at],
-            STATES[state - 1],
-        )
-        if page.claims is not None:
-            claims = page.for_claims(at)
-            message.reason = claims.reason[at]
-            if state in (IN_FLIGHT, DONE, FAILED):
-                message.claimed_at = claims.claimed_at[at]
-                message.consumer = claims.consumer[at]
-                if state == IN_FLIGHT:
-                    message.lease_until = claims.ends_at[at]
-                else:
-                    message.settled_at = claims.ends_at[at]
-        return message
-
-
-def _fill(messages: list[Message], bodies: Sequence[Body]) -> list[Message]:
-    """Give messages their bodies."""
-    for message, body in zip(messages, bodies, strict=True):
-        message.payload, headers, message.created_at, message.received_at = body
-        message.headers = dict(headers)
-    return messages
-
-
-def _parse(receipts: Sequence[str]) -> Sequence[Receipt | None]:
-    """What receipts say; None of those that never were one."""
-    secret = receipts[0][-17:] if len(receipts) > 1 else ""
-    if _SECRET.fullmatch(secret) and {receipt[-17:] for receipt in receipts} == {secret}:
-        seqs = [receipt[:-17] for receipt in receipts]  # of one claim, most likely
-        if "".join(seqs).isascii() and all(map(str.isdigit, seqs)) and max(map(len, seqs)) < 20:
-            nonce = int(secret[1:], 16)
-            return [(int(seq), nonce) for seq in seqs]
-    return list(map(_receipt, receipts))
-
-
-def _receipt(text: str) -> Receipt | None:
-    if _RECEIPT.fullmatch(text) is None:
-        return None
-    return int(text[:-17]), int(text[-16:], 16)
-
-
-def _seqs(ids: Iterable[str]) -> list[int]:
-    """What the ids name; text that was never an id names nothing."""
-    return [int(text) for text in ids if _ID.fullmatch(text)]

@@ -17,6 +17,10 @@ class Shelf(Protocol):
     def written(self) -> int:
         """How many records were written so far."""
 
+    @property
+    def durable(self) -> int:
+        """How many of them are on stable storage."""
+
     def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
         """Make sure that new messages, or that many claims, can be written; DiskFull, and nothing has changed."""
 
@@ -28,6 +32,9 @@ class Shelf(Protocol):
 
     def find(self, seqs: Sequence[int]) -> Any:
         """Where the bodies of messages are that are there: what read() can read even when they are gone."""
+
+    def sizes(self, seqs: Sequence[int]) -> Sequence[int]:
+        """How long the bodies of messages are, more or less."""
 
     def read(self, places: Any) -> list[Body]:
         """The bodies that find() found."""
