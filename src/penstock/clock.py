@@ -4,6 +4,8 @@ import threading
 import time
 from typing import Protocol
 
+_DAY = 86_400
+
 
 class Clock(Protocol):
     """What a store needs of time; pass one to `penstock.open(..., clock=)` to control it in tests."""
@@ -97,6 +99,11 @@ class SteadyClock:
         """It cannot be earlier than that."""
         with self._lock:
             self._latest = max(self._latest, time)
+
+
+def pause(clock: Clock, seconds: float) -> float:
+    """How long to sleep before looking at a clock again, for who waits for so many of its seconds."""
+    return min(seconds, _DAY) if isinstance(clock, SystemClock) else 0.001
 
 
 def milliseconds(seconds: float) -> int:

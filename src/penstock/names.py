@@ -2,7 +2,7 @@
 
 import re
 
-from penstock.errors import InvalidName
+from penstock.errors import InvalidName, QueueProtected
 
 DEFAULT = "default"
 _LEGAL = re.compile(r"[!-~]{1,255}")
@@ -23,6 +23,14 @@ def checked(name: str) -> str:
         f"queue name {name!r} has {letter!r} at position {at}; names are 1 to 255 visible ASCII "
         "characters (codes 33 to 126), without spaces"
     )
+
+
+def deletable(name: str) -> str:
+    """The queue that a name means, if it is one that may go; QueueProtected if it is not."""
+    name = checked(name)
+    if name == DEFAULT:
+        raise QueueProtected(f"queue {name!r} always exists and cannot be deleted: empty it with purge()")
+    return name
 
 
 def file_name(name: str) -> str:

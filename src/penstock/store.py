@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from functools import lru_cache
 from typing import TYPE_CHECKING, Self, cast
 
 from penstock import message, names
-from penstock.errors import InvalidArgument, LeaseExpired, QueueProtected, StoreClosed
-from penstock.index.rows import STATES
+from penstock.arguments import checked_consumer, checked_ids, checked_lease, checked_reason, checked_state
+from penstock.errors import InvalidArgument, LeaseExpired, StoreClosed
 from penstock.message import Draft, Entry, Message, Payload, Plain
-from penstock.settings import MAX_COUNT, MAX_PAYLOAD, Settings, seconds, text, whole
+from penstock.settings import MAX_COUNT, MAX_PAYLOAD, Settings, seconds, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -18,9 +16,6 @@ if TYPE_CHECKING:
 
     from penstock.index.history import Attempt
     from penstock.keeper import Keeper, QueueInfo
-
-MAX_REASON = 1000
-MAX_CONSUMER = 255
 
 
 class Store:
@@ -78,10 +73,7 @@ class Store:
 
     def delete(self, name: str) -> None:
         """Remove a queue and all its messages, for good. The queue `default` stays (QueueProtected)."""
-        name = names.checked(name)
-        if name == names.DEFAULT:
-            raise QueueProtected(f"queue {name!r} always exists and cannot be deleted: empty it with purge()")
-        self._keeper.delete(name)
+        self._keeper.delete(names.deletable(name))
 
     def queues(self) -> list[QueueInfo]:
         """Every queue with its settings and its counts by state, by name."""
@@ -189,7 +181,7 @@ class Queue:
         """
         n = whole("n", n, 1, MAX_COUNT)
         claimed = self._store._keeper.claim(
-            self.name, n, _lease(lease), seconds("wait", wait), _consumer(consumer)
+            self.name, n, checked_lease(lease), seconds("wait", wait), checked_consumer(consumer)
         )
         for each in claimed:
             each._handle = self
@@ -197,7 +189,7 @@ class Queue:
 
     def pop(self, wait: float = 0.0) -> Message | None:
         """Take the next message for good: claim and ack in one step. None if there is none in time."""
-        return self._store._keeper.pop(self.name, seconds("wait", wait), _consumer(None))
+        return self._store._keeper.pop(self.name, seconds("wait", wait), checked_consumer(None))
 
     def ack(self, *messages: Message | str) -> None:
         """The work is done. Takes messages or receipts; repeating it does no harm.
@@ -208,9 +200,9 @@ class Queue:
 
     def fail(self, *messages: Message | str, delay: float = 0.0, reason: str | None = None) -> None:
         """The work failed: available again after `delay` seconds, or failed after the last attempt."""
-        if reason is not None:
-            reason = str(reason)[:MAX_REASON].encode(errors="replace").decode()
-        self._store._keeper.fail(self.name, self._receipts(messages), seconds("delay", delay), reason)
+        self._store._keeper.fail(
+            self.name, self._receipts(messages), seconds("delay", delay), checked_reason(reason)
+        )
 
     def release(self, *messages: Message | str) -> None:
         """Give messages back unworked: available at once, at their old place; the attempt stays counted."""
@@ -218,7 +210,7 @@ class Queue:
 
     def extend(self, *messages: Message | str, lease: float = 30.0) -> None:
         """Hold messages for `lease` seconds from now."""
-        until, lost = self._store._keeper.extend(self.name, self._receipts(messages), _lease(lease))
+        until, lost = self._store._keeper.extend(self.name, self._receipts(messages), checked_lease(lease))
         for each in messages:
             if isinstance(each, Message) and each.receipt not in lost:
                 each.lease_until = until
@@ -227,11 +219,11 @@ class Queue:
 
     def remove(self, *ids: str) -> int:
         """Take messages out, whatever their state; how many were there."""
-        return self._store._keeper.remove(self.name, _ids(ids))
+        return self._store._keeper.remove(self.name, checked_ids(ids))
 
     def redrive(self, *ids: str) -> int:
         """Make failed messages available again with attempts 0; without ids, all of them. How many."""
-        return self._store._keeper.redrive(self.name, _ids(ids) if ids else None)
+        return self._store._keeper.redrive(self.name, checked_ids(ids) if ids else None)
 
     def purge(self) -> int:
         """Take out everything but what consumers hold; how many."""
@@ -245,14 +237,13 @@ class Queue:
 
     def messages(self, state: str | None = None) -> Iterator[Message]:
         """All messages in a state (None: in any), in the order in which they were put, left where they are."""
-        if state is not None and state not in STATES:
-            raise InvalidArgument(f"state={state!r} is none; give one of {', '.join(STATES)}, or None for all")
+        checked_state(state)
         self._store._keeper.settings(self.name)  # an error now, not at the first next()
         return self._store._keeper.messages(self.name, state)
 
     def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
         """The attempts at a message, oldest first: who claimed it, from when to when, and how it ended."""
-        return self._store._keeper.attempts(self.name, _ids([id])[0])
+        return self._store._keeper.attempts(self.name, checked_ids([id])[0])
 
     def count(self) -> int:
         """How many messages wait: available and delayed."""
@@ -286,27 +277,3 @@ class Queue:
             else:
                 receipts.append(each.receipt)
         return receipts
-
-
-def _lease(lease: float) -> float:
-    if seconds("lease", lease) == 0:
-        raise InvalidArgument("lease=0 would end at once; give the seconds that the work may take")
-    return lease
-
-
-def _consumer(consumer: str | None) -> str:
-    if consumer is None:
-        return _this_process(os.getpid())
-    return text("consumer", consumer, 1, MAX_CONSUMER)
-
-
-@lru_cache(maxsize=1)  # one string for all claims, and a new one after a fork
-def _this_process(pid: int) -> str:
-    return f"{os.uname().nodename}:{pid}"
-
-
-def _ids(ids: Iterable[str]) -> list[str]:
-    for each in ids:
-        if not isinstance(each, str):
-            raise TypeError(f"an id is a str, not {type(each).__name__}: give message.id")
-    return list(ids)

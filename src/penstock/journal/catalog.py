@@ -107,6 +107,10 @@ class Catalog:
         """Durably write what is known of a queue."""
         self._write(os.path.join(self._in("queues"), file), asdict(entry))
 
+    def knows(self, file: str) -> bool:
+        """Whether something is written of a queue."""
+        return self._disk.exists(os.path.join(self._in("queues"), file))
+
     def forget(self, file: str) -> None:
         """Durably forget a queue."""
         for path in (os.path.join(self._in("index"), file), os.path.join(self._in("queues"), file)):

@@ -358,15 +358,18 @@ class JournalKeeper(LiveKeeper):
         try:
             super().create(queue, settings)
         except OSError as error:
-            if is_full(error):
-                raise DiskFull(f"no space left for queue {queue!r} in {self._folder!r}: free some") from error
             self._failed(error)
             raise stopped(error) from error
 
     def _creating(self, queue: str, settings: Settings, first: int) -> None:
         file = self._catalog.new_file(queue, self._taken())
         entry = Entry(queue, settings, first)
-        self._catalog.keep(file, entry)
+        try:
+            self._catalog.keep(file, entry)
+        except OSError as error:
+            if is_full(error) and not self._catalog.knows(file):
+                raise DiskFull(f"no space left for queue {queue!r} in {self._folder!r}: free some") from error
+            raise  # it may be there after a restart, or not
         ledger = Ledger(queue, settings, first)
         self._journals[queue] = _Journal(file, entry, ledger, self._threads.lock())
 

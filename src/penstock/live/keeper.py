@@ -31,6 +31,7 @@ class LiveKeeper:
     """Keeps queues whose rules run in this process, each with a shelf of its own. A kind of store says which."""
 
     def __init__(self, clock: Clock, threads: Threads | None = None) -> None:
+        self.clock = clock
         self._clock = SteadyClock(clock)
         self._alarm = Alarm(self._clock)
         self._threads = threads or SystemThreads()

@@ -8,8 +8,10 @@ turn, before anyone else can take them. Nobody is woken in vain and nobody overt
 """
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any, TypeAlias, TypeVar
 
 from penstock.clock import Clock
@@ -26,6 +28,7 @@ from penstock.settings import Settings
 from penstock.threads import Lock
 
 _CHUNK = 256  # messages that are listed under one hold of the lock
+_READ = 4 << 20  # bytes of them that are read at once
 Result = TypeVar("Result")
 Take: TypeAlias = Callable[[int], Taken]
 _Settling: TypeAlias = Callable[[list[Receipt], int], tuple[Record | None, list[Receipt]]]
@@ -109,7 +112,7 @@ class LiveQueue:
                 return NOTHING
             count = min(n, available)
             if most is not None and count > 1:
-                count = self._fitting(count, most)
+                count = self._fitting(self._ledger.peek(count), most)
             self._shelf.make_room(claims=count)
             record = self._ledger.claim(count, lease, consumer, int.from_bytes(os.urandom(8)), now)
             if record is None:
@@ -119,14 +122,10 @@ class LiveQueue:
 
         return take
 
-    def _fitting(self, count: int, most: int) -> int:
-        sizes = self._shelf.sizes(self._ledger.peek(count))
-        total = 0
-        for fitting, size in enumerate(sizes):
-            total += size
-            if total > most:
-                return max(fitting, 1)
-        return count
+    def _fitting(self, seqs: Sequence[int], most: int) -> int:
+        """How many of these messages have no more bytes than that together, but one at least."""
+        fitting = bisect_right(list(accumulate(self._shelf.sizes(seqs))), most)
+        return fitting or min(1, len(seqs))
 
     def popping(self, consumer: str) -> Take:
         """How to claim and acknowledge one message."""
@@ -226,9 +225,9 @@ class LiveQueue:
         """How many messages are in each state."""
         return self._run(lambda now: self._ledger.counts())[0]
 
-    def peek(self, n: int) -> Iterator[Message]:
-        """What claim would give."""
-        seqs = self._run(lambda now: self._ledger.peek(n))[0]
+    def peek(self, n: int, skip: int = 0) -> Iterator[Message]:
+        """What claim would give, after some that are skipped."""
+        seqs = self._run(lambda now: self._ledger.peek(n + skip)[skip:])[0]
         for start in range(0, len(seqs), _CHUNK):
             yield from self._messages(seqs[start : start + _CHUNK], "available")
 
@@ -370,13 +369,16 @@ class LiveQueue:
     def _list(self, state: str | None, first: int) -> list[int]:
         return self._run(lambda now: self._ledger.listed(state, first, _CHUNK))[0]
 
-    def _messages(self, seqs: Iterable[int], state: str | None) -> list[Message]:
-        """Those of the messages that are still there and in that state."""
+    def _messages(self, seqs: Sequence[int], state: str | None) -> Iterator[Message]:
+        """Those of the messages that are still there and in that state, read a few megabytes at a time."""
 
-        def look(now: int) -> tuple[list[Message], Any]:
+        def look(now: int) -> tuple[list[Message], Any, Sequence[int]]:
             there = [seq for seq in seqs if self._ledger.has(seq)]
-            return [as_seen(seq, self._ledger) for seq in there], self._shelf.find(there)
+            fitting = self._fitting(there, _READ)
+            now_read = there[:fitting]
+            return [as_seen(seq, self._ledger) for seq in now_read], self._shelf.find(now_read), there[fitting:]
 
-        messages, places = self._run(look)[0]
-        filled = fill(messages, self._shelf.read(places))
-        return [message for message in filled if state in (None, message.state)]
+        while seqs:
+            messages, places, seqs = self._run(look)[0]
+            filled = fill(messages, self._shelf.read(places))
+            yield from [message for message in filled if state in (None, message.state)]

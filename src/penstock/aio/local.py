@@ -1,0 +1,295 @@
+"""A store of this process for coroutines: nobody waits in a thread of his own.
+
+Operations run at once in the event loop, as they only touch memory. Their commits, and the reading of bodies, run
+in threads: while one commit of a queue runs, everything that comes gathers for the next one.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+from penstock.clock import pause
+from penstock.errors import LeaseExpired, PenstockError
+from penstock.index.history import Attempt
+from penstock.keeper import QueueInfo
+from penstock.live.keeper import LiveKeeper
+from penstock.live.queue import LiveQueue, Take, Waiter
+from penstock.live.taken import Taken
+from penstock.message import Entry, Message
+from penstock.names import DEFAULT
+from penstock.settings import MAX_PAYLOAD, Settings
+
+_THREADS = 32  # commits of different queues side by side
+_PAGE = 256
+Result = TypeVar("Result")
+
+
+class _Pending(NamedTuple):
+    """Someone who waits for a commit, and what to do after it, still in the thread."""
+
+    written: int
+    then: Callable[[], Any] | None
+    future: "asyncio.Future[Any]"
+
+
+class LocalKeeper:
+    """A keeper whose methods are coroutines, over one whose queues live in this process."""
+
+    def __init__(self, keeper: LiveKeeper) -> None:
+        self._keeper = keeper
+        self._threads = ThreadPoolExecutor(_THREADS, "penstock-commit")
+        self._pending: dict[LiveQueue, list[_Pending]] = {}  # of queues of which a commit runs
+
+    async def create(self, queue: str, settings: Settings) -> None:
+        """Make a queue."""
+        await self._in_thread(self._keeper.create, queue, settings)
+
+    async def delete(self, queue: str) -> None:
+        """Remove a queue and its messages."""
+        await self._in_thread(self._keeper.delete, queue)
+
+    async def queues(self) -> list[QueueInfo]:
+        """Every queue, by name."""
+        return await self._in_thread(self._keeper.queues)
+
+    async def settings(self, queue: str) -> Settings:
+        """What the queue was created with."""
+        return self._keeper.settings(queue)
+
+    def max_payload(self, queue: str) -> int:
+        """The largest payload that the queue takes; of no queue, that of any."""
+        try:
+            return self._keeper.settings(queue or DEFAULT).max_payload
+        except PenstockError:
+            return MAX_PAYLOAD
+
+    async def counts(self, queue: str) -> dict[str, int]:
+        """How many messages are in each state."""
+        return self._keeper.counts(queue)
+
+    async def publish(self, entry: Entry) -> str:
+        """Put into every queue whose filter matches."""
+        return await self._in_thread(self._keeper.publish, entry)
+
+    async def put(self, queue: str, entries: Sequence[Entry]) -> list[str]:
+        """Take in all entries or none."""
+        live = self._keeper.find(queue)
+        ids, written = live.put(entries)
+        await self._committed(live, written)
+        return ids
+
+    async def claim(
+        self, queue: str, n: int, lease: float, wait: float, consumer: str, most: int | None = None
+    ) -> list[Message]:
+        """Lease up to n messages, and if `most` is given no more bytes than that beyond the first."""
+        live = self._keeper.find(queue)
+        return await self._take(live, live.claiming(n, lease, consumer, most), wait)
+
+    async def pop(self, queue: str, wait: float, consumer: str) -> Message | None:
+        """Claim and acknowledge one message."""
+        live = self._keeper.find(queue)
+        return next(iter(await self._take(live, live.popping(consumer), wait)), None)
+
+    async def ack(self, queue: str, receipts: Sequence[str]) -> None:
+        """Settle for good."""
+        live = self._keeper.find(queue)
+        await self._settled(live, *live.ack(receipts))
+
+    async def fail(self, queue: str, receipts: Sequence[str], delay: float, reason: str | None) -> None:
+        """End the attempts."""
+        live = self._keeper.find(queue)
+        await self._settled(live, *live.fail(receipts, delay, reason))
+
+    async def release(self, queue: str, receipts: Sequence[str]) -> None:
+        """Give back."""
+        live = self._keeper.find(queue)
+        await self._settled(live, *live.release(receipts))
+
+    async def extend(self, queue: str, receipts: Sequence[str], lease: float) -> tuple[int, list[str]]:
+        """Hold from now on."""
+        live = self._keeper.find(queue)
+        held, written = live.extend(receipts, lease)
+        await self._committed(live, written)
+        return held
+
+    async def remove(self, queue: str, ids: Sequence[str]) -> int:
+        """Take messages out in any state."""
+        live = self._keeper.find(queue)
+        count, written = live.remove(ids)
+        await self._committed(live, written)
+        return count
+
+    async def redrive(self, queue: str, ids: Sequence[str] | None) -> int:
+        """Start over with failed messages."""
+        live = self._keeper.find(queue)
+        count, written = live.redrive(ids)
+        await self._committed(live, written)
+        return count
+
+    async def purge(self, queue: str) -> int:
+        """Take out everything but what is in flight."""
+        live = self._keeper.find(queue)
+        count, written = live.purge()
+        await self._committed(live, written)
+        return count
+
+    async def attempts(self, queue: str, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
+        """The attempts at a message."""
+        return self._keeper.attempts(queue, id)
+
+    async def peek(self, queue: str, n: int, skip: int = 0) -> AsyncIterator[Message]:
+        """What claim would give, after some that are skipped."""
+        messages = self._keeper.find(queue).peek(n, skip)
+        while page := await self._in_thread(lambda: list(islice(messages, _PAGE))):
+            for message in page:
+                yield message
+
+    async def messages(self, queue: str, state: str | None, after: str = "") -> AsyncIterator[Message]:
+        """The messages in that state, in the order in which they were put, from after that one on."""
+        messages = self._keeper.find(queue).messages(state, after)
+        while page := await self._in_thread(lambda: list(islice(messages, _PAGE))):
+            for message in page:
+                yield message
+
+    async def close(self) -> None:
+        """Let go of everything; waiting consumers get StoreClosed."""
+        await self._in_thread(self._keeper.close)
+        await self.detach()
+
+    async def detach(self) -> None:
+        """Finish what was begun, and leave the store as it is."""
+        await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+
+    async def _in_thread(self, call: Callable[..., Result], *arguments: Any) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
+
+    async def _committed(self, live: LiveQueue, written: int) -> None:
+        if written > live.durable:
+            await self._after_commit(live, written)
+
+    async def _settled(self, live: LiveQueue, lost: list[str], written: int) -> None:
+        await self._committed(live, written)
+        if lost:
+            raise LeaseExpired(live.name, lost)
+
+    async def _take(self, live: LiveQueue, take: Take, wait: float) -> list[Message]:
+        """What a consumer gets, at once or after its turn in line."""
+        taken, written = live.take(take)
+        if not taken.size:
+            if wait <= 0:
+                return []
+            taken, written = await self._wait_in_line(live, take, wait)
+            if not taken.size:
+                return []
+        try:
+            handed: list[Message] = await self._after_commit(live, written, partial(live.hand_out, taken))
+        except asyncio.CancelledError:
+            self._threads.submit(live.give_back, taken.receipts)
+            raise
+        return handed
+
+    async def _wait_in_line(self, live: LiveQueue, take: Take, wait: float) -> tuple[Taken, int]:
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+        waiter = Waiter(take, lambda: _call(loop, _wake, woken))
+        timer = _Timer(loop, self._keeper.clock, wait, partial(_wake, woken))
+        try:
+            live.stand_in_line(waiter)
+            await woken
+        except BaseException:
+            self._threads.submit(live.abandon, waiter)
+            raise
+        finally:
+            timer.cancel()
+        live.leave_line(waiter)
+        if waiter.error is not None:
+            raise waiter.error
+        return waiter.taken, waiter.written
+
+    def _after_commit(
+        self, live: LiveQueue, written: int, then: Callable[[], Any] | None = None
+    ) -> "asyncio.Future[Any]":
+        """Done once so much is on stable storage, with what `then` gives."""
+        loop = asyncio.get_running_loop()
+        pending = _Pending(written, then, loop.create_future())
+        gathering = self._pending.get(live)
+        if gathering is None:
+            self._pending[live] = []
+            self._threads.submit(self._commit, loop, live, [pending])
+        else:
+            gathering.append(pending)
+        return pending.future
+
+    def _commit(self, loop: asyncio.AbstractEventLoop, live: LiveQueue, batch: list[_Pending]) -> None:
+        """In a thread: commit for all, and read for those who have something to read."""
+        results: list[Any]
+        try:
+            live.commit(max([pending.written for pending in batch]))
+        except BaseException as error:
+            results = [error] * len(batch)
+        else:
+            results = [None if pending.then is None else _outcome(pending.then) for pending in batch]
+        _call(loop, self._finish, loop, live, batch, results)
+
+    def _finish(
+        self, loop: asyncio.AbstractEventLoop, live: LiveQueue, batch: list[_Pending], results: list[Any]
+    ) -> None:
+        """Back in the loop: the next commit begins before the answers of this one go out."""
+        gathered = self._pending[live]
+        if gathered:
+            self._pending[live] = []
+            self._threads.submit(self._commit, loop, live, gathered)
+        else:
+            del self._pending[live]
+        for pending, result in zip(batch, results, strict=True):
+            if pending.future.done():  # cancelled
+                continue
+            if isinstance(result, BaseException):
+                pending.future.set_exception(result)
+            else:
+                pending.future.set_result(result)
+
+
+class _Timer:
+    """Calls back after so many seconds of a store's clock, which in tests is not the loop's."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Any, seconds: float, call: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._call = call
+        self._deadline = clock.monotonic() + seconds
+        self._handle = loop.call_later(pause(clock, seconds), self._look)
+
+    def _look(self) -> None:
+        left = self._deadline - self._clock.monotonic()
+        if left <= 0:
+            self._call()
+        else:
+            self._handle = self._loop.call_later(pause(self._clock, left), self._look)
+
+    def cancel(self) -> None:
+        """Do not call back."""
+        self._handle.cancel()
+
+
+def _outcome(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except BaseException as error:
+        return error
+
+
+def _call(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> None:
+    with suppress(RuntimeError):  # the loop was closed meanwhile: nobody is left to be told
+        loop.call_soon_threadsafe(call, *arguments)
+
+
+def _wake(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,220 @@
+"""The rest of the contract, below /-/api/."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from penstock import names
+from penstock.aio.local import LocalKeeper
+from penstock.arguments import checked_consumer, checked_ids, checked_lease, checked_reason, checked_state
+from penstock.errors import InvalidArgument
+from penstock.keeper import QueueInfo
+from penstock.message import Entry, Message, check_limits
+from penstock.server.exchange import JSON, Answer, Problem, Request
+from penstock.settings import MAX_COUNT, seconds, whole
+from penstock.wire import frames, jsons
+
+_FRAME = f"Content-Type: {frames.MEDIA_TYPE}\r\n".encode()
+_FRAME_TYPE = frames.MEDIA_TYPE.encode()
+_MOST = 16 << 20  # bytes of payloads that one answer has, beyond its first message
+_PAGE = 8 << 20
+_LIMIT = 1_000  # messages of a page
+
+
+async def list_queues(keeper: LocalKeeper, request: Request) -> Answer:
+    """GET /-/api/queues."""
+    request.parameters()
+    return _json({"queues": [jsons.queue_as_json(info) for info in await keeper.queues()]})
+
+
+async def create_queue(keeper: LocalKeeper, request: Request) -> Answer:
+    """POST /-/api/queues."""
+    given = _object(request, "name", "settings")
+    if not isinstance(given.get("name"), str):
+        raise InvalidArgument('the queue needs a "name"')
+    name = names.checked(given["name"])
+    settings = jsons.settings_from_json(given.get("settings", {}))
+    await keeper.create(name, settings)
+    info = QueueInfo(name, settings, await keeper.counts(name))
+    return Answer(201, JSON, jsons.dumps(jsons.queue_as_json(info)))
+
+
+async def show_queue(keeper: LocalKeeper, request: Request) -> Answer:
+    """GET Q."""
+    request.parameters()
+    name = _queue(request)
+    info = QueueInfo(name, await keeper.settings(name), await keeper.counts(name))
+    return _json(jsons.queue_as_json(info))
+
+
+async def put(keeper: LocalKeeper, request: Request) -> Answer:
+    """POST Q/put."""
+    name, entries = _queue(request), _entries(request)
+    return _json({"ids": await keeper.put(name, entries)})
+
+
+async def publish(keeper: LocalKeeper, request: Request) -> Answer:
+    """POST /-/api/publish."""
+    entries = _entries(request)
+    if len(entries) != 1:
+        raise InvalidArgument(f"a batch of {len(entries)} messages: publish one at a time")
+    if entries[0].key is not None:
+        raise InvalidArgument("a published message has no key")
+    check_limits(entries[0])
+    return _json({"id": await keeper.publish(entries[0])})
+
+
+async def claim(keeper: LocalKeeper, request: Request) -> Answer:
+    """POST Q/claim."""
+    name, given = _queue(request), _object(request, "n", "lease", "wait", "consumer")
+    with jsons.arguments():
+        n = whole("n", given.get("n", 1), 1, MAX_COUNT)
+        lease = checked_lease(given.get("lease", 30))
+        wait = seconds("wait", given.get("wait", 0))
+        consumer = checked_consumer(given.get("consumer") or request.peer)
+    claimed = await keeper.claim(name, min(n, jsons.MAX_MESSAGES), lease, wait, consumer, _MOST)
+    return _batch(request, claimed)
+
+
+async def pop(keeper: LocalKeeper, request: Request) -> Answer:
+    """POST Q/pop."""
+    name, given = _queue(request), _object(request, "wait", "consumer")
+    with jsons.arguments():
+        wait = seconds("wait", given.get("wait", 0))
+        consumer = checked_consumer(given.get("consumer") or request.peer)
+    popped = await keeper.pop(name, wait, consumer)
+    return _batch(request, [] if popped is None else [popped])
+
+
+async def ack(keeper: LocalKeeper, request: Request) -> Answer:
+    """POST Q/ack."""
+    name, given = _queue(request), _object(request, "receipts")
+    await keeper.ack(name, _texts(given, "receipts"))
+    return Answer(204)
+
+
+async def fail(keeper: LocalKeeper, request: Request) -> Answer:
+    """POST Q/fail."""
+    name, given = _queue(request), _object(request, "receipts", "delay", "reason")
+    with jsons.arguments():
+        delay, reason = seconds("delay", given.get("delay", 0)), checked_reason(given.get("reason"))
+    await keeper.fail(name, _texts(given, "receipts"), delay, reason)
+    return Answer(204)
+
+
+async def release(keeper: LocalKeeper, request: Request) -> Answer:
+    """POST Q/release."""
+    name, given = _queue(request), _object(request, "receipts")
+    await keeper.release(name, _texts(given, "receipts"))
+    return Answer(204)
+
+
+async def extend(keeper: LocalKeeper, request: Request) -> Answer:
+    """POST Q/extend."""
+    name, given = _queue(request), _object(request, "receipts", "lease")
+    with jsons.arguments():
+        lease = checked_lease(given.get("lease", 30))
+    until, lost = await keeper.extend(name, _texts(given, "receipts"), lease)
+    return _json({"lease_until": until, "lost": lost})
+
+
+async def remove(keeper: LocalKeeper, request: Request) -> Answer:
+    """POST Q/remove."""
+    name, given = _queue(request), _object(request, "ids")
+    return _json({"count": await keeper.remove(name, _texts(given, "ids"))})
+
+
+async def redrive(keeper: LocalKeeper, request: Request) -> Answer:
+    """POST Q/redrive."""
+    name, given = _queue(request), _object(request, "ids")
+    ids = _texts(given, "ids") if "ids" in given else None
+    return _json({"count": await keeper.redrive(name, ids)})
+
+
+async def purge(keeper: LocalKeeper, request: Request) -> Answer:
+    """POST Q/purge."""
+    name = _queue(request)
+    _object(request)
+    return _json({"count": await keeper.purge(name)})
+
+
+async def peek(keeper: LocalKeeper, request: Request) -> Answer:
+    """GET Q/peek."""
+    name, given = _queue(request), request.parameters("n", "skip")
+    n = _whole(given.get("n", "1"), "n", 1, MAX_COUNT)
+    skip = _whole(given.get("skip", "0"), "skip", 0, MAX_COUNT)
+    n = min(n, _LIMIT)
+    return _batch(request, await _page(keeper.peek(name, n, skip), n))
+
+
+async def browse(keeper: LocalKeeper, request: Request) -> Answer:
+    """GET Q/messages."""
+    name, given = _queue(request), request.parameters("state", "after", "limit")
+    limit = _whole(given.get("limit", "100"), "limit", 1, MAX_COUNT)
+    state = checked_state(given.get("state"))
+    page = await _page(keeper.messages(name, state, given.get("after", "")), min(limit, _LIMIT))
+    return _batch(request, page)
+
+
+async def attempts(keeper: LocalKeeper, request: Request) -> Answer:
+    """GET Q/messages/{id}/attempts."""
+    request.parameters()
+    made = await keeper.attempts(_queue(request), request.arguments[1])
+    return _json({"attempts": [jsons.attempt_as_json(each) for each in made]})
+
+
+async def _page(messages: AsyncIterator[Message], most: int) -> list[Message]:
+    page: list[Message] = []
+    size = 0
+    async for message in messages:
+        page.append(message)
+        size += len(message.payload)
+        if len(page) == most or size > _PAGE:
+            break
+    return page
+
+
+def _queue(request: Request) -> str:
+    return names.checked(request.arguments[0])
+
+
+def _json(value: dict[str, Any]) -> Answer:
+    return Answer(200, JSON, jsons.dumps(value))
+
+
+def _object(request: Request, *known: str) -> dict[str, Any]:
+    """A JSON object with no other members than these."""
+    if request.body and request.media_type() != "application/json":
+        raise Problem("UnsupportedMediaType", "send JSON, with Content-Type: application/json")
+    request.parameters()
+    given = jsons.loads_object(request.body)
+    jsons.check_known(given, known, "this request")
+    return given
+
+
+def _entries(request: Request) -> Sequence[Entry]:
+    request.parameters()
+    kind = request.media_type()
+    if kind == frames.MEDIA_TYPE:
+        return frames.decode_entries(request.body)
+    if kind == "application/json":
+        return jsons.entries_from_json(jsons.loads_object(request.body))
+    raise Problem("UnsupportedMediaType", f"send messages as application/json or as {frames.MEDIA_TYPE}")
+
+
+def _batch(request: Request, messages: Sequence[Message]) -> Answer:
+    if _FRAME_TYPE in request.headers.get(b"accept", b""):
+        return Answer(200, _FRAME, frames.encode_messages(messages))
+    return _json({"messages": [jsons.message_as_json(message) for message in messages]})
+
+
+def _texts(given: dict[str, Any], name: str) -> list[str]:
+    texts = given.get(name)
+    if not isinstance(texts, list):
+        raise InvalidArgument(f'"{name}" is a list of texts: {{"{name}": [...]}}')
+    with jsons.arguments():
+        return checked_ids(texts)
+
+
+def _whole(value: str, name: str, lowest: int, highest: int) -> int:
+    with jsons.arguments():
+        return whole(name, jsons.number(name, value), lowest, highest)  # type: ignore[arg-type]

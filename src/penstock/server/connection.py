@@ -1,0 +1,296 @@
+"""One connection: bytes in, requests to their handlers, answers out, one after the other.
+
+Nothing that a client sends may harm: headers and bodies are capped before they are kept, a request must arrive in
+time and its answer must be read in time, and what is no HTTP is answered with 400 and the end of the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, cast
+
+import httptools
+
+from penstock.errors import PenstockError
+from penstock.server.exchange import Answer, Problem, Request, as_bytes, refusal, refusal_of
+from penstock.server.routes import find
+
+if TYPE_CHECKING:
+    from penstock.server.running import Service
+
+MAX_HEADERS = 32_768
+_PIPELINED = 16  # requests that may wait for the one before them; then the client has to
+_LINGER = 2.0  # seconds in which a client that is still sending can read why it was refused
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_log = logging.getLogger("penstock.server")
+
+
+class Connection(asyncio.Protocol):
+    """What httptools tells of the bytes of one client."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._parser = httptools.HttpRequestParser(self)
+        self._peer = ""
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._fed = 0  # bytes since the head began
+        self._head_size = 0
+        self._arriving = False  # a request that is not complete yet
+        self._told = False
+        self._request: Request | None = None  # the one whose body is arriving
+        self._chunks: list[bytes] = []
+        self._size = 0  # of the body so far
+        self._refused: Answer | None = None  # what ends this connection
+        self._waiting: deque[Request] = deque()
+        self._current: Request | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._paused = False  # reading
+        self._clogged = False  # writing
+        self._ending = False  # after the answer to come
+        self._lost = False
+
+    # From the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there."""
+        self.transport = cast("asyncio.Transport", transport)
+        if not self._service.welcome(self):
+            self._lost = True
+            self.transport.write(as_bytes(refusal(_OVERLOADED), keep_alive=False))
+            self.transport.close()
+            return
+        peer = transport.get_extra_info("peername")
+        self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
+        self._service.idle.start(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a request, or of several."""
+        if self._refused is not None or self._lost:
+            return  # still sending what nobody reads
+        if self._request is None:
+            self._fed += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._ending = True  # to what we do not speak; the request itself is answered
+        except httptools.HttpParserError as error:
+            if self._refused is None:
+                self._refuse(refusal(Problem("BadRequest", f"this is no HTTP/1.1 request: {_reason(error)}")))
+        if self._refused is None and self._arriving:
+            self._service.arriving.start(self)
+            if self._request is None and self._fed > MAX_HEADERS:
+                self._refuse(refusal(_TOO_LONG))
+
+    def eof_received(self) -> bool:
+        """The client sends no more. It may still read, unless it waits for a message: then it has gone."""
+        if self._current is None and not self._waiting:
+            if self._arriving and self._refused is None:
+                self._refuse(refusal(Problem("BadRequest", "the request ended before it was complete")))
+            return False
+        if self._current is not None and self._current.route.polls and self._task is not None:
+            self._task.cancel()
+            return False
+        self._ending = True
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The client has gone. What waits for a message stops; what is being stored goes on."""
+        self._lost = True
+        self._drop_body()
+        self._waiting.clear()
+        self._service.farewell(self)
+        if self._task is not None and self._current is not None and self._current.route.polls:
+            self._task.cancel()
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers."""
+        self._clogged = True
+        self._service.leaving.start(self)
+
+    def resume_writing(self) -> None:
+        """It reads on."""
+        self._clogged = False
+        self._service.leaving.stop(self)
+        self._next()
+
+    # From the parser
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._arriving = True
+        self._service.idle.stop(self)
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the request's target."""
+        self._url += url
+        self._head_size += len(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header."""
+        self._head_size += len(name) + len(value) + 4
+        name = name.lower()
+        if name in self._headers:
+            value = self._headers[name] + b", " + value
+        elif name.startswith(b"x-message-") or name == b"idempotency-key":
+            self._told = True
+        self._headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        """Everything but the body is there: who answers, and may the body come?"""
+        if self._refused is not None:
+            return
+        headers, self._headers = self._headers, {}
+        size, self._head_size, self._fed = self._head_size, 0, 0
+        if size > MAX_HEADERS:
+            self._refuse(refusal(_TOO_LONG))
+            return
+        method, http = self._parser.get_method(), self._parser.get_http_version()
+        url, self._url = self._url, b""
+        route, arguments, query = find(method, url)
+        request = Request(route, arguments, query, headers, self._peer)
+        request.told, self._told = self._told, False
+        request.keep_alive = self._parser.should_keep_alive()
+        request.is_head = method == b"HEAD"
+        self._request = request
+        if route.is_payload:
+            request.most = min(route.most, self._service.keeper.max_payload(arguments[0]))
+        if http == "1.1" and b"host" not in headers:
+            self._refuse(refusal(Problem("BadRequest", "a request needs the header Host")))
+        elif headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            self._refuse(
+                refusal(Problem("UnsupportedMediaType", "send the body as it is, without Content-Encoding"))
+            )
+        elif b"content-length" in headers and int(headers[b"content-length"]) > request.most:
+            self._refuse(refusal(_too_large(request.most)))
+        elif headers.get(b"expect", b"").lower() == b"100-continue":
+            self.transport.write(_CONTINUE)
+
+    def on_body(self, chunk: bytes) -> None:
+        """A part of the body."""
+        request = self._request
+        if self._refused is not None or request is None:
+            return
+        self._size += len(chunk)
+        self._service.buffered += len(chunk)
+        if self._size > request.most:
+            self._refuse(refusal(_too_large(request.most)))
+        elif self._service.buffered > self._service.limits.buffered:
+            self._refuse(refusal(_OVERLOADED))
+        elif not request.route.discards:
+            self._chunks.append(chunk)
+
+    def on_message_complete(self) -> None:
+        """The request is complete."""
+        request = self._request
+        if self._refused is not None or request is None:
+            return
+        request.body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._drop_body()
+        self._arriving = False
+        self._service.arriving.stop(self)
+        self._waiting.append(request)
+        if len(self._waiting) > _PIPELINED and not self._paused:
+            self._paused = True
+            self.transport.pause_reading()
+        self._next()
+
+    # Answering
+
+    def _next(self) -> None:
+        """Begin with the next request, if its turn has come."""
+        if self._current is not None or self._clogged or self._lost:
+            return
+        if self._waiting:
+            request = self._current = self._waiting.popleft()
+            if self._paused and not self._waiting:
+                self._paused = False
+                self.transport.resume_reading()
+            self._task = self._service.loop.create_task(self._handle(request))
+        elif self._refused is not None:
+            self._say_goodbye(self._refused)
+        elif self._ending:
+            self.transport.close()
+        elif not self._arriving:
+            self._service.idle.start(self)
+
+    async def _handle(self, request: Request) -> None:
+        try:
+            answer = await request.route.handler(self._service.keeper, request)
+        except asyncio.CancelledError:
+            if self._service.stopping and not self._lost:
+                answer = refusal(_GOING, close=True)
+            else:
+                self._current = self._task = None
+                self.transport.abort()
+                return
+        except Problem as problem:
+            answer = refusal(problem)
+        except PenstockError as error:
+            answer = refusal_of(error)
+        except Exception:
+            _log.exception("a request failed")
+            answer = refusal(_FAILED, close=True)
+        self._current = self._task = None
+        if self._lost:
+            return
+        if answer.close or self._service.stopping or not request.keep_alive:
+            self._ending = True
+        keep_alive = not self._ending or bool(self._waiting)
+        self.transport.write(as_bytes(answer, keep_alive, request.is_head))
+        self._next()
+
+    def end(self) -> None:
+        """Finish what is being done, and wait no longer for anything."""
+        self._ending = True
+        if self._current is None:
+            self.transport.close()
+        elif self._current.route.polls and self._task is not None:
+            self._task.cancel()
+
+    def give_up(self) -> None:
+        """The client took too long."""
+        if self._clogged or self._current is not None or self._refused is not None:
+            self.transport.abort()
+        elif self._arriving:
+            self._refuse(refusal(Problem("RequestTimeout", "the request took too long to arrive")))
+        else:
+            self.transport.close()  # idle for long
+
+    def _refuse(self, answer: Answer) -> None:
+        """Answer this once those before it are answered, and end."""
+        self._refused = answer
+        self._drop_body()
+        self._service.arriving.stop(self)
+        self._next()
+
+    def _say_goodbye(self, answer: Answer) -> None:
+        self.transport.write(as_bytes(answer, keep_alive=False))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        # Closing at once would reset the connection of a client that still sends, and with it the answer.
+        self._service.loop.call_later(_LINGER, self.transport.close)
+
+    def _drop_body(self) -> None:
+        self._service.buffered -= self._size
+        self._size = 0
+        self._chunks = []
+        self._request = None
+
+
+def _too_large(most: int) -> Problem:
+    return Problem("PayloadTooLarge", f"the body is larger than {most} bytes, the most that is accepted here")
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+_OVERLOADED = Problem("Overloaded", "the server has too much to do: try again a little later")
+_GOING = Problem("StoreClosed", "the server is stopping: try again a little later")
+_FAILED = Problem("ServerError", "the server failed at this request; its log says why")
+_TOO_LONG = Problem("HeadersTooLarge", f"the request's head is longer than {MAX_HEADERS} bytes")

@@ -1,0 +1,120 @@
+"""The six endpoints of MQ-Core, with what the contract has beyond them as query parameters and headers."""
+
+from penstock import names
+from penstock.aio.local import LocalKeeper
+from penstock.arguments import checked_consumer, checked_lease
+from penstock.errors import InvalidArgument, QueueExists
+from penstock.keeper import QueueInfo
+from penstock.message import Draft, Entry, Message, checked
+from penstock.server.exchange import JSON, Answer, Problem, Request
+from penstock.settings import seconds
+from penstock.wire import jsons
+
+_MAX_HEADERS = 16_384  # bytes of X-Message-Headers in an answer: more than clients read
+_TOLD = {
+    b"x-message-priority": "priority",
+    b"x-message-delay": "delay",
+    b"x-message-retention": "retention",
+    b"x-message-created-at": "created_at",
+}
+
+
+async def show_queue(keeper: LocalKeeper, request: Request) -> Answer:
+    """GET /{queue}."""
+    request.parameters()
+    name = names.checked(request.arguments[0])
+    settings = await keeper.settings(name)
+    accepted = request.headers.get(b"accept", b"")
+    if b"application/json" not in accepted and b"*/*" not in accepted:
+        return Answer(200)
+    info = QueueInfo(name, settings, await keeper.counts(name))
+    return Answer(200, JSON, jsons.dumps(jsons.queue_as_json(info)))
+
+
+async def create_queue(keeper: LocalKeeper, request: Request) -> Answer:
+    """PUT /{queue}."""
+    name = names.checked(request.arguments[0])
+    asked = request.parameters(*jsons.SETTINGS)
+    wanted = jsons.settings_from_query(asked.items())
+    try:
+        await keeper.create(name, wanted)
+        return Answer(201)
+    except QueueExists:
+        there = await keeper.settings(name)
+    differing = [setting for setting in asked if there[setting] != wanted[setting]]
+    if differing:
+        raise Problem("QueueExists", f"queue {name!r} exists with another {', '.join(differing)}")
+    return Answer(204)
+
+
+async def delete_queue(keeper: LocalKeeper, request: Request) -> Answer:
+    """DELETE /{queue}."""
+    request.parameters()
+    await keeper.delete(names.deletable(request.arguments[0]))
+    return Answer(204)
+
+
+async def fetch_message(keeper: LocalKeeper, request: Request) -> Answer:
+    """GET /{queue}/messages: claim one."""
+    name = names.checked(request.arguments[0])
+    given = request.parameters("lease", "wait", "consumer")
+    lease = checked_lease(jsons.number("lease", given.get("lease", "30")))
+    wait = seconds("wait", jsons.number("wait", given.get("wait", "0")))
+    consumer = checked_consumer(given.get("consumer", request.peer))
+    claimed = await keeper.claim(name, 1, lease, wait, consumer)
+    if not claimed:
+        return Answer(204)
+    message = claimed[0]
+    return Answer(200, _as_headers(message), message.payload)
+
+
+def _as_headers(message: Message) -> bytes:
+    lines = (
+        f"Content-Type: application/octet-stream\r\nX-Message-Id: {message.id}\r\n"
+        f"X-Message-Receipt: {message.receipt}\r\nX-Message-Priority: {message.priority}\r\n"
+        f"X-Message-Attempts: {message.attempts}\r\nX-Message-Created-At: {message.created_at}\r\n"
+        f"X-Message-Received-At: {message.received_at}\r\nX-Message-Lease-Until: {message.lease_until}\r\n"
+    ).encode()
+    if message.headers:
+        headers = jsons.dumps(message.headers)
+        if len(headers) <= _MAX_HEADERS:
+            lines += b"X-Message-Headers: %b\r\n" % headers
+    return lines
+
+
+async def add_message(keeper: LocalKeeper, request: Request) -> Answer:
+    """POST /{queue}/messages."""
+    name = names.checked(request.arguments[0])
+    request.parameters()
+    entry = _told(request) if request.told else Entry(request.body)
+    [id] = await keeper.put(name, [entry])  # noqa: A001 - the contract's word
+    return Answer(201, f"X-Message-Id: {id}\r\n".encode())
+
+
+def _told(request: Request) -> Entry:
+    """A message of which the request's headers tell more."""
+    draft = Draft(request.body)
+    for name, argument in _TOLD.items():
+        value = request.header(name)
+        if value is not None:
+            setattr(draft, argument, jsons.number(name.decode(), value))
+    draft.key = request.header(b"x-message-key") or request.header(b"idempotency-key")
+    headers = request.header(b"x-message-headers")
+    if headers is not None:
+        draft.headers = jsons.loads_object(headers.encode())
+    with jsons.arguments():
+        return checked(draft)
+
+
+async def remove_message(keeper: LocalKeeper, request: Request) -> Answer:
+    """DELETE /{queue}/messages/{id}: remove it, or with its receipt acknowledge it."""
+    name, id = names.checked(request.arguments[0]), request.arguments[1]  # noqa: A001 - the contract's word
+    receipt = request.parameters("receipt").get("receipt")
+    if receipt is None:
+        if not await keeper.remove(name, [id]):
+            raise Problem("MessageNotFound", f"there is no message {id!r} in queue {name!r} (any more)")
+        return Answer(204)
+    if receipt.rpartition(".")[0] != id:
+        raise InvalidArgument(f"receipt {receipt!r} is not one of message {id!r}: give X-Message-Receipt")
+    await keeper.ack(name, [receipt])
+    return Answer(204)

@@ -1,0 +1,117 @@
+"""From a request's method and target to who answers it.
+
+Names and ids are taken from the raw path, so that `/`, `..` and everything else that is encoded is just a name.
+"""
+
+from functools import lru_cache, partial
+from urllib.parse import unquote_to_bytes
+
+import httptools
+
+from penstock.server import api, description, mqcore
+from penstock.server.exchange import Answer, Problem, Request, Route
+
+_Methods = dict[bytes, Route]
+
+_BODY = 16 * 1024 * 1024  # the largest payload
+_BATCH = 64 * 1024 * 1024
+_LIST = 8 * 1024 * 1024  # of receipts or ids
+
+_QUEUE: _Methods = {
+    b"GET": Route(mqcore.show_queue),
+    b"PUT": Route(mqcore.create_queue, 1024 * 1024, discards=True),
+    b"DELETE": Route(mqcore.delete_queue),
+}
+_MESSAGES: _Methods = {
+    b"GET": Route(mqcore.fetch_message, polls=True),
+    b"POST": Route(mqcore.add_message, _BODY, is_payload=True),
+}
+_MESSAGE: _Methods = {b"DELETE": Route(mqcore.remove_message)}
+
+_OWN: dict[tuple[bytes, ...], _Methods] = {
+    (b"openapi.json",): {b"GET": Route(description.openapi)},
+    (b"docs",): {b"GET": Route(description.docs)},
+    (b"api", b"queues"): {b"GET": Route(api.list_queues), b"POST": Route(api.create_queue)},
+    (b"api", b"publish"): {b"POST": Route(api.publish, _BATCH)},
+}
+_OF_QUEUE: dict[tuple[bytes, ...], _Methods] = {
+    (): {b"GET": Route(api.show_queue), b"DELETE": Route(mqcore.delete_queue)},
+    (b"put",): {b"POST": Route(api.put, _BATCH)},
+    (b"claim",): {b"POST": Route(api.claim, polls=True)},
+    (b"pop",): {b"POST": Route(api.pop, polls=True)},
+    (b"ack",): {b"POST": Route(api.ack, _LIST)},
+    (b"fail",): {b"POST": Route(api.fail, _LIST)},
+    (b"release",): {b"POST": Route(api.release, _LIST)},
+    (b"extend",): {b"POST": Route(api.extend, _LIST)},
+    (b"remove",): {b"POST": Route(api.remove, _LIST)},
+    (b"redrive",): {b"POST": Route(api.redrive, _LIST)},
+    (b"purge",): {b"POST": Route(api.purge)},
+    (b"peek",): {b"GET": Route(api.peek)},
+    (b"messages",): {b"GET": Route(api.browse)},
+}
+_ATTEMPTS: _Methods = {b"GET": Route(api.attempts)}
+_START: _Methods = {b"GET": Route(description.start)}
+
+
+def find(method: bytes, target: bytes) -> tuple[Route, tuple[str, ...], bytes]:
+    """The route, the variable parts of the path, and the query. Where nothing is, the route says so."""
+    try:
+        if target[:1] != b"/":
+            target = _path_of(target)
+        path, _, query = target.partition(b"?")
+        methods, arguments = _resource(path.split(b"/")[1:])
+        route = methods.get(b"GET" if method == b"HEAD" else method)
+        if route is None or (method == b"HEAD" and route.polls):
+            raise _not_allowed(methods)
+    except Problem as problem:
+        return Route(partial(_refuse, problem), discards=True), (), b""
+    return route, tuple(map(_decoded, arguments)), query
+
+
+async def _refuse(problem: Problem, keeper: object, request: Request) -> Answer:
+    raise problem
+
+
+def _resource(parts: list[bytes]) -> tuple[_Methods, list[bytes]]:
+    count = len(parts)
+    if count == 2 and parts[1] == b"messages":
+        return _MESSAGES, parts[:1]
+    if count == 3 and parts[1] == b"messages" and parts[2]:
+        return _MESSAGE, parts[::2]
+    if count == 1:
+        return (_QUEUE, parts) if parts[0] else (_START, [])
+    if parts[0] == b"-":
+        own = _OWN.get(tuple(parts[1:]))
+        if own is not None:
+            return own, []
+        if parts[1:3] == [b"api", b"queues"] and parts[3]:
+            if count == 7 and parts[4::2] == [b"messages", b"attempts"]:
+                return _ATTEMPTS, parts[3:6:2]
+            of_queue = _OF_QUEUE.get(tuple(parts[4:]))
+            if of_queue is not None:
+                return of_queue, parts[3:4]
+    raise Problem(
+        "NotFound",
+        "there is nothing at this path: queues are at /{queue}, messages at /{queue}/messages, the rest below /-/ "
+        "(see /-/docs); a / in a name is written as %2F",
+    )
+
+
+def _path_of(target: bytes) -> bytes:
+    """Of a target in absolute form, as proxies get it."""
+    try:
+        url = httptools.parse_url(target)
+    except httptools.HttpParserInvalidURLError:
+        raise Problem("BadRequest", "the request's target is no path") from None
+    return (url.path or b"/") + (b"?" + url.query if url.query else b"")
+
+
+def _not_allowed(methods: _Methods) -> Problem:
+    allowed = [*methods, *[b"HEAD" for route in [methods.get(b"GET")] if route is not None and not route.polls]]
+    names = b", ".join(allowed)
+    return Problem("MethodNotAllowed", f"this takes {names.decode()}", b"Allow: %b\r\n" % names)
+
+
+@lru_cache(maxsize=4096)
+def _decoded(part: bytes) -> str:
+    return unquote_to_bytes(part).decode("latin-1")  # what is not ASCII is refused as a name

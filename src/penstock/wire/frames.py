@@ -1,0 +1,152 @@
+"""Frames: many messages in few bytes and little time, whatever their payloads are.
+
+    u32 big-endian   length of the head
+    head             a JSON object in UTF-8: "sizes", the length of each payload, and columns
+    payloads         one right after the other
+
+A column has the name of a field, and either a list with a value for each message, or one value (never a list) that
+holds for all. What is missing has its default (drafts) or is null (messages). `queue` never travels: the request
+names it. To add a field, add a column: who reads messages skips the columns it does not know, but a server refuses
+those of drafts, as it must not drop what a producer asked for.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from itertools import accumulate, pairwise, repeat
+from operator import attrgetter
+from typing import Any
+
+from penstock import message
+from penstock.errors import InvalidArgument
+from penstock.message import Draft, Entry, Message, Plain
+from penstock.wire import jsons
+
+MEDIA_TYPE = "application/vnd.penstock.batch"
+MAX_BYTES = 64 * 1024 * 1024
+MAX_HEAD = 16 * 1024 * 1024  # of drafts: a head takes many times its size in memory, before it can be judged
+_LENGTH = struct.Struct(">I")
+_SIZES = "sizes"
+
+_ENTRY_DEFAULTS = {field.name: field.default for field in fields(Entry) if field.name != "payload"}
+_entry_values = attrgetter(*_ENTRY_DEFAULTS)
+
+_TEXT, _TEXT_OR_NONE = (str,), (str, type(None))
+_WHOLE, _WHOLE_OR_NONE = (int,), (int, type(None))
+_MESSAGE_TYPES: dict[str, tuple[type, ...]] = {
+    "id": _TEXT,
+    "headers": (dict, type(None)),
+    "priority": _WHOLE,
+    "created_at": _WHOLE,
+    "received_at": _WHOLE,
+    "visible_at": _WHOLE,
+    "expires_at": _WHOLE_OR_NONE,
+    "attempts": _WHOLE,
+    "state": _TEXT,
+    "receipt": _TEXT_OR_NONE,
+    "claimed_at": _WHOLE_OR_NONE,
+    "lease_until": _WHOLE_OR_NONE,
+    "consumer": _TEXT_OR_NONE,
+    "settled_at": _WHOLE_OR_NONE,
+    "reason": _TEXT_OR_NONE,
+}
+_message_values = attrgetter(*_MESSAGE_TYPES)
+
+
+def encode_entries(entries: Sequence[Entry]) -> bytes:
+    """A frame of drafts."""
+    if isinstance(entries, Plain):
+        return _join({}, entries.payloads)
+    columns = {}
+    for (name, default), column in zip(
+        _ENTRY_DEFAULTS.items(), zip(*map(_entry_values, entries), strict=True), strict=False
+    ):
+        if column.count(default) != len(column):
+            columns[name] = _column(column)
+    return _join(columns, [entry.payload for entry in entries])
+
+
+def decode_entries(body: bytes) -> Sequence[Entry]:
+    """The drafts of a frame, checked; InvalidArgument says what is wrong with it."""
+    columns, payloads = _split(body, MAX_HEAD)
+    if not columns:
+        return Plain(payloads)
+    jsons.check_known(columns, _ENTRY_DEFAULTS, "a draft")
+    values = [_values(name, columns, len(payloads), default) for name, default in _ENTRY_DEFAULTS.items()]
+    entries: list[Entry] = []
+    try:
+        entries.extend(map(message.checked, map(Draft, payloads, *values)))
+    except (TypeError, InvalidArgument) as error:
+        raise InvalidArgument(f"message {len(entries)} of the batch: {error}") from None
+    return entries
+
+
+def encode_messages(messages: Sequence[Message]) -> bytes:
+    """A frame of messages."""
+    columns = {}
+    for name, column in zip(_MESSAGE_TYPES, zip(*map(_message_values, messages), strict=True), strict=False):
+        if column.count(None) != len(column):
+            columns[name] = _column(column)
+    return _join(columns, [each.payload for each in messages])
+
+
+def decode_messages(body: bytes, queue: str) -> list[Message]:
+    """The messages of a frame; InvalidArgument says what is wrong with it."""
+    columns, payloads = _split(body, len(body))
+    count = len(payloads)
+    values = {name: _values(name, columns, count, None) for name in _MESSAGE_TYPES}
+    for name, allowed in _MESSAGE_TYPES.items():
+        given = columns.get(name)
+        kinds = set(map(type, given)) if isinstance(given, list) else {type(given)}
+        if count and not kinds.issubset(allowed):
+            raise InvalidArgument(f"column {name!r} of a frame has values of a wrong type, or none")
+    ids, headers, *rest = values.values()
+    return [
+        Message(each, queue, payload, dict(heads or ()), *others)
+        for each, payload, heads, others in zip(ids, payloads, headers, zip(*rest, strict=False), strict=False)
+    ]
+
+
+def _column(values: tuple[Any, ...]) -> Any:
+    first = values[0]
+    return first if values.count(first) == len(values) else values
+
+
+def _values(name: str, columns: dict[str, Any], count: int, default: object) -> Iterable[Any]:
+    column = columns.get(name, default)
+    if not isinstance(column, list):
+        return repeat(column, count)
+    if len(column) != count:
+        raise InvalidArgument(f"column {name!r} of a frame has {len(column)} values for {count} messages")
+    return column
+
+
+def _join(columns: dict[str, Any], payloads: list[bytes]) -> bytes:
+    head = jsons.dumps({_SIZES: list(map(len, payloads)), **columns})
+    return b"".join([_LENGTH.pack(len(head)), head, *payloads])
+
+
+def _split(body: bytes, longest: int) -> tuple[dict[str, Any], list[bytes]]:
+    """A frame's columns and payloads, if its head is not longer than that."""
+    if len(body) < _LENGTH.size:
+        raise InvalidArgument(f"a frame of {len(body)} bytes; it starts with the length of its head in 4 bytes")
+    start = _LENGTH.size + _LENGTH.unpack_from(body)[0]
+    if start > len(body):
+        raise InvalidArgument(
+            f"the head of a frame has {start - _LENGTH.size} bytes, but only {len(body) - _LENGTH.size} follow"
+        )
+    if start - _LENGTH.size > longest:
+        raise InvalidArgument(f"the head of a frame has {start - _LENGTH.size} bytes; the most is {longest}")
+    columns = jsons.loads(body[_LENGTH.size : start])
+    if not isinstance(columns, dict):
+        raise InvalidArgument("the head of a frame is a JSON object")
+    sizes = columns.pop(_SIZES, None)
+    if not isinstance(sizes, list) or not set(map(type, sizes)) <= {int} or min(sizes, default=0) < 0:
+        raise InvalidArgument(f"{_SIZES!r} in the head of a frame is a list with the length of each payload")
+    jsons.check_count(len(sizes))
+    ends = list(accumulate(sizes, initial=start))
+    if ends[-1] != len(body):
+        raise InvalidArgument(
+            f"the payloads of a frame have {ends[-1] - start} bytes by their sizes, but {len(body) - start} follow"
+        )
+    return columns, [body[a:b] for a, b in pairwise(ends)]

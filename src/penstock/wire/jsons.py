@@ -1,0 +1,217 @@
+"""The JSON forms of what travels: drafts, messages, queues, settings, attempts.
+
+Who reads a request is strict: what it does not know it refuses, as InvalidArgument whatever is wrong. Who reads an
+answer skips what a newer server may have added.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, NoReturn
+
+from penstock import message
+from penstock.errors import InvalidArgument
+from penstock.index.history import Attempt
+from penstock.keeper import QueueInfo
+from penstock.message import Draft, Entry, Message
+from penstock.settings import Settings
+
+SETTINGS = tuple(field.name for field in fields(Settings))
+MESSAGE_FIELDS = tuple(field.name for field in fields(Message) if not field.name.startswith("_"))
+MAX_MESSAGES = 100_000  # of a batch
+_DRAFT_FIELDS = frozenset(field.name for field in fields(Draft)) | {"payload_base64"}
+_WHOLE = re.compile(r"-?[0-9]{1,20}", re.ASCII)
+_NULLABLE = ("keep_done", "filter", "priorities")
+_TEXTS = ("filter", "description")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_decode = json.JSONDecoder(parse_constant=_no_constant).decode
+
+
+def dumps(value: object) -> bytes:
+    """JSON in the fewest bytes."""
+    return _encode(value).encode()
+
+
+def loads(body: bytes) -> Any:
+    """What a JSON document in UTF-8 says."""
+    try:
+        return _decode(str(body, "utf-8"))
+    except (ValueError, RecursionError) as error:  # neither is text that is no UTF-8
+        raise InvalidArgument(f"not a JSON document in UTF-8: {error}") from None
+
+
+def loads_object(body: bytes) -> dict[str, Any]:
+    """What a JSON object says; an empty body says nothing."""
+    value = loads(body) if body else {}
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"a JSON object is wanted, not {_kind(value)}")
+    return value
+
+
+@contextmanager
+def arguments(where: str = "") -> Iterator[None]:
+    """What is wrong with an argument that came over the wire is InvalidArgument, also if its type is."""
+    try:
+        yield
+    except TypeError as error:
+        raise InvalidArgument(f"{where}{error}") from None
+    except InvalidArgument as error:
+        if not where:
+            raise
+        raise InvalidArgument(f"{where}{error}") from None
+
+
+def check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Refuse names that nobody here would look at."""
+    unknown = sorted(set(given).difference(known))
+    if unknown:
+        raise InvalidArgument(
+            f"{what} has no {', '.join(map(repr, unknown[:3]))}; it has {', '.join(sorted(known))}"
+        )
+
+
+def entry_from_json(draft: Mapping[str, Any]) -> Entry:
+    """A draft, checked."""
+    if not isinstance(draft, dict):
+        raise InvalidArgument(f"a message is a JSON object, not {_kind(draft)}")
+    check_known(draft, _DRAFT_FIELDS, "a message to be put")
+    rest = {name: value for name, value in draft.items() if not name.startswith("payload")}
+    with arguments():
+        return message.checked(Draft(_payload(draft), **rest))
+
+
+def entries_from_json(batch: Mapping[str, Any]) -> list[Entry]:
+    """A batch of drafts, checked; an error names the one that is wrong."""
+    check_known(batch, ("messages",), "a batch")
+    drafts = batch.get("messages")
+    if not isinstance(drafts, list):
+        raise InvalidArgument('a batch is {"messages": [...]}, with a list of messages')
+    check_count(len(drafts))
+    entries = []
+    for number, draft in enumerate(drafts):
+        with arguments(f"message {number} of the batch: "):
+            entries.append(entry_from_json(draft))
+    return entries
+
+
+def check_count(count: int) -> None:
+    """Refuse a batch of too many messages."""
+    if count > MAX_MESSAGES:
+        raise InvalidArgument(f"a batch of {count} messages; the most is {MAX_MESSAGES}: send it in parts")
+
+
+def message_as_json(message: Message) -> dict[str, Any]:
+    """A message's fields; the payload as text (null where it is none) and, always, as payload_base64."""
+    result = {name: getattr(message, name) for name in MESSAGE_FIELDS}
+    try:
+        result["payload"] = message.payload.decode()
+    except UnicodeDecodeError:
+        result["payload"] = None
+    result["payload_base64"] = base64.b64encode(message.payload).decode()
+    return result
+
+
+def queue_as_json(info: QueueInfo) -> dict[str, Any]:
+    """A queue's name, settings and counts."""
+    return {"name": info.name, "settings": dict(info.settings), "counts": info.counts}
+
+
+def queue_from_json(queue: Mapping[str, Any]) -> QueueInfo:
+    """A queue as a server describes it."""
+    with arguments():
+        try:
+            given, counts = queue["settings"], queue["counts"]
+            settings = Settings(**{name: given[name] for name in SETTINGS if name in given})
+            return QueueInfo(queue["name"], settings, dict(counts))
+        except (KeyError, ValueError) as error:
+            raise InvalidArgument(f"not a description of a queue: {error}") from None
+
+
+def settings_from_json(settings: Mapping[str, Any]) -> Settings:
+    """A queue's settings, checked."""
+    if not isinstance(settings, dict):
+        raise InvalidArgument(f"settings are a JSON object, not {_kind(settings)}")
+    check_known(settings, SETTINGS, "a queue")
+    with arguments():
+        checked = Settings(**settings)
+        if not isinstance(checked.start, str | int) or isinstance(checked.start, bool):
+            raise TypeError(f"start is a str or an int, not {type(checked.start).__name__}")
+    if checked.filter is not None:
+        from penstock import filters  # here, because most queues have none
+
+        filters.parse(checked.filter)
+    return checked
+
+
+def settings_from_query(query: Iterable[tuple[str, str]]) -> Settings:
+    """A queue's settings, checked, as the query of a URL gives them."""
+    settings: dict[str, Any] = {}
+    for name, value in query:
+        if name in settings:
+            raise InvalidArgument(f"{name} is given twice")
+        check_known([name], SETTINGS, "a queue")
+        settings[name] = _setting(name, value)
+    return settings_from_json(settings)
+
+
+def attempt_as_json(attempt: Attempt) -> dict[str, Any]:
+    """An attempt's fields."""
+    return attempt._asdict()
+
+
+def attempt_from_json(attempt: Mapping[str, Any]) -> Attempt:
+    """An attempt as a server describes it."""
+    try:
+        return Attempt(**{name: attempt[name] for name in Attempt._fields if name in attempt})
+    except TypeError as error:
+        raise InvalidArgument(f"not a description of an attempt: {error}") from None
+
+
+def _payload(draft: Mapping[str, Any]) -> bytes | str:
+    payload, encoded = draft.get("payload"), draft.get("payload_base64")
+    if (payload is None) == (encoded is None):
+        raise InvalidArgument('a message has a "payload" (text) or a "payload_base64": give one of them')
+    if payload is not None:
+        if not isinstance(payload, str):
+            raise InvalidArgument(f"payload is text, not {_kind(payload)}: give other bytes as payload_base64")
+        return payload
+    try:
+        return base64.b64decode(str(encoded), validate=True)
+    except ValueError as error:
+        raise InvalidArgument(f"payload_base64 is no base64: {error}") from None
+
+
+def _setting(name: str, value: str) -> object:
+    if name in _NULLABLE and value == "none":
+        return None
+    if name in _TEXTS:
+        return value
+    if name == "priorities":
+        return [number(name, part) for part in value.split(",")]
+    if name == "start" and not _WHOLE.fullmatch(value):
+        return value
+    return number(name, value)
+
+
+def number(name: str, value: str) -> float:
+    """The number that a query or a header has as text; an integer if it is one."""
+    if _WHOLE.fullmatch(value):
+        return int(value)
+    try:
+        return float(value)
+    except ValueError:
+        raise InvalidArgument(f"{name}={value!r} is not a number") from None
+
+
+def _kind(value: object) -> str:
+    kinds = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
+    return kinds.get(type(value), "a number")

@@ -1,0 +1,72 @@
+"""Errors as they travel: problem details (RFC 9457), `application/problem+json`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock import errors
+from penstock.errors import LeaseExpired, PenstockError
+
+MEDIA_TYPE = "application/problem+json"
+
+STATUSES: dict[str, int] = {
+    "InvalidArgument": 400,
+    "InvalidName": 400,
+    "InvalidPriority": 400,
+    "InvalidFilter": 400,
+    "QueueProtected": 403,
+    "QueueNotFound": 404,
+    "QueueExists": 409,
+    "LeaseExpired": 409,
+    "PayloadTooLarge": 413,
+    "StoreCorrupt": 500,
+    "NotSupported": 501,
+    "StoreClosed": 503,
+    "StoreLocked": 503,
+    "StoreUnreachable": 503,
+    "QueueFull": 507,
+    "DiskFull": 507,
+}
+
+# What these say on the spot may name files and machines, which is nobody's business at the other end of a wire.
+_WITHOUT_DETAILS = {
+    "StoreClosed": "the server's store was closed, so the server is about to end: try again once it is back",
+    "StoreCorrupt": "stored bytes are damaged: the server's log says where, `penstock doctor` what can be saved",
+    "StoreLocked": "another process holds the server's store: try again later",
+    "StoreUnreachable": "the server cannot reach its store: try again later",
+    "DiskFull": "the server's disk has no room for more messages: settle or remove some, which makes room",
+}
+_FAILED = "the server failed; its log says why"
+
+
+def problem(status: int, error: str, detail: str, **more: object) -> dict[str, Any]:
+    """An error by its name."""
+    return {
+        "type": f"/-/docs#{error}", "title": error, "status": status, "detail": detail, "error": error, **more,
+    }  # fmt: skip
+
+
+def as_problem(error: BaseException) -> tuple[int, dict[str, Any]]:
+    """The status and the body that tell a client of an error, without what is only the server's business."""
+    name = type(error).__name__
+    status = STATUSES.get(name) if isinstance(error, PenstockError) else None
+    if status is None:
+        return 500, problem(500, "ServerError", _FAILED)
+    more: dict[str, object] = {}
+    if isinstance(error, LeaseExpired):
+        more = {"queue": error.queue, "receipts": error.receipts}
+    return status, problem(status, name, _WITHOUT_DETAILS.get(name) or str(error), **more)
+
+
+def as_error(problem: Mapping[str, Any]) -> PenstockError:
+    """The error that a client raises; of a name that only a newer server knows, a PenstockError."""
+    name, detail = problem.get("error"), problem.get("detail")
+    detail = detail if isinstance(detail, str) else str(problem.get("title") or "the server gave no reason")
+    queue, receipts = problem.get("queue"), problem.get("receipts")
+    if name == "LeaseExpired" and isinstance(queue, str) and isinstance(receipts, list):
+        return LeaseExpired(queue, list(map(str, receipts)))
+    kind = getattr(errors, name, None) if isinstance(name, str) and name in STATUSES else None
+    if kind is None or kind is LeaseExpired:
+        return PenstockError(f"{detail} ({name})" if isinstance(name, str) else detail)
+    error = kind(detail)
+    assert isinstance(error, PenstockError)  # noqa: S101 - for the type checker
+    return error
