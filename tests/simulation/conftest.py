@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from penstock import store
+from penstock import arguments
 from penstock.journal import loading, shelf
 
 
@@ -14,7 +14,7 @@ def nothing_but_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     entropy = Random(0)
     monkeypatch.setattr(os, "urandom", entropy.randbytes)  # receipts
     monkeypatch.setattr(os, "getpid", lambda: 1)  # the lock says who has it
-    monkeypatch.setattr(store, "_this_process", lambda pid: "simulated:1")  # consumers
+    monkeypatch.setattr(arguments, "_this_process", lambda pid: "simulated:1")  # consumers
 
 
 @pytest.fixture(autouse=True)
