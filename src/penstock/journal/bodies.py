@@ -58,16 +58,16 @@ def encode(
 def decode(data: bytes, starts: Iterable[int], sizes: Iterable[int], crcs: Iterable[int]) -> list[Body]:
     """The bodies of these sizes at these places; Damaged if they are not what was written."""
     decoded: list[Body] = []
-    crc32, unpack = zlib.crc32, _ITEM.unpack_from
+    crc32, unpack, view = zlib.crc32, _ITEM.unpack_from, memoryview(data)
     for start, size, crc in zip(starts, sizes, crcs, strict=True):
-        body = data[start : start + size]
-        if crc32(body) != crc:
+        end = start + size
+        if crc32(view[start:end]) != crc:
             raise Damaged("a body's checksum does not match")
-        opcode, length, added, _ = unpack(body)
+        opcode, length, added, _ = unpack(data, start)
         if opcode == _ADDX and length + 6 == size:  # nearly all: an item and one byte
-            decoded.append((body[21:-1], _NO_HEADERS, added, added))
+            decoded.append((data[start + 21 : end - 1], _NO_HEADERS, added, added))
         else:
-            decoded.append(_decode_other(body))
+            decoded.append(_decode_other(data[start:end]))
     return decoded
 
 
