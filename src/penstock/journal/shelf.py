@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
 from penstock.clock import Clock
+from penstock.contents import Frozen
 from penstock.errors import DiskFull, InvalidArgument, StoreClosed, StoreCorrupt
 from penstock.files import File
 from penstock.journal import bodies, groups
@@ -32,7 +33,7 @@ from penstock.live.alarm import Alarm
 from penstock.live.shelf import Body
 from penstock.message import Entry, Plain
 from penstock.records import Ack, Pop, Put, Record
-from penstock.state import Frozen, State
+from penstock.state import State
 from penstock.threads import Lock, Threads
 
 Result = TypeVar("Result")
