@@ -286,14 +286,14 @@ class JournalKeeper(LiveKeeper):
             journal.start = cut.next_group
 
         with suppress(DiskFull), shelf.lock:
-            shelf.owe()  # no more than is needed, which may be what packing needs
+            shelf.reservation.shrink()  # no more than is needed, which may be what packing needs
         try:
             freed = packing.pack(shelf, emptied, lambda: self._refusal is None)
         except OSError as error:
             self._failed(error)
             raise stopped(error) from error
         with suppress(DiskFull), shelf.lock:
-            shelf.owe()
+            shelf.reservation.shrink()
         journal.pack_from = 2 * shelf.total()
         journal.empty_from = 0 if shelf.state.size() else journal.pack_from
         journal.indexed = journal.index_size = 0
@@ -349,7 +349,7 @@ class JournalKeeper(LiveKeeper):
         )
         journal.segments = []  # the shelf's from here on: a file that is replaced must be let go of
         self._shelves[ledger.name] = shelf
-        shelf.inherit()
+        shelf.reservation.inherit()
         shelf.on_commit = self._committed(ledger.name)
         return shelf
 
