@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.contents import Frozen
 from penstock.index.history import Attempt, pack
 from penstock.index.recent import RecentReceipts
 from penstock.index.rows import CLAIM_COLUMNS, COLUMNS, Page
@@ -30,7 +31,6 @@ from penstock.message import Entry as Draft
 from penstock.message import Plain
 from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Record, Redrive, Release
 from penstock.records import Remove as RemoveRecord
-from penstock.state import Frozen
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 U64 = st.integers(0, 2**64 - 1)

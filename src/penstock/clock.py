@@ -109,3 +109,8 @@ def pause(clock: Clock, seconds: float) -> float:
 def milliseconds(seconds: float) -> int:
     """A duration as the integer that is added to times."""
     return round(seconds * 1000)
+
+
+def at_least_one(seconds: float) -> int:
+    """A duration that someone asked for is never rounded down to none."""
+    return max(1, milliseconds(seconds))

@@ -8,12 +8,13 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
+from penstock.clock import at_least_one
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull
 from penstock.index.rows import AVAILABLE, DELAYED, FAILED, IN_FLIGHT
 from penstock.message import Entry, Plain
 from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Redrive, Release, Remove
 from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
-from penstock.state import ACKED, FAILED_ATTEMPT, RELEASED, State, at_least_one
+from penstock.state import ACKED, FAILED_ATTEMPT, RELEASED, State
 
 Receipt: TypeAlias = tuple[int, int]  # what a consumer shows to settle a message: its number, its claim's secret
 

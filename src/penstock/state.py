@@ -1,4 +1,4 @@
-"""The state of a queue: which messages there are, in what state, and how records and time change that.
+"""The state of a queue: its contents, and how records and time change them.
 
 The ledger decides and this applies. Applying the same records in the same order always gives the same state: what
 time alone brings about (a delay or a lease that ends, a message that expires) follows from the records.
@@ -8,50 +8,27 @@ milliseconds since the epoch, durations seconds. `now` must never decrease.
 """
 
 from array import array
-from collections.abc import Callable, Sequence
-from itertools import islice
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-from penstock.clock import milliseconds
+from penstock.clock import at_least_one
+from penstock.contents import NEVER, Contents
 from penstock.errors import StoreCorrupt
-from penstock.index.deadlines import Deadlines
-from penstock.index.history import Attempt, History
-from penstock.index.ready import Ready
-from penstock.index.recent import RecentKeys, RecentReceipts
-from penstock.index.rows import AVAILABLE, DELAYED, DONE, FAILED, IN_FLIGHT, STATES, Page, Rows
+from penstock.index.history import Attempt
+from penstock.index.rows import AVAILABLE, DELAYED, DONE, FAILED, IN_FLIGHT, Page
 from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Record, Redrive, Release, Remove
 from penstock.settings import Settings
 
 LEASE_EXPIRED = "lease expired"
 ACKED, FAILED_ATTEMPT, RELEASED = 1, 2, 3  # how a receipt was settled
-_NEVER = 1 << 63
 
 
-class Frozen(NamedTuple):
-    """A state as it was at one moment: what State.thaw makes a state of again."""
-
-    next_seq: int
-    pages: list[tuple[int, Page]]  # with the number that the first position of each stands for
-    receipts: RecentReceipts
-    keys: list[tuple[int, str, int]]
-    history: dict[int, bytes]
-
-
-class State:
+class State(Contents):
     """The state of one queue."""
 
     def __init__(self, name: str, settings: Settings, first: int = 1) -> None:
-        self.name = name
-        self.settings = settings
+        super().__init__(name, settings, first)
         self.gone: list[int] = []  # messages that ceased to exist; the store takes them from here
-        self._counts = [0] * 6
-        self._expiring = 0  # messages with an expires_at
-        self._rows = Rows(first)
-        self._ready = Ready(self._rows.is_available)
-        self._deadlines = Deadlines()
-        self._keys = RecentKeys()
-        self._receipts = RecentReceipts()
-        self._history = History()
         self._advanced = 0  # up to when everything has happened
 
     def replay(self, record: Record) -> None:
@@ -110,137 +87,6 @@ class State:
         """Up to when everything has happened."""
         return self._advanced
 
-    def freeze(self) -> Frozen:
-        """A copy of everything, made quickly: many columns, few objects."""
-        pages = [(first, page.copy()) for first, page in self._rows.pages() if page.live]
-        return Frozen(self.next_seq, pages, self._receipts.copy(), self._keys.dump(), self._history.dump())
-
-    def thaw_page(self, first: int, page: Page) -> None:
-        """Take over a page of a frozen state; pages come in their order, before any record."""
-        lanes: dict[int, list[int]] = {}
-        keys = page.keys()
-        plain = page.positions is None and page.claims is None and not any(page.expires_at)
-        plain = plain and page.state.count(AVAILABLE) == len(page.state)
-        if plain and page.priority.count(page.priority[0]) == len(page.state):
-            self._counts[AVAILABLE] += len(page.state)
-            self._ready.arrive(range(first, first + len(page.state)), page.priority[0])
-            self._rows.adopt(first, page)
-            return
-        for at, state in enumerate(page.state):
-            if not state:
-                continue
-            seq = first + keys[at]
-            self._counts[state] += 1
-            if state == AVAILABLE:
-                lanes.setdefault(page.priority[at], []).append(seq)
-            if expires_at := page.expires_at[at]:
-                self._deadlines.add(expires_at, seq)
-                self._expiring += 1
-            due = self._due(page, at)
-            if due not in (_NEVER, expires_at):
-                self._deadlines.add(due, seq)
-        for priority, arrived in lanes.items():
-            self._ready.arrive(arrived, priority)
-        self._rows.adopt(first, page)
-
-    def thaw(self, frozen: Frozen) -> None:
-        """Take over a frozen state but its pages."""
-        self._rows.skip_to(max(frozen.next_seq, self.next_seq))
-        self._receipts = frozen.receipts
-        for end, key, seq in frozen.keys:
-            self._keys.load(end, key, seq)
-        self._history.load(frozen.history)
-
-    def skip_to(self, seq: int) -> None:
-        """Leave out the numbers before seq."""
-        self._rows.skip_to(max(seq, self.next_seq))
-
-    def place(self, first: int, places: Sequence[int], sizes: Sequence[int], crcs: Sequence[int]) -> None:
-        """Say where the bodies of messages are that were put one after the other, from `first` on."""
-        self._rows.place(first, places, sizes, crcs)
-
-    def move(
-        self,
-        first: int,
-        positions: Sequence[int],
-        places: Sequence[int],
-        sizes: Sequence[int],
-        crcs: Sequence[int],
-    ) -> None:
-        """The bodies of those messages that are still there are elsewhere now; positions count from `first`."""
-        self._rows.move(first, positions, places, sizes, crcs)
-
-    @property
-    def stored(self) -> int:
-        """Bytes that the bodies of all messages take."""
-        return self._rows.stored
-
-    @property
-    def oldest(self) -> int:
-        """A number not above that of any message that is there."""
-        return self._rows.oldest()
-
-    # Questions: nothing changes but what time has brought about.
-
-    @property
-    def next_seq(self) -> int:
-        """The number that the next new message gets."""
-        return self._rows.next_seq
-
-    def next_time(self) -> int | None:
-        """When advance() may next have something to do."""
-        return self._deadlines.next()
-
-    def available(self) -> int:
-        """How many messages can be claimed."""
-        return self._counts[AVAILABLE]
-
-    def counts(self) -> dict[str, int]:
-        """How many messages are in each state."""
-        return dict(zip(STATES, self._counts[1:], strict=True))
-
-    def peek(self, n: int) -> list[int]:
-        """The messages that would be claimed next."""
-        return list(islice(self._ready, n))
-
-    def listed(self, state: str | None, first: int, n: int) -> list[int]:
-        """Up to n messages in that state (None: in any) by ascending number, from number `first` on."""
-        return list(islice(self._rows.with_state(None if state is None else STATES.index(state) + 1, first), n))
-
-    def attempts(self, seq: int) -> list[Attempt]:
-        """The attempts at a message, the one that runs or that succeeded included."""
-        found = self._rows.find(seq)
-        if found is None:
-            return []
-        page, at = found
-        attempts = self._history.of(seq)
-        if page.state[at] in (IN_FLIGHT, DONE):
-            claims = page.for_claims(at)
-            done = page.state[at] == DONE
-            ended = (claims.ends_at[at], "acked") if done else (None, None)
-            attempts.append(Attempt(page.attempts[at], claims.consumer[at], claims.claimed_at[at], *ended))
-        return attempts
-
-    def unsettled(self) -> int:
-        """How many messages are not done."""
-        return sum(self._counts) - self._counts[DONE]
-
-    def size(self) -> int:
-        """How many messages there are, in whatever state."""
-        return sum(self._counts)
-
-    def has(self, seq: int) -> bool:
-        """Whether the message is there."""
-        return self._rows.find(seq) is not None
-
-    def runs(self, seqs: Sequence[int]) -> list[tuple[Page, int, int]] | None:
-        """Where many messages lie that were put one after the other, see Rows.runs."""
-        return self._rows.runs(seqs)
-
-    def locate(self, seq: int) -> tuple[Page, int]:
-        """Where the columns of a message are that is there."""
-        return self._rows[seq]
-
     # What each record changes
 
     def _put(self, record: Put) -> None:
@@ -276,7 +122,7 @@ class State:
                 if expires_at:  # stays in the heap for the whole life of the message
                     self._deadlines.add(expires_at, seq)
                     self._expiring += 1
-                if record.at < visible_at < (expires_at or _NEVER):
+                if record.at < visible_at < (expires_at or NEVER):
                     self._deadlines.add(visible_at, seq)
         for key, seq in record.keys.items():
             self._keys.add(key, seq, record.at)
@@ -291,7 +137,7 @@ class State:
         self._counts[state] += 1
         if state == AVAILABLE:
             self._ready.arrive((seq,), priority)
-        elif visible_at < (expires_at or _NEVER):
+        elif visible_at < (expires_at or NEVER):
             self._deadlines.add(visible_at, seq)
         if expires_at:  # stays in the heap for the whole life of the message
             self._deadlines.add(expires_at, seq)
@@ -430,7 +276,7 @@ class State:
         self._counts[state] += 1
         page.state[at] = state
         due = self._due(page, at)
-        if due not in (_NEVER, page.expires_at[at]):
+        if due not in (NEVER, page.expires_at[at]):
             self._deadlines.add(due, seq)
 
     def _drop(self, seq: int, page: Page, at: int) -> None:
@@ -455,19 +301,6 @@ class State:
         self._receipts.add(record.seqs, nonces, ACKED, record.at)
         self._tidy()
 
-    def _due(self, page: Page, at: int) -> int:
-        """When time next changes the message."""
-        state = page.state[at]
-        due = _NEVER
-        if state == IN_FLIGHT:
-            due = page.for_claims(at).ends_at[at]
-        elif state == DELAYED:
-            due = page.visible_at[at]
-        elif state == DONE and self.settings.keep_done is not None:
-            due = page.for_claims(at).ends_at[at] + at_least_one(self.settings.keep_done)
-        expires_at = page.expires_at[at]
-        return expires_at if 0 < expires_at < due else due
-
     def _tidy(self) -> None:
         timed = self._counts[DELAYED] + self._counts[IN_FLIGHT] + self._counts[DONE] + self._expiring
         self._deadlines.tidy(timed, self._is_due)
@@ -490,7 +323,4 @@ _APPLY: dict[type[Record], Callable[[State, Any], None]] = {
     Redrive: State._redrive,
 }
 
-
-def at_least_one(seconds: float) -> int:
-    """A duration that someone asked for is never rounded down to none."""
-    return max(1, milliseconds(seconds))
+__all__ = ["ACKED", "FAILED_ATTEMPT", "LEASE_EXPIRED", "RELEASED", "State", "at_least_one"]

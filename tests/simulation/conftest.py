@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from penstock import arguments
-from penstock.journal import loading, shelf
+from penstock.journal import appending, loading
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +20,6 @@ def nothing_but_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A filling that ends after a few groups, so that its end is met as often as in days of work."""
-    monkeypatch.setattr(shelf, "FILLING", 1024)
-    for module in (shelf, loading):
+    monkeypatch.setattr(appending, "FILLING", 1024)
+    for module in (appending, loading):
         monkeypatch.setattr(module, "ALIGNED", 256)

@@ -13,8 +13,7 @@ from penstock.journal.files import JournalFiles, Segment
 from penstock.journal.format import Dialect, Entry
 from penstock.journal.loading import Item, unpack_item
 from penstock.journal.replay import Replay
-from penstock.journal.shelf import last_xid
-from penstock.journal.xids import xid_of
+from penstock.journal.xids import last_xid, xid_of
 from penstock.records import Put, Remove
 from penstock.state import State
 

@@ -4,6 +4,7 @@ import os
 import shlex
 from collections.abc import Iterator
 
+from penstock.contents import Frozen
 from penstock.files import Disk
 from penstock.index.rows import IN_FLIGHT, Page
 from penstock.journal import adoption, bodies, groups, snapshot
@@ -13,7 +14,7 @@ from penstock.journal.reading import Damage, Found, Reading, covers, left_of, re
 from penstock.journal.records import encode_rest
 from penstock.journal.snapshot import Snapshot
 from penstock.ledger import Ledger
-from penstock.state import Frozen, State
+from penstock.state import State
 
 _WORTH_PACKING = 1 << 20
 _SHOWN = 20  # ids of damaged messages that are named

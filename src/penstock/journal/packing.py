@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from penstock.contents import Frozen
 from penstock.errors import DiskFull, StoreCorrupt
 from penstock.files import File
 from penstock.index.rows import DONE, Page
@@ -21,8 +22,8 @@ from penstock.journal.ballast import is_full
 from penstock.journal.files import PLACE_BITS, Segment, offset_of
 from penstock.journal.format import Dialect
 from penstock.journal.records import Bodies, encode_page, encode_rest
-from penstock.journal.shelf import Cut, JournalShelf, last_xid
-from penstock.state import Frozen
+from penstock.journal.shelf import Cut, JournalShelf
+from penstock.journal.xids import last_xid
 
 _GROUP = 4 << 20  # bytes of bodies in one group of a packed file, about
 Fetch = Callable[[int, Page, Sequence[int]], list[bytes]]  # the bodies of some rows of a page

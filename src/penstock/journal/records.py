@@ -21,11 +21,11 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from penstock.contents import Frozen
 from penstock.index.recent import RecentReceipts, SettledMinute
 from penstock.index.rows import Page
 from penstock.journal.columns import Column, decode, decode_texts, encode, encode_texts
 from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Record, Redrive, Release, Remove
-from penstock.state import Frozen
 
 PUT_ONE = 1
 _PUT, _CLAIM, _POP, _ACK, _FAIL, _RELEASE, _EXTEND, _REMOVE, _REDRIVE, _PAGE, _REST = range(2, 13)

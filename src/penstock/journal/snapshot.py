@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from penstock.contents import Frozen
 from penstock.files import Disk, write_hint
 from penstock.index.rows import Page
 from penstock.journal.files import Segment
 from penstock.journal.groups import MAGIC
 from penstock.journal.records import Bodies, PageImage, RestImage, decode_all, encode_page, encode_rest
-from penstock.state import Frozen, State
+from penstock.state import State
 
 _KIND = MAGIC + b"i"
 _U32 = struct.Struct("<I")

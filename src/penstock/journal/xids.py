@@ -16,3 +16,8 @@ def xid_of(seq: int) -> int:
 def before(xid: int) -> int:
     """The last used xid that makes the next one this."""
     return xid - 1 if xid != -(2**31) else 2**31 - 1
+
+
+def last_xid(next_seq: int) -> int:
+    """The xid of the message before this one."""
+    return xid_of(next_seq - 1) if next_seq > 1 else 0

@@ -1,0 +1,191 @@
+"""The contents of a queue: which messages there are, in what state. They are asked for, frozen and thawed here.
+
+What changes them is in state.py. The rows say everything about the messages that are there: counts, the order of
+claiming and what is due when follow from them, and are made of them again when a page is thawed.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from penstock.clock import at_least_one
+from penstock.index.deadlines import Deadlines
+from penstock.index.history import Attempt, History
+from penstock.index.ready import Ready
+from penstock.index.recent import RecentKeys, RecentReceipts
+from penstock.index.rows import AVAILABLE, DELAYED, DONE, IN_FLIGHT, STATES, Page, Rows
+from penstock.settings import Settings
+
+NEVER = 1 << 63
+
+
+class Frozen(NamedTuple):
+    """The contents as they were at one moment: what thaw_page and thaw take over again."""
+
+    next_seq: int
+    pages: list[tuple[int, Page]]  # with the number that the first position of each stands for
+    receipts: RecentReceipts
+    keys: list[tuple[int, str, int]]
+    history: dict[int, bytes]
+
+
+class Contents:
+    """The contents of one queue."""
+
+    def __init__(self, name: str, settings: Settings, first: int = 1) -> None:
+        self.name = name
+        self.settings = settings
+        self._counts = [0] * 6
+        self._expiring = 0  # messages with an expires_at
+        self._rows = Rows(first)
+        self._ready = Ready(self._rows.is_available)
+        self._deadlines = Deadlines()
+        self._keys = RecentKeys()
+        self._receipts = RecentReceipts()
+        self._history = History()
+
+    @property
+    def next_seq(self) -> int:
+        """The number that the next new message gets."""
+        return self._rows.next_seq
+
+    @property
+    def oldest(self) -> int:
+        """A number not above that of any message that is there."""
+        return self._rows.oldest()
+
+    def next_time(self) -> int | None:
+        """When advance() may next have something to do."""
+        return self._deadlines.next()
+
+    def available(self) -> int:
+        """How many messages can be claimed."""
+        return self._counts[AVAILABLE]
+
+    def counts(self) -> dict[str, int]:
+        """How many messages are in each state."""
+        return dict(zip(STATES, self._counts[1:], strict=True))
+
+    def peek(self, n: int) -> list[int]:
+        """The messages that would be claimed next."""
+        return list(islice(self._ready, n))
+
+    def listed(self, state: str | None, first: int, n: int) -> list[int]:
+        """Up to n messages in that state (None: in any) by ascending number, from number `first` on."""
+        return list(islice(self._rows.with_state(None if state is None else STATES.index(state) + 1, first), n))
+
+    def attempts(self, seq: int) -> list[Attempt]:
+        """The attempts at a message, the one that runs or that succeeded included."""
+        found = self._rows.find(seq)
+        if found is None:
+            return []
+        page, at = found
+        attempts = self._history.of(seq)
+        if page.state[at] in (IN_FLIGHT, DONE):
+            claims = page.for_claims(at)
+            done = page.state[at] == DONE
+            ended = (claims.ends_at[at], "acked") if done else (None, None)
+            attempts.append(Attempt(page.attempts[at], claims.consumer[at], claims.claimed_at[at], *ended))
+        return attempts
+
+    def unsettled(self) -> int:
+        """How many messages are not done."""
+        return sum(self._counts) - self._counts[DONE]
+
+    def size(self) -> int:
+        """How many messages there are, in whatever state."""
+        return sum(self._counts)
+
+    @property
+    def stored(self) -> int:
+        """Bytes that the bodies of all messages take."""
+        return self._rows.stored
+
+    def has(self, seq: int) -> bool:
+        """Whether the message is there."""
+        return self._rows.find(seq) is not None
+
+    def runs(self, seqs: Sequence[int]) -> list[tuple[Page, int, int]] | None:
+        """Where many messages lie that were put one after the other, see Rows.runs."""
+        return self._rows.runs(seqs)
+
+    def locate(self, seq: int) -> tuple[Page, int]:
+        """Where the columns of a message are that is there."""
+        return self._rows[seq]
+
+    def _due(self, page: Page, at: int) -> int:
+        """When time next changes the message."""
+        state = page.state[at]
+        due = NEVER
+        if state == IN_FLIGHT:
+            due = page.for_claims(at).ends_at[at]
+        elif state == DELAYED:
+            due = page.visible_at[at]
+        elif state == DONE and self.settings.keep_done is not None:
+            due = page.for_claims(at).ends_at[at] + at_least_one(self.settings.keep_done)
+        expires_at = page.expires_at[at]
+        return expires_at if 0 < expires_at < due else due
+
+    # What a store says: which numbers are left out, where bodies are
+
+    def skip_to(self, seq: int) -> None:
+        """Leave out the numbers before seq."""
+        self._rows.skip_to(max(seq, self.next_seq))
+
+    def place(self, first: int, places: Sequence[int], sizes: Sequence[int], crcs: Sequence[int]) -> None:
+        """Say where the bodies of messages are that were put one after the other, from `first` on."""
+        self._rows.place(first, places, sizes, crcs)
+
+    def move(
+        self,
+        first: int,
+        positions: Sequence[int],
+        places: Sequence[int],
+        sizes: Sequence[int],
+        crcs: Sequence[int],
+    ) -> None:
+        """The bodies of those messages that are still there are elsewhere now; positions count from `first`."""
+        self._rows.move(first, positions, places, sizes, crcs)
+
+    # Copies
+
+    def freeze(self) -> Frozen:
+        """A copy of everything, made quickly: many columns, few objects."""
+        pages = [(first, page.copy()) for first, page in self._rows.pages() if page.live]
+        return Frozen(self.next_seq, pages, self._receipts.copy(), self._keys.dump(), self._history.dump())
+
+    def thaw_page(self, first: int, page: Page) -> None:
+        """Take over a page of a frozen state; pages come in their order, before any record."""
+        lanes: dict[int, list[int]] = {}
+        keys = page.keys()
+        plain = page.positions is None and page.claims is None and not any(page.expires_at)
+        plain = plain and page.state.count(AVAILABLE) == len(page.state)
+        if plain and page.priority.count(page.priority[0]) == len(page.state):
+            self._counts[AVAILABLE] += len(page.state)
+            self._ready.arrive(range(first, first + len(page.state)), page.priority[0])
+            self._rows.adopt(first, page)
+            return
+        for at, state in enumerate(page.state):
+            if not state:
+                continue
+            seq = first + keys[at]
+            self._counts[state] += 1
+            if state == AVAILABLE:
+                lanes.setdefault(page.priority[at], []).append(seq)
+            if expires_at := page.expires_at[at]:
+                self._deadlines.add(expires_at, seq)
+                self._expiring += 1
+            due = self._due(page, at)
+            if due not in (NEVER, expires_at):
+                self._deadlines.add(due, seq)
+        for priority, arrived in lanes.items():
+            self._ready.arrive(arrived, priority)
+        self._rows.adopt(first, page)
+
+    def thaw(self, frozen: Frozen) -> None:
+        """Take over a frozen state but its pages."""
+        self._rows.skip_to(max(frozen.next_seq, self.next_seq))
+        self._receipts = frozen.receipts
+        for end, key, seq in frozen.keys:
+            self._keys.load(end, key, seq)
+        self._history.load(frozen.history)

@@ -1,0 +1,180 @@
+"""Recovery: from a journal, as a close, a crash or another program left it, to a queue that can go on.
+
+What a crash interrupted is finished, what it tore is cut off, and entries of another program become ours. Damage
+is refused: no guess is made, and the error says where it is.
+"""
+
+import logging
+
+from penstock.clock import Clock
+from penstock.errors import StoreCorrupt
+from penstock.files import Disk
+from penstock.journal import adoption, snapshot
+from penstock.journal.ballast import is_full
+from penstock.journal.catalog import Catalog, Entry
+from penstock.journal.files import ROTATED, JournalFiles, Segment
+from penstock.journal.format import Dialect
+from penstock.journal.format import Entry as KestrelEntry
+from penstock.journal.loading import Loader, Rest, look_at_rest
+from penstock.ledger import Ledger
+from penstock.settings import Settings
+
+_CHUNK = 4 << 20
+_log = logging.getLogger("penstock")
+
+
+class Journal:
+    """A queue's journal as it was found: its files, and how far they reach."""
+
+    def __init__(self, file: str, entry: Entry | None, ledger: Ledger) -> None:
+        self.file = file
+        self.entry = entry
+        self.ledger = ledger
+        self.segments: list[Segment] = []
+        self.next_group = 1
+        self.start = 1  # the number of its first group; 0 if that is packed
+        self.at = 0
+        self.indexed = 0  # bytes of the journal that the snapshot stands for
+        self.index_size = 0
+
+
+class Recovery:
+    """Recovers the journals of one folder."""
+
+    def __init__(self, catalog: Catalog, disk: Disk, clock: Clock, dialect: Dialect) -> None:
+        self._catalog = catalog
+        self._disk = disk
+        self._clock = clock
+        self._dialect = dialect
+
+    def recover(self, file: str, known: Entry | None, name: str, names: list[str], clean: int | None) -> Journal:
+        """Recover the journal of a queue, whose files are among the names in the folder."""
+        index = snapshot.read(self._disk, self._catalog.index(file))
+        if index is not None:
+            try:
+                return self._load_with(index, file, known, name, names, clean)
+            except StoreCorrupt:  # it may be the snapshot that is wrong: see without it
+                pass
+        return self._load_with(None, file, known, name, names, clean)
+
+    def _load_with(
+        self,
+        index: snapshot.Snapshot | None,
+        file: str,
+        known: Entry | None,
+        name: str,
+        names: list[str],
+        clean: int | None,
+    ) -> Journal:
+        files = JournalFiles(self._catalog.folder, file, self._disk)
+        ledger = Ledger(name, Settings() if known is None else known.settings)
+        journal = Journal(file, known, ledger)
+        journal.segments = self._open_segments(files, names)
+        starts = known.starts if known else [1]
+        loader = Loader(ledger, starts)
+        offset, at = 0, 0
+        if index is not None and index.holds(journal.segments):
+            self._renumber(journal.segments, [each["number"] for each in index.files])
+            loader.resume(index.load(ledger), index.at)
+            at, offset = len(index.files) - 1, index.files[-1]["size"]
+            journal.indexed = sum(each["size"] for each in index.files)
+            journal.index_size = index.size
+        foreign: list[KestrelEntry] = []
+        for segment in journal.segments[at:]:
+            if not foreign:
+                offset = loader.replay(segment, offset)
+            last = segment is journal.segments[-1]
+            ours = (known is not None or loader.begun) and not foreign
+            rest = look_at_rest(segment, offset, ours, self._dialect)
+            segment.size, segment.filled = offset, segment.size
+            if rest is not None:
+                foreign += self._judge(segment, rest, last, clean, loader.next_group)
+            offset = 0
+        loader.finish()
+        if clean is not None and loader.next_group < clean and not foreign:
+            raise StoreCorrupt(
+                f"the journal of queue {ledger.name!r} ends with group {loader.next_group - 1}, but the store was "
+                f"closed after group {clean - 1}: its end is missing. Put the file back; `penstock doctor` shows "
+                "what there is"
+            )
+        if foreign:
+            if index is not None:  # Kestrel may have left nothing of what we wrote
+                ledger.skip_to(index.next_seq())
+            return self._adopt(files, journal, loader, foreign)
+        if clean is None and journal.segments:
+            _write_again(journal.segments[-1])
+        journal.next_group, journal.at, journal.start = loader.next_group, loader.at, loader.start
+        if known is not None:
+            ledger.skip_to(known.first)
+            journal.at = max(journal.at, known.at)
+            if not journal.segments:
+                journal.next_group = journal.start = known.starts[-1]
+        return journal
+
+    def _renumber(self, segments: list[Segment], numbers: list[int]) -> None:
+        """Give files the numbers that a snapshot knows them by, and those after them higher ones."""
+        number = ROTATED - 1
+        for segment in segments:
+            segment.number = numbers.pop(0) if numbers else number + 1
+            number = max(ROTATED, segment.number)
+
+    def _open_segments(self, files: JournalFiles, names: list[str]) -> list[Segment]:
+        segments = []
+        for number, name in enumerate(files.tidy(names), ROTATED):
+            file = self._disk.open(files.path(name))
+            segments.append(Segment(number, name, file, file.size()))
+        return segments
+
+    def _judge(
+        self, segment: Segment, rest: Rest, last: bool, clean: int | None, next_group: int
+    ) -> list[KestrelEntry]:
+        """What is to be done with bytes that are not in a group; another program's entries among them."""
+        path = segment.file.path
+        if rest.group_after is not None or (rest.torn and not (last and clean is None)):
+            where = f"; whole groups follow from offset {rest.group_after} on" if rest.group_after else ""
+            raise StoreCorrupt(
+                f"{path!r} is damaged at offset {rest.offset}, where group {next_group} should be{where}. Nothing "
+                "was changed. Put the file back from a copy; `penstock doctor` shows what can be saved"
+            )
+        if rest.torn:
+            torn = rest.data.rstrip(b"\0\1")
+            try:
+                kept = f"They were moved to {self._catalog.quarantine(segment.name, rest.offset, torn)}"
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                kept = "There is no space to keep them"  # and none is needed to go on
+            _log.warning(
+                "%s: %d bytes at its end are no whole group; a crash interrupted the write, which no one was told "
+                "had succeeded. %s",
+                path, len(torn), kept,
+            )  # fmt: skip
+            segment.file.truncate(rest.offset)
+            segment.file.sync()
+            segment.filled = rest.offset
+            return []
+        if rest.broken is not None:
+            kept = self._catalog.quarantine(segment.name, rest.broken, rest.data[rest.broken - rest.offset :])
+            _log.warning("%s cannot be read from offset %d on; the rest was moved to %s", path, rest.broken, kept)
+        return rest.entries
+
+    def _adopt(
+        self, files: JournalFiles, journal: Journal, loader: Loader, foreign: list[KestrelEntry]
+    ) -> Journal:
+        """Make another program's entries ours, and read the result."""
+        ledger, now = journal.ledger, max(loader.at, self._clock.now())
+        items = adoption.replay_entries(ledger, foreign, now)
+        packed = adoption.rewrite(files, journal.segments, ledger, items, loader.next_group, now, self._dialect)
+        entry = journal.entry or Entry(ledger.name)
+        self._catalog.keep(journal.file, entry)
+        return self._load_with(None, journal.file, entry, ledger.name, [packed.name], None)
+
+
+def _write_again(segment: Segment) -> None:
+    """Make the latest file durable as it was read.
+
+    After a sync that failed the system may show bytes that the disk never got, and call them synced.
+    """
+    for offset in range(0, segment.size, _CHUNK):
+        segment.file.write(offset, segment.file.read(offset, min(_CHUNK, segment.size - offset)))
+    segment.file.sync()

@@ -1,0 +1,129 @@
+"""The upkeep of one journal: packed in the background when that is worth it, indexed when the store closes.
+
+It is worth it when most of a journal is waste, and that more than a segment, or when no messages are left; and not
+again before the journal has doubled, so that packing stays cheap beside the work that makes it due.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from penstock.errors import DiskFull, PenstockError
+from penstock.journal import packing, snapshot
+from penstock.journal.catalog import Catalog, Entry
+from penstock.journal.commits import stopped
+from penstock.journal.recovery import Journal
+from penstock.journal.shelf import Cut, JournalShelf
+from penstock.threads import Lock, Task
+
+_EMPTY = 16 << 20  # an empty queue's journal shrinks from this size on, as Kestrel's does
+_OVERHEAD = 192  # bytes that a waiting message may well take beside its body
+_SMALL = 1 << 20  # a snapshot of at most this size is always worth writing
+_log = logging.getLogger("penstock")
+
+
+class Upkeep:
+    """Keeps one journal small, and quick to open."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        shelf: JournalShelf,
+        catalog: Catalog,
+        lock: Lock,
+        is_open: Callable[[], bool],
+        pack: Callable[[], object],
+    ) -> None:
+        self.journal = journal
+        self.shelf = shelf
+        self.packing = shelf.sink.threads.lock()
+        self._catalog = catalog
+        self._lock = lock  # the store's: no task starts once that is closed
+        self._is_open = is_open
+        self._pack_now = pack  # by way of the store, where the queue may be gone by then
+        self._least = min(_EMPTY, shelf.sink.segment_size)
+        self._wanted = False
+        self._task: Task | None = None  # that packs, or packed, in the background
+        self._pack_from = 0  # not before it has so many bytes
+        self._empty_from = 0  # nor, when it has no messages, before so many
+
+    def look(self) -> None:
+        """After a commit: pack if it is time."""
+        shelf = self.shelf
+        total = shelf.total()
+        if total < self._least or self._wanted or not self._is_open():
+            return
+        size = shelf.state.size()
+        waste = total - shelf.state.stored - _OVERHEAD * size
+        wasted = total >= self._pack_from and waste > max(shelf.sink.segment_size, total // 2)
+        if wasted or (not size and total >= self._empty_from):
+            self._pack_soon()
+
+    def _pack_soon(self) -> None:
+        with self._lock:
+            if not self._wanted and self._is_open():
+                self._wanted = True
+                self._task = self.shelf.sink.threads.start("penstock-pack", self._run)
+
+    def _run(self) -> None:
+        try:
+            self._pack_now()
+        except DiskFull as error:
+            self._pack_from = self._empty_from = self.shelf.total() * 5 // 4
+            _log.warning("%s", str(error))  # an exception in a record would keep files open
+        except PenstockError as error:
+            if self._is_open():
+                self._pack_from = self._empty_from = self.shelf.total() * 2
+                _log.error("packing queue %r failed: %s", self.shelf.state.name, str(error))
+        finally:
+            self._wanted = False
+
+    def wait(self) -> None:
+        """Return when nothing is packed in the background."""
+        if (task := self._task) is not None:
+            task.join()
+
+    def pack(self) -> int:
+        """Pack the journal, by who holds `packing`; how many bytes that freed."""
+        shelf, journal = self.shelf, self.journal
+        with suppress(DiskFull), shelf.lock:
+            shelf.reservation.shrink()  # no more than is needed, which may be what packing needs
+        try:
+            freed = packing.pack(shelf, self._emptied, self._is_open)
+        except OSError as error:
+            shelf.sink.failed(error)
+            raise stopped(error) from error
+        with suppress(DiskFull), shelf.lock:
+            shelf.reservation.shrink()
+        self._pack_from = 2 * shelf.total()
+        self._empty_from = 0 if shelf.state.size() else self._pack_from
+        journal.indexed = journal.index_size = 0
+        return freed
+
+    def _emptied(self, cut: Cut) -> None:
+        journal = self.journal
+        entry = journal.entry or Entry(journal.ledger.name, journal.ledger.settings)
+        starts = [journal.start, cut.next_group]
+        journal.entry = replace(entry, first=cut.frozen.next_seq, starts=starts, at=cut.at)
+        self._catalog.keep(journal.file, journal.entry)
+        journal.start = cut.next_group
+
+    def close(self, index: bool) -> None:
+        """Write what is left, and the index as a hint for the next opening."""
+        with self.packing:
+            self.shelf.close()
+            if index:
+                self._keep_index()
+
+    def _keep_index(self) -> None:
+        shelf, journal = self.shelf, self.journal
+        total = shelf.stored()
+        if not total or total == journal.indexed:
+            return
+        if journal.index_size <= _SMALL or total - journal.indexed > journal.index_size // 4:
+            segments = list(shelf.segments.values())
+            path = self._catalog.index(journal.file)
+            with suppress(OSError):  # only a hint
+                at = max(shelf.at, shelf.state.advanced)
+                snapshot.write(shelf.files.disk, path, shelf.state.freeze(), segments, shelf.next_group, at)
