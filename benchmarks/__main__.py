@@ -4,6 +4,7 @@ A new cell goes into one of the modules that `all_cells` lists, a new module of 
 """
 
 import random
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from benchmarks import report
+from benchmarks.brokers import missing
 from benchmarks.harness import RAW_APPEND, RAW_SEQUENTIAL, Cell, Sample, schedule, summarise, take
 from benchmarks.probes import machine, probe
 
@@ -19,9 +21,9 @@ from benchmarks.probes import machine, probe
 def all_cells() -> list[Cell]:
     """Every cell there is."""
     # Imported here because cells bring what they measure along, and --help should not wait for that.
-    from benchmarks import backlog, journal, ledger
+    from benchmarks import backlog, journal, ledger, server
 
-    return [*ledger.CELLS, *journal.CELLS, *backlog.CELLS]
+    return [*ledger.CELLS, *journal.CELLS, *backlog.CELLS, *server.CELLS]
 
 
 EXAMPLES = """\b
@@ -59,6 +61,9 @@ def main(rounds: int, only: Sequence[str], out: Path, seed: int | None, list_onl
             click.echo(f"{cell.group}: {cell.name} ({cell.unit})")
         return
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that brokers are stopped then too
+    for line in missing() if any(cell.group.startswith("server") for cell in cells) else ():
+        click.echo(line, err=True)
     seed = random.randrange(1_000_000) if seed is None else seed
     click.echo(f"{len(cells)} cells, {rounds} rounds, --seed {seed}", err=True)
     scratch = out / "scratch"

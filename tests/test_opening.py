@@ -16,8 +16,6 @@ import penstock
         ("jobs.tq", "the text store"),
         ("folder:data", "the folder store"),
         ("slate:s3://bucket/prefix", "the slate store"),
-        ("http://localhost:7000", "a remote store"),
-        ("https://queue.example", "a remote store"),
     ],
 )
 def test_a_store_that_is_still_to_come_says_so(url: str, kind: str) -> None:

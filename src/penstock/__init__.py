@@ -26,6 +26,7 @@ from penstock.errors import (
     StoreClosed,
     StoreCorrupt,
     StoreLocked,
+    StoreUnreachable,
 )
 from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
@@ -62,6 +63,7 @@ __all__ = [
     "StoreClosed",
     "StoreCorrupt",
     "StoreLocked",
+    "StoreUnreachable",
     "SystemClock",
     "open",
 ]

@@ -6,7 +6,8 @@ from functools import lru_cache
 
 from penstock.errors import InvalidArgument
 from penstock.index.rows import STATES
-from penstock.settings import seconds, text
+from penstock.message import Message
+from penstock.settings import Settings, seconds, text
 
 MAX_REASON = 1000
 MAX_CONSUMER = 255
@@ -49,3 +50,29 @@ def checked_ids(ids: Iterable[str]) -> list[str]:
         if not isinstance(each, str):
             raise TypeError(f"an id is a str, not {type(each).__name__}: give message.id")
     return list(ids)
+
+
+def checked_settings(settings: Settings) -> Settings:
+    """The settings, if their filter can be understood."""
+    if settings.filter is not None:
+        from penstock import filters  # here, so that import penstock stays quick for the many who use none
+
+        filters.parse(settings.filter)
+    return settings
+
+
+def receipts_of(messages: Iterable[Message | str], queue: str) -> list[str]:
+    """The receipts of what was claimed from a queue; a str is one already."""
+    receipts = []
+    for each in messages:
+        if isinstance(each, str):
+            receipts.append(each)
+        elif not isinstance(each, Message):
+            raise TypeError(f"give messages or receipts, not {type(each).__name__}")
+        elif each.receipt is None:
+            raise InvalidArgument(f"message {each.id} was not claimed, so it cannot be settled: use claim()")
+        elif each.queue != queue:
+            raise InvalidArgument(f"message {each.id} is of queue {each.queue!r}, not of {queue!r}")
+        else:
+            receipts.append(each.receipt)
+    return receipts

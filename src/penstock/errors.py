@@ -80,5 +80,9 @@ class StoreClosed(PenstockError):
     """The store was closed; open it again."""
 
 
+class StoreUnreachable(PenstockError, ConnectionError):
+    """The server did not answer; the message says whether the operation may have happened, and what to do."""
+
+
 class NotSupported(PenstockError):
     """This store cannot do that; the message names one that can."""

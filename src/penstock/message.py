@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, overload
+from typing import TYPE_CHECKING, TypeAlias, cast, overload
 
 from penstock.errors import InvalidArgument, InvalidPriority, PayloadTooLarge
 from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_PAYLOAD, seconds, text, utf8
@@ -127,6 +127,23 @@ def checked(item: Draft | Payload) -> Entry:
         None if item.key is None else text("key", item.key, 1, MAX_KEY),
         None if item.created_at is None else _time(item.created_at),
     )
+
+
+def checked_many(items: Iterable[Draft | Payload]) -> Sequence[Entry]:
+    """The same of many; an error names the one that is wrong."""
+    if isinstance(items, str | bytes | bytearray | memoryview | Draft):
+        raise TypeError(f"put_many takes several messages, not one {type(items).__name__}: use put()")
+    items = list(items)
+    if len(items) > 1 and set(map(type, items)) == {bytes}:
+        return Plain(cast("list[bytes]", items))
+    entries = []
+    for number, item in enumerate(items):
+        try:
+            entries.append(checked(item))
+        except (TypeError, InvalidArgument) as error:
+            error.add_note(f"in item {number} of put_many; nothing was put")
+            raise
+    return entries
 
 
 def _payload(payload: object) -> bytes:

@@ -18,22 +18,28 @@ _PLANNED = {
     "text": "the text store",
     "folder": "the folder store",
     "slate": "the slate store",
-    "http": "a remote store",
-    "https": "a remote store",
 }
+_REMOTE = ("http", "https")
 
 
 def open(  # noqa: A001
-    url: str | os.PathLike[str], *, sync: str = "always", clock: Clock | None = None, dialect: "Dialect" = "doc"
+    url: str | os.PathLike[str],
+    *,
+    sync: str = "always",
+    clock: Clock | None = None,
+    dialect: "Dialect" = "doc",
+    timeout: float | None = None,
 ) -> Store:
     """Open a store.
 
     url: a folder, or `journal:DIR`, for a store on disk, which is made if it is not there; `memory:` for a new
-        store in memory, `memory:NAME` for one that this process shares by name
+        store in memory, `memory:NAME` for one that this process shares by name; `http://host:port` or
+        `https://host:port` for one that a server keeps (`penstock serve`)
     sync: when a change counts as stored: "always" before the call returns; "interval" and "never" trade safety
         for speed, where a store has a disk to sync
     dialect: of the journal store: "2.x" writes what a real Kestrel 2.x can take back
     clock: where the store gets its time from; a `penstock.SimulatedClock` lets tests move it
+    timeout: of a server: the seconds that an answer may take, beyond the time that it was asked to wait; 60
     """
     if sync not in _SYNC:
         raise InvalidArgument(f"sync={sync!r} is none of {', '.join(_SYNC)}")
@@ -42,6 +48,11 @@ def open(  # noqa: A001
     scheme = matched[1].lower() if matched else "journal"
     if scheme == "memory":
         return Store(url, open_memory(url[len("memory:") :], clock))
+    if is_remote(url):
+        from penstock.client.keeper import open_remote
+
+        check_remote(sync, dialect)
+        return Store(url, open_remote(url, timeout, clock))
     if url.endswith(".tq"):
         scheme = "text"
     if scheme == "journal":
@@ -53,7 +64,20 @@ def open(  # noqa: A001
         return Store(url, open_journal(folder, clock=clock, sync=sync, dialect=dialect))
     if scheme not in _PLANNED:
         raise NotSupported(
-            f"store {url!r}: there is no kind of store {scheme!r}; give a folder, journal:DIR, memory: or "
-            "memory:NAME (a path with a colon in its first part can be written as ./path)"
+            f"store {url!r}: there is no kind of store {scheme!r}; give a folder, journal:DIR, memory:, "
+            "memory:NAME or http://host:port (a path with a colon in its first part can be written as ./path)"
         )
     raise NotSupported(f"store {url!r}: {_PLANNED[scheme]} is not part of this version; open a folder instead")
+
+
+def is_remote(url: str) -> bool:
+    """Whether a server keeps that store."""
+    matched = _SCHEME.match(url)
+    return matched is not None and matched[1].lower() in _REMOTE
+
+
+def check_remote(sync: str, dialect: str) -> None:
+    """Refuse to a client what the server has decided."""
+    for name, given, usual in (("sync", sync, "always"), ("dialect", dialect, "doc")):
+        if given != usual:
+            raise InvalidArgument(f"{name}={given!r}: that is for the server to say; give it to `penstock serve`")

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Self
 
 from penstock import message, names
-from penstock.arguments import checked_consumer, checked_ids, checked_lease, checked_reason, checked_state
-from penstock.errors import InvalidArgument, LeaseExpired, StoreClosed
-from penstock.message import Draft, Entry, Message, Payload, Plain
+from penstock.arguments import (
+    checked_consumer,
+    checked_ids,
+    checked_lease,
+    checked_reason,
+    checked_settings,
+    checked_state,
+    receipts_of,
+)
+from penstock.errors import LeaseExpired, StoreClosed
+from penstock.message import Draft, Entry, Message, Payload
 from penstock.settings import MAX_COUNT, MAX_PAYLOAD, Settings, seconds, whole
 
 if TYPE_CHECKING:
@@ -58,11 +66,7 @@ class Store:
             retention=retention,
             description=description,
         )
-        if filter is not None:
-            from penstock import filters  # here, so that import penstock stays quick for the many who use none
-
-            filters.parse(filter)
-        self._keeper.create(name, settings)
+        self._keeper.create(name, checked_settings(settings))
         return Queue(self, name)
 
     def queue(self, name: str = "") -> Queue:
@@ -157,19 +161,7 @@ class Queue:
 
     def put_many(self, items: Iterable[Draft | Payload]) -> list[str]:
         """Add many messages in one durable step, all of them or none; returns their ids."""
-        if isinstance(items, str | bytes | bytearray | memoryview | Draft):
-            raise TypeError(f"put_many takes several messages, not one {type(items).__name__}: use put()")
-        items = list(items)
-        if len(items) > 1 and set(map(type, items)) == {bytes}:
-            return self._store._keeper.put(self.name, Plain(cast("list[bytes]", items)))
-        entries = []
-        for number, item in enumerate(items):
-            try:
-                entries.append(message.checked(item))
-            except (TypeError, InvalidArgument) as error:
-                error.add_note(f"in item {number} of put_many; nothing was put")
-                raise
-        return self._store._keeper.put(self.name, entries)
+        return self._store._keeper.put(self.name, message.checked_many(items))
 
     def claim(
         self, n: int = 1, lease: float = 30.0, wait: float = 0.0, consumer: str | None = None
@@ -196,21 +188,21 @@ class Queue:
 
         If some leases were lost the others are settled all the same, and LeaseExpired names the lost ones.
         """
-        self._store._keeper.ack(self.name, self._receipts(messages))
+        self._store._keeper.ack(self.name, receipts_of(messages, self.name))
 
     def fail(self, *messages: Message | str, delay: float = 0.0, reason: str | None = None) -> None:
         """The work failed: available again after `delay` seconds, or failed after the last attempt."""
         self._store._keeper.fail(
-            self.name, self._receipts(messages), seconds("delay", delay), checked_reason(reason)
+            self.name, receipts_of(messages, self.name), seconds("delay", delay), checked_reason(reason)
         )
 
     def release(self, *messages: Message | str) -> None:
         """Give messages back unworked: available at once, at their old place; the attempt stays counted."""
-        self._store._keeper.release(self.name, self._receipts(messages))
+        self._store._keeper.release(self.name, receipts_of(messages, self.name))
 
     def extend(self, *messages: Message | str, lease: float = 30.0) -> None:
         """Hold messages for `lease` seconds from now."""
-        until, lost = self._store._keeper.extend(self.name, self._receipts(messages), checked_lease(lease))
+        until, lost = self._store._keeper.extend(self.name, receipts_of(messages, self.name), checked_lease(lease))
         for each in messages:
             if isinstance(each, Message) and each.receipt not in lost:
                 each.lease_until = until
@@ -262,18 +254,3 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"<penstock.Queue {self.name!r} of {self._store.url!r}>"
-
-    def _receipts(self, messages: Iterable[Message | str]) -> list[str]:
-        receipts = []
-        for each in messages:
-            if isinstance(each, str):
-                receipts.append(each)
-            elif not isinstance(each, Message):
-                raise TypeError(f"give messages or receipts, not {type(each).__name__}")
-            elif each.receipt is None:
-                raise InvalidArgument(f"message {each.id} was not claimed, so it cannot be settled: use claim()")
-            elif each.queue != self.name:
-                raise InvalidArgument(f"message {each.id} is of queue {each.queue!r}, not of {self.name!r}")
-            else:
-                receipts.append(each.receipt)
-        return receipts

@@ -6,6 +6,13 @@ from pathlib import Path
 
 import penstock
 from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from tests.conformance.served import (
+    in_line_at_server,
+    in_line_of_coroutines,
+    open_aio,
+    open_aio_local,
+    open_http,
+)
 
 
 @dataclass(frozen=True)
@@ -17,10 +24,14 @@ class StoreUnderTest:
     priorities: tuple[int, int] = (LOWEST_PRIORITY, HIGHEST_PRIORITY)
     many_queues: bool = True
     reopens: bool = True  # holds what it held when it was closed
-    make_queue: Callable[..., penstock.Queue] = penstock.Store.create  # called with store, name, **settings
+    make_queue: Callable[..., penstock.Queue] = lambda store, name, **settings: store.create(name, **settings)
+    in_line: Callable[[penstock.Store], int] | None = None  # consumers that wait, if none of our threads does
 
 
 STORES = [
     StoreUnderTest("memory", lambda folder, clock: penstock.open("memory:", clock=clock), reopens=False),
     StoreUnderTest("journal", lambda folder, clock: penstock.open(folder, clock=clock)),
+    StoreUnderTest("http", open_http, in_line=in_line_at_server),
+    StoreUnderTest("aio", open_aio, in_line=in_line_at_server),
+    StoreUnderTest("aio-local", open_aio_local, in_line=in_line_of_coroutines),
 ]

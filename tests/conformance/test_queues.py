@@ -157,7 +157,7 @@ def test_a_closed_store_refuses_everything_and_closes_twice(store: Store, queue:
     store.close()
     store.close()
     for operation in (store.queues, store.queue, queue.counts, queue.claim, lambda: store.publish(b"x")):
-        with pytest.raises(StoreClosed, match=r"open it again with penstock.open\(\)"):
+        with pytest.raises(StoreClosed, match=r"open it again with penstock\.(aio\.)?open\(\)"):
             operation()
     assert "closed" in repr(store)
 

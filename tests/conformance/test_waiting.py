@@ -9,6 +9,7 @@ import pytest
 
 from penstock import Message, Queue, QueueNotFound, SimulatedClock, Store, StoreClosed
 from tests.conformance.conftest import WatchedClock
+from tests.conformance.stores import StoreUnderTest
 
 FOR_EVER = 1_000_000.0
 Taken = TypeVar("Taken")
@@ -17,9 +18,9 @@ Taken = TypeVar("Taken")
 class Line:
     """Consumers that stand in line, each in a thread of its own."""
 
-    def __init__(self, pool: ThreadPoolExecutor, clock: WatchedClock) -> None:
+    def __init__(self, pool: ThreadPoolExecutor, waiting: Callable[[], int]) -> None:
         self._pool = pool
-        self._clock = clock
+        self._waiting = waiting
 
     def join(self, take: Callable[..., Taken], *arguments: object, **options: object) -> Future[Taken]:
         """Let a new consumer wait; returns once it stands in line, be it in its own thread or in a server's."""
@@ -28,15 +29,18 @@ class Line:
         until(lambda: self._waiting() > before or future.done())
         return future
 
-    def _waiting(self) -> int:
-        return sum(thread.name != "penstock-alarm" for thread in list(self._clock.waiting))
-
 
 @pytest.fixture
-def line(store: Store, clock: WatchedClock) -> Iterator[Line]:
+def line(kind: StoreUnderTest, store: Store, clock: WatchedClock) -> Iterator[Line]:
     """The store is closed before the threads are joined, so that a failed test does not hang."""
+
+    def waiting() -> int:
+        if kind.in_line is not None:
+            return kind.in_line(store)
+        return sum(thread.name != "penstock-alarm" for thread in list(clock.waiting))
+
     with ThreadPoolExecutor(100) as pool:
-        yield Line(pool, clock)
+        yield Line(pool, waiting)
         store.close()
 
 

@@ -70,7 +70,7 @@ def decode_entries(body: bytes) -> Sequence[Entry]:
     """The drafts of a frame, checked; InvalidArgument says what is wrong with it."""
     columns, payloads = _split(body, MAX_HEAD)
     if not columns:
-        return Plain(payloads)
+        return Plain(payloads) if payloads else []
     jsons.check_known(columns, _ENTRY_DEFAULTS, "a draft")
     values = [_values(name, columns, len(payloads), default) for name, default in _ENTRY_DEFAULTS.items()]
     entries: list[Entry] = []
@@ -83,42 +83,53 @@ def decode_entries(body: bytes) -> Sequence[Entry]:
 
 def encode_messages(messages: Sequence[Message]) -> bytes:
     """A frame of messages."""
-    columns = {}
-    for name, column in zip(_MESSAGE_TYPES, zip(*map(_message_values, messages), strict=True), strict=False):
-        if column.count(None) != len(column):
-            columns[name] = _column(column)
+    rows = [_message_values(each) for each in messages]
+    columns = {
+        name: _column(column)
+        for name, column in zip(_MESSAGE_TYPES, zip(*rows, strict=True), strict=False)
+        if column[0] is not None or column.count(None) != len(column)
+    }
     return _join(columns, [each.payload for each in messages])
 
 
 def decode_messages(body: bytes, queue: str) -> list[Message]:
     """The messages of a frame; InvalidArgument says what is wrong with it."""
     columns, payloads = _split(body, len(body))
-    count = len(payloads)
-    values = {name: _values(name, columns, count, None) for name in _MESSAGE_TYPES}
+    if not payloads:
+        return []
+    values: list[Iterable[Any]] = []
     for name, allowed in _MESSAGE_TYPES.items():
-        given = columns.get(name)
-        kinds = set(map(type, given)) if isinstance(given, list) else {type(given)}
-        if count and not kinds.issubset(allowed):
+        column = columns.get(name)
+        if type(column) is not list:
+            right = type(column) in allowed
+            values.append(repeat(column))
+        else:
+            _check_length(name, column, len(payloads))
+            right = set(map(type, column)).issubset(allowed)
+            values.append(column)
+        if not right:
             raise InvalidArgument(f"column {name!r} of a frame has values of a wrong type, or none")
-    ids, headers, *rest = values.values()
     return [
-        Message(each, queue, payload, dict(heads or ()), *others)
-        for each, payload, heads, others in zip(ids, payloads, headers, zip(*rest, strict=False), strict=False)
+        Message(each, queue, payload, dict(headers) if headers else {}, *rest)
+        for payload, each, headers, *rest in zip(payloads, *values, strict=False)
     ]
 
 
 def _column(values: tuple[Any, ...]) -> Any:
-    first = values[0]
-    return first if values.count(first) == len(values) else values
+    return values[0] if values.count(values[0]) == len(values) else values
 
 
 def _values(name: str, columns: dict[str, Any], count: int, default: object) -> Iterable[Any]:
     column = columns.get(name, default)
     if not isinstance(column, list):
         return repeat(column, count)
+    _check_length(name, column, count)
+    return column
+
+
+def _check_length(name: str, column: list[Any], count: int) -> None:
     if len(column) != count:
         raise InvalidArgument(f"column {name!r} of a frame has {len(column)} values for {count} messages")
-    return column
 
 
 def _join(columns: dict[str, Any], payloads: list[bytes]) -> bytes:

@@ -13,6 +13,7 @@ from dataclasses import fields
 from typing import Any, NoReturn
 
 from penstock import message
+from penstock.arguments import checked_settings
 from penstock.errors import InvalidArgument
 from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
@@ -145,11 +146,7 @@ def settings_from_json(settings: Mapping[str, Any]) -> Settings:
         checked = Settings(**settings)
         if not isinstance(checked.start, str | int) or isinstance(checked.start, bool):
             raise TypeError(f"start is a str or an int, not {type(checked.start).__name__}")
-    if checked.filter is not None:
-        from penstock import filters  # here, because most queues have none
-
-        filters.parse(checked.filter)
-    return checked
+    return checked_settings(checked)
 
 
 def settings_from_query(query: Iterable[tuple[str, str]]) -> Settings:

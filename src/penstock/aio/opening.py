@@ -1,0 +1,89 @@
+"""From a URL to a store for coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+from penstock import opening
+from penstock.aio.store import Store
+from penstock.errors import NotSupported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator
+    from types import TracebackType
+    from typing import Any
+
+    import penstock
+    from penstock.clock import Clock
+    from penstock.journal.format import Dialect
+
+
+def open(  # noqa: A001
+    url: str | os.PathLike[str],
+    *,
+    sync: str = "always",
+    clock: Clock | None = None,
+    dialect: Dialect = "doc",
+    timeout: float | None = None,
+) -> Opening:
+    """Open a store: `async with penstock.aio.open(url) as store`, or `store = await penstock.aio.open(url)`.
+
+    The arguments are those of `penstock.open`.
+    """
+    url = os.fspath(url)
+    if opening.is_remote(url):
+        opening.check_remote(sync, dialect)
+        return Opening(lambda: _open_remote(url, timeout, clock))
+    return Opening(
+        lambda: _open_local(lambda: opening.open(url, sync=sync, clock=clock, dialect=dialect, timeout=timeout))
+    )
+
+
+class Opening:
+    """A store that is about to be opened, by `await` or by `async with`."""
+
+    def __init__(self, open: Callable[[], Coroutine[Any, Any, Store]]) -> None:  # noqa: A002
+        self._open = open
+
+    def __await__(self) -> Generator[Any, Any, Store]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Store:
+        self._store = await self._open()
+        return self._store
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._store.close()
+
+
+async def _open_remote(url: str, timeout: float | None, clock: Clock | None) -> Store:
+    from penstock.aio.remote import open_remote
+
+    return Store(url, await open_remote(url, timeout, clock))
+
+
+async def _open_local(open: Callable[[], penstock.Store]) -> Store:  # noqa: A002
+    """Opens in a thread, as a store on disk may have much to read."""
+    from penstock.aio.local import LocalKeeper
+    from penstock.live.keeper import LiveKeeper
+
+    opened = asyncio.get_running_loop().run_in_executor(None, open)
+    try:
+        store = await asyncio.shield(opened)
+    except asyncio.CancelledError:
+        opened.add_done_callback(_close)  # else nobody would
+        raise
+    keeper = store._keeper
+    if not isinstance(keeper, LiveKeeper):
+        store.close()
+        raise NotSupported(f"store {store.url!r} is not for coroutines: open it with penstock.open() in a thread")
+    return Store(store.url, LocalKeeper(keeper))
+
+
+def _close(opened: asyncio.Future[penstock.Store]) -> None:
+    if not opened.cancelled() and opened.exception() is None:
+        opened.result().close()

@@ -1,0 +1,1 @@
+"""Stores that a server keeps: the contract over HTTP."""

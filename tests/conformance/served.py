@@ -1,0 +1,68 @@
+"""Stores that a real server keeps, on a socket of this machine, for as long as their client has them open."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import penstock
+import penstock.aio
+from penstock.client.keeper import open_remote
+from penstock.live.keeper import LiveKeeper
+from penstock.server import RunningServer, serve_in_thread
+from tests.conformance.blocking import BlockingStore
+
+
+class Served:
+    """A journal store and its server."""
+
+    def __init__(self, folder: Path, clock: penstock.Clock) -> None:
+        self._store = penstock.open(folder, clock=clock)
+        self._server: RunningServer = serve_in_thread(self._store)
+        self.url = self._server.url
+        self.keeper = self._store._keeper
+
+    def end(self) -> None:
+        self._server.stop()
+        self._store.close()
+
+
+class RemoteStore(penstock.Store):
+    """A client's store. Closing it also ends its server."""
+
+    def __init__(self, served: Served, clock: penstock.Clock) -> None:
+        super().__init__(served.url, open_remote(served.url, timeout=None, clock=clock))
+        self.served: Served | None = served
+
+    def close(self) -> None:
+        super().close()
+        served, self.served = self.served, None
+        if served is not None:
+            served.end()
+
+
+def open_http(folder: Path, clock: penstock.Clock) -> penstock.Store:
+    return RemoteStore(Served(folder, clock), clock)
+
+
+def open_aio(folder: Path, clock: penstock.Clock) -> penstock.Store:
+    served = Served(folder, clock)
+    store = BlockingStore(lambda: penstock.aio.open(served.url, clock=clock), served.end)
+    store.served = served  # type: ignore[attr-defined]
+    return cast("penstock.Store", store)
+
+
+def open_aio_local(folder: Path, clock: penstock.Clock) -> penstock.Store:
+    return cast("penstock.Store", BlockingStore(lambda: penstock.aio.open(folder, clock=clock)))
+
+
+def in_line_at_server(store: Any) -> int:
+    """How many consumers wait, as the server sees it."""
+    return _in_line(store.served.keeper)
+
+
+def in_line_of_coroutines(store: Any) -> int:
+    return _in_line(store._target._keeper._keeper)
+
+
+def _in_line(keeper: object) -> int:
+    assert isinstance(keeper, LiveKeeper)
+    return sum(keeper.find(info.name).in_line for info in keeper.queues())
