@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.files import Disk, replace_file
+from penstock.files import Disk, replace_file, write_hint
 from tests.simulated_disk import Keep, SimulatedCrash, SimulatedDisk, SimulatedFile
 
 SEEDS = range(500)
@@ -714,3 +714,20 @@ def test_the_same_seed_has_the_same_outcome_and_others_have_others() -> None:
     outcomes = [outcome(seed) for seed in SEEDS]
     assert outcomes == [outcome(seed) for seed in SEEDS]
     assert len({str(outcome) for outcome in outcomes}) > len(SEEDS) // 2
+
+
+def test_a_hint_is_old_new_or_torn_but_never_what_an_interrupted_one_left_behind() -> None:
+    found = set()
+    for seed in range(300):
+        disk = SimulatedDisk(Random(seed))
+        with disk.open("/hint.new", create=True) as left:  # a crash came before the rename, long ago
+            left.write(0, b"stale")
+            left.sync()
+        disk.sync_folder("/")
+        write_hint(disk, "/hint", b"fresh")
+        crashed = disk.after_crash(Random(seed))
+        if crashed.exists("/hint"):
+            with crashed.open("/hint") as file:
+                found.add(file.read(0, file.size()))
+    assert b"fresh" in found
+    assert b"stale" not in found

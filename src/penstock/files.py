@@ -275,8 +275,9 @@ def write_hint(disk: Disk, path: StrPath, data: Data) -> None:
     path = os.fspath(path)
     temporary = path + ".new"
     try:
+        with suppress(FileNotFoundError):  # a new file, or a crash could bring back what an earlier one left in it
+            disk.unlink(temporary)
         with disk.open(temporary, create=True) as file:
-            file.truncate(0)
             file.write(0, data)
         disk.rename(temporary, path)
     except OSError:
