@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, cast, overload
 
 from penstock.errors import InvalidArgument, InvalidPriority, PayloadTooLarge
-from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_PAYLOAD, seconds, text, utf8
+from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_PAYLOAD, index, seconds, text, utf8
 
 if TYPE_CHECKING:
     from penstock.store import Queue
@@ -158,7 +157,7 @@ def _payload(payload: object) -> bytes:
 
 def _priority(priority: int) -> int:
     try:
-        return operator.index(priority)
+        return index(priority)
     except TypeError:
         raise TypeError(
             f"priority is an integer from {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}, not {type(priority).__name__}"
@@ -192,7 +191,7 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 def _time(created_at: int) -> int:
     try:
-        time = operator.index(created_at)
+        time = index(created_at)
     except TypeError:
         raise TypeError(
             f"created_at is integer milliseconds since the epoch, not {type(created_at).__name__}"

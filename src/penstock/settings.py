@@ -4,7 +4,7 @@ import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
+from typing import Any, SupportsIndex
 
 from penstock.errors import InvalidArgument
 
@@ -28,12 +28,19 @@ def seconds(name: str, value: float) -> float:
 def whole(name: str, value: int, lowest: int, highest: int) -> int:
     """The integer, if it is one and within its limits."""
     try:
-        value = operator.index(value)
+        value = index(value)
     except TypeError:
         raise TypeError(f"{name} is an integer, not {type(value).__name__}") from None
     if not lowest <= value <= highest:
         raise InvalidArgument(f"{name}={value} is out of range; give {lowest} to {highest}")
     return value
+
+
+def index(value: SupportsIndex) -> int:
+    """The integer; TypeError for what is none, truth values included."""
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)
 
 
 def utf8(name: str, value: str) -> bytes:

@@ -70,7 +70,7 @@ async def claim(keeper: LocalKeeper, request: Request) -> Answer:
         n = whole("n", given.get("n", 1), 1, MAX_COUNT)
         lease = checked_lease(given.get("lease", 30))
         wait = seconds("wait", given.get("wait", 0))
-        consumer = checked_consumer(given.get("consumer") or request.peer)
+        consumer = checked_consumer(_consumer(given, request))
     claimed = await keeper.claim(name, min(n, jsons.MAX_MESSAGES), lease, wait, consumer, _MOST)
     return _batch(request, claimed)
 
@@ -80,7 +80,7 @@ async def pop(keeper: LocalKeeper, request: Request) -> Answer:
     name, given = _queue(request), _object(request, "wait", "consumer")
     with jsons.arguments():
         wait = seconds("wait", given.get("wait", 0))
-        consumer = checked_consumer(given.get("consumer") or request.peer)
+        consumer = checked_consumer(_consumer(given, request))
     popped = await keeper.pop(name, wait, consumer)
     return _batch(request, [] if popped is None else [popped])
 
@@ -96,8 +96,10 @@ async def fail(keeper: LocalKeeper, request: Request) -> Answer:
     """POST Q/fail."""
     name, given = _queue(request), _object(request, "receipts", "delay", "reason")
     with jsons.arguments():
-        delay, reason = seconds("delay", given.get("delay", 0)), checked_reason(given.get("reason"))
-    await keeper.fail(name, _texts(given, "receipts"), delay, reason)
+        delay, reason = seconds("delay", given.get("delay", 0)), given.get("reason")
+        if not isinstance(reason, str | None):
+            raise TypeError(f"reason is a str, not {type(reason).__name__}")
+    await keeper.fail(name, _texts(given, "receipts"), delay, checked_reason(reason))
     return Answer(204)
 
 
@@ -171,6 +173,11 @@ async def _page(messages: AsyncIterator[Message], most: int) -> list[Message]:
         if len(page) == most or size > _PAGE:
             break
     return page
+
+
+def _consumer(given: dict[str, Any], request: Request) -> Any:
+    consumer = given.get("consumer")
+    return request.peer if consumer is None else consumer
 
 
 def _queue(request: Request) -> str:

@@ -11,8 +11,9 @@ from penstock.errors import InvalidArgument, PenstockError
 from penstock.wire import jsons, problems
 
 JSON = b"Content-Type: application/json\r\n"
+LONG = 2048  # bytes of a path or a query that are not remembered, lest strangers fill the memory with them
 _PROBLEM = f"Content-Type: {problems.MEDIA_TYPE}\r\n".encode()
-_STATUSES = {
+STATUSES = {
     "BadRequest": 400,
     "NotFound": 404,
     "MessageNotFound": 404,
@@ -64,7 +65,7 @@ class Request:
         """The query's parameters, if they are known ones."""
         if not self.query:
             return {}
-        given = _parameters(self.query)
+        given = (_parameters if len(self.query) <= LONG else _parameters.__wrapped__)(self.query)
         if not given.keys() <= set(known):
             strange = ", ".join(sorted(given.keys() - set(known)))
             accepted = f"give {', '.join(known)}" if known else "this takes none"
@@ -123,7 +124,7 @@ class Problem(Exception):
 
 def refusal(problem: Problem, close: bool = False) -> Answer:
     """An error of HTTP's own as problem details (RFC 9457)."""
-    status = _STATUSES[problem.error]
+    status = STATUSES[problem.error]
     return _refusal(status, problems.problem(status, problem.error, str(problem)), problem.headers, close)
 
 

@@ -98,7 +98,7 @@ def _told(request: Request) -> Entry:
         value = request.header(name)
         if value is not None:
             setattr(draft, argument, jsons.number(name.decode(), value))
-    draft.key = request.header(b"x-message-key") or request.header(b"idempotency-key")
+    draft.key = request.header(b"x-message-key" if b"x-message-key" in request.headers else b"idempotency-key")
     headers = request.header(b"x-message-headers")
     if headers is not None:
         draft.headers = jsons.loads_object(headers.encode())

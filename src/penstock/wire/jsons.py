@@ -181,8 +181,10 @@ def _payload(draft: Mapping[str, Any]) -> bytes | str:
         if not isinstance(payload, str):
             raise InvalidArgument(f"payload is text, not {_kind(payload)}: give other bytes as payload_base64")
         return payload
+    if not isinstance(encoded, str):
+        raise InvalidArgument(f"payload_base64 is no base64, but {_kind(encoded)}")
     try:
-        return base64.b64decode(str(encoded), validate=True)
+        return base64.b64decode(encoded, validate=True)
     except ValueError as error:
         raise InvalidArgument(f"payload_base64 is no base64: {error}") from None
 
@@ -204,7 +206,9 @@ def number(name: str, value: str) -> float:
     if _WHOLE.fullmatch(value):
         return int(value)
     try:
-        return float(value)
+        if value.isascii() and "_" not in value:  # float() takes 1_0 and the digits of every script
+            return float(value)
+        raise ValueError
     except ValueError:
         raise InvalidArgument(f"{name}={value!r} is not a number") from None
 

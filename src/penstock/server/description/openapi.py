@@ -1,0 +1,100 @@
+"""The OpenAPI 3.1 document: the operations with everything that is common to them."""
+
+from itertools import groupby
+from typing import Any
+
+import penstock
+from penstock.server.description import about, api, mqcore
+from penstock.server.description.errors import COMMON, FAILURES
+from penstock.server.description.operation import Operation
+from penstock.server.description.schemas import ref, schemas
+from penstock.wire import problems
+
+_OPERATIONS = [*mqcore.OPERATIONS, *api.QUEUES, *api.MESSAGES, *about.OPERATIONS]
+_RETRY = {"Retry-After": {"required": True, "description": "Seconds to wait.", "schema": {"type": "integer"}}}
+
+
+def document() -> dict[str, Any]:
+    """Everything that the server answers."""
+    paths: dict[str, dict[str, Any]] = {}
+    responses: dict[str, Any] = {}
+    for operation in _OPERATIONS:
+        described = _described(operation, responses)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = described
+        if operation.method == "GET" and not operation.polls:
+            paths[operation.path]["head"] = _head(described)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Penstock",
+            "version": penstock.__version__,
+            "summary": "A durable work queue over HTTP",
+            "description": about.ABOUT,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": description} for name, description in about.TAGS.items()],
+        "paths": paths,
+        "components": {"schemas": schemas(), "responses": responses},
+    }
+
+
+def _described(operation: Operation, responses: dict[str, Any]) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "operationId": operation.id,
+        "tags": [operation.tag],
+        "summary": operation.summary,
+        "description": operation.description,
+        "parameters": list(operation.parameters),
+        "requestBody": operation.body,
+        "responses": {**operation.answers, **_refusals(operation, responses)},
+    }
+    return {name: value for name, value in described.items() if value}
+
+
+def _head(described: dict[str, Any]) -> dict[str, Any]:
+    """HEAD is GET without the body."""
+    answers = {
+        status: {name: value for name, value in answer.items() if name != "content"}
+        for status, answer in described["responses"].items()
+        if "$ref" not in answer
+    }
+    refusals = {
+        status: {"description": "As GET has it, without the body."}
+        for status in described["responses"]
+        if status not in answers
+    }
+    return {
+        **described,
+        "operationId": f"head_{described['operationId']}",
+        "summary": f"{described['summary']}: the headers only",
+        "responses": {**answers, **refusals},
+    }
+
+
+def _refusals(operation: Operation, responses: dict[str, Any]) -> dict[str, Any]:
+    """What goes wrong, by status; which is a response that operations share if they share its errors."""
+    failures = [each for each in FAILURES.values() if each.name in (*operation.errors, *COMMON)]
+    refusals = {}
+    for status, group in groupby(failures, lambda failure: failure.status):
+        names = [failure.name for failure in group]
+        key = ".".join(names)
+        responses.setdefault(key, _refusal(status, names))
+        refusals[str(status)] = {"$ref": f"#/components/responses/{key}"}
+    return refusals
+
+
+def _refusal(status: int, names: list[str]) -> dict[str, Any]:
+    schema = {
+        "allOf": [ref("Problem")],
+        "properties": {"status": {"const": status}, "error": {"enum": names}, "title": {"enum": names}},
+    }
+    examples = {name: {"value": problems.problem(status, name, FAILURES[name].meaning)} for name in names}
+    if "LeaseExpired" in names:
+        schema["required"] = ["queue", "receipts"] if names == ["LeaseExpired"] else []
+        examples["LeaseExpired"]["value"].update(queue="jobs", receipts=["7.0c9f4d2e8a51b673"])
+    return {
+        "description": " ".join(f"{name}: {FAILURES[name].meaning}" for name in names),
+        **({"headers": _RETRY} if status in (503, 507) else {}),
+        "content": {problems.MEDIA_TYPE: {"schema": schema, "examples": examples}},
+    }
