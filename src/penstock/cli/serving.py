@@ -7,7 +7,7 @@ import sys
 import click
 
 from penstock.cli import output
-from penstock.cli.app import cli, json_option, open_store
+from penstock.cli.app import Failure, cli, json_option, open_store
 
 _PORT = 8390
 
@@ -40,7 +40,10 @@ def serve(ctx: click.Context, host: str, port: int, as_json: bool) -> None:
     store = open_store(ctx)
     server = Server(store)
     raise_file_limit()
-    listening = listen(host, port)
+    try:
+        listening = listen(host, port)
+    except OSError as error:
+        raise Failure(OSError(f"cannot listen on {host} port {port}: {error.strerror}; try another")) from error
     url = url_of(listening)
 
     async def run() -> None:

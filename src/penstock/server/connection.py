@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from itertools import takewhile
 from typing import TYPE_CHECKING, cast
 
 import httptools
 
 from penstock.errors import PenstockError
+from penstock.names import DEFAULT
 from penstock.server.exchange import Answer, Problem, Request, as_bytes, refusal, refusal_of
 from penstock.server.routes import find
 
@@ -38,12 +40,13 @@ class Connection(asyncio.Protocol):
         self._peer = ""
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
-        self._fed = 0  # bytes since the head began
+        self._fed = 0  # bytes since a head, or a part of a body, was complete
         self._head_size = 0
         self._arriving = False  # a request that is not complete yet
         self._told = False
+        self._declined = b""  # the head of a request that asked for an upgrade, without that
         self._request: Request | None = None  # the one whose body is arriving
-        self._chunks: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._size = 0  # of the body so far
         self._refused: Answer | None = None  # what ends this connection
         self._waiting: deque[Request] = deque()
@@ -70,20 +73,23 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request, or of several."""
-        if self._refused is not None or self._lost:
+        if self._refused is not None or self._ending or self._lost:
             return  # still sending what nobody reads
-        if self._request is None:
-            self._fed += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._ending = True  # to what we do not speak; the request itself is answered
-        except httptools.HttpParserError as error:
-            if self._refused is None:
-                self._refuse(refusal(Problem("BadRequest", f"this is no HTTP/1.1 request: {_reason(error)}")))
+        self._fed += len(data)
+        while data:
+            try:
+                self._parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._decline(data[upgrade.args[0] :])
+            except httptools.HttpParserError as error:
+                if self._refused is None and not self._ending:
+                    self._refuse(refusal(Problem("BadRequest", f"this is no HTTP/1.1 request: {_reason(error)}")))
+                break
         if self._refused is None and self._arriving:
-            self._service.arriving.start(self)
-            if self._request is None and self._fed > MAX_HEADERS:
+            if not self._paused:
+                self._service.arriving.start(self)
+            if self._fed > MAX_HEADERS:
                 self._refuse(refusal(_TOO_LONG))
 
     def eof_received(self) -> bool:
@@ -91,21 +97,27 @@ class Connection(asyncio.Protocol):
         if self._current is None and not self._waiting:
             if self._arriving and self._refused is None:
                 self._refuse(refusal(Problem("BadRequest", "the request ended before it was complete")))
+            self._close()
             return False
         if self._current is not None and self._current.route.polls and self._task is not None:
             self._task.cancel()
+            self._close()
             return False
         self._ending = True
+        answerable = len(list(takewhile(lambda request: not request.route.polls, self._waiting)))
+        while len(self._waiting) > answerable:
+            self._release(self._waiting.pop())
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
         """The client has gone. What waits for a message stops; what is being stored goes on."""
         self._lost = True
         self._drop_body()
-        self._waiting.clear()
+        self._drop_waiting()
         self._service.farewell(self)
         if self._task is not None and self._current is not None and self._current.route.polls:
             self._task.cancel()
+            self._release(self._current)  # as it may not even have begun
 
     def pause_writing(self) -> None:
         """The client does not read its answers."""
@@ -132,6 +144,8 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header."""
+        if self._request is not None:
+            return  # after the body, where nothing of ours is expected
         self._head_size += len(name) + len(value) + 4
         name = name.lower()
         if name in self._headers:
@@ -151,23 +165,30 @@ class Connection(asyncio.Protocol):
             return
         method, http = self._parser.get_method(), self._parser.get_http_version()
         url, self._url = self._url, b""
+        if self._parser.should_upgrade() and method != b"CONNECT":
+            lines = [b"%b: %b\r\n" % header for header in headers.items() if header[0] != b"upgrade"]
+            self._declined = b"%b %b HTTP/%b\r\n%b\r\n" % (method, url, http.encode(), b"".join(lines))
+            return
         route, arguments, query = find(method, url)
         request = Request(route, arguments, query, headers, self._peer)
         request.told, self._told = self._told, False
-        request.keep_alive = self._parser.should_keep_alive()
+        request.keep_alive = http == "1.1" and self._parser.should_keep_alive()
         request.is_head = method == b"HEAD"
         self._request = request
         if route.is_payload:
             request.most = min(route.most, self._service.keeper.max_payload(arguments[0]))
-        if http == "1.1" and b"host" not in headers:
-            self._refuse(refusal(Problem("BadRequest", "a request needs the header Host")))
-        elif headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        if http == "1.1" and b"," in headers.get(b"host", b","):
+            self._refuse(refusal(Problem("BadRequest", "a request needs the header Host, and only once")))
+        elif (
+            headers.get(b"content-encoding", b"identity").lower() != b"identity"
+            or headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked"
+        ):
             self._refuse(
-                refusal(Problem("UnsupportedMediaType", "send the body as it is, without Content-Encoding"))
+                refusal(Problem("UnsupportedMediaType", "send the body as it is: neither packed nor encoded"))
             )
         elif b"content-length" in headers and int(headers[b"content-length"]) > request.most:
-            self._refuse(refusal(_too_large(request.most)))
-        elif headers.get(b"expect", b"").lower() == b"100-continue":
+            self._refuse(refusal(_too_large(request)))
+        elif http == "1.1" and headers.get(b"expect", b"").lower() == b"100-continue":
             self.transport.write(_CONTINUE)
 
     def on_body(self, chunk: bytes) -> None:
@@ -175,24 +196,32 @@ class Connection(asyncio.Protocol):
         request = self._request
         if self._refused is not None or request is None:
             return
+        self._fed = 0
         self._size += len(chunk)
         self._service.buffered += len(chunk)
         if self._size > request.most:
-            self._refuse(refusal(_too_large(request.most)))
+            self._refuse(refusal(_too_large(request)))
         elif self._service.buffered > self._service.limits.buffered:
             self._refuse(refusal(_OVERLOADED))
+        elif not self._body and not request.route.discards:
+            self._body = chunk  # all of it, most of the time
         elif not request.route.discards:
-            self._chunks.append(chunk)
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)  # and no list, as chunks may be tiny
+            self._body += chunk
 
     def on_message_complete(self) -> None:
         """The request is complete."""
         request = self._request
         if self._refused is not None or request is None:
             return
-        request.body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        request.body = bytes(self._body)
         self._drop_body()
+        self._service.buffered += len(request.body)
         self._arriving = False
         self._service.arriving.stop(self)
+        if not request.keep_alive:
+            self._ending = True
         self._waiting.append(request)
         if len(self._waiting) > _PIPELINED and not self._paused:
             self._paused = True
@@ -210,11 +239,13 @@ class Connection(asyncio.Protocol):
             if self._paused and not self._waiting:
                 self._paused = False
                 self.transport.resume_reading()
+                if self._arriving:
+                    self._service.arriving.start(self)
             self._task = self._service.loop.create_task(self._handle(request))
         elif self._refused is not None:
             self._say_goodbye(self._refused)
         elif self._ending:
-            self.transport.close()
+            self._close()
         elif not self._arriving:
             self._service.idle.start(self)
 
@@ -226,7 +257,7 @@ class Connection(asyncio.Protocol):
                 answer = refusal(_GOING, close=True)
             else:
                 self._current = self._task = None
-                self.transport.abort()
+                self._close()
                 return
         except Problem as problem:
             answer = refusal(problem)
@@ -235,6 +266,8 @@ class Connection(asyncio.Protocol):
         except Exception:
             _log.exception("a request failed")
             answer = refusal(_FAILED, close=True)
+        finally:
+            self._release(request)
         self._current = self._task = None
         if self._lost:
             return
@@ -247,19 +280,20 @@ class Connection(asyncio.Protocol):
     def end(self) -> None:
         """Finish what is being done, and wait no longer for anything."""
         self._ending = True
+        self._drop_waiting()
         if self._current is None:
-            self.transport.close()
+            self._close()
         elif self._current.route.polls and self._task is not None:
             self._task.cancel()
 
     def give_up(self) -> None:
         """The client took too long."""
-        if self._clogged or self._current is not None or self._refused is not None:
+        if self._clogged or self._refused is not None or self.transport.is_closing():
             self.transport.abort()
         elif self._arriving:
             self._refuse(refusal(Problem("RequestTimeout", "the request took too long to arrive")))
         else:
-            self.transport.close()  # idle for long
+            self._close()  # idle for long
 
     def _refuse(self, answer: Answer) -> None:
         """Answer this once those before it are answered, and end."""
@@ -273,17 +307,46 @@ class Connection(asyncio.Protocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         # Closing at once would reset the connection of a client that still sends, and with it the answer.
-        self._service.loop.call_later(_LINGER, self.transport.close)
+        self._service.loop.call_later(_LINGER, self._close)
+
+    def _close(self) -> None:
+        """End, once the client has read what was said, if it does so in time."""
+        if not self._lost:
+            self._service.leaving.start(self)
+            self.transport.close()
+
+    def _decline(self, rest: bytes) -> bytes:
+        """What to parse instead of a request that asked for an upgrade, as the parser has skipped its body."""
+        if not self._declined:
+            self._ending = True  # it asked for a tunnel, and is answered, or was refused
+            return b""
+        head, self._declined = self._declined, b""
+        self._parser = httptools.HttpRequestParser(self)
+        return head + rest
 
     def _drop_body(self) -> None:
         self._service.buffered -= self._size
         self._size = 0
-        self._chunks = []
+        self._body = b""
         self._request = None
 
+    def _drop_waiting(self) -> None:
+        while self._waiting:
+            self._release(self._waiting.pop())
 
-def _too_large(most: int) -> Problem:
-    return Problem("PayloadTooLarge", f"the body is larger than {most} bytes, the most that is accepted here")
+    def _release(self, request: Request) -> None:
+        self._service.buffered -= len(request.body)
+        request.body = b""
+
+
+def _too_large(request: Request) -> Problem:
+    size = request.headers.get(b"content-length", b"%d or more" % (request.most + 1)).decode()
+    if request.route.is_payload:
+        name = request.arguments[0] or DEFAULT
+        detail = f"a payload of {size} bytes; queue {name!r} takes at most {request.most}: put its address instead"
+    else:
+        detail = f"a body of {size} bytes; the most that is accepted here is {request.most}: send it in parts"
+    return Problem("PayloadTooLarge", detail)
 
 
 def _reason(error: Exception) -> str:

@@ -9,7 +9,7 @@ from urllib.parse import unquote_to_bytes
 import httptools
 
 from penstock.server import api, description, mqcore
-from penstock.server.exchange import Answer, Problem, Request, Route
+from penstock.server.exchange import LONG, Answer, Problem, Request, Route
 
 _Methods = dict[bytes, Route]
 
@@ -64,8 +64,9 @@ def find(method: bytes, target: bytes) -> tuple[Route, tuple[str, ...], bytes]:
         if route is None or (method == b"HEAD" and route.polls):
             raise _not_allowed(methods)
     except Problem as problem:
-        return Route(partial(_refuse, problem), discards=True), (), b""
-    return route, tuple(map(_decoded, arguments)), query
+        return Route(partial(_refuse, problem), _BATCH, discards=True), (), b""
+    decoded = _decoded if len(path) <= LONG else _decoded.__wrapped__
+    return route, tuple(map(decoded, arguments)), query
 
 
 async def _refuse(problem: Problem, keeper: object, request: Request) -> Answer:
@@ -103,7 +104,10 @@ def _path_of(target: bytes) -> bytes:
         url = httptools.parse_url(target)
     except httptools.HttpParserInvalidURLError:
         raise Problem("BadRequest", "the request's target is no path") from None
-    return (url.path or b"/") + (b"?" + url.query if url.query else b"")
+    path: bytes = url.path or b"/"
+    if path[:1] != b"/":
+        raise Problem("BadRequest", "the request's target is no path")
+    return path + (b"?" + url.query if url.query else b"")
 
 
 def _not_allowed(methods: _Methods) -> Problem:

@@ -30,7 +30,7 @@ class Limits:
     """What one server takes on.
 
     connections: open at a time; further ones are told to come back later
-    buffered: bytes of request bodies that are arriving
+    buffered: bytes of request bodies that are arriving or wait for their answer
     arriving: seconds in which a request must be there, from its first byte to its last
     leaving: seconds in which a client must read what it asked for
     idle: seconds for which a connection is kept between requests
