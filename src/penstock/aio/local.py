@@ -186,6 +186,9 @@ class LocalKeeper:
             if not taken.size:
                 return []
         try:
+            if live.at_hand(taken):  # as for who waited: no need for a thread
+                await self._committed(live, written)
+                return live.hand_out(taken)
             handed: list[Message] = await self._after_commit(live, written, partial(live.hand_out, taken))
         except asyncio.CancelledError:
             self._threads.submit(live.give_back, taken.receipts)
@@ -239,7 +242,14 @@ class LocalKeeper:
         self, loop: asyncio.AbstractEventLoop, live: LiveQueue, batch: list[_Pending], results: list[Any]
     ) -> None:
         """Back in the loop: the next commit begins before the answers of this one go out."""
-        gathered = self._pending[live]
+        durable = live.durable
+        gathered = []
+        for pending in self._pending[live]:
+            if pending.then is None and pending.written <= durable:  # came in time to be written with the others
+                batch.append(pending)
+                results.append(None)
+            else:
+                gathered.append(pending)
         if gathered:
             self._pending[live] = []
             self._threads.submit(self._commit, loop, live, gathered)

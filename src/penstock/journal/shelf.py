@@ -202,6 +202,10 @@ class JournalShelf:
 
     # In any thread
 
+    def at_hand(self, found: Sequence[Found]) -> bool:
+        """Whether all was found before it was written."""
+        return all(each.file is None for each in found)
+
     def read(self, found: Sequence[Found]) -> list[Body]:
         """Read bodies and check them."""
         return places.read(found, self.state.name, lambda: self._closed)
