@@ -384,6 +384,32 @@ def test_a_deletion_that_a_crash_interrupted_is_finished(
     after.store.close()
 
 
+def test_a_put_that_is_stored_after_its_queue_was_deleted_does_not_bring_it_back(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = journal.store.create("jobs")
+    queue.put(b"first")
+    admitted, deleted = threading.Event(), threading.Event()
+
+    def late(written: int) -> None:
+        admitted.set()
+        deleted.wait()
+        commit(written)
+
+    live = journal.keeper._queues["jobs"]
+    commit = live.commit
+    monkeypatch.setattr(live, "commit", late)
+    late_put = threading.Thread(target=queue.put, args=(b"late",))
+    late_put.start()
+    admitted.wait()
+    journal.store.delete("jobs")
+    deleted.set()
+    late_put.join()
+    assert journal.files("jobs") == []
+    journal.reopen()
+    assert [info.name for info in journal.store.queues()] == ["default"]
+
+
 # One at a time
 
 HOLD = """

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from penstock.clock import Clock
 from penstock.contents import Frozen
-from penstock.errors import StoreCorrupt
+from penstock.errors import StoreClosed, StoreCorrupt
 from penstock.journal import bodies, groups, places
 from penstock.journal.appending import LatestFile
 from penstock.journal.ballast import Ballast
@@ -101,7 +101,7 @@ class JournalShelf:
         self.written = 0
         self.on_commit: Callable[[], None] = lambda: None
         self._begin: Callable[[], None] | None = begin  # called before the first group is written
-        self._closed = False
+        self._closed = self._retired = False
         self.at = at  # the latest time that was recorded
         self._last = max([ROTATED, *self.segments])  # the highest number of a segment
         latest = segments[-1] if segments and segments[-1].name == files.name else None
@@ -211,6 +211,10 @@ class JournalShelf:
         if self.commits.commit(written):
             self.on_commit()
 
+    def refuse(self, failure: Callable[[], StoreClosed]) -> None:
+        """A change was interrupted, and state and records do not agree: nothing is written any more."""
+        self.commits.refuse(failure)
+
     def rotate(self) -> "Cut":
         """Begin a new file."""
         cut: Cut | None = None
@@ -218,6 +222,7 @@ class JournalShelf:
         def begin() -> None:
             nonlocal cut
             with self.lock:  # for the time of a few syncs, so that the files and the state agree
+                self.commits.check()
                 self.commits.flush()
                 old = list(self.segments.values())
                 latest = self._latest.segment
@@ -247,7 +252,9 @@ class JournalShelf:
     def _flush(self) -> int:
         """Write every group that there is; how many records are on stable storage then."""
         with self.lock:
-            if self._open:
+            if self._retired:
+                return self.written  # gone with the queue
+            if self._open and self.commits.failure is None:
                 self._seal()
             waiting = list(self._sealed)
         if waiting and self._begin is not None:
@@ -312,10 +319,11 @@ class JournalShelf:
         except OSError as error:
             raise self.commits.stop(error) from error
 
-    def close(self) -> None:
-        """Write what is left, which no one waits for."""
+    def close(self) -> bool:
+        """Write what is left, which no one waits for; False: nothing may be written any more."""
         if self.commits.failure is None:
             self.commits.lead(self._finish)
+        return self.commits.failure is None
 
     def let_go(self) -> None:
         """Close the files, so that what is removed of them no longer takes space."""
@@ -325,11 +333,17 @@ class JournalShelf:
 
     def retire(self) -> None:
         """The queue is gone, and its files are about to be."""
-        with self.lock:
-            self.segments = {}
-            self._latest.segment = None
-            self.reservation.give_back()
+
+        def end() -> None:  # not beside one who writes, and would make a file again
+            with self.lock:
+                self.segments = {}
+                self._latest.segment = None
+                self._retired = True
+                self.reservation.give_back()
+
+        self.commits.lead(end)
 
     def _finish(self) -> None:
+        self.commits.check()
         self.commits.flush()
         self._latest.finish()

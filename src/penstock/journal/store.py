@@ -190,8 +190,8 @@ class JournalKeeper(LiveKeeper):
                 hints = not self._sink.ballast.short  # or else the space is for those who settle
                 reached = {}
                 for upkeep in self._upkeep.values():
-                    upkeep.close(index=hints)
-                    reached[upkeep.journal.file] = upkeep.shelf.next_group
+                    if upkeep.close(index=hints):
+                        reached[upkeep.journal.file] = upkeep.shelf.next_group
                 if hints:
                     with suppress(OSError):
                         self._catalog.keep_clean(reached)

@@ -109,12 +109,13 @@ class Upkeep:
         self._catalog.keep(journal.file, journal.entry)
         journal.start = cut.next_group
 
-    def close(self, index: bool) -> None:
-        """Write what is left, and the index as a hint for the next opening."""
+    def close(self, index: bool) -> bool:
+        """Write what is left, and the index as a hint for the next opening; False: neither can be trusted."""
         with self.packing:
-            self.shelf.close()
-            if index:
+            whole = self.shelf.close()
+            if whole and index:
                 self._keep_index()
+            return whole
 
     def _keep_index(self) -> None:
         shelf, journal = self.shelf, self.journal
