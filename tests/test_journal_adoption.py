@@ -10,6 +10,7 @@ import pytest
 import penstock
 from penstock import SimulatedClock, Store
 from penstock.journal import replay
+from penstock.journal.catalog import Catalog
 from penstock.journal.format import (
     DIALECTS,
     Add,
@@ -400,6 +401,45 @@ def test_ids_are_not_given_twice_after_kestrel_has_rewritten_the_journal(tmp_pat
     after = look(tmp_path, clock)
     assert [message.payload for message in after] == [b"5", b"new"]
     assert not {message.id for message in after} & before
+
+
+def test_ids_are_not_given_twice_after_a_journal_shrank_to_nothing_and_kestrel_went_on(tmp_path: Path) -> None:
+    clock = SimulatedClock(NOW)
+    keeper = open_journal(tmp_path, clock=clock)
+    before = Store("", keeper).create("jobs").put_many([b"1", b"2", b"3"])
+    Store("", keeper).queue("jobs").purge()
+    clock.advance(1000)
+    keeper.pack("jobs")
+    keeper.close()
+    append(tmp_path, "jobs", item(b"new"))
+    assert [message.payload for message in look(tmp_path, clock)] == [b"new"]
+    assert not {message.id for message in look(tmp_path, clock)} & set(before)
+
+
+def test_ids_of_a_deleted_queue_are_not_given_to_what_kestrel_puts_there(tmp_path: Path) -> None:
+    clock = SimulatedClock(NOW)
+    with journal(tmp_path, clock=clock) as store:
+        before = store.create("jobs").put_many([b"1", b"2", b"3"])
+        store.delete("jobs")
+    append(tmp_path, "jobs", item(b"new"))
+    assert not {message.id for message in look(tmp_path, clock)} & set(before)
+
+
+def test_a_crash_right_after_a_rewritten_journal_was_adopted_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimulatedClock(NOW)
+    ours(tmp_path, clock)
+    (tmp_path / "jobs").write_bytes(written(item(b"5"), item(b"new")))
+
+    def power_failure(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Catalog, "forget_clean", power_failure)
+        with pytest.raises(KeyboardInterrupt):
+            journal(tmp_path, clock=clock)
+    assert [message.payload for message in look(tmp_path, clock)] == [b"5", b"new"]
 
 
 def test_entries_of_an_old_kestrel_are_taken_over_by_the_document(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import penstock
 from penstock import Queue, Store
 from penstock.journal import commits, replay
 from penstock.journal.commits import Commits
+from penstock.journal.files import JournalFiles
 from penstock.journal.store import open_journal
 from penstock.threads import Lock, Task
 from tests.simulated_disk import SimulatedDisk
@@ -26,7 +27,7 @@ SOURCE = str(Path(penstock.__file__).parent)
 
 @contextmanager
 def ctrl_c(line: int, source: str = SOURCE) -> Iterator[list[str]]:
-    """Interrupts this thread before the line of these modules that is the so-and-so-many-th to run; where that was."""
+    """Interrupt this thread before it runs the line of that number, of those in these modules; where it was."""
     passed = 0
     where: list[str] = []
     inside: set[tuple[FrameType, int]] = set()
@@ -37,12 +38,9 @@ def ctrl_c(line: int, source: str = SOURCE) -> Iterator[list[str]]:
         if not place[0].startswith(source):
             return None
         if event == "line" and not where:
-            if (
-                linecache.getline(*place).lstrip().startswith("with ")
-            ):  # Python lets no Ctrl-C in between its end and
-                inside.symmetric_difference_update(
-                    {(frame, frame.f_lineno)}
-                )  # the __exit__, and comes here for that
+            if linecache.getline(*place).lstrip().startswith("with "):
+                # It comes here again for the __exit__, before which Python lets no Ctrl-C in.
+                inside.symmetric_difference_update({(frame, frame.f_lineno)})
                 if (frame, frame.f_lineno) not in inside:
                     return trace
             passed += 1
@@ -204,6 +202,67 @@ def commit_interrupted(seed: int, line: int) -> list[str]:
 def test_a_ctrl_c_at_any_line_of_a_commit_leaves_no_other_thread_waiting() -> None:
     for seed in range(5):
         assert next(line for line in count(1) if not commit_interrupted(seed, line)) > 30
+
+
+def test_a_store_whose_packing_was_interrupted_stops_and_opens_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = open_journal(tmp_path, sync="never")
+    queue = Store("", keeper).queue()
+    queue.put_many([b"a", b"b", b"c"])
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JournalFiles, "finish_pack", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            keeper.pack("default")
+    for call in (lambda: queue.put(b"after"), lambda: keeper.pack("default")):
+        with pytest.raises(penstock.StoreClosed, match=r"interrupted \(KeyboardInterrupt\)"):
+            call()
+    keeper.close()
+    with penstock.open(tmp_path) as store:
+        assert [message.payload for message in store.queue().messages()] == [b"a", b"b", b"c"]
+
+
+def test_a_ctrl_c_while_a_claim_is_stored_gives_the_messages_back() -> None:
+    store = opened(SimulatedDisk(Random(0)))
+    queue = store.queue()
+    queue.put_many([b"a", b"b"])
+    live = store._keeper._queues["default"]  # type: ignore[attr-defined]
+    commit = live.commit
+
+    def interrupted(_: int) -> None:
+        live.commit = commit
+        raise KeyboardInterrupt
+
+    live.commit = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        queue.claim(2, lease=3600)
+    assert queue.counts()["available"] == 2
+    store.close()
+
+
+def test_a_ctrl_c_while_closing_waits_for_packing_lets_go_of_the_folder(tmp_path: Path) -> None:
+    keeper = open_journal(tmp_path)
+    store = Store("", keeper)
+    store.queue().put(b"a")
+
+    class Packing:
+        joined = 0
+
+        def join(self) -> None:
+            self.joined += 1
+            if self.joined == 1:
+                raise KeyboardInterrupt
+
+    keeper._upkeep["default"]._task = packing = Packing()
+    with pytest.raises(KeyboardInterrupt):
+        store.close()
+    assert packing.joined == 2  # nobody else gets the folder while this one still packs
+    with penstock.open(tmp_path) as again:
+        assert len(again.queue()) == 1
 
 
 def test_after_a_ctrl_c_while_writing_nobody_is_sent_to_look_at_the_disk() -> None:

@@ -42,7 +42,7 @@ class LatestFile:
                 if not is_full(error):
                     raise
             segment.file.truncate(self._filled)
-        self._with_space(lambda: write(start, buffer), len(buffer))
+        self.with_space(lambda: write(start, buffer), len(buffer))
         self._filled = max(self._filled, end)
 
     def rotate(self, stamp: Callable[[], int]) -> None:
@@ -60,7 +60,7 @@ class LatestFile:
     def create(self, number: int) -> Segment:
         """Make the next file."""
         files = self._files
-        file = self._with_space(lambda: files.disk.open(files.path(files.name), create=True), 0)
+        file = self.with_space(lambda: files.disk.open(files.path(files.name), create=True), 0)
         files.sync()
         return Segment(number, files.name, file, 0)
 
@@ -68,7 +68,7 @@ class LatestFile:
         """From here on this is the latest file."""
         self.segment, self._filled = segment, 0
 
-    def _with_space(self, work: Callable[[], Result], size: int) -> Result:
+    def with_space(self, work: Callable[[], Result], size: int) -> Result:
         """Do something that needs so much space, with space from the ballast if there is no other."""
         while True:
             try:

@@ -153,9 +153,8 @@ class Loader:
         self.next_group = starts[-1]
         self.count = 0  # groups that were replayed
         self.here = 0  # where the group is that comes next, or that could not be taken
-        self.start = starts[-1]  # the number of the first group
+        self.starts = starts  # numbers that the first group may have, if it is not packed; then the one it has
         self.begun = False
-        self._starts = starts  # numbers that the first group may have, if it is not packed
         self._puts = _Puts()
 
     def resume(self, next_group: int, at: int) -> None:
@@ -190,11 +189,12 @@ class Loader:
 
     def _check_number(self, segment: Segment, start: int, number: int) -> None:
         first, self.begun = not self.begun, True
+        possible = self.starts
         if first:
-            self.start = number
+            self.starts = [number]
         if number == _PACKED and (first or self.next_group == _PACKED):
             self.next_group = _PACKED  # until the last of them says which number comes next
-        elif number == self.next_group or (first and number in self._starts):
+        elif number == self.next_group or (first and number in possible):
             self.next_group = number + 1
         else:
             raise StoreCorrupt(

@@ -5,6 +5,7 @@ is refused: no guess is made, and the error says where it is.
 """
 
 import logging
+from collections.abc import Callable
 
 from penstock.clock import Clock
 from penstock.errors import StoreCorrupt
@@ -32,7 +33,7 @@ class Journal:
         self.ledger = ledger
         self.segments: list[Segment] = []
         self.next_group = 1
-        self.start = 1  # the number of its first group; 0 if that is packed
+        self.starts = [1]  # the number of its first group, 0 if that is packed; several if it is not known which
         self.at = 0
         self.indexed = 0  # bytes of the journal that the snapshot stands for
         self.index_size = 0
@@ -46,16 +47,19 @@ class Recovery:
         self._disk = disk
         self._clock = clock
         self._dialect = dialect
+        self._first = catalog.first()
 
-    def recover(self, file: str, known: Entry | None, name: str, names: list[str], clean: int | None) -> Journal:
+    def recover(
+        self, file: str, known: Entry | None, name: str, names: Callable[[], list[str]], clean: int | None
+    ) -> Journal:
         """Recover the journal of a queue, whose files are among the names in the folder."""
         index = snapshot.read(self._disk, self._catalog.index(file))
         if index is not None:
             try:
-                return self._load_with(index, file, known, name, names, clean)
+                return self._load_with(index, file, known, name, names(), clean)
             except StoreCorrupt:  # it may be the snapshot that is wrong: see without it
                 pass
-        return self._load_with(None, file, known, name, names, clean)
+        return self._load_with(None, file, known, name, names(), clean)
 
     def _load_with(
         self,
@@ -98,17 +102,21 @@ class Recovery:
                 "what there is"
             )
         if foreign:
-            if index is not None:  # Kestrel may have left nothing of what we wrote
+            # Kestrel may have left nothing of what we wrote, and then only these know how far it went.
+            ledger.skip_to(self._first if known is None else known.first)
+            if index is not None:
                 ledger.skip_to(index.next_seq())
+            loader.next_group = max(loader.next_group, clean or 0)
             return self._adopt(files, journal, loader, foreign)
         if clean is None and journal.segments:
             _write_again(journal.segments[-1])
-        journal.next_group, journal.at, journal.start = loader.next_group, loader.at, loader.start
+        journal.next_group, journal.at, journal.starts = loader.next_group, loader.at, loader.starts
         if known is not None:
             ledger.skip_to(known.first)
             journal.at = max(journal.at, known.at)
             if not journal.segments:
-                journal.next_group = journal.start = known.starts[-1]
+                journal.next_group = known.starts[-1]
+                journal.starts = known.starts[-1:]
         return journal
 
     def _renumber(self, segments: list[Segment], numbers: list[int]) -> None:

@@ -31,13 +31,15 @@ from penstock.threads import Lock, Threads
 
 _TAIL = groups.OVERHEAD - groups.HEAD_SIZE
 _SYNC_EVERY = 1_000  # milliseconds, with sync="interval"
+_ENTRY = 4 << 10  # bytes that `queues/FILE` takes
 
 
 class Sink(NamedTuple):
     """What a shelf shares with the store."""
 
     clock: Clock
-    alarm: Alarm
+    elapsed: Clock  # time that passes also while the clock is set back
+    timer: Alarm  # on that
     threads: Threads
     sync: str
     dialect: Dialect
@@ -130,7 +132,7 @@ class JournalShelf:
 
     def stored(self) -> int:
         """Bytes of all files."""
-        return sum([each.size for each in list(self.segments.values())])
+        return sum([each.size for each in self.segments.values()])
 
     @property
     def durable(self) -> int:
@@ -240,6 +242,11 @@ class JournalShelf:
         """The number of the next packed file: below those of all files that are rotated."""
         return max([PACKED, *[number for number in self.segments if number < ROTATED]]) + 1
 
+    def add(self, segment: Segment) -> None:
+        """Bodies can be read from one more file."""
+        with self.lock:  # a new dict, because anyone may be going through the old one
+            self.segments = {**self.segments, segment.number: segment}
+
     def replace(self, old: Sequence[Segment], new: Segment | None) -> None:
         """Bodies are no longer read from the old files; who reads one just now still has it open."""
         with self.lock:
@@ -258,7 +265,7 @@ class JournalShelf:
                 self._seal()
             waiting = list(self._sealed)
         if waiting and self._begin is not None:
-            self._begin()
+            self._latest.with_space(self._begin, _ENTRY)
             self._begin = None
         durable = self.commits.durable
         for group in waiting:
@@ -266,7 +273,7 @@ class JournalShelf:
             segment = self._install(group)
             self._latest.append(segment, group.start, group.buffer)
             if self.sink.sync == "interval" and self._latest.sync_later(segment.file):
-                self.sink.alarm.set(self.sync_now, self.sink.clock.now() + _SYNC_EVERY)
+                self.sink.timer.set(self.sync_now, self.sink.elapsed.now() + _SYNC_EVERY)
             with self.lock:
                 segment.size = group.start + len(group.buffer)
                 self._sealed.popleft()
@@ -301,7 +308,7 @@ class JournalShelf:
         latest.rotate(self._stamp)
         segment = latest.create(group.segment)
         with self.lock:
-            self.segments[segment.number] = segment
+            self.add(segment)
             latest.go_on_with(segment)
         return segment
 
@@ -311,7 +318,7 @@ class JournalShelf:
         return max([self.sink.clock.now(), *[stamp + 1 for stamp in stamps]])
 
     def sync_now(self) -> None:
-        """Sync what was written with sync="interval" or "never"."""
+        """Sync what was written with sync="interval"."""
         if self._closed:
             return
         try:
@@ -328,7 +335,7 @@ class JournalShelf:
     def let_go(self) -> None:
         """Close the files, so that what is removed of them no longer takes space."""
         self._closed = True
-        for segment in list(self.segments.values()):
+        for segment in self.segments.values():
             segment.file.close()
 
     def retire(self) -> None:

@@ -91,9 +91,9 @@ class Snapshot:
 
 
 def read(disk: Disk, path: str) -> Snapshot | None:
-    """The snapshot, if there is one and it is whole."""
+    """The snapshot, if there is one that can be read and is whole."""
     data = b""
-    with suppress(FileNotFoundError), disk.open(path) as file:
+    with suppress(OSError), disk.open(path) as file:
         data = file.read(0, file.size())
     if len(data) < len(_KIND) + 8 or not data.startswith(_KIND):
         return None
