@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,18 @@ def test_a_journal_that_is_broken_from_its_first_byte_is_an_empty_queue(tmp_path
     assert by_document(tmp_path, "q") == [b"new"]
     with journal(tmp_path) as store:
         assert payloads(store.queue("q")) == [b"new"]
+
+
+def test_what_cannot_be_read_is_moved_to_quarantine_and_not_found_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(tmp_path, {"q.5": b"\xff" * 10, "q": b""})
+    with journal(tmp_path):
+        assert "the rest was moved to" in caplog.text
+        assert not any(file.read_bytes() == b"\xff" * 10 for file in tmp_path.glob("q*"))
+    caplog.clear()
+    with journal(tmp_path):
+        assert not caplog.records
 
 
 def test_files_that_are_no_journals_are_left_alone(tmp_path: Path) -> None:
@@ -339,6 +352,16 @@ def test_kestrel_may_go_on_after_a_crash_of_ours(tmp_path: Path) -> None:
         store.create("jobs").put_many([b"1", b"2"])
         (tmp_path / "b").mkdir()
         (tmp_path / "b" / "jobs").write_bytes((tmp_path / "a" / "jobs").read_bytes())
+    append(tmp_path / "b", "jobs", *backed_out(1, 2), Remove(), item(b"3"))
+    assert [(message.id, message.payload) for message in look(tmp_path / "b", clock)] == [("2", b"2"), ("3", b"3")]
+
+
+def test_kestrel_may_go_on_behind_the_filling_after_a_crash_of_ours(tmp_path: Path) -> None:
+    clock = SimulatedClock(NOW)
+    with Store("", open_journal(tmp_path / "a", clock=clock)) as store:
+        store.create("jobs").put_many([b"1", b"2"])
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b" / "jobs").stat().st_size > (tmp_path / "a" / "jobs").stat().st_size
     append(tmp_path / "b", "jobs", *backed_out(1, 2), Remove(), item(b"3"))
     assert [(message.id, message.payload) for message in look(tmp_path / "b", clock)] == [("2", b"2"), ("3", b"3")]
 

@@ -78,21 +78,23 @@ class Recovery:
         loader = Loader(ledger, starts)
         offset, at = 0, 0
         if index is not None and index.holds(journal.segments):
-            self._renumber(journal.segments, [each["number"] for each in index.files])
+            index.number(journal.segments)
             loader.resume(index.load(ledger), index.at)
             at, offset = len(index.files) - 1, index.files[-1]["size"]
             journal.indexed = sum(each["size"] for each in index.files)
             journal.index_size = index.size
         foreign: list[KestrelEntry] = []
+        strange = False
         for segment in journal.segments[at:]:
             if not foreign:
                 offset = loader.replay(segment, offset)
             last = segment is journal.segments[-1]
             ours = (known is not None or loader.begun) and not foreign
             rest = look_at_rest(segment, offset, ours, self._dialect)
-            segment.size, segment.filled = offset, segment.size
+            segment.size = offset
             if rest is not None:
                 foreign += self._judge(segment, rest, last, clean, loader.next_group)
+                strange = strange or not rest.torn
             offset = 0
         loader.finish()
         if clean is not None and loader.next_group < clean and not foreign:
@@ -101,15 +103,15 @@ class Recovery:
                 f"closed after group {clean - 1}: its end is missing. Put the file back; `penstock doctor` shows "
                 "what there is"
             )
-        if foreign:
+        if strange:
             # Kestrel may have left nothing of what we wrote, and then only these know how far it went.
             ledger.skip_to(self._first if known is None else known.first)
             if index is not None:
                 ledger.skip_to(index.next_seq())
             loader.next_group = max(loader.next_group, clean or 0)
             return self._adopt(files, journal, loader, foreign)
-        if clean is None and journal.segments:
-            _write_again(journal.segments[-1])
+        if journal.segments:
+            _settle(journal.segments[-1], closed=clean is not None)
         journal.next_group, journal.at, journal.starts = loader.next_group, loader.at, loader.starts
         if known is not None:
             ledger.skip_to(known.first)
@@ -118,13 +120,6 @@ class Recovery:
                 journal.next_group = known.starts[-1]
                 journal.starts = known.starts[-1:]
         return journal
-
-    def _renumber(self, segments: list[Segment], numbers: list[int]) -> None:
-        """Give files the numbers that a snapshot knows them by, and those after them higher ones."""
-        number = ROTATED - 1
-        for segment in segments:
-            segment.number = numbers.pop(0) if numbers else number + 1
-            number = max(ROTATED, segment.number)
 
     def _open_segments(self, files: JournalFiles, names: list[str]) -> list[Segment]:
         segments = []
@@ -159,7 +154,6 @@ class Recovery:
             )  # fmt: skip
             segment.file.truncate(rest.offset)
             segment.file.sync()
-            segment.filled = rest.offset
             return []
         if rest.broken is not None:
             kept = self._catalog.quarantine(segment.name, rest.broken, rest.data[rest.broken - rest.offset :])
@@ -178,11 +172,16 @@ class Recovery:
         return self._load_with(None, journal.file, entry, ledger.name, [packed.name], None)
 
 
-def _write_again(segment: Segment) -> None:
-    """Make the latest file durable as it was read.
+def _settle(segment: Segment, closed: bool) -> None:
+    """Make the latest file durable as it was read, without its filling: the next write relies on where it ends.
 
     After a sync that failed the system may show bytes that the disk never got, and call them synced.
     """
-    for offset in range(0, segment.size, _CHUNK):
-        segment.file.write(offset, segment.file.read(offset, min(_CHUNK, segment.size - offset)))
-    segment.file.sync()
+    filled = segment.file.size() > segment.size
+    if filled:
+        segment.file.truncate(segment.size)
+    if not closed:
+        for offset in range(0, segment.size, _CHUNK):
+            segment.file.write(offset, segment.file.read(offset, min(_CHUNK, segment.size - offset)))
+    if filled or not closed:
+        segment.file.sync()

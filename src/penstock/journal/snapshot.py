@@ -16,7 +16,7 @@ from typing import Any
 from penstock.contents import Frozen
 from penstock.files import Disk, write_hint
 from penstock.index.rows import Page
-from penstock.journal.files import Segment
+from penstock.journal.files import ROTATED, Segment
 from penstock.journal.groups import MAGIC
 from penstock.journal.records import Bodies, PageImage, RestImage, decode_all, encode_page, encode_rest
 from penstock.state import State
@@ -72,6 +72,14 @@ class Snapshot:
             if known["ending"] != _ending(segment, known["size"]):
                 return False
         return True
+
+    def number(self, segments: Sequence[Segment]) -> None:
+        """Give files the numbers that it knows them by, and those after them higher ones."""
+        numbers = [each["number"] for each in self.files]
+        following = max(ROTATED, numbers[-1]) + 1
+        numbers += range(following, following + len(segments) - len(numbers))
+        for number, segment in zip(numbers, segments, strict=True):
+            segment.number = number
 
     def next_seq(self) -> int:
         """The number of the next message when it was written."""
