@@ -6,6 +6,7 @@ The model, as hostile as a correct device and file system may be:
   them the unsynced writes and truncations. A sync applies these to the durable bytes.
 - A crash applies any of them: each write is lost, whole or torn (a beginning, an end, a block inside, all but a
   block, a beginning and then zeros to the new size), whatever became of the others. A gap reads as zeros.
+  A disk with sectors tears between them only, but then in any way.
 - A folder has current and durable names, and between them the unsynced changes of names. A file's own sync
   does nothing for its name. A crash keeps or loses each change, but not one that builds on a lost one: what
   is found under a name was there at some moment since its folder was synced.
@@ -26,6 +27,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 from typing import Literal, Self
 
@@ -41,8 +43,9 @@ class SimulatedCrash(BaseException):
 class Luck:
     """Decides which unsynced changes reach the device."""
 
-    def __init__(self, random: Random, keep: Keep) -> None:
+    def __init__(self, random: Random, keep: Keep, sector: int = 1) -> None:
         self._random = random
+        self._sector = sector
         self._tears = keep == "some"
         # Drawn anew for each crash, so that "nearly all" and "nearly none" come up however many changes wait.
         self._chance = {"nothing": 0.0, "some": random.random(), "everything": 1.0}[keep]
@@ -50,17 +53,30 @@ class Luck:
     def keeps(self) -> bool:
         return self._random.random() < self._chance
 
-    def pieces(self, size: int) -> list[tuple[int, int]]:
+    def pieces(self, offset: int, size: int) -> list[tuple[int, int]]:
         """The parts (start, end) of a write of this size that are kept; an empty one only sets the size."""
         if self.keeps():
             return [(0, size)]
         if not self._tears or self._random.random() < 0.5:
             return []
+        if self._sector > 1:
+            return self._sectors(offset, size)
         cut = self._place(size)
         start, end = sorted((cut, self._place(size)))
         beginning, ending, inside = [(0, cut)], [(cut, size)], [(start, end)]
         all_but_inside, then_zeros = [(0, start), (end, size)], [(0, cut), (size, size)]
         return self._random.choice([beginning, ending, inside, all_but_inside, then_zeros])
+
+    def _sectors(self, offset: int, size: int) -> list[tuple[int, int]]:
+        """Any sectors, nearly all or nearly none of them, or some that lie together; the new size too, or not."""
+        first = offset // self._sector * self._sector
+        borders = [max(offset, each) - offset for each in range(first, offset + size, self._sector)] + [size]
+        chance = self._random.random()
+        kept = [piece for piece in pairwise(borders) if self._random.random() < chance]
+        if self._random.random() < 0.5:
+            start = self._random.randrange(len(borders))
+            kept = list(pairwise(borders[start : start + 1 + int(len(borders) ** self._random.random())]))
+        return kept + self._random.choice([[], [(size, size)]])
 
     def _place(self, size: int) -> int:
         """Anywhere in a write, and as often near one of its ends: what is short there matters as what is long."""
@@ -77,7 +93,7 @@ class Write:
     data: bytes
 
     def apply(self, content: bytearray, luck: Luck) -> None:
-        for start, end in luck.pieces(len(self.data)):
+        for start, end in luck.pieces(self.offset, len(self.data)):
             content.extend(bytes(max(0, self.offset + start - len(content))))
             content[self.offset + start : self.offset + end] = self.data[start:end]
 
@@ -162,6 +178,7 @@ class SimulatedDisk:
         self.trace: list[tuple[int, str, str]] = []  # number, name, path
         self.crash_at: int | None = None
         self.capacity: int | None = None
+        self.sector = 1  # bytes that are never torn
         self.open_nodes: list[FileNode] = []  # one for each open handle
         # Called with each operation's name and path before it, outside the mutex: who wants to may wait here.
         self.before_operation: Callable[[str, str], None] | None = None
@@ -191,7 +208,7 @@ class SimulatedDisk:
     def if_it_crashed(self, random: Random, keep: Keep = "some") -> "SimulatedDisk":
         """The same for a power cut that does not happen: this disk goes on."""
         with self._mutex:
-            luck = Luck(random, keep)
+            luck = Luck(random, keep, self.sector)
             found: dict[FolderNode, dict[str, Node]] = {}
             for change in kept_changes(self._unsynced, luck):
                 for (folder, name), node in change.items():
@@ -211,6 +228,7 @@ class SimulatedDisk:
 
             disk = SimulatedDisk(random)
             disk.capacity = self.capacity
+            disk.sector = self.sector
             disk._root = copy_folder(self._root)
             return disk
 
@@ -360,6 +378,12 @@ class SimulatedDisk:
             look(self._root, "/")
         return found
 
+    def node(self, path: StrPath) -> FileNode:
+        """A file as the device has it, and what is still to reach that. No operation."""
+        node = self._find(path) if path in self.files() else FileNode()
+        assert isinstance(node, FileNode)
+        return node
+
     def room(self) -> int | None:
         """How many more bytes the disk can hold; None: any number."""
         if self.capacity is None:
@@ -449,7 +473,7 @@ class SimulatedFile:
 
     def sync(self) -> None:
         with self._operation("sync", partial=True) as failing:
-            self._node.settle(Luck(self._disk.random, "some" if failing else "everything"))
+            self._node.settle(Luck(self._disk.random, "some" if failing else "everything", self._disk.sector))
 
     def lock(self) -> bool:
         with self._operation("lock"):

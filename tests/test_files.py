@@ -1,5 +1,6 @@
 """The door to disk, and the proof that its simulated twin behaves like it as long as nothing goes wrong."""
 
+import ctypes
 import errno
 import os
 import shutil
@@ -419,3 +420,19 @@ TestTwins = Twins.TestCase
 TestTwins.settings = settings(
     max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+
+def test_a_reservation_that_a_signal_interrupts_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers = [errno.EINTR, errno.EINTR, 0]
+
+    class Library:
+        def fallocate(self, *_: object) -> int:
+            ctypes.set_errno(answers.pop(0))
+            return -1 if ctypes.get_errno() else 0
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Library())
+    with SystemDisk().open(tmp_path / "file", create=True) as file:
+        file.reserve(4096)
+    assert answers == []

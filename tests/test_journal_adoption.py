@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import penstock
 from penstock import SimulatedClock, Store
 from penstock.journal import replay
+from penstock.journal.catalog import Catalog
 from penstock.journal.format import (
     DIALECTS,
     Add,
@@ -136,6 +138,18 @@ def test_a_journal_that_is_broken_from_its_first_byte_is_an_empty_queue(tmp_path
     assert by_document(tmp_path, "q") == [b"new"]
     with journal(tmp_path) as store:
         assert payloads(store.queue("q")) == [b"new"]
+
+
+def test_what_cannot_be_read_is_moved_to_quarantine_and_not_found_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(tmp_path, {"q.5": b"\xff" * 10, "q": b""})
+    with journal(tmp_path):
+        assert "the rest was moved to" in caplog.text
+        assert not any(file.read_bytes() == b"\xff" * 10 for file in tmp_path.glob("q*"))
+    caplog.clear()
+    with journal(tmp_path):
+        assert not caplog.records
 
 
 def test_files_that_are_no_journals_are_left_alone(tmp_path: Path) -> None:
@@ -342,6 +356,16 @@ def test_kestrel_may_go_on_after_a_crash_of_ours(tmp_path: Path) -> None:
     assert [(message.id, message.payload) for message in look(tmp_path / "b", clock)] == [("2", b"2"), ("3", b"3")]
 
 
+def test_kestrel_may_go_on_behind_the_filling_after_a_crash_of_ours(tmp_path: Path) -> None:
+    clock = SimulatedClock(NOW)
+    with Store("", open_journal(tmp_path / "a", clock=clock)) as store:
+        store.create("jobs").put_many([b"1", b"2"])
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b" / "jobs").stat().st_size > (tmp_path / "a" / "jobs").stat().st_size
+    append(tmp_path / "b", "jobs", *backed_out(1, 2), Remove(), item(b"3"))
+    assert [(message.id, message.payload) for message in look(tmp_path / "b", clock)] == [("2", b"2"), ("3", b"3")]
+
+
 def test_kestrel_may_rotate_the_file_that_we_wrote(tmp_path: Path) -> None:
     clock = SimulatedClock(NOW)
     before = ours(tmp_path, clock)
@@ -400,6 +424,45 @@ def test_ids_are_not_given_twice_after_kestrel_has_rewritten_the_journal(tmp_pat
     after = look(tmp_path, clock)
     assert [message.payload for message in after] == [b"5", b"new"]
     assert not {message.id for message in after} & before
+
+
+def test_ids_are_not_given_twice_after_a_journal_shrank_to_nothing_and_kestrel_went_on(tmp_path: Path) -> None:
+    clock = SimulatedClock(NOW)
+    keeper = open_journal(tmp_path, clock=clock)
+    before = Store("", keeper).create("jobs").put_many([b"1", b"2", b"3"])
+    Store("", keeper).queue("jobs").purge()
+    clock.advance(1000)
+    keeper.pack("jobs")
+    keeper.close()
+    append(tmp_path, "jobs", item(b"new"))
+    assert [message.payload for message in look(tmp_path, clock)] == [b"new"]
+    assert not {message.id for message in look(tmp_path, clock)} & set(before)
+
+
+def test_ids_of_a_deleted_queue_are_not_given_to_what_kestrel_puts_there(tmp_path: Path) -> None:
+    clock = SimulatedClock(NOW)
+    with journal(tmp_path, clock=clock) as store:
+        before = store.create("jobs").put_many([b"1", b"2", b"3"])
+        store.delete("jobs")
+    append(tmp_path, "jobs", item(b"new"))
+    assert not {message.id for message in look(tmp_path, clock)} & set(before)
+
+
+def test_a_crash_right_after_a_rewritten_journal_was_adopted_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimulatedClock(NOW)
+    ours(tmp_path, clock)
+    (tmp_path / "jobs").write_bytes(written(item(b"5"), item(b"new")))
+
+    def power_failure(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Catalog, "forget_clean", power_failure)
+        with pytest.raises(KeyboardInterrupt):
+            journal(tmp_path, clock=clock)
+    assert [message.payload for message in look(tmp_path, clock)] == [b"5", b"new"]
 
 
 def test_entries_of_an_old_kestrel_are_taken_over_by_the_document(tmp_path: Path) -> None:

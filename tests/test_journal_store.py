@@ -1,13 +1,15 @@
 """The journal store on real folders: what it writes, and that nothing but the journals themselves is needed."""
 
+import errno
 import os
 import random
 import shutil
 import subprocess
 import sys
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,12 +20,16 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import Draft, Message, Queue, SimulatedClock, Store
+from penstock.files import StrPath, SystemDisk, SystemFile
 from penstock.journal import format as kestrel
 from penstock.journal import replay
+from penstock.journal.files import JournalFiles, Segment
 from penstock.journal.format import DIALECTS, Dialect
 from penstock.journal.segments import replay_order
+from penstock.journal.shelf import JournalShelf
 from penstock.journal.store import JournalKeeper, open_journal
 from penstock.journal.xids import PERIOD, xid_of
+from penstock.threads import SystemThreads, Task
 
 SMALL = 4_000  # bytes after which a file is rotated
 NONE = {"delayed": 0, "available": 0, "in_flight": 0, "done": 0, "failed": 0}
@@ -384,6 +390,32 @@ def test_a_deletion_that_a_crash_interrupted_is_finished(
     after.store.close()
 
 
+def test_a_put_that_is_stored_after_its_queue_was_deleted_does_not_bring_it_back(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = journal.store.create("jobs")
+    queue.put(b"first")
+    admitted, deleted = threading.Event(), threading.Event()
+
+    def late(written: int) -> None:
+        admitted.set()
+        deleted.wait()
+        commit(written)
+
+    live = journal.keeper._queues["jobs"]
+    commit = live.commit
+    monkeypatch.setattr(live, "commit", late)
+    late_put = threading.Thread(target=queue.put, args=(b"late",))
+    late_put.start()
+    admitted.wait()
+    journal.store.delete("jobs")
+    deleted.set()
+    late_put.join()
+    assert journal.files("jobs") == []
+    journal.reopen()
+    assert [info.name for info in journal.store.queues()] == ["default"]
+
+
 # One at a time
 
 HOLD = """
@@ -460,6 +492,41 @@ def test_the_dialect_may_change_from_one_opening_to_the_next(tmp_path: Path, clo
         assert len(queue) == number + 1
         journal.store.close()
         assert by_document(tmp_path, dialect=dialect) == [bytes([each]) for each in range(number + 1)]
+
+
+class CountingDisk(SystemDisk):
+    """Counts the syncs of each file."""
+
+    def __init__(self) -> None:
+        self.syncs: Counter[str] = Counter()
+
+    def open(self, path: StrPath, *, create: bool = False, exclusive: bool = False) -> SystemFile:
+        file = super().open(path, create=create, exclusive=exclusive)
+        disk = self
+
+        class Counting(SystemFile):
+            def sync(self) -> None:
+                super().sync()
+                disk.syncs[os.path.basename(self.path)] += 1
+
+        file.__class__ = Counting
+        return file
+
+
+def test_with_interval_what_was_written_is_synced_also_after_the_clock_was_set_back(
+    tmp_path: Path, clock: SimulatedClock
+) -> None:
+    disk = CountingDisk()
+    journal = Journal(tmp_path / "data", clock, sync="interval", disk=disk)
+    queue = journal.store.create("jobs")
+    for _ in range(3):
+        before = disk.syncs["jobs"]
+        queue.put(b"a")
+        clock.jump(-3600)
+        clock.advance(2)
+        while disk.syncs["jobs"] == before:
+            time.sleep(0.001)
+    journal.store.close()
 
 
 # Snapshots are only a hint
@@ -592,6 +659,39 @@ def test_a_message_that_had_expired_does_not_come_back_when_the_clock_was_set_ba
 
     journal.reopen(set_back)
     assert of_others(journal.queue()) == by_document(journal.folder) == []
+
+
+@pytest.mark.parametrize("hint", ["index/jobs", "clean"])
+def test_a_hint_that_cannot_be_read_makes_no_difference(journal: Journal, hint: str) -> None:
+    lively(journal)
+    before = everything(journal.queue())
+
+    class BadDisk(SystemDisk):
+        def open(self, path: StrPath, *, create: bool = False, exclusive: bool = False) -> SystemFile:
+            if str(path).endswith(hint):
+                raise OSError(errno.EIO, "Input/output error", path)
+            return super().open(path, create=create, exclusive=exclusive)
+
+    journal.options["disk"] = BadDisk()
+    journal.reopen()
+    assert everything(journal.queue()) == before
+
+
+def test_damage_behind_a_snapshot_is_told_also_if_a_crash_left_something_to_tidy_up(journal: Journal) -> None:
+    queue = journal.store.create("jobs")
+    queue.put(b"first")
+    journal.reopen()
+    for number in range(3):
+        journal.queue().put(b"%d" % number)
+    crashed = journal.folder.with_name("crashed")
+    shutil.copytree(journal.folder, crashed)
+    data = bytearray((crashed / "jobs").read_bytes())
+    data[-200] ^= 1  # in the last group but one
+    (crashed / "jobs").write_bytes(data)
+    (crashed / "jobs~~5").write_bytes(b"of a packing that was interrupted")
+    for _ in range(2):
+        with pytest.raises(penstock.StoreCorrupt, match="jobs' is damaged at offset"):
+            penstock.open(crashed)
 
 
 # Packing
@@ -737,6 +837,115 @@ def test_traffic_goes_on_during_packing(tmp_path: Path) -> None:
     with penstock.open(tmp_path) as again:
         assert everything(again.queue("jobs")) == before
     assert len(by_document(tmp_path)) == 900 - len(acked[0] | acked[1])
+
+
+def test_a_file_may_be_rotated_in_the_moment_in_which_packing_adds_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store("", keeper := open_journal(tmp_path, segment_size=10**6, sync="never"))
+    queue = store.create("jobs")
+    queue.put_many([bytes(100)] * 10)
+    packer = threading.Thread(target=keeper.pack, args=("jobs",))
+    packed, rotating, added = threading.Event(), threading.Event(), threading.Event()
+    next_packed, replace, stamp = JournalShelf.next_packed, JournalShelf.replace, JournalFiles.stamp
+
+    def before_it_is_added(shelf: JournalShelf) -> int:
+        packed.set()
+        rotating.wait()
+        return next_packed(shelf)
+
+    def once_it_is_added(shelf: JournalShelf, old: Sequence[Segment], new: Segment | None) -> None:
+        added.set()
+        replace(shelf, old, new)
+
+    def while_files_are_looked_at(files: JournalFiles, name: str) -> int:
+        if threading.current_thread() is not packer and not rotating.is_set():
+            rotating.set()
+            added.wait()
+        return stamp(files, name)
+
+    monkeypatch.setattr(JournalShelf, "next_packed", before_it_is_added)
+    monkeypatch.setattr(JournalShelf, "replace", once_it_is_added)
+    monkeypatch.setattr(JournalFiles, "stamp", while_files_are_looked_at)
+    packer.start()
+    packed.wait()
+    queue.put_many([bytes(100_000)] * 10)  # fills the file
+    queue.put(b"the first in the next")
+    packer.join()
+    before = everything(queue)
+    store.close()
+    with penstock.open(tmp_path) as again:
+        assert everything(again.queue("jobs")) == before
+
+
+def test_an_emptied_journal_opens_after_any_number_of_packings_that_failed(
+    tmp_path: Path, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path / "data", clock)
+    queue = journal.store.create("jobs")
+
+    def use() -> None:
+        queue.put_many([b"a", b"b"])
+        queue.ack(*queue.claim(2))
+        clock.advance(1000)
+        queue.counts()
+
+    sync, rename = SystemFile.sync, SystemDisk.rename
+
+    def no_space(file: SystemFile) -> None:
+        if "~~" in file.path:
+            raise OSError(errno.ENOSPC, "No space left on device", file.path)
+        sync(file)
+
+    def power_failure(disk: SystemDisk, source: StrPath, target: StrPath) -> None:
+        if str(target).endswith(".pack"):  # before it counts
+            raise KeyboardInterrupt
+        rename(disk, source, target)
+
+    use()
+    with monkeypatch.context() as patch:
+        patch.setattr(SystemFile, "sync", no_space)
+        with pytest.raises(penstock.DiskFull):
+            journal.keeper.pack("jobs")
+    for _ in range(3):
+        use()
+        with monkeypatch.context() as patch:
+            patch.setattr(SystemDisk, "rename", power_failure)
+            with pytest.raises(KeyboardInterrupt):
+                journal.keeper.pack("jobs")
+        crashed, journal = journal, journal.crash()
+        crashed.store.close()
+        assert journal.queue().counts() == NONE
+        journal.reopen()  # from here on with a snapshot
+        queue = journal.queue()
+    journal.store.close()
+
+
+def test_a_store_that_gets_no_thread_packs_when_there_is_one(tmp_path: Path, clock: SimulatedClock) -> None:
+    class ScarceThreads(SystemThreads):
+        free = False
+
+        def start(self, name: str, run: Callable[[], None]) -> Task:
+            if not self.free:
+                raise RuntimeError("can't start new thread")
+            return super().start(name, run)
+
+    threads = ScarceThreads()
+    journal = Journal(tmp_path / "data", clock, threads=threads)
+    queue = journal.store.create("jobs")
+
+    def use() -> None:
+        for _ in range(200):
+            queue.put(bytes(200))
+            queue.pop()
+
+    use()
+    before = journal.bytes()
+    assert before > 200 * 200
+    threads.free = True
+    use()
+    journal.store.close()
+    assert journal.bytes() < before
 
 
 def test_a_queue_may_be_deleted_while_others_use_and_pack_it(tmp_path: Path) -> None:

@@ -434,3 +434,17 @@ def test_a_wait_that_is_longer_than_the_system_can_count_is_no_error() -> None:
     event = threading.Event()
     threading.Timer(0.05, event.set).start()
     assert penstock.SystemClock().wait(event, 1e12)
+
+
+def test_a_receipt_is_taken_in_one_spelling_only_alone_and_beside_others() -> None:
+    with penstock.open("memory:") as store:
+        queue = store.queue()
+        queue.put_many([b"a", b"b"])
+        receipts = [message.receipt or "" for message in queue.claim(2)]
+        for prefix in ("0", "000", "+", " "):
+            wrong = [prefix + receipt for receipt in receipts]
+            for some in (wrong, wrong[:1], [receipts[0] + " ", *wrong]):
+                with pytest.raises(penstock.LeaseExpired):
+                    queue.ack(*some)
+        assert queue.counts()["in_flight"] == 2
+        queue.ack(*receipts)

@@ -82,9 +82,9 @@ class SimulatedClock:
 class SteadyClock:
     """A store's view of a clock: wall time that never runs backwards."""
 
-    def __init__(self, clock: Clock, latest: int = 0) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._latest = latest
+        self._latest = 0
         self._lock = threading.Lock()
         self.monotonic = clock.monotonic
         self.wait = clock.wait
@@ -99,6 +99,18 @@ class SteadyClock:
         """It cannot be earlier than that."""
         with self._lock:
             self._latest = max(self._latest, time)
+
+
+class ElapsedClock:
+    """A clock's monotonic time in the place of its wall time: for who waits for so long, not for a time of day."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.monotonic = clock.monotonic
+        self.wait = clock.wait
+
+    def now(self) -> int:
+        """Milliseconds since some fixed point."""
+        return int(self.monotonic() * 1000)
 
 
 def pause(clock: Clock, seconds: float) -> float:

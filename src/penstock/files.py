@@ -114,10 +114,11 @@ def allocate(descriptor: int, offset: int, size: int) -> bool:
         fallocate = ctypes.CDLL(None, use_errno=True).fallocate
     except AttributeError:  # not Linux
         return False
-    keep_size = 1
-    if fallocate(descriptor, keep_size, ctypes.c_longlong(offset), ctypes.c_longlong(size)) == 0:
-        return True
-    number = ctypes.get_errno()
+    keep_size, number = 1, errno.EINTR
+    while number == errno.EINTR:  # by a signal
+        if fallocate(descriptor, keep_size, ctypes.c_longlong(offset), ctypes.c_longlong(size)) == 0:
+            return True
+        number = ctypes.get_errno()
     if number in (errno.EOPNOTSUPP, errno.ENOSYS):
         return False
     raise OSError(number, os.strerror(number))

@@ -5,10 +5,10 @@ for as long as one of them has it open.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, StoreClosed
 from penstock.ledger import Ledger
 from penstock.live.keeper import LiveKeeper
 from penstock.live.shelf import Body
@@ -39,6 +39,9 @@ class MemoryShelf:
                 created_at = record.at if entry.created_at is None else entry.created_at
                 headers = entry.headers or _NO_HEADERS
                 self._bodies[seq] = (entry.payload, headers, created_at, record.at)
+
+    def refuse(self, failure: Callable[[], StoreClosed]) -> None:
+        """Nothing is written anyway."""
 
     def commit(self, written: int) -> None:
         """Memory is as stable as it gets."""

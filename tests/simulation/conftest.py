@@ -6,7 +6,8 @@ from random import Random
 import pytest
 
 from penstock import arguments
-from penstock.journal import appending, loading
+from penstock.journal import appending, files
+from tests.simulation.scripts import SECTOR
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +21,6 @@ def nothing_but_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A filling that ends after a few groups, so that its end is met as often as in days of work."""
-    monkeypatch.setattr(appending, "FILLING", 1024)
-    for module in (appending, loading):
-        monkeypatch.setattr(module, "ALIGNED", 256)
+    for module in (appending, files):
+        monkeypatch.setattr(module, "FILLING", 1024)
+        monkeypatch.setattr(module, "SECTOR", SECTOR)

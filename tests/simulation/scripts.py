@@ -9,12 +9,15 @@ from dataclasses import asdict
 
 import penstock
 from penstock import Draft
+from penstock.journal import groups
+from penstock.journal.files import FILL, filling_end
 from penstock.journal.format import AddX, AddXid, ConfirmRemove, Entry, Remove, RemoveTentative, SaveXid, encode
 from penstock.settings import Settings
 from tests.history import History
 from tests.simulation.world import FOLDER, Promise, Script, World
 
 BORN = 1_600_000_000_000  # when Kestrel took its items in
+SECTOR = 64  # bytes; the real ones would need long journals
 
 
 def puts_and_acks(world: World) -> None:
@@ -231,6 +234,39 @@ def filling_up(world: World) -> None:
     world.close()
 
 
+def payloads_like_entries(world: World) -> None:
+    """Payloads of which any part, taken for Kestrel's entries, would take away a message that was there before.
+
+    Some look like the filling up to where that ends. Needs a disk that tears writes by sectors, and long files.
+    """
+    world.open()
+    ask = world.ask()
+    world.keeper._queues["default"]._ledger.skip_to(0x06060606)
+    ask.put()
+    for size in (10, 200, 330, 0, 10, 300, 250, 0, 700, 10, 400, 0, 10, 330, 310, 10, 450, 0, 10, 420):
+        ask.put((CONFIRMING * size if size else filling_and_entries(world)) + world.payload())
+    for _ in range(3):
+        world.reopen()
+        ask.put(filling_and_entries(world) + world.payload())
+        ask.put(CONFIRMING * 300 + world.payload())
+    world.close()
+
+
+CONFIRMING = encode(ConfirmRemove(0x06060606))[:1]  # five of them, wherever they start
+
+
+def filling_and_entries(world: World) -> bytes:
+    """A payload that goes on as the filling up to its end, and then otherwise."""
+    end: int = world.attempt(lambda: world.keeper.stored("default"), 0)
+    start = end + groups.HEAD_SIZE + len(encode(AddX(0, 0, b"")))
+    return FILL * (filling_end(end) - start) + CONFIRMING * 150
+
+
+def tear_by_sectors(world: World) -> None:
+    world.disk.sector = SECTOR
+    world.segment_size = 50_000
+
+
 def limit_disk(world: World) -> None:
     world.disk.capacity = 20_000
 
@@ -248,9 +284,14 @@ SCRIPTS: dict[str, Script] = {
         emptying,
         adopting,
         filling_up,
+        payloads_like_entries,
     )
 }
-PREPARATIONS: dict[str, Script] = {"adopting": leave_kestrel_journal, "filling_up": limit_disk}
+PREPARATIONS: dict[str, Script] = {
+    "adopting": leave_kestrel_journal,
+    "filling_up": limit_disk,
+    "payloads_like_entries": tear_by_sectors,
+}
 
 
 def world_for(name: str, seed: object) -> World:

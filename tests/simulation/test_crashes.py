@@ -1,11 +1,16 @@
 """The power goes before every single file operation; whatever then is on the disk, no promise is broken."""
 
+from itertools import product
 from random import Random
 
 import pytest
 
-from tests.simulated_disk import Keep
-from tests.simulation.scripts import SCRIPTS, world_for
+from penstock.journal.files import Segment
+from penstock.journal.loading import Loader, Rest, look_at_rest
+from penstock.ledger import Ledger
+from penstock.settings import Settings
+from tests.simulated_disk import Keep, Luck, SimulatedDisk, Write
+from tests.simulation.scripts import SCRIPTS, SECTOR, world_for
 from tests.simulation.world import World, crash_states
 
 KEEPS: tuple[Keep, ...] = ("nothing", "everything", "some", "some", "some")
@@ -28,6 +33,59 @@ def test_a_crash_while_the_store_starts_after_a_crash_breaks_no_promise(name: st
             world = World.thaw(state.promises, state.name, state.disk)
             for second in crash_states(world, lambda world: world.check_after_start(used=True), ["some"], 0.3):
                 second.check()
+
+
+class Run(Luck):
+    """Keeps sectors that lie together, from one to another, and the new size or not; and truncations or not."""
+
+    def __init__(self, first: int, end: int, size: bool, truncations: bool) -> None:
+        super().__init__(Random(0), "some")
+        self._run = first, end
+        self._size, self._truncations = size, truncations
+
+    def keeps(self) -> bool:
+        return self._truncations
+
+    def pieces(self, offset: int, size: int) -> list[tuple[int, int]]:
+        first, end = (min(max(sector * SECTOR - offset, 0), size) for sector in self._run)
+        kept = [(first, end)] if first < end else []
+        return kept + [(size, size)] * self._size
+
+
+def rest_of(content: bytes, number: int) -> Rest | None:
+    """What opening finds behind the last whole group of a file."""
+    file = SimulatedDisk(Random(0)).open("/default", create=True)
+    file.write(0, content)
+    segment = Segment(0, "default", file, len(content))
+    loader = Loader(Ledger("default", Settings()), [number])
+    return look_at_rest(segment, loader.replay(segment, 0), True, "doc")
+
+
+def test_what_is_left_of_a_torn_write_is_never_taken_for_entries_of_another_program() -> None:
+    """Of each write any sectors that lie together; other outcomes are left to the other tests."""
+    world = world_for("payloads_like_entries", 0)
+    looked = 0
+
+    def tear() -> None:
+        nonlocal looked
+        node = world.disk.node("/data/default")
+        writes = [change for change in node.unsynced if isinstance(change, Write)]
+        if not writes:
+            return
+        first = min(write.offset for write in writes) // SECTOR
+        end = max(write.offset + len(write.data) for write in writes) // SECTOR + 1
+        for start, size, truncations in product(range(first, end), (False, True), (False, True)):
+            for stop in range(start + 1, end + 1):
+                content = bytearray(node.durable)
+                for change in node.unsynced:
+                    change.apply(content, Run(start, stop, size, truncations))
+                rest = rest_of(bytes(content), 1)
+                assert rest is None or not rest.entries, (start, stop, size, truncations, world.disk.trace[-1])
+                looked += 1
+
+    world.scheduler.observe = tear
+    world.run(SCRIPTS["payloads_like_entries"])
+    assert looked > 10_000
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -135,3 +135,23 @@ def test_another_queue_can_use_the_room_that_one_left() -> None:
         world.close()
 
     world.run(script)
+
+
+def test_the_first_put_of_all_fits_or_is_refused_however_little_room_there_is() -> None:
+    outcomes = set()
+    for room in range(0, 100_000, 500):
+        world = World(f"room {room}")
+
+        def script(world: World, room: int = room) -> None:
+            world.open()
+            world.disk.capacity = 10**9
+            world.disk.capacity -= (world.disk.room() or 0) - room
+            try:
+                world.ask().put()
+                outcomes.add("fits")
+            except penstock.QueueFull:
+                outcomes.add("refused")
+            world.close()
+
+        world.run(script)
+    assert outcomes == {"fits", "refused"}

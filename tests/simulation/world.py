@@ -58,7 +58,7 @@ class World:
         self.errors: list[BaseException] = []
         self.payloads = 0
         self._store: Store | None = None
-        self._keeper: Any = None
+        self.keeper: Any = None
 
     def run(self, script: Script) -> None:
         """Let the script run, and all whom it starts, to their end; what went wrong in one of them is raised."""
@@ -82,10 +82,10 @@ class World:
             self._open()  # a failure comes once
 
     def _open(self) -> None:
-        self._keeper = open_journal(
+        self.keeper = open_journal(
             FOLDER, clock=self.clock, disk=self.disk, threads=self.scheduler, segment_size=self.segment_size
         )
-        self._store = Store(FOLDER, self._keeper)
+        self._store = Store(FOLDER, self.keeper)
         if "default" not in self.promises:
             self._promise("default", Settings())
 
@@ -103,7 +103,7 @@ class World:
 
     def pack(self, name: str) -> None:
         """Have a journal packed now."""
-        self.attempt(lambda: self._keeper.pack(name), None)
+        self.attempt(lambda: self.keeper.pack(name), None)
 
     def create(self, name: str, **settings: Any) -> None:
         """Make a queue; there must be none of that name."""

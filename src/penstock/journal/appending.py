@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from penstock.files import File
 from penstock.journal.ballast import Ballast, is_full
-from penstock.journal.files import ALIGNED, FILLING, JournalFiles, Segment
+from penstock.journal.files import FILL, FILLING, SECTOR, JournalFiles, Segment, filling_end
 
 Result = TypeVar("Result")
 
@@ -22,27 +22,33 @@ class LatestFile:
         self._files = files
         self._ballast = ballast
         self._through = through  # every write is synced
-        self._filled = segment.filled if segment else 0  # how far the file reaches with its filling
+        self._filled = segment.size if segment else 0  # how far the file reaches with its filling
         self._unsynced: File | None = None
 
     def append(self, segment: Segment, start: int, buffer: bytearray) -> None:
         """Write a group. Small ones are written over a filling, as a sync of that is much cheaper than of growth.
 
-        The filling is REMOVE over and over: of a queue that is empty, so for every reader it is nothing.
+        What a crash leaves of a group must never look like a whole filling and then something else, for that is
+        what another program leaves that went on after us. So the sector in which the filling ends must be old, and
+        then nothing follows, or be new and begin with something else. A group that has only REMOVE there goes to
+        the disk in two steps: by then its beginning is there.
         """
         end, through = start + len(buffer), self._through
         write = segment.file.write_through if through else segment.file.write
+        over = self._filled - start
+        if 0 < over < len(buffer) and not buffer[max(0, over - SECTOR // 2) : over].strip(FILL):
+            write(start, buffer[:over])
         if end > self._filled and through and len(buffer) < FILLING // 2 and not self._ballast.short:
-            filled = (end + FILLING) // ALIGNED * ALIGNED
+            filled = filling_end(end)
             try:
-                write(start, buffer + bytes([1]) * (filled - end))
+                write(start, buffer + FILL * (filled - end))
                 self._filled = filled
                 return
             except OSError as error:
                 if not is_full(error):
                     raise
             segment.file.truncate(self._filled)
-        self._with_space(lambda: write(start, buffer), len(buffer))
+        self.with_space(lambda: write(start, buffer), len(buffer))
         self._filled = max(self._filled, end)
 
     def rotate(self, stamp: Callable[[], int]) -> None:
@@ -60,7 +66,7 @@ class LatestFile:
     def create(self, number: int) -> Segment:
         """Make the next file."""
         files = self._files
-        file = self._with_space(lambda: files.disk.open(files.path(files.name), create=True), 0)
+        file = self.with_space(lambda: files.disk.open(files.path(files.name), create=True), 0)
         files.sync()
         return Segment(number, files.name, file, 0)
 
@@ -68,7 +74,7 @@ class LatestFile:
         """From here on this is the latest file."""
         self.segment, self._filled = segment, 0
 
-    def _with_space(self, work: Callable[[], Result], size: int) -> Result:
+    def with_space(self, work: Callable[[], Result], size: int) -> Result:
         """Do something that needs so much space, with space from the ballast if there is no other."""
         while True:
             try:
@@ -90,11 +96,12 @@ class LatestFile:
             each.sync()
 
     def finish(self) -> None:
-        """Make the file durable, and cut off its filling."""
+        """Make the file durable, without its filling: whoever opens it next relies on where it ends."""
         if self.segment is None:
             return
-        if not self._through:
-            self.segment.file.sync()
-        if self._filled > self.segment.size:
+        filled = self._filled > self.segment.size
+        if filled:
             self.segment.file.truncate(self.segment.size)
             self._filled = self.segment.size
+        if filled or not self._through:
+            self.segment.file.sync()

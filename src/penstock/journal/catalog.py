@@ -129,12 +129,9 @@ class Catalog:
 
     def clean(self) -> dict[str, int]:
         """How far each journal reached when the store was closed; nothing if it was not."""
-        path = self._in("clean")
-        if not self._disk.exists(path):
-            return {}
         try:
-            reached: dict[str, int] = self._read(path)
-        except StoreCorrupt:
+            reached: dict[str, int] = self._read(self._in("clean"))
+        except (OSError, StoreCorrupt):
             return {}
         return reached
 

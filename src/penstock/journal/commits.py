@@ -4,11 +4,15 @@ Whoever needs something on stable storage leads if no one does, and otherwise wa
 is the first of those whose records were not in the last; the others wake one another in turn, because all at once
 they would fight for the interpreter. In a crowd a leader goes on for a few commits more, because handing over
 takes as long as half a commit.
+
+A Ctrl-C may come at any line of this. Whom a thread still has to wake is noted with the thread before it wakes the
+first of them, and who leads is noted as well, so that an interrupted one can make good for what it left undone.
 """
 
 import os
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 
 from penstock.errors import StoreClosed
@@ -19,16 +23,15 @@ _MORE = 7  # commits that a leader goes on for in a crowd
 _CROWD = 2
 
 
-class _Waiter:
-    """A thread that waits for a commit."""
+class _Committer:
+    """A thread that commits: it leads, or it waits at its gate."""
 
-    __slots__ = ("gate", "leads", "next", "written")
+    __slots__ = ("gate", "wakes", "written")
 
-    def __init__(self, written: int, gate: Lock) -> None:
+    def __init__(self, written: int) -> None:
         self.written = written
-        self.gate = gate
-        self.leads = False
-        self.next: _Waiter | None = None  # whom to wake
+        self.gate: Lock | None = None
+        self.wakes: tuple[_Committer, ...] = ()  # once it has passed its gate, or has led
 
 
 class Commits:
@@ -38,138 +41,145 @@ class Commits:
         self, threads: Threads, flush: Callable[[], int], failed: Callable[[BaseException], None]
     ) -> None:
         self.durable = 0
-        self.failure: BaseException | None = None
+        self.failure: Callable[[], StoreClosed] | None = None  # why nothing is committed any more
         self._flush = flush
         self._failed = failed
         self._threads = threads
         self._mutex = threads.lock()
-        self._leading = False
-        self._waiters: deque[_Waiter] = deque()
+        self._leader: _Committer | None = None
+        self._waiting: deque[_Committer] = deque()
 
     def commit(self, written: int) -> bool:
         """Return once so many records are on stable storage; whether this thread wrote them."""
-        if written <= self.durable or not self._wait_to_lead(written):
+        if written <= self.durable:
             return False
-        self._lead(self._flush_for_all)
-        return True
+        me = _Committer(written)
+        led = self._lead(me, self._flush_for_all)
+        if written > self.durable:
+            self.check()
+        return led
 
     def lead(self, work: Callable[[], None]) -> None:
-        """Do something as the only one that touches the latest file."""
-        self._wait_to_lead(_NEVER)
-        self._lead(work)
+        """Do something as the only one that touches the latest file; also when nothing is committed any more."""
+        self._lead(_Committer(_NEVER), lambda _: work())
 
     def flush(self) -> None:
         """Write what there is; for who leads."""
         self.durable = self._flush()
 
-    def _flush_for_all(self) -> None:
-        self.flush()
-        for _ in range(_MORE):
-            if not self._waiters:
-                return
-            with self._mutex:
-                ready = self._take_ready()
-                crowd = len(self._waiters) >= _CROWD
-            _wake(ready)
-            if not crowd:
-                return
-            self.flush()
+    def check(self) -> None:
+        """Raise why nothing is committed any more."""
+        if self.failure is not None:
+            raise self.failure()
+
+    def refuse(self, failure: Callable[[], StoreClosed]) -> None:
+        """What is to be written cannot be trusted: nothing is committed any more."""
+        if self.failure is None:
+            self.failure = failure
 
     def stop(self, error: BaseException) -> StoreClosed:
         """What was written last may be lost: nothing is committed any more. What to tell whoever asked."""
         if self.failure is None:
-            self.failure = error
+            self.failure = lambda: stopped(error)
             self._failed(error)
         return stopped(error)
 
-    def _wait_to_lead(self, written: int) -> bool:
-        """Wait until this thread leads, or until so many records are on stable storage; whether it leads."""
-        with self._mutex:
-            if written <= self.durable:
-                return False
-            self._check()
-            if not self._leading:
-                self._leading = True
-                return True
-            waiter = _Waiter(written, self._threads.lock())
-            waiter.gate.acquire()
-            self._waiters.append(waiter)
-        return self._wait(waiter)
-
-    def _wait(self, waiter: _Waiter) -> bool:
-        try:
-            waiter.gate.acquire()
-        except BaseException:  # Ctrl-C: whoever relies on this one must not wait for ever
+    def _flush_for_all(self, me: _Committer) -> None:
+        self.check()
+        self.flush()
+        for _ in range(_MORE):
+            if not self._waiting:
+                return
             with self._mutex:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
-            if waiter.leads:
-                self._hand_over()
-            elif waiter.next is not None:
-                waiter.next.gate.release()
-            raise
-        if waiter.leads:
-            return True
-        if waiter.next is not None:
-            waiter.next.gate.release()
-        if waiter.written > self.durable:
-            self._check()
-        return False
+                ready, others = self._sorted()
+                self._waiting, me.wakes = others, me.wakes + ready[:1]
+            _wake(me)
+            if len(others) < _CROWD:
+                return
+            self.flush()
 
-    def _lead(self, work: Callable[[], None]) -> None:
+    def _lead(self, me: _Committer, work: Callable[[_Committer], None]) -> bool:
+        """Do something as the leader, unless it is no longer needed; whether it was done."""
+        at_work = False
         try:
-            work()
+            if not self._wait_to_lead(me):
+                return False
+            at_work = True
+            work(me)
+            at_work = False
+            self._hand_over(me)
         except BaseException as error:
-            told = self.stop(error)
-            self._hand_over()
-            if isinstance(error, OSError):
+            told = self.stop(error) if at_work and not isinstance(error, StoreClosed) else None
+            self._leave(me)
+            if told is not None and isinstance(error, OSError):
                 raise told from error
             raise
-        self._hand_over()
+        return True
 
-    def _hand_over(self) -> None:
-        """Let those go on who waited for what is durable now, and the first of the others lead."""
-        leader = None
+    def _wait_to_lead(self, me: _Committer) -> bool:
+        """Wait until this thread leads, or need not; whether it leads."""
         with self._mutex:
-            ready = self._take_ready()
-            if self._waiters:
-                leader = self._waiters.popleft()
-                leader.leads = True
-            else:
-                self._leading = False
-        if leader is not None:
-            leader.gate.release()
-        _wake(ready)
+            if me.written <= self.durable:
+                return False
+            if self._leader is None:
+                self._leader = me
+                return True
+            me.gate = self._threads.lock()
+            me.gate.acquire()
+            self._waiting.append(me)
+        me.gate.acquire()
+        if self._leader is me:
+            return True
+        _wake(me)
+        return False
 
-    def _take_ready(self) -> list[_Waiter]:
-        """Those who need wait no longer."""
-        waiting = self._waiters
-        if self.failure is not None:
-            ready, self._waiters = list(waiting), deque()
+    def _hand_over(self, me: _Committer) -> None:
+        """Let those go on who waited for what is durable now, and the first of the others lead."""
+        with self._mutex:
+            ready, others = self._sorted()
+            leader = others.popleft() if others else None
+            wakes = (leader, *ready[:1]) if leader is not None else ready[:1]
+            self._waiting, self._leader, me.wakes = others, leader, me.wakes + wakes
+        _wake(me)
+
+    def _leave(self, me: _Committer) -> None:
+        """An interrupted thread goes: whoever relies on it must not wait for ever."""
+        with self._mutex:
+            if me in self._waiting:
+                self._waiting.remove(me)
+                me.wakes = ()  # nobody's turn has come
+            leads = self._leader is me
+        if leads:
+            self._hand_over(me)
         else:
-            ready = [waiter for waiter in waiting if waiter.written <= self.durable]
-            if ready:
-                self._waiters = deque(each for each in waiting if each.written > self.durable)
-        return ready
+            _wake(me)
 
-    def _check(self) -> None:
-        if self.failure is not None:
-            raise stopped(self.failure)
+    def _sorted(self) -> tuple[tuple[_Committer, ...], deque[_Committer]]:
+        """Those who need wait no longer, each to wake the next, and those who must."""
+        enough = self.durable if self.failure is None else _NEVER - 1
+        ready = tuple([each for each in self._waiting if each.written <= enough])
+        for each, following in pairwise(ready):
+            each.wakes = (following,)
+        return ready, deque([each for each in self._waiting if each.written > enough])
 
 
-def _wake(waiters: list[_Waiter]) -> None:
-    """Wake the first; each wakes the next."""
-    for waiter, following in pairwise(waiters):
-        waiter.next = following
-    if waiters:
-        waiters[0].gate.release()
+def _wake(me: _Committer) -> None:
+    """Wake those whom this thread has to wake."""
+    for each in me.wakes:
+        if each.gate is not None:
+            with suppress(RuntimeError):  # it was woken already, before an interruption
+                each.gate.release()
+    me.wakes = ()
 
 
 def stopped(error: BaseException) -> StoreClosed:
     """What everyone is told after an error that may have lost bytes."""
-    what: object = error
-    if isinstance(error, OSError) and error.filename:
-        what = f"{error.strerror} on {os.fspath(error.filename)!r}"
+    if not isinstance(error, OSError):
+        return StoreClosed(
+            f"the store was stopped, because writing was interrupted ({str(error) or type(error).__name__}) and "
+            "what was written last may be lost: open the store again; that checks every byte"
+        )
+    what = f"{error.strerror} on {os.fspath(error.filename)!r}" if error.filename else str(error)
     return StoreClosed(
         f"the store was stopped, because writing failed ({what}) and what was written last may be lost: find out "
         "what is wrong with the disk, then open the store again; that checks every byte"

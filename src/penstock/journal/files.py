@@ -9,7 +9,9 @@ from penstock.journal.segments import replay_order
 
 PACKED, ROTATED = 0, 1 << 23  # where the numbers of the two kinds of segments start; a pack is always the first
 PLACE_BITS = 40
-FILLING, ALIGNED = 256 << 10, 64 << 10  # how far a file is filled ahead, and to a multiple of what
+FILL = b"\x01"  # REMOVE: of a queue that is empty, so for every reader it is nothing
+FILLING = 256 << 10  # how far a file is filled ahead, at most
+SECTOR = 512  # bytes that a disk writes whole, or not at all
 _OFFSET = (1 << PLACE_BITS) - 1
 
 
@@ -21,7 +23,6 @@ class Segment:
     name: str
     file: File
     size: int  # of what counts
-    filled: int = 0  # with the filling
 
     @property
     def base(self) -> int:
@@ -32,6 +33,16 @@ class Segment:
 def offset_of(place: int) -> int:
     """Where in its segment a place is."""
     return place & _OFFSET
+
+
+def filling_end(end: int) -> int:
+    """Where the filling ends that follows a group: in the middle of a sector, and nowhere else up to there."""
+    return (end + SECTOR // 2) // FILLING * FILLING + FILLING - SECTOR // 2
+
+
+def may_end_filling(place: int) -> bool:
+    """Whether a filling may end at this place of a file."""
+    return (place + SECTOR // 2) % FILLING == 0
 
 
 class JournalFiles:

@@ -96,11 +96,6 @@ def read(data: memoryview, offset: int, found: Head) -> Group | None:
     )
 
 
-def is_control(data: bytes) -> bool:
-    """Whether the data of an item is that of a group's head or tail."""
-    return data[:9] in (MAGIC + b"h", MAGIC + b"t")
-
-
 def next_head(data: bytes | memoryview, offset: int) -> int | None:
     """Where the next group seems to start, at or after offset."""
     raw = bytes(data[offset:])

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from penstock.errors import StoreCorrupt
 from penstock.files import File
 from penstock.journal import groups
-from penstock.journal.files import ALIGNED, Segment
+from penstock.journal.files import FILL, Segment, may_end_filling
 from penstock.journal.format import Add, AddX, AddXid, Broken, Continue, Dialect, Entry, decode
 from penstock.journal.groups import Group
 from penstock.journal.records import PUT_ONE, PUT_ONE_FIELDS, PageImage, RestImage, decode_all
@@ -26,7 +26,6 @@ from penstock.state import State
 _CHUNK = 8 << 20
 _BATCH = 1 << 13
 _ITEM = struct.Struct("<QQQqq")
-FILL = b"\x01"
 _SAVE_XID = 4
 _PACKED = 0  # the number of groups in a packed file
 
@@ -115,8 +114,8 @@ def look_at_rest(segment: Segment, offset: int, ours: bool, dialect: Dialect) ->
         inside = damaged is not None and groups.is_sound(data, 0)
         rest.group_after = _find_group(data, offset, damaged.length if damaged is not None and inside else 1)
     # Another program writes after the end of the file, never into the filling, and does not begin with SAVE_XID;
-    # zeros are what a crash leaves of a write.
-    into_filling = filled and (offset + filled) % ALIGNED
+    # zeros are what a crash leaves of a write. Nothing of a torn group of ours is like that, see appending.py.
+    into_filling = filled and not may_end_filling(offset + filled)
     torn = groups.MAGIC in data or into_filling or data[filled] in (0, _SAVE_XID)
     if damaged is not None or (ours and torn):
         rest.torn = True
@@ -153,9 +152,8 @@ class Loader:
         self.next_group = starts[-1]
         self.count = 0  # groups that were replayed
         self.here = 0  # where the group is that comes next, or that could not be taken
-        self.start = starts[-1]  # the number of the first group
+        self.starts = starts  # numbers that the first group may have, if it is not packed; then the one it has
         self.begun = False
-        self._starts = starts  # numbers that the first group may have, if it is not packed
         self._puts = _Puts()
 
     def resume(self, next_group: int, at: int) -> None:
@@ -190,11 +188,12 @@ class Loader:
 
     def _check_number(self, segment: Segment, start: int, number: int) -> None:
         first, self.begun = not self.begun, True
+        possible = self.starts
         if first:
-            self.start = number
+            self.starts = [number]
         if number == _PACKED and (first or self.next_group == _PACKED):
             self.next_group = _PACKED  # until the last of them says which number comes next
-        elif number == self.next_group or (first and number in self._starts):
+        elif number == self.next_group or (first and number in possible):
             self.next_group = number + 1
         else:
             raise StoreCorrupt(

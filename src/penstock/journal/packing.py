@@ -77,7 +77,7 @@ def pack(shelf: JournalShelf, emptied: Callable[[Cut], None], go_on: Callable[[]
     disk.rename(temporary, files.path(packed))
     files.sync()
     segment = Segment(shelf.next_packed(), files.rotated(stamp), file, file.size())
-    shelf.segments[segment.number] = segment
+    shelf.add(segment)
     for first, positions, places in moved:
         with shelf.lock:
             elsewhere = [segment.base + offset for offset in places.offset]

@@ -88,7 +88,7 @@ def read(journal: Found, index: Snapshot | None = None) -> Reading:
     first, offset = 0, 0
     if index is not None:
         reading.indexed = True
-        _renumber(journal.segments, index)
+        index.number(journal.segments)
         reading.loader.resume(index.load(ledger), index.at)
         first, offset = len(index.files) - 1, index.files[-1]["size"]
     for position, segment in enumerate(journal.segments[first:], first):
@@ -142,15 +142,6 @@ def _missing_end(journal: Found, reading: Reading) -> Damage | None:
             there, 0, f"it ends with group {reached - 1}, but the store was closed after group {journal.clean - 1}"
         )
     return None
-
-
-def _renumber(segments: Sequence[Segment], index: Snapshot) -> None:
-    """Give files the numbers that a snapshot knows them by, and those after them higher ones."""
-    numbers = [each["number"] for each in index.files]
-    for number, segment in enumerate(segments[len(numbers) :], max(ROTATED, numbers[-1]) + 1):
-        segment.number = number
-    for number, segment in zip(numbers, segments, strict=False):
-        segment.number = number
 
 
 def covers(index: Snapshot, damage: Damage) -> bool:

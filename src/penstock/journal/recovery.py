@@ -5,6 +5,7 @@ is refused: no guess is made, and the error says where it is.
 """
 
 import logging
+from collections.abc import Callable
 
 from penstock.clock import Clock
 from penstock.errors import StoreCorrupt
@@ -32,7 +33,7 @@ class Journal:
         self.ledger = ledger
         self.segments: list[Segment] = []
         self.next_group = 1
-        self.start = 1  # the number of its first group; 0 if that is packed
+        self.starts = [1]  # the number of its first group, 0 if that is packed; several if it is not known which
         self.at = 0
         self.indexed = 0  # bytes of the journal that the snapshot stands for
         self.index_size = 0
@@ -46,16 +47,19 @@ class Recovery:
         self._disk = disk
         self._clock = clock
         self._dialect = dialect
+        self._first = catalog.first()
 
-    def recover(self, file: str, known: Entry | None, name: str, names: list[str], clean: int | None) -> Journal:
+    def recover(
+        self, file: str, known: Entry | None, name: str, names: Callable[[], list[str]], clean: int | None
+    ) -> Journal:
         """Recover the journal of a queue, whose files are among the names in the folder."""
         index = snapshot.read(self._disk, self._catalog.index(file))
         if index is not None:
             try:
-                return self._load_with(index, file, known, name, names, clean)
+                return self._load_with(index, file, known, name, names(), clean)
             except StoreCorrupt:  # it may be the snapshot that is wrong: see without it
                 pass
-        return self._load_with(None, file, known, name, names, clean)
+        return self._load_with(None, file, known, name, names(), clean)
 
     def _load_with(
         self,
@@ -74,21 +78,23 @@ class Recovery:
         loader = Loader(ledger, starts)
         offset, at = 0, 0
         if index is not None and index.holds(journal.segments):
-            self._renumber(journal.segments, [each["number"] for each in index.files])
+            index.number(journal.segments)
             loader.resume(index.load(ledger), index.at)
             at, offset = len(index.files) - 1, index.files[-1]["size"]
             journal.indexed = sum(each["size"] for each in index.files)
             journal.index_size = index.size
         foreign: list[KestrelEntry] = []
+        strange = False
         for segment in journal.segments[at:]:
             if not foreign:
                 offset = loader.replay(segment, offset)
             last = segment is journal.segments[-1]
             ours = (known is not None or loader.begun) and not foreign
             rest = look_at_rest(segment, offset, ours, self._dialect)
-            segment.size, segment.filled = offset, segment.size
+            segment.size = offset
             if rest is not None:
                 foreign += self._judge(segment, rest, last, clean, loader.next_group)
+                strange = strange or not rest.torn
             offset = 0
         loader.finish()
         if clean is not None and loader.next_group < clean and not foreign:
@@ -97,26 +103,23 @@ class Recovery:
                 f"closed after group {clean - 1}: its end is missing. Put the file back; `penstock doctor` shows "
                 "what there is"
             )
-        if foreign:
-            if index is not None:  # Kestrel may have left nothing of what we wrote
+        if strange:
+            # Kestrel may have left nothing of what we wrote, and then only these know how far it went.
+            ledger.skip_to(self._first if known is None else known.first)
+            if index is not None:
                 ledger.skip_to(index.next_seq())
+            loader.next_group = max(loader.next_group, clean or 0)
             return self._adopt(files, journal, loader, foreign)
-        if clean is None and journal.segments:
-            _write_again(journal.segments[-1])
-        journal.next_group, journal.at, journal.start = loader.next_group, loader.at, loader.start
+        if journal.segments:
+            _settle(journal.segments[-1], closed=clean is not None)
+        journal.next_group, journal.at, journal.starts = loader.next_group, loader.at, loader.starts
         if known is not None:
             ledger.skip_to(known.first)
             journal.at = max(journal.at, known.at)
             if not journal.segments:
-                journal.next_group = journal.start = known.starts[-1]
+                journal.next_group = known.starts[-1]
+                journal.starts = known.starts[-1:]
         return journal
-
-    def _renumber(self, segments: list[Segment], numbers: list[int]) -> None:
-        """Give files the numbers that a snapshot knows them by, and those after them higher ones."""
-        number = ROTATED - 1
-        for segment in segments:
-            segment.number = numbers.pop(0) if numbers else number + 1
-            number = max(ROTATED, segment.number)
 
     def _open_segments(self, files: JournalFiles, names: list[str]) -> list[Segment]:
         segments = []
@@ -151,7 +154,6 @@ class Recovery:
             )  # fmt: skip
             segment.file.truncate(rest.offset)
             segment.file.sync()
-            segment.filled = rest.offset
             return []
         if rest.broken is not None:
             kept = self._catalog.quarantine(segment.name, rest.broken, rest.data[rest.broken - rest.offset :])
@@ -170,11 +172,16 @@ class Recovery:
         return self._load_with(None, journal.file, entry, ledger.name, [packed.name], None)
 
 
-def _write_again(segment: Segment) -> None:
-    """Make the latest file durable as it was read.
+def _settle(segment: Segment, closed: bool) -> None:
+    """Make the latest file durable as it was read, without its filling: the next write relies on where it ends.
 
     After a sync that failed the system may show bytes that the disk never got, and call them synced.
     """
-    for offset in range(0, segment.size, _CHUNK):
-        segment.file.write(offset, segment.file.read(offset, min(_CHUNK, segment.size - offset)))
-    segment.file.sync()
+    filled = segment.file.size() > segment.size
+    if filled:
+        segment.file.truncate(segment.size)
+    if not closed:
+        for offset in range(0, segment.size, _CHUNK):
+            segment.file.write(offset, segment.file.read(offset, min(_CHUNK, segment.size - offset)))
+    if filled or not closed:
+        segment.file.sync()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from penstock.clock import Clock
 from penstock.contents import Frozen
-from penstock.errors import StoreCorrupt
+from penstock.errors import StoreClosed, StoreCorrupt
 from penstock.journal import bodies, groups, places
 from penstock.journal.appending import LatestFile
 from penstock.journal.ballast import Ballast
@@ -31,13 +31,15 @@ from penstock.threads import Lock, Threads
 
 _TAIL = groups.OVERHEAD - groups.HEAD_SIZE
 _SYNC_EVERY = 1_000  # milliseconds, with sync="interval"
+_ENTRY = 4 << 10  # bytes that `queues/FILE` takes
 
 
 class Sink(NamedTuple):
     """What a shelf shares with the store."""
 
     clock: Clock
-    alarm: Alarm
+    elapsed: Clock  # time that passes also while the clock is set back
+    timer: Alarm  # on that
     threads: Threads
     sync: str
     dialect: Dialect
@@ -101,7 +103,7 @@ class JournalShelf:
         self.written = 0
         self.on_commit: Callable[[], None] = lambda: None
         self._begin: Callable[[], None] | None = begin  # called before the first group is written
-        self._closed = False
+        self._closed = self._retired = False
         self.at = at  # the latest time that was recorded
         self._last = max([ROTATED, *self.segments])  # the highest number of a segment
         latest = segments[-1] if segments and segments[-1].name == files.name else None
@@ -130,7 +132,7 @@ class JournalShelf:
 
     def stored(self) -> int:
         """Bytes of all files."""
-        return sum([each.size for each in list(self.segments.values())])
+        return sum([each.size for each in self.segments.values()])
 
     @property
     def durable(self) -> int:
@@ -215,6 +217,10 @@ class JournalShelf:
         if self.commits.commit(written):
             self.on_commit()
 
+    def refuse(self, failure: Callable[[], StoreClosed]) -> None:
+        """A change was interrupted, and state and records do not agree: nothing is written any more."""
+        self.commits.refuse(failure)
+
     def rotate(self) -> "Cut":
         """Begin a new file."""
         cut: Cut | None = None
@@ -222,6 +228,7 @@ class JournalShelf:
         def begin() -> None:
             nonlocal cut
             with self.lock:  # for the time of a few syncs, so that the files and the state agree
+                self.commits.check()
                 self.commits.flush()
                 old = list(self.segments.values())
                 latest = self._latest.segment
@@ -239,6 +246,11 @@ class JournalShelf:
         """The number of the next packed file: below those of all files that are rotated."""
         return max([PACKED, *[number for number in self.segments if number < ROTATED]]) + 1
 
+    def add(self, segment: Segment) -> None:
+        """Bodies can be read from one more file."""
+        with self.lock:  # a new dict, because anyone may be going through the old one
+            self.segments = {**self.segments, segment.number: segment}
+
     def replace(self, old: Sequence[Segment], new: Segment | None) -> None:
         """Bodies are no longer read from the old files; who reads one just now still has it open."""
         with self.lock:
@@ -251,11 +263,13 @@ class JournalShelf:
     def _flush(self) -> int:
         """Write every group that there is; how many records are on stable storage then."""
         with self.lock:
-            if self._open:
+            if self._retired:
+                return self.written  # gone with the queue
+            if self._open and self.commits.failure is None:
                 self._seal()
             waiting = list(self._sealed)
         if waiting and self._begin is not None:
-            self._begin()
+            self._latest.with_space(self._begin, _ENTRY)
             self._begin = None
         durable = self.commits.durable
         for group in waiting:
@@ -263,7 +277,7 @@ class JournalShelf:
             segment = self._install(group)
             self._latest.append(segment, group.start, group.buffer)
             if self.sink.sync == "interval" and self._latest.sync_later(segment.file):
-                self.sink.alarm.set(self.sync_now, self.sink.clock.now() + _SYNC_EVERY)
+                self.sink.timer.set(self.sync_now, self.sink.elapsed.now() + _SYNC_EVERY)
             with self.lock:
                 segment.size = group.start + len(group.buffer)
                 self._sealed.popleft()
@@ -298,7 +312,7 @@ class JournalShelf:
         latest.rotate(self._stamp)
         segment = latest.create(group.segment)
         with self.lock:
-            self.segments[segment.number] = segment
+            self.add(segment)
             latest.go_on_with(segment)
         return segment
 
@@ -308,7 +322,7 @@ class JournalShelf:
         return max([self.sink.clock.now(), *[stamp + 1 for stamp in stamps]])
 
     def sync_now(self) -> None:
-        """Sync what was written with sync="interval" or "never"."""
+        """Sync what was written with sync="interval"."""
         if self._closed:
             return
         try:
@@ -316,24 +330,31 @@ class JournalShelf:
         except OSError as error:
             raise self.commits.stop(error) from error
 
-    def close(self) -> None:
-        """Write what is left, which no one waits for."""
+    def close(self) -> bool:
+        """Write what is left, which no one waits for; False: nothing may be written any more."""
         if self.commits.failure is None:
             self.commits.lead(self._finish)
+        return self.commits.failure is None
 
     def let_go(self) -> None:
         """Close the files, so that what is removed of them no longer takes space."""
         self._closed = True
-        for segment in list(self.segments.values()):
+        for segment in self.segments.values():
             segment.file.close()
 
     def retire(self) -> None:
         """The queue is gone, and its files are about to be."""
-        with self.lock:
-            self.segments = {}
-            self._latest.segment = None
-            self.reservation.give_back()
+
+        def end() -> None:  # not beside one who writes, and would make a file again
+            with self.lock:
+                self.segments = {}
+                self._latest.segment = None
+                self._retired = True
+                self.reservation.give_back()
+
+        self.commits.lead(end)
 
     def _finish(self) -> None:
+        self.commits.check()
         self.commits.flush()
         self._latest.finish()

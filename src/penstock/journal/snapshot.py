@@ -16,7 +16,7 @@ from typing import Any
 from penstock.contents import Frozen
 from penstock.files import Disk, write_hint
 from penstock.index.rows import Page
-from penstock.journal.files import Segment
+from penstock.journal.files import ROTATED, Segment
 from penstock.journal.groups import MAGIC
 from penstock.journal.records import Bodies, PageImage, RestImage, decode_all, encode_page, encode_rest
 from penstock.state import State
@@ -73,6 +73,14 @@ class Snapshot:
                 return False
         return True
 
+    def number(self, segments: Sequence[Segment]) -> None:
+        """Give files the numbers that it knows them by, and those after them higher ones."""
+        numbers = [each["number"] for each in self.files]
+        following = max(ROTATED, numbers[-1]) + 1
+        numbers += range(following, following + len(segments) - len(numbers))
+        for number, segment in zip(numbers, segments, strict=True):
+            segment.number = number
+
     def next_seq(self) -> int:
         """The number of the next message when it was written."""
         rest = [item for item in decode_all(self._records) if isinstance(item, RestImage)]
@@ -91,9 +99,9 @@ class Snapshot:
 
 
 def read(disk: Disk, path: str) -> Snapshot | None:
-    """The snapshot, if there is one and it is whole."""
+    """The snapshot, if there is one that can be read and is whole."""
     data = b""
-    with suppress(FileNotFoundError), disk.open(path) as file:
+    with suppress(OSError), disk.open(path) as file:
         data = file.read(0, file.size())
     if len(data) < len(_KIND) + 8 or not data.startswith(_KIND):
         return None

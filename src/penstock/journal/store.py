@@ -5,7 +5,7 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Clock, ElapsedClock, SystemClock
 from penstock.errors import DiskFull, InvalidArgument, QueueNotFound
 from penstock.files import Disk, SystemDisk
 from penstock.journal.ballast import Ballast, is_full
@@ -18,6 +18,7 @@ from penstock.journal.segments import journals
 from penstock.journal.shelf import JournalShelf, Sink
 from penstock.journal.upkeep import Upkeep
 from penstock.ledger import Ledger
+from penstock.live.alarm import Alarm
 from penstock.live.keeper import LiveKeeper
 from penstock.names import DEFAULT
 from penstock.settings import Settings
@@ -45,8 +46,9 @@ class JournalKeeper(LiveKeeper):
         self._disk = disk
         self._catalog = Catalog(self._folder, disk)
         ballast = Ballast(disk, self._catalog.ballast, self._threads.lock())
+        elapsed = ElapsedClock(self._clock)
         self._sink = Sink(
-            self._clock, self._alarm, self._threads, sync, dialect, segment_size, ballast, self._failed
+            self._clock, elapsed, Alarm(elapsed), self._threads, sync, dialect, segment_size, ballast, self._failed
         )
         self._journals: dict[str, Journal] = {}
         self._upkeep: dict[str, Upkeep] = {}
@@ -65,16 +67,15 @@ class JournalKeeper(LiveKeeper):
         for file in [file for file, entry in entries.items() if entry.deleted]:
             self._remove(file)  # a crash interrupted that
             del entries[file]
-        names = self._names()
         self._first = self._catalog.first()
         clean = self._catalog.clean()
         taken = {entry.name for entry in entries.values()}
         recovery = Recovery(self._catalog, self._disk, self._clock, self._sink.dialect)
-        for file in dict.fromkeys([*entries, *journals(names)]):
+        for file in dict.fromkeys([*entries, *journals(self._names())]):
             known = entries.get(file)
             name = queue_of(file, taken) if known is None else known.name
             taken.add(name)
-            journal = recovery.recover(file, known, name, names, clean.get(file))
+            journal = recovery.recover(file, known, name, self._names, clean.get(file))
             self._clock.at_least(journal.at)
             self._journals[name] = journal
         self._catalog.forget_clean()
@@ -129,8 +130,9 @@ class JournalKeeper(LiveKeeper):
 
         def begin() -> None:
             if journal.entry is None:
-                journal.entry = Entry(ledger.name, ledger.settings, 1, [journal.next_group])
-                self._catalog.keep(journal.file, journal.entry)
+                entry = Entry(ledger.name, ledger.settings, 1, [journal.next_group])
+                self._catalog.keep(journal.file, entry)
+                journal.entry = entry
 
         files = JournalFiles(self._folder, journal.file, self._disk)
         shelf = JournalShelf(
@@ -183,23 +185,27 @@ class JournalKeeper(LiveKeeper):
     def close(self) -> None:
         """Write what is left and let go of the folder."""
         super().close()
-        for upkeep in list(self._upkeep.values()):
-            upkeep.wait()
         try:
+            self._wait_for_packing()
             if self._failure is None:
                 hints = not self._sink.ballast.short  # or else the space is for those who settle
                 reached = {}
                 for upkeep in self._upkeep.values():
-                    upkeep.close(index=hints)
-                    reached[upkeep.journal.file] = upkeep.shelf.next_group
+                    if upkeep.close(index=hints):
+                        reached[upkeep.journal.file] = upkeep.shelf.next_group
                 if hints:
                     with suppress(OSError):
                         self._catalog.keep_clean(reached)
         finally:
+            self._wait_for_packing()  # again if that was interrupted: nobody else may have the folder meanwhile
             for upkeep in self._upkeep.values():
                 upkeep.shelf.let_go()
             self._sink.ballast.close()
             self._catalog.close()
+
+    def _wait_for_packing(self) -> None:
+        for upkeep in list(self._upkeep.values()):
+            upkeep.wait()
 
     def _failed(self, error: BaseException) -> None:
         """Stop everything: what was written last may be lost."""
@@ -214,7 +220,8 @@ class JournalKeeper(LiveKeeper):
                 queue.stop(lambda: stopped(error))
 
         # On a thread of its own, because the one that failed may hold a queue's lock.
-        self._threads.start("penstock-stop", stop)
+        with suppress(RuntimeError):  # no thread to be had: who stands in line waits until its time is over
+            self._threads.start("penstock-stop", stop)
 
 
 def open_journal(

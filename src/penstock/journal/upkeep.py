@@ -47,6 +47,7 @@ class Upkeep:
         self._task: Task | None = None  # that packs, or packed, in the background
         self._pack_from = 0  # not before it has so many bytes
         self._empty_from = 0  # nor, when it has no messages, before so many
+        self._emptied_to: int | None = None  # which group comes first once the packing that runs has emptied it
 
     def look(self) -> None:
         """After a commit: pack if it is time."""
@@ -62,9 +63,15 @@ class Upkeep:
 
     def _pack_soon(self) -> None:
         with self._lock:
-            if not self._wanted and self._is_open():
-                self._wanted = True
+            if self._wanted or not self._is_open():
+                return
+            self._wanted = True
+            try:
                 self._task = self.shelf.sink.threads.start("penstock-pack", self._run)
+            except RuntimeError as error:  # no thread to be had just now
+                self._wanted = False
+                self._pack_from = self._empty_from = self.shelf.total() * 5 // 4
+                _log.warning("queue %r is not packed yet: %s", self.shelf.state.name, str(error))
 
     def _run(self) -> None:
         try:
@@ -87,6 +94,7 @@ class Upkeep:
     def pack(self) -> int:
         """Pack the journal, by who holds `packing`; how many bytes that freed."""
         shelf, journal = self.shelf, self.journal
+        self._emptied_to = None
         with suppress(DiskFull), shelf.lock:
             shelf.reservation.shrink()  # no more than is needed, which may be what packing needs
         try:
@@ -94,8 +102,15 @@ class Upkeep:
         except OSError as error:
             shelf.sink.failed(error)
             raise stopped(error) from error
+        except PenstockError:
+            raise
+        except BaseException as error:  # half done: a second packing beside it would not be understood
+            shelf.sink.failed(error)
+            raise
         with suppress(DiskFull), shelf.lock:
             shelf.reservation.shrink()
+        if self._emptied_to is not None:
+            journal.starts = [self._emptied_to]
         self._pack_from = 2 * shelf.total()
         self._empty_from = 0 if shelf.state.size() else self._pack_from
         journal.indexed = journal.index_size = 0
@@ -104,17 +119,18 @@ class Upkeep:
     def _emptied(self, cut: Cut) -> None:
         journal = self.journal
         entry = journal.entry or Entry(journal.ledger.name, journal.ledger.settings)
-        starts = [journal.start, cut.next_group]
+        starts = [*journal.starts, cut.next_group]
         journal.entry = replace(entry, first=cut.frozen.next_seq, starts=starts, at=cut.at)
         self._catalog.keep(journal.file, journal.entry)
-        journal.start = cut.next_group
+        self._emptied_to = cut.next_group
 
-    def close(self, index: bool) -> None:
-        """Write what is left, and the index as a hint for the next opening."""
+    def close(self, index: bool) -> bool:
+        """Write what is left, and the index as a hint for the next opening; False: neither can be trusted."""
         with self.packing:
-            self.shelf.close()
-            if index:
+            whole = self.shelf.close()
+            if whole and index:
                 self._keep_index()
+            return whole
 
     def _keep_index(self) -> None:
         shelf, journal = self.shelf, self.journal

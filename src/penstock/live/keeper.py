@@ -204,7 +204,11 @@ class LiveKeeper:
             taken, written = self._wait_in_line(live, take, wait)
             if not taken.size:
                 return []
-        live.commit(written)
+        try:
+            live.commit(written)
+        except BaseException:
+            live.give_back(taken.receipts)
+            raise
         return live.hand_out(taken)
 
     def _wait_in_line(self, live: LiveQueue, take: Take, wait: float) -> tuple[Taken, int]:

@@ -298,12 +298,15 @@ class LiveQueue:
 
     def _break(self, error: BaseException) -> None:
         name, cause = self.name, type(error).__name__
-        self.stop(
-            lambda: StoreClosed(
+
+        def broken() -> StoreClosed:
+            return StoreClosed(
                 f"queue {name!r} was stopped by an error in the middle of a change ({cause}), so that its state "
                 "cannot be trusted: close the store and open it again"
             )
-        )
+
+        self._shelf.refuse(broken)
+        self.stop(broken)
 
     def _write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
         try:

@@ -15,7 +15,8 @@ def parse_receipts(receipts: Sequence[str]) -> Sequence[Receipt | None]:
     secret = receipts[0][-17:] if len(receipts) > 1 else ""
     if _SECRET.fullmatch(secret) and {receipt[-17:] for receipt in receipts} == {secret}:
         seqs = [receipt[:-17] for receipt in receipts]  # of one claim, most likely
-        if "".join(seqs).isascii() and all(map(str.isdigit, seqs)) and max(map(len, seqs)) < 20:
+        digits = "".join(seqs).isascii() and all(map(str.isdigit, seqs))
+        if digits and min(seqs) >= "1" and max(map(len, seqs)) < 20:  # no zero leads
             nonce = int(secret[1:], 16)
             return [(int(seq), nonce) for seq in seqs]
     return list(map(_receipt, receipts))

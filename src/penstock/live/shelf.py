@@ -1,8 +1,9 @@
 """Where a live queue keeps its records and the bodies of its messages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
+from penstock.errors import StoreClosed
 from penstock.message import Entry
 from penstock.records import Record
 
@@ -26,6 +27,9 @@ class Shelf(Protocol):
 
     def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
         """Take a record and, if it is a put, the new messages."""
+
+    def refuse(self, failure: Callable[[], StoreClosed]) -> None:
+        """A change was interrupted, and state and records do not agree: write nothing any more, and say why."""
 
     def commit(self, written: int) -> None:
         """Return once that many records are on stable storage."""
