@@ -184,9 +184,11 @@ class RunningServer:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """The fastest event loop there is."""
-    import uvloop
-
+    """The fastest event loop there is: uvloop's, if `penstock[server]` is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
     return uvloop.new_event_loop()
 
 
