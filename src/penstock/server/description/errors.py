@@ -48,9 +48,7 @@ def _failure(name: str, status: int) -> Failure:
 
 
 STATUSES = problems.STATUSES | exchange.STATUSES
-FAILURES = {
-    name: _failure(name, status) for name, status in sorted(STATUSES.items(), key=lambda each: each[::-1])
-}
+FAILURES = {name: _failure(name, status) for name, status in sorted(STATUSES.items(), key=lambda each: each[::-1])}
 
 # What any request can meet, whatever it asks for.
 COMMON = (
