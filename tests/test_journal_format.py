@@ -332,13 +332,13 @@ class TestGroups:
 
     def test_a_group_is_nothing_to_a_reader_of_the_document_but_its_messages(self) -> None:
         state = Replay()
-        for entry in read_entries(group_of(bodies.encode([Draft(b"hi")], 7, 5, [0], "doc")[0], b"records")):
+        for entry in read_entries(group_of(bodies.encode([Draft(b"hi")], 7, 5, [0], "doc").parts[0], b"records")):
             state.apply(entry)
         assert (list(state.queue), state.open, state.last_xid) == ([], {7: b"hi"}, 7)
 
     def test_a_put_has_always_had_these_bytes(self) -> None:
         now = 1_700_000_000_000
-        [body] = bodies.encode([Draft(b"hi")], 7, now, [0], "doc")
+        [body] = bodies.encode([Draft(b"hi")], 7, now, [0], "doc").parts
         record = encode_put(
             Put(now, 7, [0], [now], [0], {}), Bodies([groups.HEAD_SIZE], [24], [bodies.checksum(body)])
         )
@@ -383,18 +383,18 @@ class TestBodies:
     def test_any_messages_come_back_as_they_were(
         self, drafts: list[Draft], first: int, at: int, dialect: Dialect
     ) -> None:
-        encoded = bodies.encode(drafts, first, at, [0] * len(drafts), dialect)
-        sizes, starts = list(map(len, encoded)), [0]
+        parts, sizes, crcs = bodies.encode(drafts, first, at, [0] * len(drafts), dialect)
+        starts = [0]
         for size in sizes[:-1]:
             starts.append(starts[-1] + size)
-        decoded = bodies.decode(b"".join(encoded), starts, sizes, list(map(bodies.checksum, encoded)))
+        decoded = bodies.decode(b"".join(parts), starts, sizes, crcs)
         assert list(map(tuple, decoded)) == [expected(draft, at) for draft in drafts]
 
     @given(DRAFTS, st.integers(1, 2**40), TIME, TIME, st.sampled_from(DIALECTS), st.sampled_from(DIALECTS))
     def test_a_message_is_the_same_after_any_packing(
         self, draft: Draft, seq: int, at: int, expires_at: int, dialect: Dialect, other: Dialect
     ) -> None:
-        [body] = bodies.encode([draft], seq, at, [expires_at], dialect)
+        [body] = bodies.encode([draft], seq, at, [expires_at], dialect).parts
         for packed in (
             bodies.repack(body, seq, False, other),
             bodies.repack(body, seq, True, other),
@@ -408,7 +408,7 @@ class TestBodies:
     def test_any_reader_sees_the_payload_as_an_open_transaction(
         self, draft: Draft, seq: int, dialect: Dialect
     ) -> None:
-        [body] = bodies.encode([draft], seq, 5, [0], dialect)
+        [body] = bodies.encode([draft], seq, 5, [0], dialect).parts
         for data in (body, bodies.repack(body, seq, False, "doc"), bodies.repack(body, seq, False, "2.x")):
             state = Replay(last_xid=before(xid_of(seq)))
             for entry in read_entries(data):
@@ -421,14 +421,14 @@ class TestBodies:
     ) -> None:
         state = Replay()
         for entry in read_entries(
-            bodies.repack(bodies.encode([draft], seq, 5, [0], dialect)[0], seq, True, dialect)
+            bodies.repack(bodies.encode([draft], seq, 5, [0], dialect).parts[0], seq, True, dialect)
         ):
             state.apply(entry)
         assert (list(state.queue), state.open) == ([], {})
 
     @pytest.mark.parametrize("dialect", DIALECTS)
     def test_a_flipped_bit_in_any_byte_of_a_body_is_damage(self, dialect: Dialect) -> None:
-        [body] = bodies.encode([Draft(b"payload", headers={"a": "b"})], 3, 5, [0], dialect)
+        [body] = bodies.encode([Draft(b"payload", headers={"a": "b"})], 3, 5, [0], dialect).parts
         crc = bodies.checksum(body)
         for at in range(len(body)):
             for bit in range(8):
@@ -444,16 +444,19 @@ class TestBodies:
         self, payloads: list[bytes], dialect: Dialect, expires_at: int
     ) -> None:
         many = bodies.encode(Plain(payloads), 5, 7, [expires_at] * len(payloads), dialect)
-        assert many == [
-            bodies.encode([Draft(payload)], 5 + number, 7, [expires_at], dialect)[0]
+        single = [
+            bodies.encode([Draft(payload)], 5 + number, 7, [expires_at], dialect)
             for number, payload in enumerate(payloads)
         ]
+        assert b"".join(many.parts) == b"".join(each.parts[0] for each in single)
+        assert many.sizes == [each.sizes[0] for each in single]
+        assert many.crcs == [each.crcs[0] for each in single]
 
     @given(DRAFTS, st.integers(1, 2**40), TIME, st.sampled_from(DIALECTS))
     def test_no_body_is_longer_than_was_reckoned_with(
         self, draft: Draft, seq: int, at: int, dialect: Dialect
     ) -> None:
-        [body] = bodies.encode([draft], seq, at, [0], dialect)
+        [body] = bodies.encode([draft], seq, at, [0], dialect).parts
         most = bodies.OVERHEAD + len(draft.payload) + bodies.meta_size(draft)
         assert max(len(body), len(bodies.repack(body, seq, False, "doc"))) <= most
 

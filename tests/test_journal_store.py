@@ -29,6 +29,7 @@ from penstock.journal.segments import replay_order
 from penstock.journal.shelf import JournalShelf
 from penstock.journal.store import JournalKeeper, open_journal
 from penstock.journal.xids import PERIOD, xid_of
+from penstock.message import Plain
 from penstock.threads import SystemThreads, Task
 
 SMALL = 4_000  # bytes after which a file is rotated
@@ -471,6 +472,22 @@ def test_with_always_nothing_depends_on_closing(tmp_path: Path, clock: Simulated
     assert by_document(after.folder) == of_others(after.queue())
     after.store.close()
     journal.store.close()
+
+
+def test_few_and_many_messages_may_share_a_group(journal: Journal) -> None:
+    journal.store.create("jobs")
+    live = journal.keeper._queues["jobs"]
+    expected = []
+    for count, size in ((1, 10), (3, 500), (50, 100), (2, 10), (1, 0), (40, 300)):
+        payloads = [b"%d" % number + bytes(size) for number in range(count)]
+        _, written = live.put(Plain(payloads))
+        expected += payloads
+    assert [message.payload for message in journal.queue().messages()] == expected
+    live.commit(written)
+    assert [message.payload for message in journal.queue().messages()] == expected
+    journal.reopen(lambda: shutil.rmtree(journal.index()))
+    assert [message.payload for message in journal.queue().messages()] == expected
+    assert by_document(journal.folder) == sorted(expected)
 
 
 def test_a_wrong_dialect_or_sync_is_refused_and_makes_nothing(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 from penstock.journal.format import Dialect
 from penstock.journal.groups import MAGIC
@@ -26,6 +28,7 @@ _RESERVE_BYTE = bytes([_RESERVE])
 _REMOVE_BYTE = bytes([_REMOVE])
 _META = MAGIC + b"m"
 _NO_HEADERS: dict[str, str] = {}
+checksum = zlib.crc32  # what decode() will want to see
 OVERHEAD = _XID_ITEM.size + _XID.size  # the most that a body without meta has beside its payload
 
 
@@ -33,26 +36,43 @@ class Damaged(ValueError):
     """The bytes of a body are not those that were written."""
 
 
-def encode(
-    entries: Sequence[Entry], first: int, at: int, expires_at: Sequence[int], dialect: Dialect
-) -> list[bytes]:
+class Encoded(NamedTuple):
+    """Bodies of new messages that are still to be put together."""
+
+    parts: Sequence[bytes]
+    sizes: list[int]
+    crcs: list[int]
+
+
+def encode(entries: Sequence[Entry], first: int, at: int, expires_at: Sequence[int], dialect: Dialect) -> Encoded:
     """The bodies of new messages."""
     if dialect == "2.x":
         ends = [_XID.pack(_RESERVE_XID, xid_of(seq)) for seq in range(first, first + len(entries))]
     else:
         ends = [_RESERVE_BYTE] * len(entries)
     if isinstance(entries, Plain):
-        heads = {
-            size: _ITEM.pack(_ADDX, _TIMES + size, at, expires_at[0]) for size in set(map(len, entries.payloads))
-        }
-        return [heads[len(payload)] + payload + end for payload, end in zip(entries.payloads, ends, strict=True)]
+        return _encode_plain(entries.payloads, ends, at, expires_at[0])
     pack = _ITEM.pack
-    return [
+    bodies = [
         pack(_ADDX, _TIMES + len(entry.payload), at, expiry) + entry.payload + end
         if entry.headers is None and entry.created_at is None
         else pack(_ADDX, _TIMES + len(entry.payload), at, expiry) + entry.payload + end + _meta(entry, at)
         for entry, expiry, end in zip(entries, expires_at, ends, strict=True)
     ]
+    return Encoded(bodies, list(map(len, bodies)), list(map(checksum, bodies)))
+
+
+def _encode_plain(payloads: list[bytes], ends: list[bytes], at: int, expires_at: int) -> Encoded:
+    """The same for payloads alone. They are not copied here: a second megabyte costs as much as all the rest."""
+    lengths = list(map(len, payloads))
+    heads = {length: _ITEM.pack(_ADDX, _TIMES + length, at, expires_at) for length in set(lengths)}
+    crcs = {length: checksum(head) for length, head in heads.items()}
+    more = _ITEM.size + len(ends[0])
+    return Encoded(
+        [*chain.from_iterable(zip(map(heads.__getitem__, lengths), payloads, ends, strict=True))],
+        [length + more for length in lengths],
+        list(map(checksum, ends, map(checksum, payloads, map(crcs.__getitem__, lengths)))),
+    )
 
 
 def decode(data: bytes, starts: Iterable[int], sizes: Iterable[int], crcs: Iterable[int]) -> list[Body]:
@@ -91,9 +111,6 @@ def repack(data: bytes | memoryview, seq: int, done: bool, dialect: Dialect) -> 
     if dialect == "2.x":
         return _ITEM.pack(_ADDX, size, added, expiry) + payload + _XID.pack(_RESERVE_XID, xid_of(seq)) + meta
     return _XID_ITEM.pack(_ADD_XID, xid_of(seq), size, added, expiry) + payload + _RESERVE_BYTE + meta
-
-
-checksum = zlib.crc32  # what decode() will want to see
 
 
 def save_xid(xid: int) -> bytes:

@@ -165,20 +165,19 @@ class JournalShelf:
         elif first != group.next_seq:
             group.buffer += bodies.save_xid(before(xid_of(first)))
         group.next_seq = first + len(entries)
-        encoded = bodies.encode(entries, first, record.at, record.expires_at, self.sink.dialect)
+        parts, sizes, crcs = bodies.encode(entries, first, record.at, record.expires_at, self.sink.dialect)
         offset = len(group.buffer)
         base = (group.segment << PLACE_BITS) + group.start
-        if len(encoded) == 1:
-            body = encoded[0]
-            size, crc = len(body), bodies.checksum(body)
-            group.buffer += body
-            group.records += encode_put(record, Bodies((offset,), (size,), (crc,)))
-            self.state.place(first, (base + offset,), (size,), (crc,))
+        if len(parts) == 1:
+            group.buffer += parts[0]
+            group.records += encode_put(record, Bodies((offset,), sizes, crcs))
+            self.state.place(first, (base + offset,), sizes, crcs)
             return
-        sizes = list(map(len, encoded))
         offsets = list(accumulate(sizes[:-1], initial=offset))
-        crcs = list(map(bodies.checksum, encoded))
-        group.buffer += b"".join(encoded)
+        if offsets[-1] > 2 * offset:  # most of it is new
+            group.buffer = bytearray().join([group.buffer, *parts])  # one large object is made, not two
+        else:
+            group.buffer += b"".join(parts)
         group.records += encode_put(record, Bodies(offsets, sizes, crcs))
         self.state.place(first, [base + each for each in offsets], sizes, crcs)
 
