@@ -1,6 +1,7 @@
 """The connections of clients: kept, shared, discarded, ended; never mixed up."""
 
 import os
+import signal
 import ssl
 import subprocess
 import threading
@@ -170,11 +171,20 @@ def test_closing_ends_what_waits_to_try_again(client: str) -> None:
             waiting.result(2)
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C interrupts, also where the tests were started in the background and it was ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupted_request_leaves_no_answer_behind_for_the_next_one() -> None:
     interrupted = threading.Event()
 
     def interrupt(conversation: Conversation) -> None:
-        os.kill(os.getpid(), 2)
+        os.kill(os.getpid(), signal.SIGINT)
         interrupted.wait(5)
         conversation.socket.sendall(answer(b'{"count": 1}'))
 
