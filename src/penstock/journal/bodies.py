@@ -8,11 +8,11 @@ a control item, only if needed:     the magic, "m", JSON with created_at and hea
 
 import json
 import struct
-import zlib
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from penstock.journal.checksum import crc32
 from penstock.journal.format import Dialect
 from penstock.journal.groups import MAGIC
 from penstock.journal.xids import xid_of
@@ -28,7 +28,7 @@ _RESERVE_BYTE = bytes([_RESERVE])
 _REMOVE_BYTE = bytes([_REMOVE])
 _META = MAGIC + b"m"
 _NO_HEADERS: dict[str, str] = {}
-checksum = zlib.crc32  # what decode() will want to see
+checksum = crc32  # what decode() will want to see
 OVERHEAD = _XID_ITEM.size + _XID.size  # the most that a body without meta has beside its payload
 
 
@@ -78,7 +78,7 @@ def _encode_plain(payloads: list[bytes], ends: list[bytes], at: int, expires_at:
 def decode(data: bytes, starts: Iterable[int], sizes: Iterable[int], crcs: Iterable[int]) -> list[Body]:
     """The bodies of these sizes at these places; Damaged if they are not what was written."""
     decoded: list[Body] = []
-    crc32, unpack, view = zlib.crc32, _ITEM.unpack_from, memoryview(data)
+    unpack, view = _ITEM.unpack_from, memoryview(data)
     for start, size, crc in zip(starts, sizes, crcs, strict=True):
         end = start + size
         if crc32(view[start:end]) != crc:

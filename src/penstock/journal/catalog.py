@@ -14,7 +14,6 @@ Each of `queues/FILE`, `store` and `clean` is a line of JSON and a line with its
 import json
 import logging
 import os
-import zlib
 from collections.abc import Container, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -23,6 +22,7 @@ from typing import Any
 from penstock import names
 from penstock.errors import StoreCorrupt, StoreLocked
 from penstock.files import Disk, File, replace_file, write_hint
+from penstock.journal.checksum import crc32
 from penstock.journal.segments import journals
 from penstock.settings import Settings
 
@@ -161,7 +161,7 @@ class Catalog:
         if not self._disk.exists(folder):
             self._disk.mkdir(folder)
             self._disk.sync_folder(self.path)
-        path = os.path.join(folder, f"{name}.{offset}.{zlib.crc32(data):08x}")
+        path = os.path.join(folder, f"{name}.{offset}.{crc32(data):08x}")
         replace_file(self._disk, path, data)
         return path
 
@@ -235,7 +235,7 @@ def _text(content: dict[str, Any]) -> bytes:
 
 
 def _check(line: bytes) -> bytes:
-    return f"crc32 {zlib.crc32(line):08x}\n".encode()
+    return f"crc32 {crc32(line):08x}\n".encode()
 
 
 def _entry(content: dict[str, Any]) -> Entry:

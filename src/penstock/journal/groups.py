@@ -12,8 +12,9 @@ without gaps, so that a lost one is noticed. What changes here gets a new letter
 """
 
 import struct
-import zlib
 from typing import NamedTuple
+
+from penstock.journal.checksum import crc32
 
 MAGIC = b"\x89PSTK\r\n\x1a"  # nothing that anyone would put by chance
 HEAD = struct.Struct("<Bi Biqq 8scIIQI B")
@@ -49,10 +50,10 @@ def seal(buffer: bytearray, records: bytes | bytearray, xid: int, number: int, a
     tail = len(buffer)
     length = tail + TAIL.size + len(records) + END.size
     head = HEAD.pack(_SAVE_XID, xid, _ADDX, _HEAD_ITEM, at, 0, MAGIC, b"h", length, tail, number, 0, _REMOVE)
-    buffer[: HEAD.size] = head[:_HEAD_CRC] + END.pack(zlib.crc32(head[:_HEAD_CRC]), _REMOVE)
+    buffer[: HEAD.size] = head[:_HEAD_CRC] + END.pack(crc32(head[:_HEAD_CRC]), _REMOVE)
     buffer += TAIL.pack(_ADDX, 16 + 8 + 1 + len(records) + 4, at, 0, MAGIC, b"t")
     buffer += records
-    buffer += END.pack(zlib.crc32(buffer), _REMOVE)
+    buffer += END.pack(crc32(buffer), _REMOVE)
 
 
 def head(data: bytes | memoryview, offset: int) -> Head | None:
@@ -79,7 +80,7 @@ def head(data: bytes | memoryview, offset: int) -> Head | None:
 def is_sound(data: bytes, offset: int) -> bool:
     """Whether the head at offset, of a group that is not whole, can itself be believed."""
     crc, _ = END.unpack_from(data, offset + _HEAD_CRC)
-    return zlib.crc32(data[offset : offset + _HEAD_CRC]) == int(crc)
+    return crc32(data[offset : offset + _HEAD_CRC]) == int(crc)
 
 
 def read(data: memoryview, offset: int, found: Head) -> Group | None:
@@ -88,7 +89,7 @@ def read(data: memoryview, offset: int, found: Head) -> Group | None:
     if end > len(data):
         return None
     crc, remove = END.unpack_from(data, end - END.size)
-    if remove != _REMOVE or zlib.crc32(data[offset : end - END.size]) != crc:
+    if remove != _REMOVE or crc32(data[offset : end - END.size]) != crc:
         return None
     tail = offset + found.tail
     return Group(

@@ -7,7 +7,6 @@ are left to adoption.py.
 """
 
 import struct
-import zlib
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import NamedTuple
 from penstock.errors import StoreCorrupt
 from penstock.files import File
 from penstock.journal import groups
+from penstock.journal.checksum import crc32
 from penstock.journal.files import FILL, Segment, may_end_filling
 from penstock.journal.format import Add, AddX, AddXid, Broken, Continue, Dialect, Entry, decode
 from penstock.journal.groups import Group
@@ -244,12 +244,7 @@ class _Puts:
         """
         data, start, first = window.data, offset - window.base, number
         base += window.base
-        head, put, end_of, crc32 = (
-            groups.HEAD.unpack_from,
-            PUT_ONE_FIELDS.unpack_from,
-            groups.END.unpack_from,
-            zlib.crc32,
-        )
+        head, put, end_of = groups.HEAD.unpack_from, PUT_ONE_FIELDS.unpack_from, groups.END.unpack_from
         limit = len(data)
         while limit - start >= groups.HEAD_SIZE:
             save_xid, _, _, _, seen, _, magic, kind, length, tail, own, _, _ = head(data, start)

@@ -8,7 +8,6 @@ the same bytes; what was written after it is replayed on top. In all other cases
 
 import json
 import struct
-import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from penstock.contents import Frozen
 from penstock.files import Disk, write_hint
 from penstock.index.rows import Page
+from penstock.journal.checksum import crc32
 from penstock.journal.files import ROTATED, Segment
 from penstock.journal.groups import MAGIC
 from penstock.journal.records import Bodies, PageImage, RestImage, decode_all, encode_page, encode_rest
@@ -37,7 +37,7 @@ def write(disk: Disk, path: str, frozen: Frozen, segments: Sequence[Segment], ne
     parts += [encode_rows(first, page) for first, page in frozen.pages]
     parts.append(encode_rest(frozen, next_group))
     data = b"".join(parts)
-    write_hint(disk, path, data + _U32.pack(zlib.crc32(data)))
+    write_hint(disk, path, data + _U32.pack(crc32(data)))
 
 
 def encode_rows(first: int, page: Page) -> bytes:
@@ -105,7 +105,7 @@ def read(disk: Disk, path: str) -> Snapshot | None:
         data = file.read(0, file.size())
     if len(data) < len(_KIND) + 8 or not data.startswith(_KIND):
         return None
-    if zlib.crc32(memoryview(data)[:-4]) != _U32.unpack_from(data, len(data) - 4)[0]:
+    if crc32(memoryview(data)[:-4]) != _U32.unpack_from(data, len(data) - 4)[0]:
         return None
     start = len(_KIND) + 4
     end = start + _U32.unpack_from(data, len(_KIND))[0]
