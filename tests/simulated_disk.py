@@ -443,6 +443,9 @@ class SimulatedFile:
                 raise os_error(errno.EINVAL, self.path)
             return bytes(self._node.current[offset : offset + size])
 
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        return self.read(offset, size)
+
     def append(self, data: Data) -> int:
         with self._operation("append", partial=True) as failing:
             offset = len(self._node.current)

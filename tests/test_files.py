@@ -238,6 +238,13 @@ def test_a_file_is_not_a_folder_and_a_folder_is_not_a_file(disk: Disk, folder: P
         disk.link(folder / "folder", folder / "other")
 
 
+def test_what_was_just_written_is_cached_and_what_is_not_there_is_not(disk: Disk, folder: Path) -> None:
+    put(disk, folder / "file", b"0123456789")
+    with disk.open(folder / "file") as file:
+        assert file.read_cached(2, 3) in (b"234", None)  # not every file system can say
+        assert file.read_cached(8, 3) in (b"89", None)
+
+
 def test_replace_file_gives_new_content_and_leaves_nothing_beside_it(disk: Disk, folder: Path) -> None:
     put(disk, folder / "settings.new", b"left behind by a crash, and longer than what comes")
     for data in (b"first", b"second, longer", b"3"):

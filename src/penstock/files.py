@@ -34,6 +34,9 @@ class File(Protocol):
     def read(self, offset: int, size: int) -> bytes:
         """The bytes at offset; fewer than size only where the file ends."""
 
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        """The bytes at offset if they are had without waiting for the disk, else None."""
+
     def append(self, data: Data) -> int:
         """Write at the end, return the offset written at; one appender at a time. Fails as `write` does."""
 
@@ -106,6 +109,7 @@ _CLOSED = 2**31 - 1
 
 
 _DSYNC: int = getattr(os, "RWF_DSYNC", 0)  # 0: not Linux
+_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 
 def allocate(descriptor: int, offset: int, size: int) -> bool:
@@ -141,6 +145,16 @@ class SystemFile:
         while len(data) < size and (more := os.pread(self._descriptor, size - len(data), offset + len(data))):
             data += more
         return data
+
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        """The bytes at offset if they are in memory, else None; where the system cannot say, None too."""
+        data = bytearray(size)
+        try:
+            if _NOWAIT and os.preadv(self._descriptor, [data], offset, _NOWAIT) == size:
+                return bytes(data)
+        except OSError:  # not in memory; or what is wrong shows when it is read
+            pass
+        return None
 
     def append(self, data: Data) -> int:
         """Write at the end, which is asked for each time: another process may have moved it."""

@@ -186,9 +186,10 @@ class LocalKeeper:
             if not taken.size:
                 return []
         try:
-            if live.at_hand(taken):  # as for who waited: no need for a thread
+            at_hand = live.at_hand(taken)
+            if at_hand is not None:  # no need for a thread
                 await self._committed(live, written)
-                return live.hand_out(taken)
+                return live.hand_out(at_hand)
             handed: list[Message] = await self._after_commit(live, written, partial(live.hand_out, taken))
         except asyncio.CancelledError:
             self._threads.submit(live.give_back, taken.receipts)

@@ -15,17 +15,18 @@ from penstock.journal.files import PLACE_BITS, Segment, offset_of
 from penstock.live.shelf import Body
 
 _READ_AHEAD = 4 << 20  # neighbours are read at once up to this
+_FEW = 64 << 10  # bytes that take no longer than handing them to a thread
 
 
 class Found(NamedTuple):
-    """Bodies that lie together in a file, or the bytes of one that is still to be written."""
+    """Bodies that lie together in a file, or their bytes, if they are still to be written or were at hand."""
 
     file: File | None
     offset: int
     starts: list[int]  # after the offset
     sizes: list[int]
     crcs: list[int]
-    unwritten: bytes = b""
+    data: bytes = b""
 
 
 def find(
@@ -67,8 +68,9 @@ def _in_file(segments: Mapping[int, Segment], places: list[int], sizes: list[int
 def read(found: Sequence[Found], queue: str, is_closed: Callable[[], bool]) -> list[Body]:
     """Read bodies and check them."""
     read: list[Body] = []
-    for file, offset, starts, sizes, crcs, unwritten in found:
-        data = unwritten if file is None else _read(file, offset, starts[-1] + sizes[-1], is_closed)
+    for file, offset, starts, sizes, crcs, data in found:
+        if file is not None and not data:
+            data = _read(file, offset, starts[-1] + sizes[-1], is_closed)
         try:
             read += bodies.decode(data, starts, sizes, crcs)
         except bodies.Damaged:
@@ -79,6 +81,21 @@ def read(found: Sequence[Found], queue: str, is_closed: Callable[[], bool]) -> l
                 "`penstock doctor` finds all that are damaged"
             ) from None
     return read
+
+
+def from_cache(found: Sequence[Found]) -> list[Found] | None:
+    """The same with the bytes, if they are few and had without waiting for the disk."""
+    fetched, total = [], 0
+    for each in found:
+        if not each.data and each.file is not None:
+            size = each.starts[-1] + each.sizes[-1]
+            total += size
+            data = each.file.read_cached(each.offset, size) if total <= _FEW else None
+            if data is None:
+                return None
+            each = each._replace(data=data)
+        fetched.append(each)
+    return fetched
 
 
 def _read(file: File, offset: int, size: int, is_closed: Callable[[], bool]) -> bytes:

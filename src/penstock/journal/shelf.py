@@ -203,9 +203,9 @@ class JournalShelf:
 
     # In any thread
 
-    def at_hand(self, found: Sequence[Found]) -> bool:
-        """Whether all was found before it was written."""
-        return all(each.file is None for each in found)
+    def at_hand(self, found: Sequence[Found]) -> list[Found] | None:
+        """The same with the bytes, if they can be had at once."""
+        return places.from_cache(found)
 
     def read(self, found: Sequence[Found]) -> list[Body]:
         """Read bodies and check them."""

@@ -153,9 +153,10 @@ class LiveQueue:
         """What can be had at once."""
         return self._run(take)
 
-    def at_hand(self, taken: Taken) -> bool:
-        """Whether hand_out() will not have to read from disk."""
-        return self._shelf.at_hand(taken.places)
+    def at_hand(self, taken: Taken) -> Taken | None:
+        """The same for hand_out(), which then need not wait for the disk; None if it must."""
+        places = self._shelf.at_hand(taken.places)
+        return None if places is None else taken._replace(places=places)
 
     def hand_out(self, taken: Taken) -> list[Message]:
         """What a consumer took and may now be told, with the bodies; what cannot be read is given back."""

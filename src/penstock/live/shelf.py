@@ -40,8 +40,8 @@ class Shelf(Protocol):
     def sizes(self, seqs: Sequence[int]) -> Sequence[int]:
         """How long the bodies of messages are, more or less."""
 
-    def at_hand(self, places: Any) -> bool:
-        """Whether read() needs no disk for that."""
+    def at_hand(self, places: Any) -> Any | None:
+        """Places that read() needs no disk for, with the same bodies; None if that takes longer."""
 
     def read(self, places: Any) -> list[Body]:
         """The bodies that find() found."""
