@@ -19,7 +19,7 @@ setup: .venv/.installed ## Create .venv with everything that development needs
 run: setup ## Work off a thousand messages and see what happened
 	@$(BIN)/python examples/first_run.py
 
-test: setup lint ## Lint, type check, and run the tests (about five minutes)
+test: setup lint ## Lint, type check, and run the tests (about eight minutes)
 	$(BIN)/python -m pytest
 
 test-all: setup lint ## The same and every long test (an hour or so: a thousand kills, 100,000 crashes)
@@ -34,7 +34,7 @@ format: setup ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup ## Measure against the raw limit of this machine: table, JSON and plot in benchmarks/out
+bench: setup ## Measure against the raw limit of this machine and against peers (an hour): table, JSON, plot
 	$(BIN)/python -m benchmarks
 
 clean: ## Remove .venv and everything generated
