@@ -11,7 +11,6 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-from penstock.clock import at_least_one
 from penstock.contents import NEVER, Contents
 from penstock.errors import StoreCorrupt
 from penstock.index.history import Attempt
@@ -322,5 +321,3 @@ _APPLY: dict[type[Record], Callable[[State, Any], None]] = {
     Remove: State._remove,
     Redrive: State._redrive,
 }
-
-__all__ = ["ACKED", "FAILED_ATTEMPT", "LEASE_EXPIRED", "RELEASED", "State", "at_least_one"]

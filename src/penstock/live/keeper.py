@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.clock import Clock, SteadyClock
+from penstock.clock import Clock, SteadyClock, at_least_one
 from penstock.errors import LeaseExpired, NotSupported, QueueExists, QueueNotFound, StoreClosed
 from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
@@ -18,7 +18,6 @@ from penstock.live.shelf import Shelf
 from penstock.live.taken import Taken
 from penstock.message import PUBLISH_HEADER, Entry, Message, checked_headers
 from penstock.settings import Settings
-from penstock.state import at_least_one
 from penstock.threads import Lock, SystemThreads, Threads
 
 if TYPE_CHECKING:
