@@ -285,6 +285,16 @@ class SystemDisk:
             os.close(descriptor)
 
 
+class ReadingDisk(SystemDisk):
+    """The same for those who only read files: the right to read is enough, and no mistake can change one."""
+
+    def open(self, path: StrPath, *, create: bool = False, exclusive: bool = False) -> SystemFile:
+        """Open a file to read."""
+        if create or exclusive:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), os.fspath(path))
+        return SystemFile(os.fspath(path), os.open(path, os.O_RDONLY))
+
+
 def write_hint(disk: Disk, path: StrPath, data: Data) -> None:
     """Give a file new content that may be lost or torn by a crash: for what can be checked and done without."""
     path = os.fspath(path)

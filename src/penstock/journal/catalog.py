@@ -6,6 +6,7 @@
     clean           how far each journal reached; written when the store is closed, gone before it is open again
     ballast         space kept free, see ballast.py
     index/FILE      a snapshot of a queue's index, see snapshot.py
+    pins/           files that readers without the lock hold, see pins.py
     quarantine/     what could not be read
 
 Each of `queues/FILE`, `store` and `clean` is a line of JSON and a line with its crc32.
@@ -102,6 +103,12 @@ class Catalog:
             if not file.endswith(".new"):  # left by a crash, before it counted
                 found[file] = _entry(self._read(os.path.join(folder, file)))
         return found
+
+    def entry(self, file: str) -> Entry | None:
+        """What is known of one queue; None if that is nothing."""
+        with suppress(FileNotFoundError):
+            return _entry(self._read(os.path.join(self._in("queues"), file)))
+        return None
 
     def keep(self, file: str, entry: Entry) -> None:
         """Durably write what is known of a queue."""

@@ -45,10 +45,6 @@ class _Subfolder(Catalog):
                 return super().entries()
         return super().entries()
 
-    def entry(self, file: str) -> Entry | None:
-        """What is known of a queue by now; None if that is nothing."""
-        return self.entries().get(file)
-
     def _read(self, path: str) -> Any:
         """Of a damaged file what can be told without it."""
         try:

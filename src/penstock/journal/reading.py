@@ -1,11 +1,12 @@
 """A journal read as opening reads it, but nothing is changed and every disaster is only noted."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from penstock.errors import StoreCorrupt
-from penstock.files import Disk
+from penstock.files import Disk, File
 from penstock.journal import groups
 from penstock.journal.catalog import Entry
 from penstock.journal.files import ROTATED, Segment
@@ -59,18 +60,27 @@ class Reading:
 
 def open_segments(folder: str, journal: str, disk: Disk) -> list[Segment]:
     """The files of a journal in the order in which they are read, all open, as they are at one moment."""
+    segments: list[Segment] = []
     for _ in range(_TRIES):
         names = replay_order(disk.listdir(folder), journal)
-        segments: list[Segment] = []
-        try:
-            for number, name in enumerate(names, ROTATED):
-                file = disk.open(os.path.join(folder, name))
-                segments.append(Segment(number, name.removesuffix(".pack"), file, file.size()))
+        with suppress(FileNotFoundError):  # renamed or packed away meanwhile
+            segments = open_all(names, lambda name: disk.open(os.path.join(folder, name)))
             if replay_order(disk.listdir(folder), journal) == names:
                 break
-        except FileNotFoundError:  # renamed or packed away meanwhile
-            pass
+            close(segments)
+    return segments
+
+
+def open_all(names: Sequence[str], open_file: Callable[[str], File]) -> list[Segment]:
+    """Open files of a journal, all or none."""
+    segments: list[Segment] = []
+    try:
+        for number, name in enumerate(names, ROTATED):
+            file = open_file(name)
+            segments.append(Segment(number, name.removesuffix(".pack"), file, file.size()))
+    except BaseException:
         close(segments)
+        raise
     return segments
 
 
@@ -114,6 +124,9 @@ def _read_segment(journal: Found, reading: Reading, position: int, segment: Segm
             offset = loader.replay(segment, offset)
         ours = (journal.known is not None or loader.begun) and not reading.foreign
         rest = look_at_rest(segment, offset, ours, journal.dialect)
+        while rest is not None and ours and (end := loader.replay(segment, offset)) > offset:
+            offset = end  # it was just being written
+            rest = look_at_rest(segment, offset, ours, journal.dialect)
     except StoreCorrupt as error:
         return Damage(position, loader.here, str(error))
     except OSError as error:

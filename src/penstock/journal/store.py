@@ -8,6 +8,7 @@ from dataclasses import replace
 from penstock.clock import Clock, ElapsedClock, SystemClock
 from penstock.errors import DiskFull, InvalidArgument, QueueNotFound
 from penstock.files import Disk, SystemDisk
+from penstock.journal import pins
 from penstock.journal.ballast import Ballast, is_full
 from penstock.journal.catalog import FOLDER, Catalog, Entry, queue_of
 from penstock.journal.commits import stopped
@@ -54,6 +55,7 @@ class JournalKeeper(LiveKeeper):
         self._upkeep: dict[str, Upkeep] = {}
         self._failure: BaseException | None = None
         self._catalog.open()
+        pins.sweep(self._folder, disk)
         try:
             self._load()
         except BaseException:

@@ -1,0 +1,200 @@
+"""A journal store seen without its lock, while another process may write to it, rotate and pack.
+
+A view of a queue is the state that its journal describes at one moment, after the asking: what was acknowledged
+before is in it, and nothing that is half written. Files that are renamed or packed away between being listed and
+being opened make a gap in the numbers of the groups, or are not found; then everything is looked at anew.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock import names
+from penstock.contents import Frozen
+from penstock.errors import NotSupported, PenstockError, QueueNotFound, StoreCorrupt
+from penstock.files import Disk, File
+from penstock.journal import snapshot
+from penstock.journal.catalog import FOLDER, Catalog, Entry, queue_of
+from penstock.journal.files import ROTATED, Segment
+from penstock.journal.reading import Found, Reading, close, open_all, read
+from penstock.journal.segments import journals, replay_order
+from penstock.settings import Settings
+
+_TRIES = 20
+_PAUSE = 0.01  # seconds between two tries, growing
+
+OpenFile = Callable[[str], File]  # from a path to the open file; it may pin it first
+
+
+@dataclass(frozen=True)
+class SegmentFile:
+    """A file in which bodies are, known by the number in their places."""
+
+    number: int
+    name: str
+    path: str
+
+
+@dataclass(frozen=True)
+class View:
+    """A queue at one moment."""
+
+    name: str
+    settings: Settings
+    counts: dict[str, int]
+    frozen: Frozen
+    files: list[SegmentFile]
+
+
+class _Queue(NamedTuple):
+    name: str
+    file: str
+    known: Entry | None  # None: nothing but files, or the queue that is always there
+
+
+class StoreView:
+    """The queues of a store, each as it is when it is looked at. `now` is the clock's."""
+
+    def __init__(self, folder: str, disk: Disk, now: int) -> None:
+        self.folder = folder
+        self._disk = disk
+        self._now = now
+        self._catalog = Catalog(folder, disk)
+        self._found: dict[str, _Queue] = {}  # when all were last asked for
+        if not disk.is_folder(folder):
+            raise PenstockError(f"there is no store {os.path.abspath(folder)!r}: no such folder")
+        self._refresh()
+        if not self._listed and not disk.is_folder(os.path.join(folder, FOLDER)):
+            raise PenstockError(f"there is no store in {os.path.abspath(folder)!r}: nothing of one is there")
+
+    def _refresh(self) -> None:
+        """Look at the folder anew."""
+        self._clean = self._catalog.clean()
+        there = self._disk.listdir(self.folder)
+        self._listed: dict[str, list[str]] = {}
+        for name in there:
+            for journal in journals([name]):
+                self._listed.setdefault(journal, []).append(name)
+
+    def settings(self, queue: str | None = None) -> dict[str, Settings]:
+        """The queues, by name, with what they were made with; of one queue, or of all of them."""
+        return {name: Settings() if known is None else known.settings for name, _, known in self._queues(queue)}
+
+    def view(self, queue: str, open_file: OpenFile, let_go: Callable[[str], None]) -> View | None:
+        """A queue as it is now; None if it was deleted meanwhile. `let_go` of files that are not needed after all.
+
+        The files stay readable only if `open_file` has pinned them; their paths are those that it has opened.
+        """
+        failure: PenstockError | None = None
+        for number in range(_TRIES):
+            if number:
+                time.sleep(_PAUSE * number)
+                self._refresh()
+                self._found.clear()
+            try:
+                (found,) = [self._found[queue]] if queue in self._found else self._queues(queue)
+            except QueueNotFound:
+                return None
+            with suppress(FileNotFoundError):  # renamed or packed away meanwhile
+                view, failure = self._look(found, open_file, let_go)
+                if view is not None:
+                    return view
+        raise failure or StoreCorrupt(
+            f"the files of queue {queue!r} in {self.folder!r} change faster than they can be opened: try again"
+        )
+
+    def _queues(self, queue: str | None) -> "list[_Queue]":
+        """One queue, or all of them, by name."""
+        if queue is not None:
+            known = self._catalog.entry(names.file_name(queue))
+            if known is not None and known.name == queue and not known.deleted:  # without reading of all others
+                return [_Queue(queue, names.file_name(queue), known)]
+        entries = self._entries()
+        living = ((file, known) for file, known in entries.items() if not known.deleted)
+        found = {known.name: _Queue(known.name, file, known) for file, known in living}
+        for file in self._listed:
+            if file not in entries and not self._disk.is_folder(os.path.join(self.folder, file)):
+                name = queue_of(file, found)
+                found[name] = _Queue(name, file, None)
+        if names.DEFAULT not in found:
+            found[names.DEFAULT] = _Queue(names.DEFAULT, names.file_name(names.DEFAULT), None)
+        if queue is None:
+            self._found = found
+            return [found[name] for name in sorted(found)]
+        if queue not in found:
+            raise QueueNotFound(f"there is no queue {queue!r} in the store {self.folder!r}")
+        return [found[queue]]
+
+    def _entries(self) -> dict[str, Entry]:
+        for _ in range(_TRIES):
+            with suppress(FileNotFoundError):  # a queue was deleted meanwhile
+                return self._catalog.entries()
+        return self._catalog.entries()
+
+    def _look(
+        self, queue: "_Queue", open_file: OpenFile, let_go: Callable[[str], None]
+    ) -> tuple[View | None, PenstockError | None]:
+        """Read one journal; the view, or why there is none."""
+        name, file, known = queue
+        opened: list[str] = []
+
+        def open_one(name: str) -> File:
+            found = open_file(os.path.join(self.folder, name))
+            opened.append(found.path)
+            return found
+
+        view = None
+        segments: list[Segment] = []
+        try:
+            segments = open_all(replay_order(self._listed.get(file, ()), file), open_one)
+            for segment in segments:
+                segment.file.path = os.path.join(self.folder, segment.name)  # for people
+            journal = Found(name, file, known, segments, self._clean.get(file), "doc")
+            reading = self._read(journal)
+            if (failure := _failure(journal, reading)) is not None:
+                return None, failure
+            view = self._view(name, reading, known, segments, opened)
+            return view, None
+        finally:
+            close(segments)
+            for path in opened if view is None else ():
+                let_go(path)
+
+    def _read(self, journal: Found) -> Reading:
+        """From the snapshot on, where it can be believed, as opening does."""
+        index = snapshot.read(self._disk, self._catalog.index(journal.file)) if journal.segments else None
+        if index is not None and index.holds(journal.segments):
+            reading = read(journal, index)
+            if reading.damage is None:
+                return reading
+            for number, segment in enumerate(journal.segments, ROTATED):  # it may be the snapshot that is wrong
+                segment.number = number
+        return read(journal)
+
+    def _view(
+        self, name: str, reading: Reading, known: Entry | None, segments: list[Segment], opened: list[str]
+    ) -> View:
+        ledger = reading.ledger
+        ledger.advance(max(self._now, reading.loader.at, known.at if known else 0))
+        files = [
+            SegmentFile(segment.number, segment.name, path) for segment, path in zip(segments, opened, strict=True)
+        ]
+        return View(name, ledger.settings, ledger.counts(), ledger.freeze(), files)
+
+
+def _failure(journal: Found, reading: Reading) -> PenstockError | None:
+    """What keeps a journal from being read, if that is so and remains so."""
+    if reading.damage is not None:
+        return StoreCorrupt(
+            f"the journal of queue {journal.name!r} is damaged: {reading.damage.why}. "
+            "`penstock doctor` shows what can be saved"
+        )
+    if reading.foreign or reading.unreadable:
+        return NotSupported(
+            f"the journal of queue {journal.name!r} has entries of another program, as Kestrel: open the store "
+            "once with penstock.open(), which makes them its own"
+        )
+    return None

@@ -1,0 +1,53 @@
+"""Processes of this machine: names that no later process takes over, and whether one is still there."""
+
+import os
+import re
+
+_NAME = re.compile(r"([0-9]+)-([0-9]+)-([0-9]+)", re.ASCII)
+
+
+def name_of(pid: int) -> str:
+    """A name for a process: its number, when it started, and the space in which the number means anything."""
+    return f"{pid}-{_started(pid)}-{_number_space()}"
+
+
+def is_gone(name: str) -> bool:
+    """Whether the process of that name has ended, as far as can be told: in another container it cannot."""
+    matched = _NAME.fullmatch(name)
+    if matched is None or int(matched[3]) != _number_space():
+        return False
+    try:
+        return _started(int(matched[1])) != int(matched[2])
+    except ProcessLookupError:
+        return True
+
+
+def parent_of(pid: int) -> int:
+    """The process that a process belongs to; 0 if there is none."""
+    return int(_stat(pid)[1])
+
+
+def program_of(pid: int) -> str:
+    """The name of the program that a process runs, up to 15 letters of it."""
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> int:
+    return int(_stat(pid)[19])
+
+
+def _stat(pid: int) -> list[str]:
+    """What the system says of a process, from its state on."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()  # the program's name may have anything in it
+    except (FileNotFoundError, ProcessLookupError):
+        raise ProcessLookupError(f"there is no process {pid}") from None
+
+
+def _number_space() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino
