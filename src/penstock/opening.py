@@ -53,21 +53,28 @@ def open(  # noqa: A001
 
         check_remote(sync, dialect)
         return Store(url, open_remote(url, timeout, clock))
-    if url.endswith(".tq"):
-        scheme = "text"
-    if scheme == "journal":
+    if (folder := journal_folder(url)) is not None:
         from penstock.journal.store import open_journal  # here, so that import penstock stays quick
 
-        folder = url[len("journal:") :] if matched else url
-        if not folder:
-            raise InvalidArgument("journal: without a folder; give journal:DIR, or just the folder")
         return Store(url, open_journal(folder, clock=clock, sync=sync, dialect=dialect))
+    scheme = "text" if url.endswith(".tq") else scheme
     if scheme not in _PLANNED:
         raise NotSupported(
             f"store {url!r}: there is no kind of store {scheme!r}; give a folder, journal:DIR, memory:, "
             "memory:NAME or http://host:port (a path with a colon in its first part can be written as ./path)"
         )
     raise NotSupported(f"store {url!r}: {_PLANNED[scheme]} is not part of this version; open a folder instead")
+
+
+def journal_folder(url: str) -> str | None:
+    """The folder of a journal store; None if the URL is that of another kind."""
+    matched = _SCHEME.match(url)
+    if url.endswith(".tq") or (matched and matched[1].lower() != "journal"):
+        return None
+    folder = url[len("journal:") :] if matched else url
+    if not folder:
+        raise InvalidArgument("journal: without a folder; give journal:DIR, or just the folder")
+    return folder
 
 
 def is_remote(url: str) -> bool:

@@ -19,7 +19,7 @@ from penstock.journal.xids import xid_of
 from penstock.live.shelf import Body
 from penstock.message import Entry, Plain
 
-_REMOVE, _ADDX, _RESERVE, _SAVE_XID, _CONFIRM, _ADD_XID, _RESERVE_XID = 1, 2, 3, 4, 6, 7, 9
+_REMOVE, _ADDX, _RESERVE, _SAVE_XID, _CONFIRM, ADD_XID, RESERVE_XID = 1, 2, 3, 4, 6, 7, 9
 _ITEM = struct.Struct("<Biqq")
 _XID_ITEM = struct.Struct("<Biiqq")
 _XID = struct.Struct("<Bi")
@@ -29,6 +29,8 @@ _REMOVE_BYTE = bytes([_REMOVE])
 _META = MAGIC + b"m"
 _NO_HEADERS: dict[str, str] = {}
 checksum = crc32  # what decode() will want to see
+ITEM_HEAD, XID_ITEM_HEAD = _ITEM.size, _XID_ITEM.size  # bytes before the payload; the last 20 are alike
+XID_END = _XID.size  # bytes after it, if they begin with RESERVE_XID; else 1
 OVERHEAD = _XID_ITEM.size + _XID.size  # the most that a body without meta has beside its payload
 
 
@@ -47,7 +49,7 @@ class Encoded(NamedTuple):
 def encode(entries: Sequence[Entry], first: int, at: int, expires_at: Sequence[int], dialect: Dialect) -> Encoded:
     """The bodies of new messages."""
     if dialect == "2.x":
-        ends = [_XID.pack(_RESERVE_XID, xid_of(seq)) for seq in range(first, first + len(entries))]
+        ends = [_XID.pack(RESERVE_XID, xid_of(seq)) for seq in range(first, first + len(entries))]
     else:
         ends = [_RESERVE_BYTE] * len(entries)
     if isinstance(entries, Plain):
@@ -96,8 +98,14 @@ def _decode_other(body: bytes) -> Body:
     added, start, end, rest = _parts(body)
     if rest == len(body):
         return body[start:end], _NO_HEADERS, added, added
-    meta = json.loads(body[rest + _ITEM.size + len(_META) : -1])
-    return body[start:end], meta["headers"], meta["created_at"], added
+    headers, created_at = decode_meta(body[rest:])
+    return body[start:end], headers, created_at, added
+
+
+def decode_meta(meta: bytes) -> tuple[dict[str, str], int]:
+    """The headers and created_at in the control item that ends a body."""
+    content = json.loads(meta[_ITEM.size + len(_META) : -1])
+    return content["headers"], content["created_at"]
 
 
 def repack(data: bytes | memoryview, seq: int, done: bool, dialect: Dialect) -> bytes:
@@ -109,8 +117,8 @@ def repack(data: bytes | memoryview, seq: int, done: bool, dialect: Dialect) -> 
     if done:
         return _ITEM.pack(_ADDX, size, added, expiry) + payload + _REMOVE_BYTE + meta
     if dialect == "2.x":
-        return _ITEM.pack(_ADDX, size, added, expiry) + payload + _XID.pack(_RESERVE_XID, xid_of(seq)) + meta
-    return _XID_ITEM.pack(_ADD_XID, xid_of(seq), size, added, expiry) + payload + _RESERVE_BYTE + meta
+        return _ITEM.pack(_ADDX, size, added, expiry) + payload + _XID.pack(RESERVE_XID, xid_of(seq)) + meta
+    return _XID_ITEM.pack(ADD_XID, xid_of(seq), size, added, expiry) + payload + _RESERVE_BYTE + meta
 
 
 def save_xid(xid: int) -> bytes:
@@ -155,4 +163,4 @@ def _parts(data: bytes | memoryview) -> tuple[int, int, int, int]:
         _, _, size, added, _ = _XID_ITEM.unpack_from(data)
         start = _XID_ITEM.size
     end = start + size - _TIMES
-    return added, start, end, end + (_XID.size if data[end] == _RESERVE_XID else 1)
+    return added, start, end, end + (_XID.size if data[end] == RESERVE_XID else 1)

@@ -7,7 +7,7 @@ being opened make a gap in the numbers of the groups, or are not found; then eve
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from penstock import names
 from penstock.contents import Frozen
 from penstock.errors import NotSupported, PenstockError, QueueNotFound, StoreCorrupt
 from penstock.files import Disk, File
+from penstock.index.history import Attempt
 from penstock.journal import snapshot
 from penstock.journal.catalog import FOLDER, Catalog, Entry, queue_of
 from penstock.journal.files import ROTATED, Segment
@@ -47,6 +48,7 @@ class View:
     counts: dict[str, int]
     frozen: Frozen
     files: list[SegmentFile]
+    attempts: Callable[[], Iterator[tuple[int, Attempt]]]  # all that are known, by message
 
 
 class _Queue(NamedTuple):
@@ -182,7 +184,15 @@ class StoreView:
         files = [
             SegmentFile(segment.number, segment.name, path) for segment, path in zip(segments, opened, strict=True)
         ]
-        return View(name, ledger.settings, ledger.counts(), ledger.freeze(), files)
+
+        def attempts() -> Iterator[tuple[int, Attempt]]:
+            seqs = set(frozen.history)
+            for state in ("in_flight", "done"):
+                seqs.update(ledger.listed(state, 0, ledger.size()))
+            return ((seq, each) for seq in sorted(seqs) for each in ledger.attempts(seq))
+
+        frozen = ledger.freeze()
+        return View(name, ledger.settings, ledger.counts(), frozen, files, attempts)
 
 
 def _failure(journal: Found, reading: Reading) -> PenstockError | None:

@@ -1,0 +1,53 @@
+"""The options of spark.read.format("penstock"), checked."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock import names
+from penstock.errors import InvalidArgument, NotSupported
+from penstock.opening import journal_folder
+from penstock.spark.tables import TABLES
+
+_KNOWN = ("store", "queue", "table", "payload")
+_TRUTH = {"true": True, "false": False}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is to be read."""
+
+    folder: str
+    queue: str | None  # None: all of them
+    table: str
+    payload: bool
+
+
+def parse(given: Mapping[str, str]) -> Options:
+    """What the options say; InvalidArgument names the one that is wrong."""
+    options = {name.lower(): value for name, value in given.items()}
+    if "path" in options and "store" not in options:  # what load() was given
+        options["store"] = options.pop("path")
+    for name in options:
+        if name not in _KNOWN:
+            raise InvalidArgument(f"there is no option {name!r}; there are {', '.join(_KNOWN)}")
+    if not options.get("store"):
+        raise InvalidArgument('which store? Give a folder or a URL, as in .option("store", "data")')
+    table = options.get("table", "messages")
+    if table not in TABLES:
+        raise InvalidArgument(f"there is no table {table!r}; there are {', '.join(TABLES)}")
+    payload = options.get("payload", "true").lower()
+    if payload not in _TRUTH:
+        raise InvalidArgument(f"option payload is true or false, not {payload!r}")
+    queue = names.checked(options["queue"]) if "queue" in options else None
+    return Options(_folder(options["store"]), queue, table, _TRUTH[payload])
+
+
+def _folder(url: str) -> str:
+    folder = journal_folder(url)
+    if folder is None:
+        raise NotSupported(
+            f"store {url!r}: Spark reads journal stores only, straight from their files: give the folder, or "
+            "journal:DIR"
+        )
+    return os.path.abspath(folder)

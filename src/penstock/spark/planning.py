@@ -1,0 +1,173 @@
+"""From what is to be read to the parts that tasks read: the rows of a moment, filtered, cut up, in one file."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.clock import SystemClock
+from penstock.files import File, ReadingDisk
+from penstock.index.history import Attempt
+from penstock.index.rows import STATES
+from penstock.journal.pins import Pins
+from penstock.journal.viewing import StoreView
+from penstock.spark import plans
+from penstock.spark.options import Options
+from penstock.spark.pushdown import Condition, kept
+from penstock.spark.rows import SOURCES, rows_of, shown
+from penstock.spark.tables import BODY
+
+_PART = 96 << 20  # bytes of bodies that one task reads, about
+_SMALL_PART = 4 << 20  # and at least, where there are tasks for all processors
+_PART_ROWS, _SMALL_PART_ROWS = 2_000_000, 100_000  # the same for tasks that read no bodies
+Part = tuple[str, int]  # the path of a plan, and the number of a part in it
+
+
+def plan(options: Options, schema: pa.Schema, conditions: Sequence[Condition]) -> list[Part]:
+    """The parts of a read, as of now. Their files are pinned for as long as the driver lives."""
+    store = StoreView(options.folder, ReadingDisk(), SystemClock().now())
+    name = "name" if options.table == "queues" else "queue"
+    found = store.settings(options.queue)
+    chosen = [each for each in conditions if each.column == name]
+    queues = pa.array(list(found), pa.string())
+    mask = kept(chosen, lambda _: queues, len(queues))
+    wanted = list(found) if mask is None else queues.filter(mask).to_pylist()
+    others = [each for each in conditions if each.column != name]
+    pins = plans.new_plan(options.folder)
+    try:
+        if options.table == "messages":
+            parts = _Messages(store, pins, schema, others).parts(wanted)
+        elif options.table == "queues":
+            parts = _ready(pins, _queues(store, wanted, found, schema), schema, others)
+        else:
+            parts = _ready(pins, _attempts(store, wanted), schema, others)
+    except BaseException:
+        pins.drop()
+        raise
+    return parts
+
+
+class _Messages:
+    """Plans a read of messages."""
+
+    def __init__(self, store: StoreView, pins: Pins, schema: pa.Schema, conditions: Sequence[Condition]) -> None:
+        self._store = store
+        self._pins = pins
+        self._conditions = conditions
+        self._bodies = bool(BODY.intersection(schema.names))
+        self._needed = _sources(schema.names)
+        self._wanted = _sources([*schema.names, *(each.column for each in conditions)])
+        self._queues: list[str] = []
+        self._files: list[tuple[str, str]] = []  # the name of each pin, and the name that it stands for
+        self._disk = ReadingDisk()
+
+    def parts(self, queues: Sequence[str]) -> list[Part]:
+        """One part for each task."""
+        found = [rows for queue in queues if (rows := self._rows(queue)) is not None and len(rows)]
+        if not found:
+            self._pins.drop()
+            return []
+        rows = found[0] if len(found) == 1 else _joined(found)
+        names = json.dumps({"queues": self._queues, "files": self._files}).encode()
+        path = plans.write(self._pins, list(self._cut(rows)), names)
+        return [(path, number) for number in range(len(self._ends))]
+
+    def _rows(self, queue: str) -> pa.RecordBatch | None:
+        open_file = self._open_pinned if self._bodies else self._disk.open
+        view = self._store.view(queue, open_file, self._pins.unpin if self._bodies else _nothing)
+        if view is None:
+            return None
+        rows = rows_of(view, len(self._queues), len(self._files), self._wanted)
+        self._queues.append(queue)
+        mask = kept(self._conditions, lambda name: shown(name, rows, pa.array(self._queues)), len(rows))
+        rows = (rows if mask is None else rows.filter(mask)).select(self._needed)
+        if self._bodies:
+            if not len(rows):
+                for each in view.files:
+                    self._pins.unpin(each.path)
+            files = sorted(view.files, key=lambda each: each.number)
+            self._files += [(os.path.basename(each.path), each.name) for each in files]
+        return rows
+
+    def _open_pinned(self, path: str) -> File:
+        return self._disk.open(self._pins.pin(path))
+
+    def _cut(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Rows in parts of about the same size, at least one for each processor if there is enough to do."""
+        if self._bodies:
+            sums = np.cumsum(rows["size"].to_numpy(), dtype=np.int64)
+            total, most, least = int(sums[-1]), _PART, _SMALL_PART
+        else:
+            sums = np.arange(1, len(rows) + 1)
+            total, most, least = len(rows), _PART_ROWS, _SMALL_PART_ROWS
+        count = max(-(-total // most), min(os.cpu_count() or 1, total // least), 1)
+        cuts = np.searchsorted(sums, [total * number // count for number in range(1, count)], side="right")
+        self._ends = list(dict.fromkeys([*(cut for cut in cuts.tolist() if 0 < cut < len(rows)), len(rows)]))
+        for start, end in zip([0, *self._ends[:-1]], self._ends, strict=True):
+            yield rows.slice(start, end - start)
+
+
+def _sources(columns: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(source for column in columns for source in SOURCES[column])) or ["state"]
+
+
+def _joined(found: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.Table.from_batches(found).combine_chunks().to_batches()[0]
+
+
+def _nothing(path: str) -> None:
+    """There is nothing to let go of."""
+
+
+# Tables that are small enough to be made here
+
+
+def _ready(
+    pins: Pins, rows: list[dict[str, Any]], schema: pa.Schema, conditions: Sequence[Condition]
+) -> list[Part]:
+    made = pa.RecordBatch.from_pylist(rows, schema=schema)
+    every = made
+    mask = kept(conditions, lambda name: every[name], len(made))
+    made = made if mask is None else made.filter(mask)
+    if not len(made):
+        pins.drop()
+        return []
+    return [(plans.write(pins, [made], b"null"), 0)]
+
+
+def _queues(store: StoreView, queues: Sequence[str], found: Any, schema: pa.Schema) -> list[dict[str, Any]]:
+    counted = not set(STATES).isdisjoint(schema.names)
+    disk = ReadingDisk()
+    rows = []
+    for queue in queues:
+        settings = asdict(found[queue])
+        settings["start"] = str(settings["start"])
+        row = {"name": queue, **settings}
+        if counted:
+            view = store.view(queue, disk.open, _nothing)
+            if view is None:
+                continue
+            row |= view.counts
+        rows.append({name: row[name] for name in schema.names})
+    return rows
+
+
+def _attempts(store: StoreView, queues: Sequence[str]) -> list[dict[str, Any]]:
+    disk = ReadingDisk()
+    rows = []
+    for queue in queues:
+        view = store.view(queue, disk.open, _nothing)
+        for seq, attempt in view.attempts() if view else ():
+            rows.append({"queue": queue, "id": str(seq)} | _shown(attempt))
+    return rows
+
+
+def _shown(attempt: Attempt) -> dict[str, Any]:
+    shown = attempt._asdict()
+    for name in ("claimed_at", "ended_at"):
+        shown[name] = None if shown[name] is None else shown[name] * 1000  # microseconds
+    return shown

@@ -1,0 +1,198 @@
+"""The bodies of many messages at once: from the bytes of journal files, mapped into memory, to Arrow columns.
+
+A body is an item, one byte or an xid, and perhaps a control item with headers and created_at (journal/bodies.py).
+Where payloads begin and end is computed for all rows together; only rows with a control item are looked at one by
+one. Every body is checked before anything in it is believed.
+"""
+
+import json
+import mmap
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import PenstockError, StoreCorrupt
+from penstock.journal import bodies
+from penstock.spark.rows import shown, times
+from penstock.spark.tables import BODY
+
+_MOST_ROWS = 10_000  # in a batch with bodies
+_MOST_BYTES = 12 << 20  # of bodies in it; one that is larger has a batch of its own
+_MOST_INDEX_ROWS = 50_000  # in a batch without bodies
+_SPAN = 30  # bits: bodies whose places agree above them are near enough for offsets of 32 bits
+_TIMES = 16
+Column = Any  # of numpy
+
+
+def read_plan(path: str, number: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of one part of a plan, in batches of the schema that Spark wants."""
+    try:
+        with pa.memory_map(path) as file:
+            plan = pa.ipc.open_file(file)
+            rows = plan.get_batch(number)
+            os.utime(os.path.dirname(path))  # it is in use
+    except FileNotFoundError:
+        raise PenstockError(
+            f"the plan of this DataFrame is gone ({path!r}), as it was not used for long: load() it again"
+        ) from None
+    names = json.loads(plan.schema.metadata[b"penstock"])
+    if not names:
+        for start in range(0, len(rows), _MOST_INDEX_ROWS):
+            yield rows.slice(start, _MOST_INDEX_ROWS).replace_schema_metadata(None)
+        return
+    queues = pa.array(names["queues"], pa.string())
+    scan = _Scan(os.path.dirname(path), names["queues"], names["files"])
+    wanted = BODY.intersection(schema.names)
+    for start, end in _cuts(rows, bool(wanted)):
+        part = rows.slice(start, end - start)
+        found = scan.columns(part, wanted) if wanted else {}
+        columns = [found[name] if name in found else shown(name, part, queues) for name in schema.names]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cuts(rows: pa.RecordBatch, with_bodies: bool) -> Iterator[tuple[int, int]]:
+    """From where to where each batch goes."""
+    count, start = len(rows), 0
+    if not with_bodies:
+        for start in range(0, count, _MOST_INDEX_ROWS):
+            yield start, min(start + _MOST_INDEX_ROWS, count)
+        return
+    ends = np.cumsum(rows["size"].to_numpy(), dtype=np.int64)
+    before = 0
+    while start < count:
+        end = int(np.searchsorted(ends, before + _MOST_BYTES, side="right"))
+        end = min(max(end, start + 1), start + _MOST_ROWS, count)
+        yield start, end
+        start, before = end, int(ends[end - 1])
+
+
+class _Bodies(NamedTuple):
+    """What some bodies hold."""
+
+    payload: pa.Array | None
+    received_at: Column
+    created_at: Column
+    headers: dict[int, dict[str, str]]  # by row, of those that have any
+
+
+class _Scan:
+    """Reads bodies from the files of a plan."""
+
+    def __init__(self, folder: str, queues: Sequence[str], files: Sequence[tuple[str, str]]) -> None:
+        self._folder = folder
+        self._queues = queues
+        self._files = files
+        self._number = -1
+
+    def columns(self, rows: pa.RecordBatch, wanted: frozenset[str]) -> dict[str, pa.Array]:
+        """The columns that need bodies."""
+        file, offset = rows["file"].to_numpy(), rows["offset"].to_numpy()
+        near = (file.astype(np.int64) << (62 - _SPAN)) | (offset >> _SPAN)
+        starts = [0, *(np.flatnonzero(np.diff(near)) + 1).tolist()]
+        parts = []
+        for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
+            parts.append(self._decode(int(file[start]), rows.slice(start, end - start), wanted))
+        columns: dict[str, pa.Array] = {}
+        if "payload" in wanted:
+            payloads = [part.payload for part in parts]
+            columns["payload"] = payloads[0] if len(parts) == 1 else pa.concat_arrays(payloads)
+        if "received_at" in wanted:
+            columns["received_at"] = times(np.concatenate([part.received_at for part in parts]))
+        if "created_at" in wanted:
+            columns["created_at"] = times(np.concatenate([part.created_at for part in parts]))
+        if "headers" in wanted:
+            columns["headers"] = _maps([(len(part.received_at), part.headers) for part in parts])
+        return columns
+
+    def _decode(self, number: int, rows: pa.RecordBatch, wanted: frozenset[str]) -> _Bodies:
+        """Decode bodies that lie near each other in one file."""
+        self._open(number)
+        data = self._data
+        offset, size = rows["offset"].to_numpy(), rows["size"].to_numpy().astype(np.int64)
+        end = offset + size
+        self._check(rows, offset, end)
+        head = np.where(data[offset] == bodies.ADD_XID, bodies.XID_ITEM_HEAD, bodies.ITEM_HEAD)
+        start = offset + head
+        stop = start + _integers(data, start - 20, np.dtype("<i4")) - _TIMES
+        received_at = _integers(data, start - 16, np.dtype("<i8"))
+        created_at = received_at
+        headers: dict[int, dict[str, str]] = {}
+        if "headers" in wanted or "created_at" in wanted:
+            rest = stop + np.where(data[stop] == bodies.RESERVE_XID, bodies.XID_END, 1)
+            with_meta = np.flatnonzero(rest < end).tolist()
+            if with_meta:
+                created_at = received_at.copy()
+            for row in with_meta:
+                headers[row], created_at[row] = bodies.decode_meta(self._map[rest[row] : end[row]])
+        payload = _payloads(self._buffer, start, stop) if "payload" in wanted else None
+        return _Bodies(payload, received_at, created_at, headers)
+
+    def _open(self, number: int) -> None:
+        if number == self._number:
+            return
+        path = os.path.join(self._folder, self._files[number][0])
+        try:
+            with open(path, "rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise PenstockError(
+                f"{self._files[number][1]!r} cannot be read as it was when this DataFrame was planned ({error}): "
+                "load() it again"
+            ) from None
+        self._map.madvise(mmap.MADV_SEQUENTIAL)
+        self._number = number
+        self._view = memoryview(self._map)
+        self._data = np.frombuffer(self._map, np.uint8)
+        self._buffer = pa.py_buffer(self._map)
+
+    def _check(self, rows: pa.RecordBatch, offset: Column, end: Column) -> None:
+        """Compare each body's checksum."""
+        crc32, view = zlib.crc32, self._view
+        pairs = zip(offset.tolist(), end.tolist(), strict=True)
+        found = np.array([crc32(view[first:last]) for first, last in pairs], np.uint32)
+        damaged = np.flatnonzero(found != rows["crc"].to_numpy())
+        if len(damaged):
+            row = int(damaged[0])
+            queue = self._queues[rows["queue"][row].as_py()]
+            raise StoreCorrupt(
+                f"message {rows['seq'][row]} of queue {queue!r} is damaged, at offset {offset[row]} of "
+                f"{self._files[self._number][1]!r}: its checksum is wrong. Put that file back from a copy, or "
+                "remove() the message; `penstock doctor` finds all that are damaged"
+            )
+
+
+def _integers(data: Column, at: Column, kind: Any) -> Column:
+    """The integers at these places, wherever they lie."""
+    return data[at[:, None] + np.arange(kind.itemsize)].view(kind)[:, 0].astype(np.int64)
+
+
+def _payloads(buffer: pa.Buffer, start: Column, stop: Column) -> pa.Array:
+    """A copy of what lies from each start to its stop: every other value of an array that has all between."""
+    base = int(start[0])
+    offsets = np.empty(2 * len(start), np.int32)
+    offsets[0::2] = start - base
+    offsets[1::2] = stop - base
+    every = pa.Array.from_buffers(
+        pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), buffer.slice(base, int(stop[-1]) - base)]
+    )
+    return every.take(pa.array(np.arange(0, len(offsets), 2)))
+
+
+def _maps(parts: Sequence[tuple[int, dict[int, dict[str, str]]]]) -> pa.Array:
+    """The headers of all rows, of which most have none."""
+    counts = np.zeros(sum(count for count, _ in parts) + 1, np.int32)
+    names: list[str] = []
+    values: list[str] = []
+    first = 1
+    for count, headers in parts:
+        for row, each in headers.items():
+            counts[first + row] = len(each)
+            names += each
+            values += each.values()
+        first += count
+    offsets = pa.array(np.cumsum(counts, dtype=np.int32))
+    return pa.MapArray.from_arrays(offsets, pa.array(names, pa.string()), pa.array(values, pa.string()))
