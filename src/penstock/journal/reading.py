@@ -52,6 +52,7 @@ class Reading:
     ledger: Ledger
     loader: Loader
     indexed: bool = False  # read from its snapshot on
+    end: int = 0  # of the last whole group in the last file
     damage: Damage | None = None
     torn: tuple[Segment, Rest] | None = None
     foreign: list[KestrelEntry] = field(default_factory=list)
@@ -131,6 +132,7 @@ def _read_segment(journal: Found, reading: Reading, position: int, segment: Segm
         return Damage(position, loader.here, str(error))
     except OSError as error:
         return Damage(position, offset, f"{name} cannot be read: {error.strerror}")
+    reading.end = offset
     if rest is None:
         return None
     last = position == len(journal.segments) - 1

@@ -151,19 +151,28 @@ class StoreView:
         view = None
         segments: list[Segment] = []
         try:
-            segments = open_all(replay_order(self._listed.get(file, ()), file), open_one)
+            listed = replay_order(self._listed.get(file, ()), file)
+            segments = open_all(listed, open_one)
             for segment in segments:
                 segment.file.path = os.path.join(self.folder, segment.name)  # for people
             journal = Found(name, file, known, segments, self._clean.get(file), "doc")
             reading = self._read(journal)
             if (failure := _failure(journal, reading)) is not None:
                 return None, failure
+            # A file that is missing before others makes a gap in the numbers. At the end it may have been listed
+            # under no name, or have made room for a new one, just when it was rotated away.
+            if (file not in listed or not reading.end) and self._list(file) != listed:
+                return None, None
             view = self._view(name, reading, known, segments, opened)
             return view, None
         finally:
             close(segments)
             for path in opened if view is None else ():
                 let_go(path)
+
+    def _list(self, file: str) -> list[str]:
+        """The files of a journal, now."""
+        return replay_order([name for name in self._disk.listdir(self.folder) if name.startswith(file)], file)
 
     def _read(self, journal: Found) -> Reading:
         """From the snapshot on, where it can be believed, as opening does."""

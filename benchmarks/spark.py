@@ -1,0 +1,183 @@
+"""Spark reading a journal store, against Spark reading the same rows from Parquet without dictionaries.
+
+Both on local[2], in one session, with a new plan for each reading: Spark would answer the same one from memory.
+"""
+
+import atexit
+import functools
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import penstock
+from benchmarks.harness import Cell
+from benchmarks.journal import random_payloads
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MESSAGES = int(os.environ.get("PENSTOCK_SPARK_MESSAGES", "1000000"))
+BATCH = 1_000
+QUEUES, IN_QUEUE = 1_000, 1_000  # of the store with many queues, 1 KiB each
+WARM_UP = 2  # readings before the first that counts
+TURNS = 5  # of the quick ones, the quickest counts
+
+Measure = Callable[[Path], float]
+_warmed: set[str] = set()  # what was read before
+
+
+@functools.cache
+def _session() -> "SparkSession":
+    import penstock.spark
+
+    return penstock.spark.session("local[2]")
+
+
+@functools.cache
+def _store(scratch: Path, messages: int, queues: int = 1) -> Path:
+    """A store with so many messages in each of so many queues, made once and removed at exit."""
+    folder = Path(tempfile.mkdtemp(prefix="spark-", dir=scratch))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with penstock.open(folder / "store", sync="never") as store:
+        for number in range(queues):
+            queue = store.create(f"queue-{number}")
+            for _ in range(messages // BATCH):
+                queue.put_many(random_payloads(BATCH))
+    return folder / "store"
+
+
+@functools.cache
+def _parquet(scratch: Path, messages: int) -> Path:
+    """The same rows as Parquet."""
+    store = _store(scratch, messages)
+    path = store.parent / "parquet"
+    options = {"compression": "none", "parquet.enable.dictionary": "false"}
+    _load(_session(), store).write.options(**options).parquet(str(path))
+    return path
+
+
+def _load(spark: "SparkSession", store: Path, schema: str = "", **options: str) -> "DataFrame":
+    reader = spark.read.format("penstock").option("store", str(store)).options(**options)
+    return (reader.schema(schema) if schema else reader).load()
+
+
+def _bytes(messages: "DataFrame") -> int:
+    (row,) = messages.selectExpr("sum(length(payload))").collect()
+    return int(row[0])
+
+
+def _count(messages: "DataFrame") -> int:
+    return sum(row["count"] for row in messages.groupBy("state").count().collect())
+
+
+def _seconds(read: Callable[[], int], expected: int) -> float:
+    started = time.perf_counter()
+    found = read()
+    elapsed = time.perf_counter() - started
+    if found != expected:
+        raise RuntimeError(f"{found:,} is not {expected:,}")
+    return elapsed
+
+
+def _rate(
+    what: str, answer: Callable[["DataFrame"], int], frame: Callable[[Path], "DataFrame"], each: int
+) -> Measure:
+    """Messages per second of a query; `each` is what one message adds to its answer."""
+
+    def measure(folder: Path) -> float:
+        scratch = folder.parents[1]
+
+        def read() -> int:
+            return answer(frame(scratch))
+
+        if what not in _warmed:
+            for _ in range(WARM_UP):
+                read()
+            _warmed.add(what)
+        return MESSAGES / _seconds(read, MESSAGES * each)
+
+    return measure
+
+
+def _ours(schema: str) -> Callable[[Path], "DataFrame"]:
+    return lambda scratch: _load(_session(), _store(scratch, MESSAGES), schema)
+
+
+def _theirs(scratch: Path) -> "DataFrame":
+    return _session().read.parquet(str(_parquet(scratch, MESSAGES)))
+
+
+def _growth(folder: Path) -> float:
+    """The time of reading all messages over that of reading a tenth."""
+    scratch = folder.parents[1]
+    stores = {count: _store(scratch, count) for count in (MESSAGES // 10, MESSAGES)}
+
+    def seconds(count: int) -> float:
+        return _seconds(lambda: _bytes(_load(_session(), stores[count], "payload binary")), count * 1024)
+
+    for count in stores:
+        seconds(count)
+    return seconds(MESSAGES) / seconds(MESSAGES // 10)
+
+
+def _crowd(folder: Path) -> float:
+    """The time of reading one queue beside many others over that of reading it where it is alone."""
+    scratch = folder.parents[1]
+    stores = [_store(scratch, IN_QUEUE), _store(scratch, IN_QUEUE, QUEUES)]
+
+    def seconds(store: Path) -> float:
+        return _seconds(lambda: _bytes(_load(_session(), store, queue="queue-0")), IN_QUEUE * 1024)
+
+    alone, beside = (min(times) for times in zip(*[map(seconds, stores) for _ in range(TURNS)], strict=True))
+    return float(beside / alone)
+
+
+GROUP = f"spark, {MESSAGES:,} messages of 1 KiB"
+PAYLOADS, STATES = "sum(length(payload))", "count by state"
+
+CELLS = [
+    Cell(
+        f"spark reads a journal, {PAYLOADS}",
+        GROUP,
+        "messages/s",
+        _rate("payloads", _bytes, _ours("payload binary"), 1024),
+        "higher",
+        {f"spark reads Parquet, {PAYLOADS}": 1.0},
+    ),
+    Cell(
+        f"spark reads a journal, {PAYLOADS}, all columns",
+        GROUP,
+        "messages/s",
+        _rate("all columns", _bytes, _ours(""), 1024),
+        "higher",
+        {f"spark reads Parquet, {PAYLOADS}": None},
+    ),
+    Cell(
+        f"spark reads Parquet, {PAYLOADS}",
+        GROUP,
+        "messages/s",
+        _rate("parquet payloads", _bytes, _theirs, 1024),
+        "higher",
+    ),
+    Cell(
+        f"spark reads a journal, {STATES}",
+        GROUP,
+        "messages/s",
+        _rate("states", _count, _ours("state string"), 1),
+        "higher",
+        {f"spark reads Parquet, {STATES}": 0.7},
+    ),
+    Cell(
+        f"spark reads Parquet, {STATES}",
+        GROUP,
+        "messages/s",
+        _rate("parquet states", _count, _theirs, 1),
+        "higher",
+    ),
+    Cell("spark reads 10 times the messages", GROUP, "x the time", _growth, "lower", target=11),
+    Cell("spark reads a queue beside 1,000", GROUP, "x that alone", _crowd, "lower", target=2),
+]

@@ -1,0 +1,100 @@
+"""Reading a store as Spark's processes do, but in this one; and what there should be to read."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from penstock import Draft, Message, Queue, Store
+from penstock.journal.store import open_journal
+from penstock.spark.options import parse
+from penstock.spark.planning import plan
+from penstock.spark.pushdown import Condition
+from penstock.spark.scan import read_plan
+from penstock.spark.tables import TABLES
+
+COLUMNS = TABLES["messages"].names
+TIMES = [name for name in COLUMNS if name.endswith("_at") or name == "lease_until"]
+
+
+def arrow(table: str = "messages", columns: Sequence[str] = ()) -> pa.Schema:
+    schema = to_arrow_schema(TABLES[table], timezone="UTC")
+    return pa.schema([schema.field(name) for name in columns or schema.names])
+
+
+def batches(
+    folder: Path, columns: Sequence[str] = (), conditions: Sequence[Condition] = (), **options: str
+) -> list[pa.RecordBatch]:
+    """All that there is to read, planned and read."""
+    schema = arrow(options.get("table", "messages"), columns)
+    parts = plan(parse({"store": str(folder), **options}), schema, conditions)
+    read = [batch for part in parts for batch in read_plan(*part, schema)]
+    for batch in read:
+        batch.validate(full=True)
+        assert batch.schema.equals(schema)
+    return read
+
+
+def rows(
+    folder: Path, columns: Sequence[str] = (), conditions: Sequence[Condition] = (), **options: str
+) -> list[dict[str, Any]]:
+    """The same as rows; times are milliseconds, as Penstock has them."""
+    found = [row for batch in batches(folder, columns, conditions, **options) for row in batch.to_pylist()]
+    for row in found:
+        for name, value in row.items():
+            if hasattr(value, "timestamp"):
+                row[name] = round(value.timestamp() * 1000)
+            elif name == "headers":
+                row[name] = dict(value)
+    return found
+
+
+def shown(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages as rows."""
+    return [{name: getattr(message, name) for name in COLUMNS} for message in messages]
+
+
+def listed(store: Store) -> list[dict[str, Any]]:
+    """All messages of a store as rows."""
+    queues = [store.queue(info.name) for info in store.queues()]
+    return shown([message for queue in queues for message in queue.messages()])
+
+
+def varied(store: Store, name: str = "varied") -> Queue:
+    """A queue with messages in every state and with every field."""
+    queue = store.create(name, max_attempts=2, keep_done=None)
+    queue.put_many([b"done 1", b"done 2", b"failing", b"failing more", b"held", b"popped"])
+    queue.ack(*queue.claim(2, consumer="worker \N{SNOWMAN}"))
+    for reason in ("no luck", None):
+        queue.fail(*queue.claim(2), reason=reason)
+    queue.fail(queue.claim(1, consumer="impatient")[0], reason="too early")
+    queue.claim(1, lease=3_600, consumer="holder")
+    queue.pop()
+    queue.put(b"retried")
+    queue.fail(*queue.claim(), reason="once more")
+    drafts = [
+        Draft(b"", priority=-5),
+        Draft(b"with headers", headers={"type": "order", "odd \N{SNOWMAN}": ""}, priority=2**63 - 1),
+        Draft(b"\x00\x01\x02", created_at=1),
+        Draft(b"later", delay=3_600, priority=-(2**63)),
+        Draft(b"not for ever", retention=3_600),
+        Draft(b"x" * 100_000, headers={}, key="a key"),
+    ]
+    queue.put_many(drafts)
+    queue.put(b"one more", headers={"n": "1"}, created_at=1_700_000_000_000)
+    queue.remove(queue.put(b"removed"))
+    return queue
+
+
+def expired(queue: Queue) -> None:
+    """Put a message, and see it expire."""
+    queue.put(b"short-lived", retention=0.001)
+    time.sleep(0.02)
+
+
+def open_small(folder: Path, segment_size: int = 4_000, **options: Any) -> Store:
+    """A store whose files are soon rotated."""
+    return Store(str(folder), open_journal(folder, segment_size=segment_size, sync="never", **options))

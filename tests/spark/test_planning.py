@@ -1,0 +1,424 @@
+"""What Spark's processes do to read a journal store, but without Spark: planning, pins, decoding in vectors."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import penstock
+from penstock import Draft
+from penstock.errors import NotSupported, PenstockError, QueueNotFound, StoreCorrupt
+from penstock.files import SystemDisk
+from penstock.journal import pins
+from penstock.journal.format import AddX, encode
+from penstock.journal.store import JournalKeeper
+from penstock.processes import name_of
+from penstock.spark import planning, plans, scan
+from penstock.spark.options import parse
+from penstock.spark.pushdown import Condition
+from tests.spark.reads import arrow, batches, expired, listed, open_small, rows, varied
+
+ODD_NAMES = ["..", "/", "a/b", "A", "a", "%41", "~", "a~~1", "a.1", "a.1.pack", ":", "-", "x" * 255, "X" * 255]
+
+
+def packed(store: penstock.Store, queue: str) -> None:
+    keeper = store._keeper
+    assert isinstance(keeper, JournalKeeper)
+    keeper.pack(queue)
+
+
+def pinned(folder: Path) -> list[Path]:
+    """Every file that is pinned, without the rows of plans."""
+    return [path for path in folder.glob(".penstock/pins/*/*/*") if path.name != plans.ROWS]
+
+
+def flip(path: Path, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.parametrize("dialect", ["doc", "2.x"])
+@pytest.mark.parametrize("pack", [False, True])
+def test_every_field_of_every_state_is_as_the_store_shows_it(tmp_path: Path, dialect: Any, pack: bool) -> None:
+    with open_small(tmp_path, dialect=dialect) as store:
+        expired(varied(store))
+        if pack:
+            packed(store, "varied")
+        store.queue("varied").put(b"the last one", headers={"a": "b"})
+        expected = listed(store)
+        assert rows(tmp_path) == expected  # while the store is open
+    assert rows(tmp_path) == expected
+    assert {row["state"] for row in expected} == {"delayed", "available", "in_flight", "done", "failed"}
+    for name in expected[0]:  # each column alone
+        assert [row[name] for row in rows(tmp_path, [name])] == [row[name] for row in expected]
+
+
+def test_a_snapshot_of_the_index_is_believed_only_as_far_as_it_goes(tmp_path: Path) -> None:
+    with penstock.open(tmp_path) as store:
+        queue = varied(store)
+    with penstock.open(tmp_path) as store:
+        queue = store.queue("varied")
+        queue.put(b"after the snapshot", headers={"a": "b"})
+        queue.claim(1)
+        expected = listed(store)
+        assert rows(tmp_path) == expected
+        index = tmp_path / ".penstock" / "index" / "varied"
+        flip(index, index.stat().st_size // 2)
+        assert rows(tmp_path) == expected
+
+
+def test_queues_of_any_name_are_read_together_and_alone(tmp_path: Path) -> None:
+    with penstock.open(tmp_path, sync="never") as store:
+        for name in ODD_NAMES:
+            store.create(name).put_many([name, b"again"])
+        store.create("empty")
+        store.queue().put(b"default")
+        found = rows(tmp_path, ["queue", "payload"])
+        assert sorted((row["queue"], row["payload"]) for row in found) == sorted(
+            [
+                ("default", b"default"),
+                *[pair for name in ODD_NAMES for pair in ((name, name.encode()), (name, b"again"))],
+            ]
+        )
+        for name in ODD_NAMES:
+            assert [row["payload"] for row in rows(tmp_path, queue=name)] == [name.encode(), b"again"]
+        assert [row["payload"] for row in rows(tmp_path, queue="")] == [b"default"]
+        assert rows(tmp_path, queue="empty") == []
+        store.delete("a")
+        with pytest.raises(QueueNotFound, match="there is no queue 'a'"):
+            rows(tmp_path, queue="a")
+        assert "a" not in {row["queue"] for row in rows(tmp_path, ["queue"])}
+
+
+def test_a_store_without_messages_has_no_rows(tmp_path: Path) -> None:
+    with penstock.open(tmp_path) as store:
+        assert rows(tmp_path) == []
+        queue = store.create("emptied")
+        queue.put(b"x" * 1000)
+        queue.pop()
+        packed(store, "emptied")
+        assert rows(tmp_path) == []
+        queue.put(b"y")
+        assert [row["payload"] for row in rows(tmp_path)] == [b"y"]
+    assert [row["payload"] for row in rows(tmp_path)] == [b"y"]
+
+
+def test_queues_and_attempts_are_tables_too(tmp_path: Path) -> None:
+    with penstock.open(tmp_path) as store:
+        queue = varied(store)
+        store.create("limits", max_size=5, priorities=(-1, 7), retention=1.5, filter="a = 'b'", description="d")
+        infos = store.queues()
+        found = rows(tmp_path, table="queues")
+        assert found == [
+            {"name": each.name, **each.settings, "priorities": each.settings.priorities and [-1, 7]} | each.counts
+            for each in infos
+        ]
+        assert rows(tmp_path, ["done", "name"], table="queues", queue="varied") == [{"done": 3, "name": "varied"}]
+        attempts = [
+            {"queue": "varied", "id": each.id, **attempt._asdict()}
+            for each in queue.messages()
+            for attempt in queue.attempts(each.id)
+        ]
+        assert rows(tmp_path, table="attempts") == attempts
+        assert len(attempts) >= 9
+        assert rows(tmp_path, table="attempts", queue="limits") == []
+
+
+def test_journals_that_kestrel_wrote_are_read_once_a_store_has_adopted_them(tmp_path: Path) -> None:
+    (tmp_path / "spool").write_bytes(b"".join(encode(AddX(1_700_000_000_000, 0, data)) for data in (b"a", b"bc")))
+    with pytest.raises(NotSupported, match=r"entries of another program.*penstock\.open"):
+        rows(tmp_path)
+    with penstock.open(tmp_path) as store:
+        expected = listed(store)
+        assert [row["payload"] for row in expected] == [b"a", b"bc"]
+        assert rows(tmp_path) == expected
+
+
+def test_payloads_up_to_the_largest_come_in_batches_of_some_megabytes(tmp_path: Path) -> None:
+    dice = random.Random(7)
+    payloads = [dice.randbytes(size) for size in (16 << 20, 0, 1, (16 << 20) - 1, *[1 << 20] * 30, 5)]
+    with penstock.open(tmp_path, sync="never") as store:
+        for payload in payloads:
+            store.queue().put(payload)
+    found = batches(tmp_path, ["payload"])
+    assert [payload for batch in found for payload in batch["payload"].to_pylist()] == payloads
+    assert max(batch.nbytes for batch in found) < 17 << 20
+    assert len(found) < len(payloads) // 2
+
+
+def test_many_small_queues_share_parts_and_batches(tmp_path: Path) -> None:
+    with penstock.open(tmp_path, sync="never") as store:
+        for number in range(40):
+            store.create(f"q{number}").put_many([Draft(b"x", headers={"n": str(number)}), b"y"])
+        (batch,) = batches(tmp_path)
+    assert len(batch) == 80
+    headers = [dict(each) for each in batch["headers"].to_pylist()]
+    assert headers == [each for name in sorted(f"q{n}" for n in range(40)) for each in ({"n": name[1:]}, {})]
+
+
+def test_large_reads_are_cut_into_parts_of_about_the_same_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "_PART", 100_000)
+    monkeypatch.setattr(scan, "_MOST_BYTES", 10_000)
+    payloads = [bytes([number % 256]) * (number % 2000) for number in range(1_000)]
+    with open_small(tmp_path, segment_size=70_000) as store:
+        for start in range(0, 1_000, 100):
+            store.queue().put_many(payloads[start : start + 100])
+    schema = arrow(columns=["payload"])
+    parts = planning.plan(parse({"store": str(tmp_path)}), schema, [])
+    sizes = [sum(batch.nbytes for batch in scan.read_plan(*part, schema)) for part in parts]
+    assert len(parts) == 6
+    assert max(sizes) < 1.2 * min(sizes)
+    assert [
+        payload for batch in batches(tmp_path, ["payload"]) for payload in batch["payload"].to_pylist()
+    ] == payloads
+
+
+# Damage
+
+
+def test_a_damaged_body_is_an_error_that_names_the_message(tmp_path: Path) -> None:
+    with penstock.open(tmp_path) as store:
+        queue = store.create("jobs")
+        queue.put_many([b"first", b"second" * 100, b"third"])
+    journal = tmp_path / "jobs"
+    flip(journal, journal.read_bytes().index(b"second") + 7)
+    assert [row["id"] for row in rows(tmp_path, ["id"])] == ["1", "2", "3"]  # no body is needed for that
+    for column in ("payload", "headers", "created_at", "received_at"):
+        with pytest.raises(StoreCorrupt, match=r"message 2 of queue 'jobs' is damaged, at offset \d+ of 'jobs'"):
+            rows(tmp_path, [column])
+
+
+def test_a_damaged_group_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    with penstock.open(tmp_path) as store:
+        queue = store.create("jobs")
+        for number in range(3):
+            queue.put(b"payload %d" % number)
+    (tmp_path / ".penstock" / "index" / "jobs").unlink()
+    flip(tmp_path / "jobs", (tmp_path / "jobs").read_bytes().index(b"payload 1"))
+    with pytest.raises(StoreCorrupt, match="the journal of queue 'jobs' is damaged: jobs is damaged at offset"):
+        rows(tmp_path, queue="jobs")
+    assert not pinned(tmp_path)
+
+
+def test_a_torn_end_is_not_there_yet(tmp_path: Path) -> None:
+    with penstock.open(tmp_path) as store:
+        store.queue().put_many([b"one", b"two"])
+        journal = (tmp_path / "default").read_bytes().rstrip(b"\x01") + b"\x01"
+        store.queue().put(b"three")
+        whole = (tmp_path / "default").read_bytes().rstrip(b"\x01") + b"\x01"
+    (tmp_path / ".penstock" / "clean").unlink()
+    (tmp_path / ".penstock" / "index" / "default").unlink()
+    for size in range(len(journal), len(whole) + 1, 3):
+        for filling in (b"", b"\x01" * 300):
+            (tmp_path / "default").write_bytes(whole[:size] + filling)
+            assert [row["payload"] for row in rows(tmp_path)][:2] == [b"one", b"two"]
+    assert len(rows(tmp_path)) == (3 if size == len(whole) else 2)
+
+
+# Pins
+
+
+def test_what_was_planned_stays_readable_when_the_store_packs_it_away(tmp_path: Path) -> None:
+    with open_small(tmp_path) as store:
+        queue = store.create("jobs")
+        for number in range(50):
+            queue.put(b"%d" % number * 100)
+        schema = arrow(columns=["id", "payload"])
+        parts = planning.plan(parse({"store": str(tmp_path)}), schema, [])
+        queue.ack(*queue.claim(50))
+        packed(store, "jobs")
+        store.delete("jobs")
+        read = [row for part in parts for batch in scan.read_plan(*part, schema) for row in batch.to_pylist()]
+        assert [row["payload"] for row in read] == [b"%d" % number * 100 for number in range(50)]
+        assert rows(tmp_path) == []
+
+
+def test_only_files_whose_bodies_are_wanted_are_pinned(tmp_path: Path) -> None:
+    with penstock.open(tmp_path) as store:
+        for name in "ab":
+            store.create(name).put(name)
+        rows(tmp_path, ["state", "consumer"])
+        assert not pinned(tmp_path)
+        queues = Condition("priority", lambda values: pc.less(values, 0))
+        assert rows(tmp_path, conditions=[queues]) == []
+        assert not pinned(tmp_path)
+        rows(tmp_path, queue="a")
+        assert [path.read_bytes()[:1] for path in pinned(tmp_path)] == [b"\x04"]
+
+
+@pytest.mark.parametrize("by", ["a reader", "opening"])
+def test_pins_of_a_process_that_is_gone_are_dropped(tmp_path: Path, by: str) -> None:
+    penstock.open(tmp_path).close()
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with penstock.open(tmp_path) as store:
+        store.queue().put(b"x")
+        gone, here = pins.Pins(str(tmp_path), child.pid), pins.Pins(str(tmp_path), os.getpid())
+        for each in (gone, here):
+            each.pin(str(tmp_path / "default"))
+        pins.sweep(str(tmp_path), SystemDisk())
+        assert len(pinned(tmp_path)) == 2
+    child.communicate()
+    if by == "a reader":
+        rows(tmp_path, ["state"])
+    else:
+        penstock.open(tmp_path).close()
+    assert [path.parent for path in pinned(tmp_path)] == [Path(here.folder)]
+    assert name_of(os.getpid()) == Path(here.owner).name
+    here.drop()
+    assert not Path(here.folder).exists()
+
+
+def test_plans_that_no_one_reads_any_more_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with penstock.open(tmp_path) as store:
+        store.queue().put(b"x")
+        schema = arrow(columns=["payload"])
+        old, kept = (planning.plan(parse({"store": str(tmp_path)}), schema, []) for _ in range(2))
+        yesterday = time.time() - 25 * 3600
+        for part in (old[0], kept[0]):
+            os.utime(os.path.dirname(part[0]), (yesterday, yesterday))
+        assert list(scan.read_plan(*kept[0], schema))  # in use again
+        rows(tmp_path)
+        assert list(scan.read_plan(*kept[0], schema))
+        with pytest.raises(PenstockError, match=r"not used for long: load\(\) it again"):
+            list(scan.read_plan(*old[0], schema))
+        monkeypatch.setattr(plans, "_MOST", 1)
+        monkeypatch.setattr(plans, "_IN_USE", -1)
+        rows(tmp_path)
+        assert len(list(tmp_path.glob(".penstock/pins/*/*"))) == 2  # the one before it, and the new one
+
+
+def test_reading_changes_no_file_of_the_store(tmp_path: Path) -> None:
+    with penstock.open(tmp_path) as store:
+        varied(store)
+
+    def state() -> dict[str, Any]:
+        files = [path for path in tmp_path.rglob("*") if path.is_file() and "pins" not in path.parts]
+        return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+    before = state()
+    assert rows(tmp_path)
+    assert state() == before
+
+
+def test_a_folder_that_is_no_store_is_not_made_one(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(PenstockError, match="there is no store"):
+            rows(folder)
+    assert list(tmp_path.iterdir()) == []
+
+
+# While another process writes
+
+_WRITER = """
+import json, random, sys, threading, time
+from penstock.journal.store import open_journal
+from penstock.store import Store
+
+folder, log, seed = sys.argv[1:]
+keeper = open_journal(folder, segment_size=20_000, sync="never")
+store, lock = Store(folder, keeper), threading.Lock()
+queues = [store.create(f"q{number}", max_attempts=0) for number in range(3)]
+out = open(log, "a", buffering=1)
+
+def say(*words):
+    with lock:
+        out.write(json.dumps(words) + "\\n")
+
+def produce(dice, first):
+    number = first
+    while True:
+        queue = dice.choice(queues)
+        names = [f"{number + at}" for at in range(dice.choice((1, 1, 1, 30)))]
+        number += len(names)
+        say("putting", queue.name, names)
+        queue.put_many([name + "." * dice.choice((0, 50, 3000)) for name in names])
+        say("put", queue.name, names)
+        time.sleep(dice.random() / 500)
+
+def consume(dice, first):
+    while True:
+        queue = dice.choice(queues)
+        if queue.count() > 100:
+            messages = queue.claim(dice.choice((1, 40)))
+            if dice.random() < 0.1:
+                queue.release(*messages)
+                continue
+            names = [message.payload.decode().rstrip(".") for message in messages]
+            say("acking", queue.name, names)
+            queue.ack(*messages)
+            say("acked", queue.name, names)
+        time.sleep(dice.random() / 500)
+
+def pack(dice, first):
+    while True:
+        keeper.pack(dice.choice(queues).name)
+        time.sleep(dice.random() / 20)
+
+for number, work in enumerate((produce, produce, consume, consume, pack)):
+    threading.Thread(target=work, args=(random.Random(f"{seed} {number}"), number * 10**9), daemon=True).start()
+sys.stdin.read()
+import os
+os._exit(0)
+"""
+
+
+class Writer:
+    """Another process that puts, claims, acknowledges, rotates and packs all the time."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.log = folder / "log.jsonl"
+        self.store = folder / "store"
+        program = [sys.executable, "-c", _WRITER, str(self.store), str(self.log), str(seed)]
+        self.process = subprocess.Popen(program, stdin=subprocess.PIPE)
+        while not self.log.exists() or self.log.stat().st_size < 20_000:
+            assert self.process.poll() is None
+            time.sleep(0.05)
+
+    def so_far(self) -> dict[str, set[tuple[str, str]]]:
+        said: dict[str, set[tuple[str, str]]] = {"putting": set(), "put": set(), "acking": set(), "acked": set()}
+        for line in self.log.read_text().split("\n")[:-1]:
+            word, queue, names = json.loads(line)
+            said[word].update((queue, name) for name in names)
+        return said
+
+    def check(self, before: dict[str, set[tuple[str, str]]], read: list[tuple[str, str]]) -> None:
+        """What was put for certain is there once, unless it may have been acknowledged; nothing else is."""
+        after = self.so_far()
+        assert len(set(read)) == len(read)
+        assert before["put"] - after["acking"] <= set(read)
+        assert set(read) <= after["putting"] - before["acked"]
+
+    def stop(self) -> None:
+        self.process.communicate()
+
+
+def test_a_read_beside_a_process_that_writes_and_packs_sees_one_moment(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, seed=1)
+    try:
+        for turn in range(25):
+            before = writer.so_far()
+            schema = arrow(columns=["queue", "payload"])
+            parts = planning.plan(parse({"store": str(writer.store)}), schema, [])
+            time.sleep(0.1 if turn % 5 == 0 else 0)  # in which what was planned is packed away
+            table = pa.Table.from_batches(
+                [batch for part in parts for batch in scan.read_plan(*part, schema)], schema
+            )
+            read = [(row["queue"], row["payload"].decode().rstrip(".")) for row in table.to_pylist()]
+            writer.check(before, read)
+            counted = rows(writer.store, table="queues")
+            assert {row["name"] for row in counted} == {"default", "q0", "q1", "q2"}
+    finally:
+        writer.stop()
