@@ -88,6 +88,11 @@ class Contents:
             attempts.append(Attempt(page.attempts[at], claims.consumer[at], claims.claimed_at[at], *ended))
         return attempts
 
+    def attempted(self) -> list[int]:
+        """The messages of which attempts are known."""
+        seqs = {*self._history.dump(), *self._rows.with_state(IN_FLIGHT), *self._rows.with_state(DONE)}
+        return sorted(seqs)
+
     def unsettled(self) -> int:
         """How many messages are not done."""
         return sum(self._counts) - self._counts[DONE]
@@ -149,9 +154,13 @@ class Contents:
 
     # Copies
 
+    def pages(self) -> list[tuple[int, Page]]:
+        """The pages themselves, with the number that the first position of each stands for."""
+        return [(first, page) for first, page in self._rows.pages() if page.live]
+
     def freeze(self) -> Frozen:
         """A copy of everything, made quickly: many columns, few objects."""
-        pages = [(first, page.copy()) for first, page in self._rows.pages() if page.live]
+        pages = [(first, page.copy()) for first, page in self.pages()]
         return Frozen(self.next_seq, pages, self._receipts.copy(), self._keys.dump(), self._history.dump())
 
     def thaw_page(self, first: int, page: Page) -> None:

@@ -7,16 +7,15 @@ being opened make a gap in the numbers of the groups, or are not found; then eve
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock import names
-from penstock.contents import Frozen
+from penstock.contents import Contents
 from penstock.errors import NotSupported, PenstockError, QueueNotFound, StoreCorrupt
 from penstock.files import Disk, File
-from penstock.index.history import Attempt
 from penstock.journal import snapshot
 from penstock.journal.catalog import FOLDER, Catalog, Entry, queue_of
 from penstock.journal.files import ROTATED, Segment
@@ -43,12 +42,8 @@ class SegmentFile:
 class View:
     """A queue at one moment."""
 
-    name: str
-    settings: Settings
-    counts: dict[str, int]
-    frozen: Frozen
-    files: list[SegmentFile]
-    attempts: Callable[[], Iterator[tuple[int, Attempt]]]  # all that are known, by message
+    contents: Contents
+    files: list[SegmentFile]  # in which the bodies are
 
 
 class _Queue(NamedTuple):
@@ -163,7 +158,10 @@ class StoreView:
             # under no name, or have made room for a new one, just when it was rotated away.
             if (file not in listed or not reading.end) and self._list(file) != listed:
                 return None, None
-            view = self._view(name, reading, known, segments, opened)
+            ledger = reading.ledger
+            ledger.advance(max(self._now, reading.loader.at, known.at if known else 0))
+            parts = zip(segments, opened, strict=True)
+            view = View(ledger, [SegmentFile(segment.number, segment.name, path) for segment, path in parts])
             return view, None
         finally:
             close(segments)
@@ -184,24 +182,6 @@ class StoreView:
             for number, segment in enumerate(journal.segments, ROTATED):  # it may be the snapshot that is wrong
                 segment.number = number
         return read(journal)
-
-    def _view(
-        self, name: str, reading: Reading, known: Entry | None, segments: list[Segment], opened: list[str]
-    ) -> View:
-        ledger = reading.ledger
-        ledger.advance(max(self._now, reading.loader.at, known.at if known else 0))
-        files = [
-            SegmentFile(segment.number, segment.name, path) for segment, path in zip(segments, opened, strict=True)
-        ]
-
-        def attempts() -> Iterator[tuple[int, Attempt]]:
-            seqs = set(frozen.history)
-            for state in ("in_flight", "done"):
-                seqs.update(ledger.listed(state, 0, ledger.size()))
-            return ((seq, each) for seq in sorted(seqs) for each in ledger.attempts(seq))
-
-        frozen = ledger.freeze()
-        return View(name, ledger.settings, ledger.counts(), frozen, files, attempts)
 
 
 def _failure(journal: Found, reading: Reading) -> PenstockError | None:

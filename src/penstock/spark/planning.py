@@ -151,7 +151,7 @@ def _queues(store: StoreView, queues: Sequence[str], found: Any, schema: pa.Sche
             view = store.view(queue, disk.open, _nothing)
             if view is None:
                 continue
-            row |= view.counts
+            row |= view.contents.counts()
         rows.append({name: row[name] for name in schema.names})
     return rows
 
@@ -161,8 +161,10 @@ def _attempts(store: StoreView, queues: Sequence[str]) -> list[dict[str, Any]]:
     rows = []
     for queue in queues:
         view = store.view(queue, disk.open, _nothing)
-        for seq, attempt in view.attempts() if view else ():
-            rows.append({"queue": queue, "id": str(seq)} | _shown(attempt))
+        if view is None:
+            continue
+        for seq in view.contents.attempted():
+            rows += [{"queue": queue, "id": str(seq)} | _shown(each) for each in view.contents.attempts(seq)]
     return rows
 
 

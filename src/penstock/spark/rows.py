@@ -47,7 +47,7 @@ _OFFSET = (1 << PLACE_BITS) - 1
 def rows_of(view: View, queue: int, first_file: int, wanted: Iterable[str]) -> pa.RecordBatch:
     """The rows of a queue in the order of their places. Its files have the numbers from first_file on."""
     wanted = list(wanted)
-    pages = view.frozen.pages
+    pages = view.contents.pages()
     state = _joined(pages, lambda page: np.frombuffer(page.state, np.uint8), np.uint8)
     there = None if state.all() else np.flatnonzero(state)
     place = _numbers(pages, "place") if "offset" in wanted else None
