@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError, StoreCorrupt
 from penstock.journal import bodies
+from penstock.spark.checksums import joined
 from penstock.spark.rows import shown, times
 from penstock.spark.tables import BODY
 
@@ -117,8 +118,8 @@ class _Scan:
         self._check(rows, offset, end)
         head = np.where(data[offset] == bodies.ADD_XID, bodies.XID_ITEM_HEAD, bodies.ITEM_HEAD)
         start = offset + head
-        stop = start + _integers(data, start - 20, np.dtype("<i4")) - _TIMES
-        received_at = _integers(data, start - 16, np.dtype("<i8"))
+        stop = start + _integers(data, start - 20, "<i4") - _TIMES
+        received_at = _integers(data, start - 16, "<i8")
         created_at = received_at
         headers: dict[int, dict[str, str]] = {}
         if "headers" in wanted or "created_at" in wanted:
@@ -150,13 +151,21 @@ class _Scan:
         self._buffer = pa.py_buffer(self._map)
 
     def _check(self, rows: pa.RecordBatch, offset: Column, end: Column) -> None:
-        """Compare each body's checksum."""
-        crc32, view = zlib.crc32, self._view
-        pairs = zip(offset.tolist(), end.tolist(), strict=True)
-        found = np.array([crc32(view[first:last]) for first, last in pairs], np.uint32)
-        damaged = np.flatnonzero(found != rows["crc"].to_numpy())
-        if len(damaged):
-            row = int(damaged[0])
+        """Compare the checksums of bodies: of those that touch each other, as a whole."""
+        crcs, crc32, view = rows["crc"].to_numpy(), zlib.crc32, self._view
+        runs = np.append(0, np.flatnonzero(offset[1:] != end[:-1]) + 1)
+        lasts = np.append(runs[1:], len(crcs)) - 1
+        places = zip(offset[runs].tolist(), end[lasts].tolist(), strict=True)
+        found = np.array([crc32(view[first:last]) for first, last in places], np.uint32)
+        expected = crcs if len(runs) == len(crcs) else joined(crcs, end, runs)
+        for run in np.flatnonzero(found != expected).tolist():
+            self._name_damage(rows, int(runs[run]), int(lasts[run]) + 1, offset, end)
+
+    def _name_damage(self, rows: pa.RecordBatch, start: int, stop: int, offset: Column, end: Column) -> None:
+        """Of some bodies one is damaged: say which."""
+        for row in range(start, stop):
+            if zlib.crc32(self._view[offset[row] : end[row]]) == rows["crc"][row].as_py():
+                continue
             queue = self._queues[rows["queue"][row].as_py()]
             raise StoreCorrupt(
                 f"message {rows['seq'][row]} of queue {queue!r} is damaged, at offset {offset[row]} of "
@@ -165,9 +174,11 @@ class _Scan:
             )
 
 
-def _integers(data: Column, at: Column, kind: Any) -> Column:
+def _integers(data: Column, at: Column, kind: str) -> Column:
     """The integers at these places, wherever they lie."""
-    return data[at[:, None] + np.arange(kind.itemsize)].view(kind)[:, 0].astype(np.int64)
+    size = np.dtype(kind).itemsize
+    anywhere = np.ndarray((max(0, len(data) - size + 1),), kind, data, strides=(1,))
+    return anywhere[at].astype(np.int64)
 
 
 def _payloads(buffer: pa.Buffer, start: Column, stop: Column) -> pa.Array:
