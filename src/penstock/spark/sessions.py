@@ -131,7 +131,7 @@ def _local_defaults(folder: Path) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": str(folder),
-        # Batches between Java and Python take about a third less time than by TCP. The names of such sockets are short.
+        # A third less time than by TCP for what goes between Java and Python. Such sockets have short names.
         "spark.python.unix.domain.socket.enabled": str(len(os.fsencode(folder)) <= _SOCKET_FOLDER).lower(),
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),

@@ -1,0 +1,10 @@
+"""Jobs that run on Spark: each is a function here and a command of the command line.
+
+A job takes a session, says what it did as a Summary, and changes nothing with `dry_run=True`. A run has a name,
+`id`: given, or made of what it is asked to do and to what. The same run takes effect once, however often it is
+started.
+"""
+
+from penstock.spark.jobs.summary import Summary
+
+__all__ = ["Summary"]
