@@ -164,9 +164,10 @@ class Intake:
 
     def _finish(self, folder: str, load: Load, arrived: dict[str, set[str]]) -> None:
         """Take in what has not arrived, and forget the manifest."""
+        for queue, settings in load.queues.items():
+            if queue not in self._upkeep:
+                self._create(queue, settings)
         for queue, pieces in load.by_queue().items():
-            if queue in load.queues and queue not in self._upkeep:
-                self._create(queue, load.queues[queue])
             if queue in self._upkeep:  # else it was deleted since
                 self._arrive(folder, load.name, queue, pieces, arrived.get(queue, set()))
         manifest = os.path.join(folder, MANIFEST)
@@ -231,6 +232,12 @@ def make_folder(disk: Disk, store: str, load: str) -> str:
 def has_run(disk: Disk, catalog: Catalog, run: str | None) -> bool:
     """Whether a run of that name has taken effect."""
     return run is not None and disk.exists(_run_path(catalog, run))
+
+
+def read_run(disk: Disk, catalog: Catalog, run: str) -> Load | None:
+    """What a run of that name has brought, if it has taken effect."""
+    path = _run_path(catalog, run)
+    return _parse(path, disk) if disk.exists(path) else None
 
 
 def _run_path(catalog: Catalog, run: str) -> str:

@@ -46,7 +46,8 @@ class Piece(NamedTuple):
     crc: int  # of what is between head and tail
     messages: int
     done: bool
-    longest: int  # payload
+    payloads: int  # bytes of them
+    longest: int
     lowest: int  # priority
     highest: int
 
@@ -97,6 +98,7 @@ class Part:
         messages: int,
         *,
         done: bool = False,
+        payloads: int = 0,
         longest: int = 0,
         lowest: int = 0,
         highest: int = 0,
@@ -112,8 +114,8 @@ class Part:
         head, tail, length = groups.ends(size, self._load + records, 0, 0, 0)
         self._file.write(self._end, head)
         self._file.write(self._end + size, tail + groups.end(0))
-        piece = Piece(queue, self._name, self._end, length, size, crc, messages, done, longest, lowest, highest)
-        self.pieces.append(piece)
+        where = (queue, self._name, self._end, length, size, crc)
+        self.pieces.append(Piece(*where, messages, done, payloads, longest, lowest, highest))
         self._end += length
 
     def add_entries(self, queue: str, entries: Sequence[Entry], retention: float, now: int) -> None:
@@ -125,13 +127,14 @@ class Part:
         parts, sizes, crcs = bodies.encode(list(entries), 1, now, expires_at, "doc")
         offsets = list(accumulate(sizes[:-1], initial=groups.HEAD_SIZE))
         put = encode_put(Put(0, 0, priority, visible_at, expires_at, {}), Bodies(offsets, sizes, crcs))
-        longest = max(len(entry.payload) for entry in entries)
+        lengths = [len(entry.payload) for entry in entries]
         self.add(
             queue,
             [b"".join(parts)],
             put,
             len(entries),
-            longest=longest,
+            payloads=sum(lengths),
+            longest=max(lengths),
             lowest=min(priority),
             highest=max(priority),
         )
