@@ -2,7 +2,8 @@
 
 import logging
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from penstock.clock import Clock, ElapsedClock, SystemClock
@@ -101,9 +102,15 @@ class JournalKeeper(LiveKeeper):
 
     def pack(self, queue: str) -> int:
         """Pack a queue's journal now; how many bytes that freed."""
+        with self.packing(queue) as upkeep:
+            return upkeep.pack()
+
+    @contextmanager
+    def packing(self, queue: str) -> Iterator[Upkeep]:
+        """The upkeep of a queue that no one else packs or deletes meanwhile."""
         with self._upkeep_of(queue).packing:
             self.find(queue).counts()  # it may have been deleted meanwhile; and lets time have passed
-            return self._upkeep[queue].pack()
+            yield self._upkeep[queue]
 
     def stored(self, queue: str) -> int:
         """Bytes of a queue's journal."""
