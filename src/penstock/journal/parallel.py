@@ -16,7 +16,7 @@ from penstock.journal.building import Order, Result
 from penstock.journal.shelf import Cut
 from penstock.journal.store import JournalKeeper
 from penstock.journal.upkeep import Upkeep
-from penstock.threads import Threads
+from penstock.threads import Task, Threads
 
 _THREADS = 16  # they mostly wait for the disk, which syncs for several at the price of one
 Item = TypeVar("Item")
@@ -138,7 +138,7 @@ def _for_each(work: Callable[[Item], None], items: Sequence[Item], threads: Thre
             except BaseException as error:
                 errors.append(error)
 
-    tasks = []
+    tasks: list[Task] = []
     with suppress(RuntimeError):  # no more threads to be had
         while len(tasks) < min(_THREADS, len(items)):
             tasks.append(threads.start("penstock-pack", run))

@@ -5,6 +5,8 @@ A job takes a session, says what it did as a Summary, and changes nothing with `
 started.
 """
 
+from penstock.spark.jobs.expiring import expire
+from penstock.spark.jobs.packing import pack
 from penstock.spark.jobs.summary import Summary
 
-__all__ = ["Summary"]
+__all__ = ["Summary", "expire", "pack"]
