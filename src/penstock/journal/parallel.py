@@ -88,9 +88,10 @@ class Round:
         return self._begun[journal].queue
 
     def swap(self, results: Iterable[Result]) -> list[Packed]:
-        """Let what was built take its place, and what is empty shrink to nothing."""
+        """Let what was built take its place, and what is empty shrink to nothing; all but what was not built."""
         built = {result.journal: result for result in results}
-        packed: list[Packed] = []
+        begun = {each.queue for each in self._begun.values()}
+        packed = [Packed(queue, 0, 0) for queue in self._upkeep if queue not in begun]
 
         def swap(begun: _Begun) -> None:
             self._keeper.find(begun.queue)
