@@ -83,19 +83,24 @@ def build(order: Order, disk: Disk, attempt: int) -> Result | PenstockError:
     except BaseException as error:
         with suppress(OSError):
             disk.unlink(path)
-        refusal = refused(error, files.path(files.name))
-        if refusal is None:
-            raise
-        return refusal
+        try:
+            refuse(error, files.path(files.name))
+        except PenstockError as refusal:
+            return refusal.with_traceback(None)
+        raise
 
 
-def refused(error: BaseException, path: str) -> PenstockError | None:
-    """What to tell someone whose journal was not packed, and is as it was; None if that is not for sure."""
+def refuse(error: BaseException, path: str) -> None:
+    """Raise what to tell someone whose journal was not packed and is as it was, if that is for sure.
+
+    Here, because a frame that has its own exception in a variable would keep its files open.
+    """
     if isinstance(error, bodies.Damaged):
-        return StoreCorrupt(f"{error}. Put that file back from a copy, or remove() the message")
+        raise StoreCorrupt(f"{error}. Put that file back from a copy, or remove() the message") from error
     if isinstance(error, OSError) and is_full(error):
-        return DiskFull(f"no space to pack {path!r}, and nothing was lost: settle messages, or free some")
-    return None
+        raise DiskFull(
+            f"no space to pack {path!r}, and nothing was lost: settle messages, or free some"
+        ) from error
 
 
 def fill(

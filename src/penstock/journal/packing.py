@@ -16,7 +16,7 @@ from typing import NamedTuple
 from penstock.errors import PenstockError
 from penstock.files import File
 from penstock.journal.bodies import Damaged
-from penstock.journal.building import Moved, Order, Result, Stop, fill, refused
+from penstock.journal.building import Moved, Order, Result, Stop, fill, refuse
 from penstock.journal.files import Segment
 from penstock.journal.shelf import Cut, JournalShelf
 
@@ -68,10 +68,8 @@ def build(
     except (OSError, Stop, Damaged) as error:
         with suppress(OSError):
             disk.unlink(temporary)
-        refusal = refused(error, files.path(files.name))
-        if refusal is None:
-            raise
-        raise refusal from error
+        refuse(error, files.path(files.name))
+        raise
     return Built(temporary, file, moved)
 
 
@@ -85,14 +83,20 @@ def order(shelf: JournalShelf, cut: Cut) -> Order:
 def take(shelf: JournalShelf, result: Result) -> Built:
     """What another process has built."""
     path = shelf.files.path(result.temporary)
-    file = shelf.files.disk.open(path)
-    if (size := file.size()) != result.size:
-        file.close()
-        raise PenstockError(
-            f"{path!r} has {size} bytes here and {result.size} where it was built: processes that pack must "
-            "see one and the same folder. Nothing was changed"
-        )
+    try:
+        file = shelf.files.disk.open(path)
+    except FileNotFoundError:
+        raise _elsewhere(path) from None
+    if file.size() != result.size:
+        raise _elsewhere(path)
     return Built(path, file, result.moved)
+
+
+def _elsewhere(path: str) -> PenstockError:
+    return PenstockError(
+        f"{path!r} is not here what it is where it was built: all who pack must see one and the same folder. "
+        "Nothing was changed"
+    )
 
 
 def swap(shelf: JournalShelf, cut: Cut, built: Built) -> int:

@@ -99,7 +99,7 @@ class Round:
             if packing.leaves_nothing(cut):
                 upkeep.swap(cut, upkeep.empty(cut))
             elif (result := built.get(shelf.files.name)) is not None:
-                upkeep.swap(cut, packing.take(shelf, result))
+                upkeep.swap(cut, upkeep.take(result))
             else:
                 return
             packed.append(Packed(begun.queue, begun.before, shelf.stored()))

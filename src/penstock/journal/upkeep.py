@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from penstock.errors import DiskFull, PenstockError
 from penstock.journal import packing, snapshot
+from penstock.journal.building import Result
 from penstock.journal.catalog import Catalog, Entry
 from penstock.journal.commits import stopped
 from penstock.journal.recovery import Journal
@@ -111,6 +112,11 @@ class Upkeep:
         """What takes the place of files of which nothing is left."""
         with self._stopping():
             return packing.build(self.shelf, cut, self._emptied)
+
+    def take(self, result: Result) -> packing.Built:
+        """What was built elsewhere."""
+        with self._stopping():
+            return packing.take(self.shelf, result)
 
     def swap(self, cut: Cut, built: packing.Built) -> int:
         """Let a packed file take the place of all before the cut; how many bytes that freed."""
