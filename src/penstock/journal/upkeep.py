@@ -127,6 +127,9 @@ class Upkeep:
 
     def _prepare(self) -> None:
         self._emptied_to = None
+        # The snapshot does not hold for a file with another name. It may stand for bytes that cannot be read, so
+        # that closing must write a new one even if nothing comes of packing.
+        self.journal.indexed = self.journal.index_size = 0
         with suppress(DiskFull), self.shelf.lock:
             self.shelf.reservation.shrink()  # no more than is needed, which may be what packing needs
 
@@ -153,7 +156,6 @@ class Upkeep:
             journal.starts = [self._emptied_to]
         self._pack_from = 2 * shelf.total()
         self._empty_from = 0 if shelf.state.size() else self._pack_from
-        journal.indexed = journal.index_size = 0
 
     def _emptied(self, cut: Cut) -> None:
         journal = self.journal
