@@ -90,21 +90,22 @@ class Round:
     def swap(self, results: Iterable[Result]) -> list[Packed]:
         """Let what was built take its place, and what is empty shrink to nothing; all but what was not built."""
         built = {result.journal: result for result in results}
-        begun = {each.queue for each in self._begun.values()}
-        packed = [Packed(queue, 0, 0) for queue in self._upkeep if queue not in begun]
+        begun, self._begun = list(self._begun.values()), {}
+        there = {each.queue for each in begun}
+        packed = [Packed(queue, 0, 0) for queue in self._upkeep if queue not in there]
 
-        def swap(begun: _Begun) -> None:
-            self._keeper.find(begun.queue)
-            upkeep, cut, shelf = begun.upkeep, begun.cut, begun.upkeep.shelf
-            if packing.leaves_nothing(cut):
-                upkeep.swap(cut, upkeep.empty(cut))
+        def swap(each: _Begun) -> None:
+            self._keeper.find(each.queue)
+            upkeep, shelf = each.upkeep, each.upkeep.shelf
+            if packing.leaves_nothing(each.cut):
+                upkeep.swap(each.cut, upkeep.empty(each.cut))
             elif (result := built.get(shelf.files.name)) is not None:
-                upkeep.swap(cut, upkeep.take(result))
+                upkeep.swap(each.cut, upkeep.take(result))
             else:
                 return
-            packed.append(Packed(begun.queue, begun.before, shelf.stored()))
+            packed.append(Packed(each.queue, each.before, shelf.stored()))
 
-        self._for_each(swap, list(self._begun.values()))
+        self._for_each(swap, begun)
         return sorted(packed)
 
     def _for_each(self, work: Callable[[Item], None], items: Sequence[Item]) -> None:
@@ -115,7 +116,7 @@ class Round:
         """Remove what builders left, failed ones and those that were built twice."""
         if not self._unfinished:
             return
-        files = next(iter(self._begun.values())).upkeep.shelf.files
+        files = next(iter(self._upkeep.values())).shelf.files
         with suppress(OSError):  # opening does it, too
             for name in files.disk.listdir(files.folder):
                 journal, mark, _ = name.partition("~~")

@@ -64,7 +64,7 @@ def pack_queues(spark: "SparkSession", keeper: JournalKeeper, queues: Iterable[s
         with Round(keeper, together) as packing:
             orders = packing.begin()
             answers = tasks.run(spark, _build, orders, [order.size for order in orders], "packing")
-            for journal, answer in answers:
+            for journal, answer in sorted(answers, key=lambda each: each[0]):
                 if isinstance(answer, DiskFull):  # there may be space for one where there is none for many
                     alone.append(packing.queue(journal))
                 elif isinstance(answer, PenstockError):
@@ -76,10 +76,8 @@ def pack_queues(spark: "SparkSession", keeper: JournalKeeper, queues: Iterable[s
             except PenstockError as error:
                 problems.append(error)
     if problems:
-        others = f", {len(problems) - 1:,} more were not" if len(problems) > 1 else ""
-        raise type(problems[0])(f"{problems[0]}. Other queues: {len(packed):,} were packed{others}") from problems[
-            0
-        ]
+        first, others = problems[0], f"{len(packed):,} were packed and {len(problems) - 1:,} were not"
+        raise type(first)(f"{first}. Of the other queues {others}") from first
     return packed
 
 
