@@ -9,6 +9,7 @@ from penstock.errors import InvalidArgument, NotSupported
 from penstock.opening import journal_folder
 from penstock.spark.tables import TABLES
 
+_WRITING = ("store", "queue", "id")
 _KNOWN = ("store", "queue", "table", "payload")
 _TRUTH = {"true": True, "false": False}
 
@@ -41,6 +42,20 @@ def parse(given: Mapping[str, str]) -> Options:
         raise InvalidArgument(f"option payload is true or false, not {payload!r}")
     queue = names.checked(options["queue"]) if "queue" in options else None
     return Options(_folder(options["store"]), queue, table, _TRUTH[payload])
+
+
+def parse_writing(given: Mapping[str, str]) -> tuple[str, str | None, str | None]:
+    """The folder, the queue and the run that a write names."""
+    options = {name.lower(): value for name, value in given.items()}
+    if "path" in options and "store" not in options:  # what save() was given
+        options["store"] = options.pop("path")
+    for name in options:
+        if name not in _WRITING and not name.startswith("_"):
+            raise InvalidArgument(f"there is no option {name!r}; there are {', '.join(_WRITING)}")
+    if not options.get("store"):
+        raise InvalidArgument('into which store? Give a folder or a URL, as in .option("store", "data")')
+    queue = names.checked(options["queue"]) if "queue" in options else None
+    return _folder(options["store"]), queue, options.get("id")
 
 
 def _folder(url: str) -> str:

@@ -1,16 +1,14 @@
 """format("penstock"): a store's messages, queues and attempts as tables of Spark."""
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.errors import PenstockError
+from penstock.spark.errors import in_one_line
 from penstock.spark.options import Options, parse
 from penstock.spark.tables import check_schema, schema_of
 
@@ -38,21 +36,30 @@ class DefaultSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        with _in_one_line():
-            self._options = parse(options)
+        self._given = options
 
     def schema(self) -> StructType:
         """The columns, unless .schema() names some of them."""
-        return schema_of(self._options.table, self._options.payload)
+        with in_one_line():
+            options = parse(self._given)
+        return schema_of(options.table, options.payload)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads the columns that are wanted."""
-        with _in_one_line():
-            check_schema(self._options.table, schema)
+        with in_one_line():
+            options = parse(self._given)
+            check_schema(options.table, schema)
         # Where the session does not let sources take filters, one that would take them fails the query. There this
         # process, which plans the query, is another one.
         takes_filters = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
-        return (FilteringReader if takes_filters else Reader)(self._options, schema)
+        return (FilteringReader if takes_filters else Reader)(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Puts the rows of a DataFrame into queues."""
+        from penstock.spark.sink import writer_for
+
+        with in_one_line():
+            return writer_for(self._given, schema, overwrite)
 
 
 class Part(InputPartition):
@@ -77,7 +84,7 @@ class Reader(DataSourceReader):
         from penstock.spark.planning import plan
         from penstock.spark.pushdown import condition
 
-        with _in_one_line():
+        with in_one_line():
             arrow = self._arrow()
             conditions = [found for each in self._filters if (found := condition(each, arrow)) is not None]
             return [Part(path, number) for path, number in plan(self._options, arrow, conditions)]
@@ -87,7 +94,7 @@ class Reader(DataSourceReader):
         from penstock.spark.scan import read_plan
 
         if isinstance(partition, Part):  # else there is nothing to read at all
-            with _in_one_line():
+            with in_one_line():
                 yield from read_plan(partition.path, partition.number, self._arrow())
 
     def _arrow(self) -> pa.Schema:
@@ -109,16 +116,3 @@ class FilteringReader(Reader):
                 yield each
             else:
                 self._filters.append(each)
-
-
-@contextmanager
-def _in_one_line() -> Iterator[None]:
-    """An error of ours says all that there is to say: Spark need not show the calls that led to it.
-
-    The process of Spark in which it happens ends with it, so that nothing else is hidden.
-    """
-    try:
-        yield
-    except PenstockError:
-        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-        raise
