@@ -6,7 +6,9 @@ started.
 """
 
 from penstock.spark.jobs.converting import convert
+from penstock.spark.jobs.expiring import expire
 from penstock.spark.jobs.loading import load
+from penstock.spark.jobs.packing import pack
 from penstock.spark.jobs.summary import Summary
 
-__all__ = ["Summary", "convert", "load"]
+__all__ = ["Summary", "convert", "expire", "load", "pack"]
