@@ -5,6 +5,8 @@ A job takes a session, says what it did as a Summary, and changes nothing with `
 started.
 """
 
+from penstock.spark.jobs.archiving.job import archive
+from penstock.spark.jobs.archiving.reading import archived
 from penstock.spark.jobs.summary import Summary
 
-__all__ = ["Summary"]
+__all__ = ["Summary", "archive", "archived"]

@@ -1,0 +1,45 @@
+"""Commands about what was: archive, report."""
+
+import click
+
+from penstock.cli.app import cli
+from penstock.cli.pipeline import job_options, print_summary, watched_session
+
+
+@cli.command(
+    epilog="""\b
+Examples:
+  penstock archive /var/archive
+  penstock archive /var/archive --remove --id archive-2026-03-01
+  penstock archive /var/archive --remove --dry-run --json
+
+In Spark the archive is a table as any other:
+  penstock.spark.jobs.archived(spark, "/var/archive").groupBy("queue", "day").count().show()"""
+)
+@click.argument("dest", type=click.Path(file_okay=False))
+@click.option("--remove", is_flag=True, help="Then take out of the store what is in the archive.")
+@job_options
+@click.pass_context
+def archive(
+    ctx: click.Context,
+    dest: str,
+    remove: bool,
+    run: str | None,
+    dry_run: bool,
+    master: str | None,
+    as_json: bool,
+) -> None:
+    """Copy done and failed messages into the archive DEST, a Parquet table by queue and day.
+
+    Each message is in the archive once, however often this runs, and wherever it was interrupted. A failed
+    message that was redriven and settled again replaces its earlier row. Several stores may share an archive.
+    Done messages are there to be copied for as long as their queue keeps them (keep_done).
+
+    With --remove each message that was read back from the archive and found to be the same is taken out of the
+    store. The store must not be open in another process then; one that a server keeps is reached by http://.
+    """
+    with watched_session("archiving", master) as spark:
+        from penstock.spark import jobs
+
+        summary = jobs.archive(spark, ctx.find_root().params["store"], dest, remove, run, dry_run)
+    print_summary(summary, as_json)
