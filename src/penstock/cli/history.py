@@ -43,3 +43,38 @@ def archive(
 
         summary = jobs.archive(spark, ctx.find_root().params["store"], dest, remove, run, dry_run)
     print_summary(summary, as_json)
+
+
+@cli.command(
+    epilog="""\b
+Examples:
+  penstock report --out report
+  penstock report --out report --archive /var/archive --window '1 day'
+  penstock report --out report --json | jq '.rows[] | {queue, waiting_p99}'"""
+)
+@click.option("--out", required=True, metavar="DIR", type=click.Path(file_okay=False), help="Where the page goes.")
+@click.option("--archive", metavar="DEST", type=click.Path(), help="Count the messages of this archive, too.")
+@click.option("--window", metavar="LENGTH", help="Slices of time, as in '15 min', '1 hour', '7 days'.")
+@job_options
+@click.pass_context
+def report(
+    ctx: click.Context,
+    out: str,
+    archive: str | None,
+    window: str | None,
+    run: str | None,
+    dry_run: bool,
+    master: str | None,
+    as_json: bool,
+) -> None:
+    """Say what happened: throughput, waiting and processing times, attempts and failures, by queue and over time.
+
+    Prints a table of the queues, and writes DIR/report.html, a page with charts that needs nothing else and can be
+    mailed as it is, and DIR/report.json with all numbers. Each message counts once, whether it is in the store or
+    in the archive. Queues that do not keep done messages (keep_done=0) show only what is still there.
+    """
+    with watched_session("reporting", master) as spark:
+        from penstock.spark import jobs
+
+        summary = jobs.report(spark, ctx.find_root().params["store"], out, archive, window, run, dry_run)
+    print_summary(summary, as_json)

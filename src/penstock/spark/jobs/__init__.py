@@ -7,6 +7,7 @@ started.
 
 from penstock.spark.jobs.archiving.job import archive
 from penstock.spark.jobs.archiving.reading import archived
+from penstock.spark.jobs.reporting.job import report
 from penstock.spark.jobs.summary import Summary
 
-__all__ = ["Summary", "archive", "archived"]
+__all__ = ["Summary", "archive", "archived", "report"]
