@@ -6,6 +6,7 @@ from penstock.clock import SystemClock
 from penstock.files import ReadingDisk
 from penstock.journal.viewing import StoreView
 from penstock.opening import journal_folder
+from penstock.spark.options import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +28,7 @@ def own_session(spark: "SparkSession") -> "SparkSession":
 
 def check_store(url: str) -> None:
     """An error of ours if there is no such store: what Spark says of it is long."""
+    parse({"store": url})
     folder = journal_folder(url)
     if folder is not None:
         StoreView(folder, ReadingDisk(), SystemClock().now())

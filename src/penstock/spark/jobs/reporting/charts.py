@@ -7,21 +7,20 @@ so a chart is light or dark as the page is. Its texts stay texts, in the page's 
 import io
 import re
 from collections.abc import Sequence
-from datetime import UTC
+from datetime import UTC, datetime
 from html import escape
 from itertools import count, pairwise
 from math import floor, log10
 from typing import Any
 
 import matplotlib
-import matplotlib.dates
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from penstock.spark.jobs.reporting import words
 from penstock.spark.jobs.reporting.numbers import MOST_ATTEMPTS, Slice
-from penstock.spark.jobs.reporting.windows import Windows
+from penstock.spark.jobs.reporting.windows import STEPS, Windows
 
 _COLOURS = {
     "ink": "#010001", "soft": "#020002", "line": "#030003",
@@ -39,7 +38,9 @@ _STYLE: Any = {
 }  # fmt: skip
 _LINES = {"p50": "-", "p90": (0, (5, 2)), "p99": (0, (1.5, 2))}  # told apart without colours as well
 _TICKS = (0.001, 0.01, 0.1, 1, 10, 60, 600, 3_600, 21_600, 86_400, 604_800, 2_592_000)
-_FEW = 120  # windows that get a mark and a tip each
+_DAY = 86_400_000  # milliseconds
+_FEW = 12  # windows that get a dot each
+_TIPS = 240  # windows that get a tip each
 _number = count()
 
 
@@ -72,10 +73,13 @@ def percentiles(
         edges = _days([*windows.starts(), windows.first + windows.count * windows.length])
         middles = [(start + end) / 2 for start, end in pairwise(edges)]
         for name, line in _LINES.items():
-            values = [float("nan") if getattr(each, name) is None else getattr(each, name) for each in times]
+            values = [getattr(each, name) for each in times]
+            shown = [float("nan") if value is None else value for value in values]
+            axes.plot(middles, shown, linestyle=line, color=_COLOURS[name], linewidth=2, clip_on=False)
+            dots = [place for place in range(len(values)) if len(values) <= _FEW or _alone(values, place)]
             axes.plot(
-                middles, values, linestyle=line, color=_COLOURS[name], linewidth=2, clip_on=False,
-                marker="o" if len(slices) <= _FEW else "", markersize=3.5 if len(slices) > 12 else 5,
+                [middles[place] for place in dots], [shown[place] for place in dots], "o", markersize=5,
+                color=_COLOURS[name], clip_on=False,
             )  # fmt: skip
         _duration_axis(
             axes, [value for each in times for value in (each.p50, each.p90, each.p99) if value is not None]
@@ -89,6 +93,12 @@ def percentiles(
             for each in times
         ]
         return _svg(figure, axes, width, height, edges, _tips(slices, windows, said) if tips else [])
+
+
+def _alone(values: Sequence[float | None], place: int) -> bool:
+    """Whether a value has no neighbours, so that no line would show it."""
+    around = values[max(0, place - 1) : place + 2]
+    return values[place] is not None and sum(value is not None for value in around) == 1
 
 
 def attempts(counts: dict[int, int], width: int, height: int) -> str:
@@ -123,17 +133,27 @@ def _figure(width: int, height: int) -> tuple[Figure, Axes]:
 
 def _days(times: Sequence[int]) -> list[float]:
     """Times as matplotlib has them."""
-    return [time / 86_400_000 for time in times]
+    return [time / _DAY for time in times]
 
 
 def _time_axis(axes: Axes, windows: Windows, width: int) -> None:
-    first, last = _days([windows.first, windows.first + windows.count * windows.length])
-    axes.set_xlim(first, last)
-    dates: Any = matplotlib.dates  # without types
-    locator = dates.AutoDateLocator(UTC, minticks=2, maxticks=max(3, width // 90))
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, UTC))
-    axes.xaxis.get_offset_text().set_color(_COLOURS["soft"])
+    first, last = windows.first, windows.first + windows.count * windows.length
+    axes.set_xlim(*_days([first, last]))
+    step = next((each for each in STEPS if (last - first) / each <= width / 80), STEPS[-1])
+    start = windows.origin if step % (7 * _DAY) == 0 else 0
+    ticks = list(range(start - (start - first) // step * step, last + 1, step))
+    labels = [_tick(tick, step, first=number == 0) for number, tick in enumerate(ticks)]
+    axes.set_xticks(_days(ticks), labels)
+
+
+def _tick(time: int, step: int, first: bool) -> str:
+    """A time on an axis: of day, with the date below where it changes."""
+    shown = datetime.fromtimestamp(time / 1000, UTC)
+    date = f"{shown:%b} {shown.day}" + (f"\n{shown.year}" if step >= _DAY and first else "")
+    if step >= _DAY:
+        return date
+    clock = f"{shown:%H:%M:%S}" if step < 60_000 else f"{shown:%H:%M}"
+    return f"{clock}\n{date}" if first or time % _DAY == 0 else clock
 
 
 def _duration_axis(axes: Axes, values: Sequence[float]) -> None:
@@ -142,13 +162,13 @@ def _duration_axis(axes: Axes, values: Sequence[float]) -> None:
     usual = sorted(value for value in values if value > 0)
     if not usual:
         axes.set_ylim(0, 1)
-        axes.set_yticks([0], ["0 s"])
+        axes.set_yticks([0], ["0"])
         return
     if top > 40 * usual[len(usual) // 4]:
         least = max(0.001, 10 ** floor(log10(usual[0])))
         axes.set_yscale("symlog", linthresh=least, linscale=0.3)
         ticks = [0.0, *(each for each in _TICKS if least < each <= top * 1.5)]
-        axes.set_yticks(ticks, [words.duration(each) for each in ticks])
+        axes.set_yticks(ticks, [words.duration(each) if each else "0" for each in ticks])
         axes.yaxis.set_minor_locator(NullLocator())
         axes.set_ylim(0, top * 1.4)
         return
@@ -156,12 +176,12 @@ def _duration_axis(axes: Axes, values: Sequence[float]) -> None:
     axes.set_ylim(0, top * 1.1)
     nice = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(0, top / size)
     ticks = [float(tick) for tick in nice if tick * size <= top * 1.1]
-    axes.set_yticks([tick * size for tick in ticks], [f"{tick:g} {unit}" for tick in ticks])
+    axes.set_yticks([tick * size for tick in ticks], [f"{tick:g} {unit}" if tick else "0" for tick in ticks])
 
 
 def _tips(slices: Sequence[Slice], windows: Windows, said: Sequence[str]) -> list[str]:
     """What a pointer shows over each window."""
-    if len(slices) > 2 * _FEW:
+    if len(slices) > _TIPS:
         return []
     seconds = windows.length < 60_000
     return [f"{words.moment(each.start, seconds)} UTC: {text}" for each, text in zip(slices, said, strict=True)]

@@ -56,6 +56,6 @@ def _timed(messages: "DataFrame") -> "DataFrame":
         F.unix_millis("received_at").alias("put_at"),
         F.unix_millis(claimed).alias("first_claim"),
         F.when(settled, F.unix_millis("settled_at")).alias("settled_at"),
-        F.greatest(F.lit(0), F.unix_millis(claimed) - F.unix_millis(ready)).alias("waiting"),
+        (F.unix_millis(claimed) - F.unix_millis(ready)).alias("waiting"),
         F.when(settled, F.unix_millis("settled_at") - F.unix_millis("claimed_at")).alias("processing"),
     )

@@ -11,6 +11,7 @@ from penstock.clock import SystemClock
 from penstock.errors import InvalidArgument, NotSupported
 from penstock.files import SystemDisk, replace_file
 from penstock.index.rows import STATES
+from penstock.names import DEFAULT
 from penstock.spark.jobs.reporting.facts import gathered
 from penstock.spark.jobs.reporting.numbers import Figures, Numbers, compute
 from penstock.spark.jobs.reporting.windows import parse
@@ -64,7 +65,9 @@ def report(
         numbers = compute(facts, failures, [row["name"] for row in settings], length)
     finally:
         facts.unpersist()
-    not_kept = sorted(row["name"] for row in settings if row["keep_done"] == 0)
+    # The queue `default` is always there, and mostly unused.
+    used = {each.queue for each in numbers.queues if each.put or each.queue != DEFAULT}
+    not_kept = sorted(row["name"] for row in settings if row["keep_done"] == 0 and row["name"] in used)
     shown = re.sub(r"(?<=//)[^/@]*@", "", url)  # no password
     document = {"store": shown, "archive": path, "made_at": SystemClock().now(), **numbers.as_json()}
     run = run_id(id, "report", **document | {"made_at": 0})

@@ -74,12 +74,16 @@ def _tiles(total: Figures) -> str:
             f"{count(states['delayed'])} of them delayed",
         ),
         ("In flight now", count(states["in_flight"]), "held by consumers"),
-        ("Waiting time", duration(total.waiting.p50), f"p50; p99 {duration(total.waiting.p99)}"),
-        ("Processing time", duration(total.processing.p50), f"p50; p99 {duration(total.processing.p99)}"),
+        ("Waiting time", duration(total.waiting.p50), _more(total.waiting, "claimed")),
+        ("Processing time", duration(total.processing.p50), _more(total.processing, "settled")),
         ("Longest wait", duration(total.waiting.max), f"of {count(total.waiting.count)} first claims"),
     ]
     shown = "".join(f"<div><dt>{name}</dt><dd>{value}</dd><dd>{more}</dd></div>" for name, value, more in tiles)
     return f'<dl class="tiles">{shown}</dl>\n'
+
+
+def _more(times: Times, what: str) -> str:
+    return f"p50; p99 {duration(times.p99)}" if times.count else f"nothing was {what} yet"
 
 
 def _over_time(numbers: Numbers, windows: Windows) -> str:
@@ -109,14 +113,14 @@ def _reasons(reasons: Sequence[Reason]) -> str:
     else:
         most = max(max(each.attempts, each.messages) for each in reasons)
         body = f'<ul class="bars">{"".join(_reason(each, most) for each in reasons)}</ul>'
-    about = "Attempts that failed, lost leases included; the most frequent reasons."
+    about = "Attempts that failed, lost leases included, by reason; and messages that have no more attempts."
     return f'<section class="card"><h3>Why attempts failed</h3><p class="soft">{about}</p>{body}</section>'
 
 
 def _reason(each: Reason, most: int) -> str:
     said = "<em>no reason given</em>" if each.reason is None else escape(each.reason)
     width = 100 * max(each.attempts, each.messages) / most
-    ended = f", {count(each.messages)} for good" if each.messages else ""
+    ended = f"<small>{count(each.messages)} for good</small>" if each.messages else ""
     bar = f'<i style="--share:{width:.1f}%"></i>'
     return f"<li><div><span>{said}</span><b>{count(each.attempts)}{ended}</b></div>{bar}</li>"
 
@@ -133,7 +137,7 @@ def _queues(queues: Sequence[Figures]) -> str:
     times = "".join(f"<th scope=col>{name}</th>" for name in ("p50", "p90", "p99")) * 2
     head = (
         f'<tr><th scope=col rowspan=2 style="text-align:left">Queue</th><th colspan={len(STATES)} scope=colgroup>'
-        "Messages now, and archived</th><th colspan=3 scope=colgroup>Waiting time</th>"
+        "Messages</th><th colspan=3 scope=colgroup>Waiting time</th>"
         f"<th colspan=3 scope=colgroup>Processing time</th></tr><tr>{heads}{times}</tr>"
     )
     rows = "".join(map(_queue, shown))
@@ -158,23 +162,24 @@ def _times(times: Times) -> str:
 
 def _largest(numbers: Numbers, windows: Windows) -> str:
     """The largest queues, each with its own charts."""
-    cards = ""
     shown = [each for each in numbers.queues[:_CHARTED] if each.put]
+    cards = ""
     for each in shown:
-        slices, name = numbers.slices[each.queue], each.queue
-        cards += _throughput(
-            slices, windows, name, f"Throughput per window of {windows}.", (_HALF, 170), 170, False
-        )
-        cards += _percentiles(slices, windows, "waiting", name, _TIMES["waiting"] + ".", False)
-    of = f"the {len(shown)} with the most messages" if len(numbers.queues) > len(shown) else "all of them"
-    return f'<h2>By queue</h2>\n<p class="soft">Of the queues, {of}.</p><div class="cards two">{cards}</div>\n'
+        slices = numbers.slices[each.queue]
+        charted = _throughput(slices, windows, "Throughput", f"Messages per {windows}.", (_HALF, 170), 170, False)
+        charted += _percentiles(slices, windows, "waiting", "Waiting time", "Until the first claim.", False)
+        cards += f'<section class="card queue"><h3>{escape(each.queue)}</h3><div class="cards two">{charted}</div>'
+        cards += "</section>\n"
+    of = f"The {len(shown)} with the most messages." if len(numbers.queues) > len(shown) else "All of them."
+    return f'<h2>By queue</h2>\n<p class="soft">{of}</p><div class="cards">{cards}</div>\n'
 
 
 def _footer() -> str:
     terms = {
         "Put, done, failed": "messages that the store or the archive knows. A done message is gone when its queue "
         "no longer keeps it (keep_done), unless it was archived; so are expired, removed and purged ones.",
-        "Waiting time": "from when a message could first be claimed, its delay being over, to its first claim.",
+        "Waiting time": "from when a message could first be claimed, its delay being over, to its first "
+        "claim. Of a message that came back the delay is no longer known, and counts.",
         "Processing time": "from the last claim to done or failed. An attempt whose lease ran out took its lease.",
         "p50, p90, p99": "half, nine in ten and 99 in a hundred took at most so long.",
     }
@@ -209,6 +214,8 @@ def _percentiles(
     if not known:
         none = "nothing was claimed" if what == "waiting" else "nothing was settled"
         return _figure(title, about, none, _none(none), "")
+    if not any(each.max for each in known):
+        return _figure(title, about, "0 s", _none("less than a millisecond, each time"), "")
     low, high = min(each.p50 or 0 for each in known), max(each.p99 or 0 for each in known)
     said = f"{_TIMES[what]}: the lowest p50 of a window is {duration(low)}, the highest p99 {duration(high)}"
     height = 220 if tips else 170

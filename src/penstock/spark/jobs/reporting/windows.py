@@ -9,7 +9,7 @@ _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 _UNITS = {"second": _SECOND, "minute": _MINUTE, "hour": _HOUR, "day": _DAY, "week": 7 * _DAY}
 _SHORT = {"s": "second", "sec": "second", "min": "minute", "h": "hour", "d": "day", "w": "week"}
 _ASKED = re.compile(r"(\d{1,6})\s*([a-z]+?)s?", re.ASCII)
-_NICE = [
+STEPS = [  # that are easy to read
     *(count * _SECOND for count in (1, 5, 15, 30)),
     *(count * _MINUTE for count in (1, 5, 15, 30)),
     *(count * _HOUR for count in (1, 3, 6, 12)),
@@ -59,8 +59,8 @@ def cut(first: int, last: int, length: int | None = None) -> Windows:
     if length is None:
         if first == last:
             return cut(first, last, _MINUTE)
-        found = (cut(first, last, each) for each in _NICE)
-        return next((each for each in found if each.count <= _FEW), cut(first, last, _NICE[-1]))
+        found = (cut(first, last, each) for each in STEPS)
+        return next((each for each in found if each.count <= _FEW), cut(first, last, STEPS[-1]))
     origin = Windows(length, 0, 0).origin
     start = (first - origin) // length
     count = (last - origin) // length - start + 1

@@ -16,15 +16,13 @@ def duration(seconds: float | None) -> str:
 def scale(seconds: float) -> tuple[float, str]:
     """The unit in which a duration reads best, and how long that is."""
     if seconds <= 0:
-        return 1.0, "s"
+        return 1.0, "s"  # as good as any
     return next((each for each in _SCALES if seconds >= each[0]), _SCALES[-1])
 
 
 def short(number: float) -> str:
-    """Two or three digits that matter."""
-    return (
-        f"{number:,.0f}" if number >= 99.5 or number == int(number) else f"{number:.{1 if number >= 9.95 else 2}g}"
-    )
+    """Two digits that matter, or all of those before the point."""
+    return f"{number:,.0f}" if number >= 9.95 else f"{number:.2g}"
 
 
 def count(number: int) -> str:
