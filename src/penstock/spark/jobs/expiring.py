@@ -9,7 +9,7 @@ from penstock.journal.store import open_journal
 from penstock.journal.survey import Surveyed
 from penstock.spark.jobs.packing import pack_queues
 from penstock.spark.jobs.runs import run_id
-from penstock.spark.jobs.stores import folder_of
+from penstock.spark.jobs.stores import folder_to_pack
 from penstock.spark.jobs.summary import Cell, Summary
 from penstock.spark.jobs.surveying import survey_queues
 
@@ -33,7 +33,7 @@ def expire(
     This packs each queue that has some. A second run finds nothing. With `dry_run` it is only said what there is;
     the store may be open elsewhere then.
     """
-    folder = folder_of(store)
+    folder = folder_to_pack(store)
     run = run_id(id, "expire", store=folder)
     if dry_run:
         surveyed = survey_queues(spark, folder, (), SystemClock().now(), let_go=True)

@@ -14,7 +14,7 @@ from penstock.journal.parallel import Packed, Round
 from penstock.journal.store import JournalKeeper, open_journal
 from penstock.spark.jobs import tasks
 from penstock.spark.jobs.runs import run_id
-from penstock.spark.jobs.stores import folder_of
+from penstock.spark.jobs.stores import folder_to_pack
 from penstock.spark.jobs.summary import Summary
 from penstock.spark.jobs.surveying import survey_queues
 
@@ -41,7 +41,7 @@ def pack(
     of the old ones. What cannot be packed, as a queue with a damaged message, is raised after all others were.
     With `dry_run` it is said what that would free, about; the store may be open elsewhere then.
     """
-    folder = folder_of(store)
+    folder = folder_to_pack(store)
     wanted = sorted({names.checked(queue) for queue in queues})
     run = run_id(id, "pack", store=folder, queues=wanted)
     if dry_run:
