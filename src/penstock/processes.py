@@ -3,6 +3,8 @@
 import os
 import re
 
+_STARTED = 19  # where the stat of a process, from its state on, has when it began
+_DEAD = ("Z", "X")  # ended, but its parent has not asked how: in a container perhaps nobody ever does
 _NAME = re.compile(r"([0-9]+)-([0-9]+)-([0-9]+)", re.ASCII)
 
 
@@ -17,9 +19,10 @@ def is_gone(name: str) -> bool:
     if matched is None or int(matched[3]) != _number_space():
         return False
     try:
-        return _started(int(matched[1])) != int(matched[2])
+        stat = _stat(int(matched[1]))
     except ProcessLookupError:
         return True
+    return int(stat[_STARTED]) != int(matched[2]) or stat[0] in _DEAD
 
 
 def parent_of(pid: int) -> int:
@@ -37,7 +40,7 @@ def program_of(pid: int) -> str:
 
 
 def _started(pid: int) -> int:
-    return int(_stat(pid)[19])
+    return int(_stat(pid)[_STARTED])
 
 
 def _stat(pid: int) -> list[str]:

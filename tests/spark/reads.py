@@ -68,7 +68,7 @@ def varied(store: Store, name: str = "varied") -> Queue:
     queue = store.create(name, max_attempts=2, keep_done=None)
     queue.put_many([b"done 1", b"done 2", b"failing", b"failing more", b"held", b"popped"])
     queue.ack(*queue.claim(2, consumer="worker \N{SNOWMAN}"))
-    for reason in ("no luck", None):
+    for reason in (None, "no luck"):
         queue.fail(*queue.claim(2), reason=reason)
     queue.fail(queue.claim(1, consumer="impatient")[0], reason="too early")
     queue.claim(1, lease=3_600, consumer="holder")
