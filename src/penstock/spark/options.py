@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from penstock import names
 from penstock.errors import InvalidArgument, NotSupported
+from penstock.index.rows import STATES
 from penstock.opening import journal_folder
 from penstock.spark.tables import TABLES
 
-_KNOWN = ("store", "queue", "table", "payload")
+_KNOWN = ("store", "queue", "state", "table", "payload")
 _TRUTH = {"true": True, "false": False}
 
 
@@ -21,6 +22,7 @@ class Options:
     queue: str | None  # None: all of them
     table: str
     payload: bool
+    states: tuple[str, ...] = STATES  # of messages
 
 
 def parse(given: Mapping[str, str]) -> Options:
@@ -40,7 +42,18 @@ def parse(given: Mapping[str, str]) -> Options:
     if payload not in _TRUTH:
         raise InvalidArgument(f"option payload is true or false, not {payload!r}")
     queue = names.checked(options["queue"]) if "queue" in options else None
-    return Options(_folder(options["store"]), queue, table, _TRUTH[payload])
+    states = _states(options["state"], table) if "state" in options else STATES
+    return Options(_folder(options["store"]), queue, table, _TRUTH[payload], states)
+
+
+def _states(given: str, table: str) -> tuple[str, ...]:
+    if table != "messages":
+        raise InvalidArgument(f"option state is for the table 'messages', not for {table!r}")
+    wanted = [state.strip() for state in given.split(",")]
+    for state in wanted:
+        if state not in STATES:
+            raise InvalidArgument(f"there is no state {state!r}; there are {', '.join(STATES)}")
+    return tuple(state for state in STATES if state in wanted)
 
 
 def _folder(url: str) -> str:

@@ -1,12 +1,11 @@
 """format("penstock"): a store's messages, queues and attempts as tables of Spark."""
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -23,6 +22,7 @@ class DefaultSource(DataSource):
 
     store: the folder of a journal store, or journal:DIR. It may be open in another process, which goes on
     queue: of which queue; without it, of all
+    state: only messages in this state, or in these, as in "done,failed"
     table: "messages" (the default), "queues" or "attempts"
     payload: "false" leaves the payload out
 
@@ -49,10 +49,7 @@ class DefaultSource(DataSource):
         """Reads the columns that are wanted."""
         with _in_one_line():
             check_schema(self._options.table, schema)
-        # Where the session does not let sources take filters, one that would take them fails the query. There this
-        # process, which plans the query, is another one.
-        takes_filters = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
-        return (FilteringReader if takes_filters else Reader)(self._options, schema)
+        return Reader(self._options, schema)
 
 
 class Part(InputPartition):
@@ -65,22 +62,22 @@ class Part(InputPartition):
 
 
 class Reader(DataSourceReader):
-    """Plans in one process what it reads in others."""
+    """Plans in one process what it reads in others.
+
+    It takes no filters from Spark, whose 4.3 gives the plan that was made for one filter of a DataFrame to all
+    other uses of the same DataFrame, filtered or not: rows would be missing. Hence the options queue and state.
+    """
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._filters: list[Filter] = []
 
     def partitions(self) -> Sequence[InputPartition]:
         """Take the view that all tasks read, and cut it up."""
         from penstock.spark.planning import plan
-        from penstock.spark.pushdown import condition
 
         with _in_one_line():
-            arrow = self._arrow()
-            conditions = [found for each in self._filters if (found := condition(each, arrow)) is not None]
-            return [Part(path, number) for path, number in plan(self._options, arrow, conditions)]
+            return [Part(path, number) for path, number in plan(self._options, self._arrow())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one part."""
@@ -92,23 +89,6 @@ class Reader(DataSourceReader):
 
     def _arrow(self) -> pa.Schema:
         return to_arrow_schema(self._schema, timezone="UTC")
-
-
-class FilteringReader(Reader):
-    """The same where Spark pushes filters down."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
-        """Keep the filters that planning can do; those that it cannot are for Spark."""
-        from penstock.spark.pushdown import condition
-        from penstock.spark.tables import BODY
-
-        arrow = self._arrow()
-        for each in filters:
-            found = condition(each, arrow)
-            if found is None or (self._options.table == "messages" and found.column in BODY):
-                yield each
-            else:
-                self._filters.append(each)
 
 
 @contextmanager
