@@ -1,9 +1,9 @@
 """The command line: `penstock [--store URL] COMMAND`."""
 
-from penstock.cli import messages, queues, serving, upkeep
+from penstock.cli import messages, queries, queues, serving, upkeep
 from penstock.cli.app import cli
 
-__all__ = ["cli", "main", "messages", "queues", "serving", "upkeep"]
+__all__ = ["cli", "main", "messages", "queries", "queues", "serving", "upkeep"]
 
 
 def main() -> None:
