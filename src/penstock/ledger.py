@@ -34,6 +34,7 @@ class Ledger(State):
         super().__init__(name, settings, first)
         self._max_payload = settings.max_payload
         self._lowest, self._highest = settings.priorities or (LOWEST_PRIORITY, HIGHEST_PRIORITY)
+        self._expected = 0  # messages of loads that count already, and are about to arrive
 
     def check(self, entries: Sequence[Entry], now: int) -> None:
         """Raise what put() would raise, and change nothing."""
@@ -82,6 +83,19 @@ class Ledger(State):
         record = Put(now, seqs.start, priority, visible_at, expiry, {})
         self._put(record)
         return Admission(seqs, entries, record)
+
+    def expect(self, count: int, longest: int, lowest: int, highest: int, waiting: int, now: int) -> None:
+        """Check a load, of which so many messages will wait; from here on they have their place."""
+        self.advance(now)
+        for priority in (lowest, highest):
+            self._check_values(longest, priority)
+        if waiting and self.settings.max_size:
+            self._check_size(waiting)
+        self._expected += waiting
+
+    def expect_no_more(self, waiting: int) -> None:
+        """Those messages have arrived, or will not."""
+        self._expected -= waiting
 
     def claim(self, n: int, lease: float, consumer: str, nonce: int, now: int) -> Claim | None:
         """Give the next n messages to a consumer, fewer if there are not so many."""
@@ -179,18 +193,21 @@ class Ledger(State):
         return seqs, new, keys
 
     def _check(self, entry: Entry) -> None:
-        if len(entry.payload) > self._max_payload:
+        self._check_values(len(entry.payload), entry.priority)
+
+    def _check_values(self, size: int, priority: int) -> None:
+        if size > self._max_payload:
             raise PayloadTooLarge(
-                f"a payload of {len(entry.payload)} bytes; queue {self.name!r} takes at most "
+                f"a payload of {size} bytes; queue {self.name!r} takes at most "
                 f"{self._max_payload}: store it elsewhere and put its address"
             )
-        if not self._lowest <= entry.priority <= self._highest:
+        if not self._lowest <= priority <= self._highest:
             raise InvalidPriority(
-                f"priority {entry.priority}; queue {self.name!r} takes {self._lowest} to {self._highest}"
+                f"priority {priority}; queue {self.name!r} takes {self._lowest} to {self._highest}"
             )
 
     def _check_size(self, more: int) -> None:
-        size = self._counts[DELAYED] + self._counts[AVAILABLE] + self._counts[IN_FLIGHT]
+        size = self._counts[DELAYED] + self._counts[AVAILABLE] + self._counts[IN_FLIGHT] + self._expected
         if size + more > self.settings.max_size:
             raise QueueFull(
                 f"queue {self.name!r} holds {size} of at most {self.settings.max_size} messages; {more} more "

@@ -78,4 +78,18 @@ class Redrive(NamedTuple):
     seqs: list[int]
 
 
-Record = Put | Claim | Pop | Ack | Fail | Release | Extend | Remove | Redrive
+class Restore(NamedTuple):
+    """What became of messages elsewhere, before they were put here one after the other, from `first` on."""
+
+    at: int
+    first: int
+    states: bytes  # AVAILABLE: whatever the put made of it
+    attempts: Sequence[int]
+    claimed_at: Sequence[int]  # 0 = never
+    settled_at: Sequence[int]
+    consumers: Sequence[str | None]
+    reasons: Sequence[str | None]
+    history: dict[int, bytes]  # attempts that ended, as history.py packs them, by number
+
+
+Record = Put | Claim | Pop | Ack | Fail | Release | Extend | Remove | Redrive | Restore

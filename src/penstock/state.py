@@ -15,7 +15,7 @@ from penstock.contents import NEVER, Contents
 from penstock.errors import StoreCorrupt
 from penstock.index.history import Attempt
 from penstock.index.rows import AVAILABLE, DELAYED, DONE, FAILED, IN_FLIGHT, Page
-from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Record, Redrive, Release, Remove
+from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Record, Redrive, Release, Remove, Restore
 from penstock.settings import Settings
 
 LEASE_EXPIRED = "lease expired"
@@ -46,6 +46,8 @@ class State(Contents):
             return record.first >= self.next_seq  # a store may have left numbers out
         if isinstance(record, Claim | Pop):
             return self._ready.take(len(record.seqs), self._counts[AVAILABLE]) == record.seqs
+        if isinstance(record, Restore):
+            return record.first + len(record.states) == self.next_seq
         rows = [self._rows.find(seq) for seq in record.seqs]
         if isinstance(record, Remove):
             return None not in rows
@@ -234,6 +236,23 @@ class State(Contents):
             self._come_back(seq, page, at, record.at, record.at)
         self._tidy()
 
+    def _restore(self, record: Restore) -> None:
+        _, first, states, attempts, claimed_at, settled_at, consumers, reasons, history = record
+        self._history.load(history)
+        for number, state in enumerate(states):
+            seq = first + number
+            page, at = self._rows[seq]
+            page.attempts[at] = attempts[number]
+            if claimed_at[number] or reasons[number] is not None:
+                claims = page.for_claims(at)
+                claims.claimed_at[at], claims.ends_at[at] = claimed_at[number], settled_at[number]
+                claims.consumer[at], claims.reason[at] = consumers[number], reasons[number]
+            if state == DONE and self.settings.keep_done == 0:
+                self._drop(seq, page, at)
+            elif state in (DONE, FAILED):
+                self._enter(seq, page, at, state)
+        self._tidy()
+
     def _finish(self, seq: int, page: Page, at: int, now: int) -> None:
         """The message is done; it stays listed as long as the queue keeps such."""
         if self.settings.keep_done == 0:
@@ -320,4 +339,5 @@ _APPLY: dict[type[Record], Callable[[State, Any], None]] = {
     Extend: State._extend,
     Remove: State._remove,
     Redrive: State._redrive,
+    Restore: State._restore,
 }

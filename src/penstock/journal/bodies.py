@@ -19,11 +19,11 @@ from penstock.journal.xids import xid_of
 from penstock.live.shelf import Body
 from penstock.message import Entry, Plain
 
-_REMOVE, _ADDX, _RESERVE, _SAVE_XID, _CONFIRM, ADD_XID, RESERVE_XID = 1, 2, 3, 4, 6, 7, 9
+_REMOVE, ADDX, _RESERVE, _SAVE_XID, _CONFIRM, ADD_XID, RESERVE_XID = 1, 2, 3, 4, 6, 7, 9
 _ITEM = struct.Struct("<Biqq")
 _XID_ITEM = struct.Struct("<Biiqq")
 _XID = struct.Struct("<Bi")
-_TIMES = 16
+TIMES = 16
 _RESERVE_BYTE = bytes([_RESERVE])
 _REMOVE_BYTE = bytes([_REMOVE])
 _META = MAGIC + b"m"
@@ -56,9 +56,9 @@ def encode(entries: Sequence[Entry], first: int, at: int, expires_at: Sequence[i
         return _encode_plain(entries.payloads, ends, at, expires_at[0])
     pack = _ITEM.pack
     bodies = [
-        pack(_ADDX, _TIMES + len(entry.payload), at, expiry) + entry.payload + end
+        pack(ADDX, TIMES + len(entry.payload), at, expiry) + entry.payload + end
         if entry.headers is None and entry.created_at is None
-        else pack(_ADDX, _TIMES + len(entry.payload), at, expiry) + entry.payload + end + _meta(entry, at)
+        else pack(ADDX, TIMES + len(entry.payload), at, expiry) + entry.payload + end + _meta(entry, at)
         for entry, expiry, end in zip(entries, expires_at, ends, strict=True)
     ]
     return Encoded(bodies, list(map(len, bodies)), list(map(checksum, bodies)))
@@ -67,7 +67,7 @@ def encode(entries: Sequence[Entry], first: int, at: int, expires_at: Sequence[i
 def _encode_plain(payloads: list[bytes], ends: list[bytes], at: int, expires_at: int) -> Encoded:
     """The same for payloads alone. They are not copied here: a second megabyte costs as much as all the rest."""
     lengths = list(map(len, payloads))
-    heads = {length: _ITEM.pack(_ADDX, _TIMES + length, at, expires_at) for length in set(lengths)}
+    heads = {length: _ITEM.pack(ADDX, TIMES + length, at, expires_at) for length in set(lengths)}
     crcs = {length: checksum(head) for length, head in heads.items()}
     more = _ITEM.size + len(ends[0])
     return Encoded(
@@ -86,7 +86,7 @@ def decode(data: bytes, starts: Iterable[int], sizes: Iterable[int], crcs: Itera
         if crc32(view[start:end]) != crc:
             raise Damaged("a body's checksum does not match")
         opcode, length, added, _ = unpack(data, start)
-        if opcode == _ADDX and length + 6 == size:  # nearly all: an item and one byte
+        if opcode == ADDX and length + 6 == size:  # nearly all: an item and one byte
             decoded.append((data[start + 21 : end - 1], _NO_HEADERS, added, added))
         else:
             decoded.append(_decode_other(data[start:end]))
@@ -112,12 +112,12 @@ def repack(data: bytes | memoryview, seq: int, done: bool, dialect: Dialect) -> 
     """A body as a packed file has it: under the xid that it always had, or added and taken off if it is done."""
     added, start, end, rest = _parts(data)
     expiry = struct.unpack_from("<q", data, start - 8)[0]
-    size = _TIMES + end - start
+    size = TIMES + end - start
     payload, meta = bytes(data[start:end]), bytes(data[rest:])
     if done:
-        return _ITEM.pack(_ADDX, size, added, expiry) + payload + _REMOVE_BYTE + meta
+        return _ITEM.pack(ADDX, size, added, expiry) + payload + _REMOVE_BYTE + meta
     if dialect == "2.x":
-        return _ITEM.pack(_ADDX, size, added, expiry) + payload + _XID.pack(RESERVE_XID, xid_of(seq)) + meta
+        return _ITEM.pack(ADDX, size, added, expiry) + payload + _XID.pack(RESERVE_XID, xid_of(seq)) + meta
     return _XID_ITEM.pack(ADD_XID, xid_of(seq), size, added, expiry) + payload + _RESERVE_BYTE + meta
 
 
@@ -147,20 +147,29 @@ def meta_size(entry: Entry) -> int:
     return len(_meta(entry, 0)) + 16 + key  # the time may have more digits
 
 
+def end_of(done: bool) -> bytes:
+    """What follows a payload: the message is an open transaction, or taken off as one that is done."""
+    return _REMOVE_BYTE if done else _RESERVE_BYTE
+
+
 def _meta(entry: Entry, at: int) -> bytes:
-    created_at = at if entry.created_at is None else entry.created_at
-    text = json.dumps({"created_at": created_at, "headers": entry.headers or {}}, ensure_ascii=False)
+    return encode_meta(entry.headers or _NO_HEADERS, at if entry.created_at is None else entry.created_at, at)
+
+
+def encode_meta(headers: dict[str, str], created_at: int, at: int) -> bytes:
+    """The control item that ends the body of a message with headers, or a time of its own."""
+    text = json.dumps({"created_at": created_at, "headers": headers}, ensure_ascii=False)
     data = _META + text.encode()
-    return _ITEM.pack(_ADDX, _TIMES + len(data), at, 0) + data + _REMOVE_BYTE
+    return _ITEM.pack(ADDX, TIMES + len(data), at, 0) + data + _REMOVE_BYTE
 
 
 def _parts(data: bytes | memoryview) -> tuple[int, int, int, int]:
     """When it was added, where the payload starts and ends, and where the meta starts."""
-    if data[0] == _ADDX:
+    if data[0] == ADDX:
         _, size, added, _ = _ITEM.unpack_from(data)
         start = _ITEM.size
     else:
         _, _, size, added, _ = _XID_ITEM.unpack_from(data)
         start = _XID_ITEM.size
-    end = start + size - _TIMES
+    end = start + size - TIMES
     return added, start, end, end + (_XID.size if data[end] == RESERVE_XID else 1)

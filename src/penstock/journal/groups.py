@@ -47,13 +47,25 @@ class Head(NamedTuple):
 
 def seal(buffer: bytearray, records: bytes | bytearray, xid: int, number: int, at: int) -> None:
     """Make a group of a buffer with HEAD_SIZE free bytes and then the group's entries."""
-    tail = len(buffer)
+    buffer[: HEAD.size], tail, _ = ends(len(buffer), records, xid, number, at)
+    buffer += tail
+    buffer += end(crc32(buffer))
+
+
+def ends(tail: int, records: bytes | bytearray, xid: int, number: int, at: int) -> tuple[bytes, bytes, int]:
+    """The head and the tail, but for its end, of a group with so many bytes before that; the group's length."""
     length = tail + TAIL.size + len(records) + END.size
     head = HEAD.pack(_SAVE_XID, xid, _ADDX, _HEAD_ITEM, at, 0, MAGIC, b"h", length, tail, number, 0, _REMOVE)
-    buffer[: HEAD.size] = head[:_HEAD_CRC] + END.pack(crc32(head[:_HEAD_CRC]), _REMOVE)
-    buffer += TAIL.pack(_ADDX, 16 + 8 + 1 + len(records) + 4, at, 0, MAGIC, b"t")
-    buffer += records
-    buffer += END.pack(crc32(buffer), _REMOVE)
+    return (
+        head[:_HEAD_CRC] + END.pack(crc32(head[:_HEAD_CRC]), _REMOVE),
+        TAIL.pack(_ADDX, 16 + 8 + 1 + len(records) + 4, at, 0, MAGIC, b"t") + records,
+        length,
+    )
+
+
+def end(crc: int) -> bytes:
+    """The end of a group with this checksum."""
+    return END.pack(crc, _REMOVE)
 
 
 def head(data: bytes | memoryview, offset: int) -> Head | None:

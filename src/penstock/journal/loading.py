@@ -19,7 +19,7 @@ from penstock.journal.checksum import crc32
 from penstock.journal.files import FILL, Segment, may_end_filling
 from penstock.journal.format import Add, AddX, AddXid, Broken, Continue, Dialect, Entry, decode
 from penstock.journal.groups import Group
-from penstock.journal.records import PUT_ONE, PUT_ONE_FIELDS, PageImage, RestImage, decode_all
+from penstock.journal.records import PUT_ONE, PUT_ONE_FIELDS, LoadName, PageImage, RestImage, decode_all
 from penstock.records import Put
 from penstock.state import State
 
@@ -154,6 +154,7 @@ class Loader:
         self.here = 0  # where the group is that comes next, or that could not be taken
         self.starts = starts  # numbers that the first group may have, if it is not packed; then the one it has
         self.begun = False
+        self.loads: set[str] = set()  # names of those whose messages have arrived
         self._puts = _Puts()
 
     def resume(self, next_group: int, at: int) -> None:
@@ -211,6 +212,8 @@ class Loader:
             elif isinstance(item, RestImage):
                 self.state.thaw(item.frozen)
                 self.next_group = item.next_group
+            elif isinstance(item, LoadName):
+                self.loads.add(item.name)
             else:
                 record, bodies = item
                 self.state.replay(record)

@@ -14,6 +14,9 @@ column, a `text` is u32 length (2**32-1: None) and UTF-8. A message's `offset` c
    11 page      u64 first, u32 count, column of positions, the columns of index/rows.py (with the place as offset),
                 u8 whether they follow: the columns of claims
    12 rest      u64 number of the next group, u64 next_seq, receipts, keys and attempts: a state but its pages
+   13 restore   i64 at, u64 first, u32 count, u8 state each, columns of attempts, claimed_at, settled_at, texts
+                consumers and reasons, u32 count of those with earlier attempts: u32 position, u32 length, attempts
+   14 load      text name of the load that this group's messages came with, see intake.py
 """
 
 import struct
@@ -25,12 +28,13 @@ from penstock.contents import Frozen
 from penstock.index.recent import RecentReceipts, SettledMinute
 from penstock.index.rows import Page
 from penstock.journal.columns import Column, decode, decode_texts, encode, encode_texts
-from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Record, Redrive, Release, Remove
+from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Record, Redrive, Release, Remove, Restore
 
 PUT_ONE = 1
-_PUT, _CLAIM, _POP, _ACK, _FAIL, _RELEASE, _EXTEND, _REMOVE, _REDRIVE, _PAGE, _REST = range(2, 13)
+_PUT, _CLAIM, _POP, _ACK, _FAIL, _RELEASE, _EXTEND, _REMOVE, _REDRIVE, _PAGE, _REST, _RESTORE, _LOAD = range(2, 15)
 PUT_ONE_FIELDS = struct.Struct("<BqQqqqIII")
 _PUT_FIELDS = struct.Struct("<BqQI")
+_NUMBERING = struct.Struct("<qQ")  # what follows the kind of a put or a restore
 _CLAIM_FIELDS = struct.Struct("<BqqQ")
 _AT = struct.Struct("<Bq")
 _AT_AND_TIME = struct.Struct("<Bqq")
@@ -69,7 +73,14 @@ class RestImage(NamedTuple):
     next_group: int
 
 
-Item = tuple[Record, Bodies | None] | PageImage | RestImage
+class LoadName(NamedTuple):
+    """The load that messages came with."""
+
+    name: str
+
+
+Recorded = tuple[Record, Bodies | None]
+Item = Recorded | PageImage | RestImage | LoadName
 
 
 def encode_put(record: Put, bodies: Bodies) -> bytes:
@@ -108,8 +119,32 @@ def encode_record(record: Record) -> bytes:
             return _AT_AND_TIME.pack(_EXTEND, at, lease_until) + _list(seqs)
         case Ack(at, seqs) | Release(at, seqs) | Remove(at, seqs) | Redrive(at, seqs):
             return _AT.pack(_KINDS[type(record)], at) + _list(seqs)
+        case Restore():
+            return _encode_restore(record)
         case Put():
             raise TypeError("a put is encoded with where its bodies are")
+
+
+def _encode_restore(record: Restore) -> bytes:
+    at, first, states, attempts, claimed_at, settled_at, consumers, reasons, history = record
+    parts = [
+        _PUT_FIELDS.pack(_RESTORE, at, first, len(states)),
+        states,
+        encode("I", attempts),
+        encode("q", claimed_at),
+        encode("q", settled_at),
+        encode_texts(consumers),
+        encode_texts(reasons),
+        _U32.pack(len(history)),
+    ]
+    for seq, packed in history.items():
+        parts += [_U32.pack(seq - first), _U32.pack(len(packed)), packed]
+    return b"".join(parts)
+
+
+def encode_load(name: str) -> bytes:
+    """The load that the messages of a group came with."""
+    return bytes([_LOAD]) + _text(name)
 
 
 def encode_page(first: int, page: Page, positions: Sequence[int], rows: Sequence[int], bodies: Bodies) -> bytes:
@@ -166,6 +201,21 @@ def decode_all(data: memoryview) -> Iterator[Item]:
     while offset < len(data):
         item, offset = _DECODE[data[offset]](data, offset)
         yield item
+
+
+def renumber(data: bytearray, at: int, first: int) -> tuple[str, list[Recorded]]:
+    """Give staged records their time and numbers, in place; which load they are of, and what they are then."""
+    load, records = "", []
+    view, offset = memoryview(data), 0
+    while offset < len(data):
+        if data[offset] != _LOAD:
+            _NUMBERING.pack_into(data, offset + 1, at, first)
+        item, offset = _DECODE[data[offset]](view, offset)
+        if isinstance(item, LoadName):
+            load = item.name
+        elif not isinstance(item, PageImage | RestImage):
+            records.append(item)
+    return load, records
 
 
 def _decode_put_one(data: memoryview, offset: int) -> tuple[Item, int]:
@@ -276,6 +326,33 @@ def _decode_rest(data: memoryview, offset: int) -> tuple[Item, int]:
     return RestImage(Frozen(next_seq, [], receipts, keys, history), next_group), offset
 
 
+def _decode_restore(data: memoryview, offset: int) -> tuple[Item, int]:
+    _, at, first, count = _PUT_FIELDS.unpack_from(data, offset)
+    offset += _PUT_FIELDS.size
+    states = bytes(data[offset : offset + count])
+    attempts, offset = decode("I", data, offset + count, count)
+    claimed_at, offset = decode("q", data, offset, count)
+    settled_at, offset = decode("q", data, offset, count)
+    consumers, offset = decode_texts(data, offset, count)
+    reasons, offset = decode_texts(data, offset, count)
+    history: dict[int, bytes] = {}
+    told, offset = _decode_u32(data, offset)
+    for _ in range(told):
+        position, offset = _decode_u32(data, offset)
+        length, offset = _decode_u32(data, offset)
+        history[first + position] = bytes(data[offset : offset + length])
+        offset += length
+    return (
+        Restore(at, first, states, attempts, claimed_at, settled_at, consumers, reasons, history),
+        None,
+    ), offset
+
+
+def _decode_load(data: memoryview, offset: int) -> tuple[Item, int]:
+    name, offset = _decode_text(data, offset + 1)
+    return LoadName(name or ""), offset
+
+
 _DECODE = {
     PUT_ONE: _decode_put_one,
     _PUT: _decode_put,
@@ -289,6 +366,8 @@ _DECODE = {
     _REDRIVE: _decode_simple,
     _PAGE: _decode_page,
     _REST: _decode_rest,
+    _RESTORE: _decode_restore,
+    _LOAD: _decode_load,
 }
 
 

@@ -35,6 +35,7 @@ class Journal:
         self.next_group = 1
         self.starts = [1]  # the number of its first group, 0 if that is packed; several if it is not known which
         self.at = 0
+        self.loads: set[str] = set()  # whose messages were seen to have arrived
         self.indexed = 0  # bytes of the journal that the snapshot stands for
         self.index_size = 0
 
@@ -113,6 +114,7 @@ class Recovery:
         if journal.segments:
             _settle(journal.segments[-1], closed=clean is not None)
         journal.next_group, journal.at, journal.starts = loader.next_group, loader.at, loader.starts
+        journal.loads = loader.loads
         if known is not None:
             ledger.skip_to(known.first)
             journal.at = max(journal.at, known.at)
@@ -169,7 +171,9 @@ class Recovery:
         packed = adoption.rewrite(files, journal.segments, ledger, items, loader.next_group, now, self._dialect)
         entry = journal.entry or Entry(ledger.name)
         self._catalog.keep(journal.file, entry)
-        return self._load_with(None, journal.file, entry, ledger.name, [packed.name], None)
+        adopted = self._load_with(None, journal.file, entry, ledger.name, [packed.name], None)
+        adopted.loads = loader.loads
+        return adopted
 
 
 def _settle(segment: Segment, closed: bool) -> None:

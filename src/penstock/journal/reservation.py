@@ -53,11 +53,19 @@ class Reservation:
         pending = self._pending()
         if pending + size > groups.MAX_SIZE:
             raise InvalidArgument(f"{size} bytes are too many for one step: put fewer messages at a time")
-        if state.next_seq + count - state.oldest > PERIOD:
-            _skip_open_xids(state, count)
+        self.skip_open_xids(count)
         needed = pending + size + self._for_settling(count)
         if not needed <= self._owed <= 2 * (needed + STEP) or ballast.short:
             self._reserve(needed)
+
+    def expect(self, count: int, size: int) -> None:
+        """Reserve space for settling so many messages more, and for bytes of them that are still to be written."""
+        self._reserve(self._pending() + size + self._for_settling(count))
+
+    def skip_open_xids(self, count: int) -> None:
+        """See to it that the next so many numbers have xids that no message has."""
+        if self._state.next_seq + count - self._state.oldest > PERIOD:
+            _skip_open_xids(self._state, count)
 
     def inherit(self) -> None:
         """Reserve space for settling what was found."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from penstock.clock import Clock
 from penstock.contents import Frozen
 from penstock.errors import StoreClosed, StoreCorrupt
+from penstock.files import File
 from penstock.journal import bodies, groups, places
 from penstock.journal.appending import LatestFile
 from penstock.journal.ballast import Ballast
@@ -143,6 +144,22 @@ class JournalShelf:
         pending = self._open.size
         return pending if not self._sealed else pending + sum([each.size for each in list(self._sealed)])
 
+    def begin_piece(self, first: int, count: int, content: bytes) -> tuple[int, int]:
+        """Let staged bodies join the open group, with so many xids; the place of the group, and where they are."""
+        group = self._open
+        self._number(group, first, count)
+        offset = len(group.buffer)
+        group.buffer += content
+        return (group.segment << PLACE_BITS) + group.start, offset
+
+    def end_piece(self, records: bytes, at: int) -> None:
+        """The records of what was staged."""
+        self._open.records += records
+        self.at = max(self.at, at)
+        self._open.at = self.at
+        self.written += 1
+        self._open.written = self.written
+
     def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
         """Let a record join the open group."""
         group = self._open
@@ -160,11 +177,7 @@ class JournalShelf:
 
     def _write_put(self, group: _Group, record: Put, entries: Sequence[Entry]) -> None:
         first = record.first
-        if group.xid is None:
-            group.xid = before(xid_of(first))
-        elif first != group.next_seq:
-            group.buffer += bodies.save_xid(before(xid_of(first)))
-        group.next_seq = first + len(entries)
+        self._number(group, first, len(entries))
         parts, sizes, crcs = bodies.encode(entries, first, record.at, record.expires_at, self.sink.dialect)
         offset = len(group.buffer)
         base = (group.segment << PLACE_BITS) + group.start
@@ -180,6 +193,14 @@ class JournalShelf:
             group.buffer += b"".join(parts)
         group.records += encode_put(record, Bodies(offsets, sizes, crcs))
         self.state.place(first, [base + each for each in offsets], sizes, crcs)
+
+    def _number(self, group: _Group, first: int, count: int) -> None:
+        """See to it that the next so many messages have the xids that go with their numbers."""
+        if group.xid is None:
+            group.xid = before(xid_of(first))
+        elif first != group.next_seq:
+            group.buffer += bodies.save_xid(before(xid_of(first)))
+        group.next_seq = first + count
 
     def drop(self, seqs: Sequence[int]) -> None:
         """The messages are gone, for readers of the journal too."""
@@ -241,6 +262,28 @@ class JournalShelf:
             raise RuntimeError("a journal was not rotated")
         return cut
 
+    def leave_file(self) -> int:
+        """By the one who leads, under the lock: end the latest file, so that others can follow; the next group."""
+        self.commits.check()
+        self.commits.flush()
+        self._begin_writing()
+        self._latest.rotate(self._stamp)
+        self._latest.segment = None
+        return self._open.number
+
+    def follow(self, name: str, file: File, number: int) -> Segment:
+        """A whole file follows the others under that name, and then comes the group of this number."""
+        segment = Segment(self._last + 1, name, file, file.size())
+        self.add(segment)
+        self._last += 2
+        self._open = _Group(self._last, 0, number)
+        self._first_unwritten = self._last << PLACE_BITS
+        return segment
+
+    def next_stamp(self) -> int:
+        """A time for the name of a file that follows all others."""
+        return self._stamp()
+
     def next_packed(self) -> int:
         """The number of the next packed file: below those of all files that are rotated."""
         return max([PACKED, *[number for number in self.segments if number < ROTATED]]) + 1
@@ -267,9 +310,8 @@ class JournalShelf:
             if self._open and self.commits.failure is None:
                 self._seal()
             waiting = list(self._sealed)
-        if waiting and self._begin is not None:
-            self._latest.with_space(self._begin, _ENTRY)
-            self._begin = None
+        if waiting:
+            self._begin_writing()
         durable = self.commits.durable
         for group in waiting:
             groups.seal(group.buffer, group.records, group.xid or 0, group.number, group.at)
@@ -284,6 +326,11 @@ class JournalShelf:
                 self._first_unwritten = (first.segment << PLACE_BITS) + first.start
             durable = group.written or durable
         return durable
+
+    def _begin_writing(self) -> None:
+        if self._begin is not None:
+            self._latest.with_space(self._begin, _ENTRY)
+            self._begin = None
 
     def _seal(self) -> None:
         """Close the open group and begin the next, in a new file if it is time for one."""

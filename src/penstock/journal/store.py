@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from penstock.clock import Clock, ElapsedClock, SystemClock
-from penstock.errors import DiskFull, InvalidArgument, QueueNotFound
+from penstock.errors import DiskFull, InvalidArgument, NotSupported, QueueNotFound
 from penstock.files import Disk, SystemDisk
 from penstock.journal import pins
 from penstock.journal.ballast import Ballast, is_full
@@ -14,6 +14,7 @@ from penstock.journal.catalog import FOLDER, Catalog, Entry, queue_of
 from penstock.journal.commits import stopped
 from penstock.journal.files import JournalFiles
 from penstock.journal.format import DIALECTS, Dialect
+from penstock.journal.intake import Intake, Load
 from penstock.journal.recovery import Journal, Recovery
 from penstock.journal.segments import journals
 from penstock.journal.shelf import JournalShelf, Sink
@@ -54,6 +55,7 @@ class JournalKeeper(LiveKeeper):
         self._journals: dict[str, Journal] = {}
         self._upkeep: dict[str, Upkeep] = {}
         self._failure: BaseException | None = None
+        self._intake = Intake(self._catalog, disk, self.find, self._upkeep, self.create, segment_size)
         self._catalog.open()
         pins.sweep(self._folder, disk)
         try:
@@ -86,6 +88,7 @@ class JournalKeeper(LiveKeeper):
             self._journals[DEFAULT] = Journal(file, None, Ledger(DEFAULT, Settings(), self._first))
         for journal in self._journals.values():
             self._add(journal.ledger)
+        self._intake.recover(self._journals)
 
     def _names(self) -> list[str]:
         """The files in the folder; no journal is a folder, whatever its name."""
@@ -104,6 +107,20 @@ class JournalKeeper(LiveKeeper):
         with self._upkeep_of(queue).packing:
             self.find(queue).counts()  # it may have been deleted meanwhile; and lets time have passed
             return self._upkeep[queue].pack()
+
+    def begin_load(self) -> str:
+        """A name for a load that this process will stage, see staging.py."""
+        return self._intake.begin()
+
+    def load(self, load: Load) -> bool:
+        """Let a load take effect, all of it or nothing; False: its run has taken effect before."""
+        if self._sink.dialect != "doc":
+            raise NotSupported('loads are staged for dialect="doc": open the store without another')
+        try:
+            return self._intake.take_in(load)
+        except OSError as error:  # it may count, or not: opening finds out
+            self._failed(error)
+            raise stopped(error) from error
 
     def stored(self, queue: str) -> int:
         """Bytes of a queue's journal."""

@@ -258,6 +258,10 @@ class LiveQueue:
             self._line.clear()
             self._alarm.cancel(self._ring)
 
+    def run(self, operation: Callable[[int], Result]) -> tuple[Result, int]:
+        """An operation of the store's own, as any other: it is given the time."""
+        return self._run(operation)
+
     def _run(self, operation: Callable[[int], Result]) -> tuple[Result, int]:
         """An operation under the lock, and what must be committed before its result may be told.
 

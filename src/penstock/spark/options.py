@@ -10,6 +10,7 @@ from penstock.index.rows import STATES
 from penstock.opening import journal_folder
 from penstock.spark.tables import TABLES
 
+_WRITING = ("store", "queue", "id")
 _KNOWN = ("store", "queue", "state", "table", "payload")
 _TRUTH = {"true": True, "false": False}
 
@@ -54,6 +55,20 @@ def _states(given: str, table: str) -> tuple[str, ...]:
         if state not in STATES:
             raise InvalidArgument(f"there is no state {state!r}; there are {', '.join(STATES)}")
     return tuple(state for state in STATES if state in wanted)
+
+
+def parse_writing(given: Mapping[str, str]) -> tuple[str, str | None, str | None]:
+    """The folder, the queue and the run that a write names."""
+    options = {name.lower(): value for name, value in given.items()}
+    if "path" in options and "store" not in options:  # what save() was given
+        options["store"] = options.pop("path")
+    for name in options:
+        if name not in _WRITING and not name.startswith("_"):
+            raise InvalidArgument(f"there is no option {name!r}; there are {', '.join(_WRITING)}")
+    if not options.get("store"):
+        raise InvalidArgument('into which store? Give a folder or a URL, as in .option("store", "data")')
+    queue = names.checked(options["queue"]) if "queue" in options else None
+    return _folder(options["store"]), queue, options.get("id")
 
 
 def _folder(url: str) -> str:

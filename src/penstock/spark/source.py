@@ -1,15 +1,13 @@
 """format("penstock"): a store's messages, queues and attempts as tables of Spark."""
 
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.errors import PenstockError
+from penstock.spark.errors import in_one_line
 from penstock.spark.options import Options, parse
 from penstock.spark.tables import check_schema, schema_of
 
@@ -38,18 +36,27 @@ class DefaultSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        with _in_one_line():
-            self._options = parse(options)
+        self._given = options
 
     def schema(self) -> StructType:
         """The columns, unless .schema() names some of them."""
-        return schema_of(self._options.table, self._options.payload)
+        with in_one_line():
+            options = parse(self._given)
+        return schema_of(options.table, options.payload)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads the columns that are wanted."""
-        with _in_one_line():
-            check_schema(self._options.table, schema)
-        return Reader(self._options, schema)
+        with in_one_line():
+            options = parse(self._given)
+            check_schema(options.table, schema)
+        return Reader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Puts the rows of a DataFrame into queues."""
+        from penstock.spark.sink import writer_for
+
+        with in_one_line():
+            return writer_for(self._given, schema, overwrite)
 
 
 class Part(InputPartition):
@@ -76,7 +83,7 @@ class Reader(DataSourceReader):
         """Take the view that all tasks read, and cut it up."""
         from penstock.spark.planning import plan
 
-        with _in_one_line():
+        with in_one_line():
             return [Part(path, number) for path, number in plan(self._options, self._arrow())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -84,21 +91,8 @@ class Reader(DataSourceReader):
         from penstock.spark.scan import read_plan
 
         if isinstance(partition, Part):  # else there is nothing to read at all
-            with _in_one_line():
+            with in_one_line():
                 yield from read_plan(partition.path, partition.number, self._arrow())
 
     def _arrow(self) -> pa.Schema:
         return to_arrow_schema(self._schema, timezone="UTC")
-
-
-@contextmanager
-def _in_one_line() -> Iterator[None]:
-    """An error of ours says all that there is to say: Spark need not show the calls that led to it.
-
-    The process of Spark in which it happens ends with it, so that nothing else is hidden.
-    """
-    try:
-        yield
-    except PenstockError:
-        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-        raise
