@@ -56,7 +56,7 @@ def test_a_question_is_answered_with_a_table_or_with_json(tmp_path: Path) -> Non
         )
         assert table.stderr == ""
         assert [line.split() for line in table.stdout.splitlines() if line.strip()][2:] == [
-            ["1", "n=1,", "type=order", "caf\N{LATIN SMALL LETTER E WITH ACUTE}\\x1b[31m", "0"],
+            ["1", "type=order,", "n=1", "caf\N{LATIN SMALL LETTER E WITH ACUTE}\\x1b[31m", "0"],
             ["2", "(2", "bytes,", "not", "text)", "0"],
         ]
         found = json.loads(

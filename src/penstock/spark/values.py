@@ -29,14 +29,7 @@ def as_json(columns: Sequence[str], kinds: Sequence[DataType], row: Row) -> dict
 
 def as_text(value: Any, kind: DataType) -> str:
     """A value of a cell in a table, but for binary ones."""
-    value = _plain(value, kind)
-    if value is None:
-        return ""
-    if isinstance(value, dict):
-        return ", ".join(f"{name}={as_text(each, kind)}" for name, each in value.items())
-    if isinstance(value, list):
-        return ", ".join(as_text(each, kind) for each in value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return _written(_plain(value, kind))
 
 
 def is_number(kind: DataType) -> bool:
@@ -64,6 +57,16 @@ def _plain(value: Any, kind: DataType | None) -> Any:
     if isinstance(value, list) and isinstance(kind, ArrayType):
         return [_plain(each, kind.elementType) for each in value]
     return str(value)
+
+
+def _written(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={_written(each)}" for name, each in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_written, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _time(value: datetime, of_a_zone: bool) -> str:
