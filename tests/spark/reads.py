@@ -37,7 +37,11 @@ def batches(folder: Path, columns: Sequence[str] = (), **options: str) -> list[p
 
 def rows(folder: Path, columns: Sequence[str] = (), **options: str) -> list[dict[str, Any]]:
     """The same as rows; times are milliseconds, as Penstock has them."""
-    found = [row for batch in batches(folder, columns, **options) for row in batch.to_pylist()]
+    return in_milliseconds([row for batch in batches(folder, columns, **options) for row in batch.to_pylist()])
+
+
+def in_milliseconds(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with times as Penstock has them."""
     for row in found:
         for name, value in row.items():
             if hasattr(value, "timestamp"):

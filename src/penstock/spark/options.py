@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from penstock import names
 from penstock.errors import InvalidArgument, NotSupported
 from penstock.index.rows import STATES
-from penstock.opening import journal_folder
+from penstock.opening import is_remote, journal_folder
 from penstock.spark.tables import TABLES
 
 _WRITING = ("store", "queue", "id")
@@ -19,11 +19,16 @@ _TRUTH = {"true": True, "false": False}
 class Options:
     """What is to be read."""
 
-    folder: str
+    store: str  # a folder, or the URL of a server
     queue: str | None  # None: all of them
     table: str
     payload: bool
     states: tuple[str, ...] = STATES  # of messages
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server keeps the store."""
+        return is_remote(self.store)
 
 
 def parse(given: Mapping[str, str]) -> Options:
@@ -44,7 +49,8 @@ def parse(given: Mapping[str, str]) -> Options:
         raise InvalidArgument(f"option payload is true or false, not {payload!r}")
     queue = names.checked(options["queue"]) if "queue" in options else None
     states = _states(options["state"], table) if "state" in options else STATES
-    return Options(_folder(options["store"]), queue, table, _TRUTH[payload], states)
+    store = options["store"]
+    return Options(store if is_remote(store) else _folder(store), queue, table, _TRUTH[payload], states)
 
 
 def _states(given: str, table: str) -> tuple[str, ...]:
@@ -75,7 +81,7 @@ def _folder(url: str) -> str:
     folder = journal_folder(url)
     if folder is None:
         raise NotSupported(
-            f"store {url!r}: Spark reads journal stores only, straight from their files: give the folder, or "
-            "journal:DIR"
+            f"store {url!r}: Spark works with journal stores, straight on their files, and reads from servers: "
+            "give the folder, journal:DIR or http://host:port"
         )
     return os.path.abspath(folder)

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pyarrow as pa
 
 from penstock.clock import SystemClock
 from penstock.files import File, ReadingDisk
-from penstock.index.history import Attempt
 from penstock.index.rows import STATES
 from penstock.journal.pins import Pins
 from penstock.journal.viewing import StoreView
@@ -19,7 +17,7 @@ from penstock.settings import Settings
 from penstock.spark import plans
 from penstock.spark.options import Options
 from penstock.spark.rows import SOURCES, rows_of
-from penstock.spark.tables import BODY
+from penstock.spark.tables import BODY, attempt_row, queue_row
 
 _PART = 96 << 20  # bytes of bodies that one task reads, about
 _SMALL_PART = 4 << 20  # and at least, where there are tasks for all processors
@@ -29,9 +27,9 @@ Part = tuple[str, int]  # the path of a plan, and the number of a part in it
 
 def plan(options: Options, schema: pa.Schema) -> list[Part]:
     """The parts of a read, as of now. Their files are pinned for as long as the driver lives."""
-    store = StoreView(options.folder, ReadingDisk(), SystemClock().now())
+    store = StoreView(options.store, ReadingDisk(), SystemClock().now())
     found = store.settings(options.queue)
-    pins = plans.new_plan(options.folder)
+    pins = plans.new_plan(options.store)
     try:
         if options.table == "messages":
             return _Messages(store, pins, schema, options.states).parts(list(found))
@@ -127,9 +125,7 @@ def _queues(store: StoreView, found: Mapping[str, Settings], schema: pa.Schema) 
     disk = ReadingDisk()
     rows = []
     for queue, given in found.items():
-        settings = asdict(given)
-        settings["start"] = str(settings["start"])
-        row = {"name": queue, **settings}
+        row = queue_row(queue, given)
         if counted:
             view = store.view(queue, disk.open, _nothing)
             if view is None:
@@ -147,12 +143,5 @@ def _attempts(store: StoreView, queues: Iterable[str]) -> list[dict[str, Any]]:
         if view is None:
             continue
         for seq in view.contents.attempted():
-            rows += [{"queue": queue, "id": str(seq)} | _shown(each) for each in view.contents.attempts(seq)]
+            rows += [attempt_row(queue, str(seq), *each) for each in view.contents.attempts(seq)]
     return rows
-
-
-def _shown(attempt: Attempt) -> dict[str, Any]:
-    shown = attempt._asdict()
-    for name in ("claimed_at", "ended_at"):
-        shown[name] = None if shown[name] is None else shown[name] * 1000  # microseconds
-    return shown

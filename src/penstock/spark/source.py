@@ -1,6 +1,7 @@
 """format("penstock"): a store's messages, queues and attempts as tables of Spark."""
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, InputPartition
@@ -11,6 +12,9 @@ from penstock.spark.errors import in_one_line
 from penstock.spark.options import Options, parse
 from penstock.spark.tables import check_schema, schema_of
 
+if TYPE_CHECKING:
+    from penstock.spark.remote import Range
+
 
 class DefaultSource(DataSource):
     """The tables of a store.
@@ -18,13 +22,15 @@ class DefaultSource(DataSource):
         spark.read.format("penstock").option("store", "data").load()
         spark.read.format("penstock").option("store", "data").option("queue", "jobs").load()
 
-    store: the folder of a journal store, or journal:DIR. It may be open in another process, which goes on
+    store: the folder of a journal store, or journal:DIR, which may be open in another process that goes on; or
+        http://host:port, to read through a server
     queue: of which queue; without it, of all
     state: only messages in this state, or in these, as in "done,failed"
     table: "messages" (the default), "queues" or "attempts"
     payload: "false" leaves the payload out
 
-    A DataFrame shows the store as it was when Spark planned the query, and its files are held until Spark ends.
+    A DataFrame shows the store as it was when Spark planned the query, and its files are held until Spark ends;
+    what comes through a server is of no single moment.
     With .schema("id string, state string") only these columns are read, and no message's body if none of them
     needs it.
     """
@@ -68,6 +74,14 @@ class Part(InputPartition):
         self.number = number
 
 
+class RemotePart(InputPartition):
+    """What one task reads through a server."""
+
+    def __init__(self, number: int, ranges: "list[Range]") -> None:
+        super().__init__(number)
+        self.ranges = ranges
+
+
 class Reader(DataSourceReader):
     """Plans in one process what it reads in others.
 
@@ -81,17 +95,25 @@ class Reader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Take the view that all tasks read, and cut it up."""
-        from penstock.spark.planning import plan
-
         with in_one_line():
+            if self._options.is_remote:
+                from penstock.spark import remote
+
+                return [RemotePart(number, each) for number, each in enumerate(remote.plan(self._options))]
+            from penstock.spark.planning import plan
+
             return [Part(path, number) for path, number in plan(self._options, self._arrow())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one part."""
-        from penstock.spark.scan import read_plan
+        with in_one_line():
+            if isinstance(partition, RemotePart):
+                from penstock.spark import remote
 
-        if isinstance(partition, Part):  # else there is nothing to read at all
-            with in_one_line():
+                yield from remote.read(self._options, partition.ranges, self._arrow())
+            elif isinstance(partition, Part):  # else there is nothing to read at all
+                from penstock.spark.scan import read_plan
+
                 yield from read_plan(partition.path, partition.number, self._arrow())
 
     def _arrow(self) -> pa.Schema:
