@@ -4,9 +4,9 @@ from penstock.cli import messages, queues, serving, upkeep
 from penstock.cli.app import cli
 
 # isort: split
-from penstock.cli import history, moving  # after the others, as they are in the list of commands
+from penstock.cli import history, moving, queries  # after the others, as they are in the list of commands
 
-__all__ = ["cli", "history", "main", "messages", "moving", "queues", "serving", "upkeep"]
+__all__ = ["cli", "history", "main", "messages", "moving", "queries", "queues", "serving", "upkeep"]
 
 
 def main() -> None:
