@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -43,8 +44,7 @@ def main() -> None:
             opened.create(name, max_attempts=3, keep_done=None)
     steps = Steps(console)
     spark = steps.run("start Spark", penstock.spark.session)
-    columns = {"queue_column": "kind", "priority": "urgency", "headers": {"customer": "customer"}}
-    steps.run(f"load {EVENTS:,} events", lambda: jobs.load(spark, events, store, payload_json=True, **columns))
+    steps.run(f"load {EVENTS:,} events", lambda: load(spark, events, store))
     with penstock.open(store) as opened:
         steps.run("work them off", lambda: work_off(opened))
         failed = sum(opened.queue(name).redrive() for name in QUEUES)
@@ -62,6 +62,14 @@ def main() -> None:
         "WHERE outcome = 'failed' GROUP BY ALL\"",
         soft_wrap=True,
         highlight=False,
+    )
+
+
+def load(spark: SparkSession, events: str, store: str) -> jobs.Summary:
+    """Put each event into the queue of its kind."""
+    headers = {"customer": "customer"}
+    return jobs.load(
+        spark, events, store, payload_json=True, queue_column="kind", priority="urgency", headers=headers
     )
 
 
