@@ -23,5 +23,5 @@ class _Traceback:
 
 
 if __name__ == "__main__":
-    daemon.traceback = _Traceback  # type: ignore[assignment]
+    daemon.traceback = _Traceback  # type: ignore[assignment,attr-defined]
     daemon.manager()
