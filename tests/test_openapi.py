@@ -246,6 +246,9 @@ def test_a_life_in_which_every_success_happens(url: str) -> None:
     assert len(frames.decode_messages(answer.content, "life")) == 4
     call("POST", q + "/pop", 200)
     call("GET", q + "/messages", 200, {"state": "in_flight"})
+    call("GET", q + "/messages", 200, {"fields": "id,payload", "until": messages[2]["id"]})
+    assert call("GET", q + "/parts", 200, {"n": 2}).json()["until"]
+    assert len(call("GET", q + "/attempts", 200).json()["attempts"]) >= 3
     call("POST", q + "/remove", 200, body={"ids": put.json()["ids"]})
     call("POST", q + "/redrive", 200)
     call("POST", q + "/purge", 200)

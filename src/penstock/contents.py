@@ -13,7 +13,7 @@ from penstock.index.deadlines import Deadlines
 from penstock.index.history import Attempt, History
 from penstock.index.ready import Ready
 from penstock.index.recent import RecentKeys, RecentReceipts
-from penstock.index.rows import AVAILABLE, DELAYED, DONE, IN_FLIGHT, STATES, Page, Rows
+from penstock.index.rows import AVAILABLE, DELAYED, DONE, IN_FLIGHT, PAGE, STATES, Page, Rows
 from penstock.settings import Settings
 
 NEVER = 1 << 63
@@ -92,6 +92,16 @@ class Contents:
         """The messages of which attempts are known."""
         seqs = {*self._history.dump(), *self._rows.with_state(IN_FLIGHT), *self._rows.with_state(DONE)}
         return sorted(seqs)
+
+    def parts(self, n: int) -> list[int]:
+        """Numbers that end parts of about the same size, n at most: together they have all messages there are."""
+        total, seen = self.size(), 0
+        ends: list[int] = []
+        for first, page in self.pages():
+            seen += page.live
+            if seen * n >= (len(ends) + 1) * total and seen < total:
+                ends.append(first + PAGE - 1)
+        return [*ends, self.next_seq - 1] if total else []
 
     def unsettled(self) -> int:
         """How many messages are not done."""

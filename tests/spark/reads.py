@@ -12,7 +12,6 @@ from penstock import Draft, Message, Queue, Store
 from penstock.journal.store import open_journal
 from penstock.spark.options import parse
 from penstock.spark.planning import plan
-from penstock.spark.pushdown import Condition
 from penstock.spark.scan import read_plan
 from penstock.spark.tables import TABLES
 
@@ -25,12 +24,10 @@ def arrow(table: str = "messages", columns: Sequence[str] = ()) -> pa.Schema:
     return pa.schema([schema.field(name) for name in columns or schema.names])
 
 
-def batches(
-    folder: Path, columns: Sequence[str] = (), conditions: Sequence[Condition] = (), **options: str
-) -> list[pa.RecordBatch]:
+def batches(folder: Path, columns: Sequence[str] = (), **options: str) -> list[pa.RecordBatch]:
     """All that there is to read, planned and read."""
     schema = arrow(options.get("table", "messages"), columns)
-    parts = plan(parse({"store": str(folder), **options}), schema, conditions)
+    parts = plan(parse({"store": str(folder), **options}), schema)
     read = [batch for part in parts for batch in read_plan(*part, schema)]
     for batch in read:
         batch.validate(full=True)
@@ -38,11 +35,13 @@ def batches(
     return read
 
 
-def rows(
-    folder: Path, columns: Sequence[str] = (), conditions: Sequence[Condition] = (), **options: str
-) -> list[dict[str, Any]]:
+def rows(folder: Path, columns: Sequence[str] = (), **options: str) -> list[dict[str, Any]]:
     """The same as rows; times are milliseconds, as Penstock has them."""
-    found = [row for batch in batches(folder, columns, conditions, **options) for row in batch.to_pylist()]
+    return in_milliseconds([row for batch in batches(folder, columns, **options) for row in batch.to_pylist()])
+
+
+def in_milliseconds(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with times as Penstock has them."""
     for row in found:
         for name, value in row.items():
             if hasattr(value, "timestamp"):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 import penstock
@@ -23,7 +22,6 @@ from penstock.journal.store import JournalKeeper
 from penstock.processes import name_of
 from penstock.spark import planning, plans, scan
 from penstock.spark.options import parse
-from penstock.spark.pushdown import Condition
 from tests.spark.reads import arrow, batches, expired, listed, open_small, rows, varied
 
 ODD_NAMES = ["..", "/", "a/b", "A", "a", "%41", "~", "a~~1", "a.1", "a.1.pack", ":", "-", "x" * 255, "X" * 255]
@@ -177,7 +175,7 @@ def test_large_reads_are_cut_into_parts_of_about_the_same_size(
         for start in range(0, 1_000, 100):
             store.queue().put_many(payloads[start : start + 100])
     schema = arrow(columns=["payload"])
-    parts = planning.plan(parse({"store": str(tmp_path)}), schema, [])
+    parts = planning.plan(parse({"store": str(tmp_path)}), schema)
     sizes = [sum(batch.nbytes for batch in scan.read_plan(*part, schema)) for part in parts]
     assert len(parts) == 6
     assert max(sizes) < 1.2 * min(sizes)
@@ -237,7 +235,7 @@ def test_what_was_planned_stays_readable_when_the_store_packs_it_away(tmp_path: 
         for number in range(50):
             queue.put(b"%d" % number * 100)
         schema = arrow(columns=["id", "payload"])
-        parts = planning.plan(parse({"store": str(tmp_path)}), schema, [])
+        parts = planning.plan(parse({"store": str(tmp_path)}), schema)
         queue.ack(*queue.claim(50))
         packed(store, "jobs")
         store.delete("jobs")
@@ -252,8 +250,7 @@ def test_only_files_whose_bodies_are_wanted_are_pinned(tmp_path: Path) -> None:
             store.create(name).put(name)
         rows(tmp_path, ["state", "consumer"])
         assert not pinned(tmp_path)
-        queues = Condition("priority", lambda values: pc.less(values, 0))
-        assert rows(tmp_path, conditions=[queues]) == []
+        assert rows(tmp_path, state="failed") == []
         assert not pinned(tmp_path)
         rows(tmp_path, queue="a")
         assert [path.read_bytes()[:1] for path in pinned(tmp_path)] == [b"\x04"]
@@ -285,7 +282,7 @@ def test_plans_that_no_one_reads_any_more_are_dropped(tmp_path: Path, monkeypatc
     with penstock.open(tmp_path) as store:
         store.queue().put(b"x")
         schema = arrow(columns=["payload"])
-        old, kept = (planning.plan(parse({"store": str(tmp_path)}), schema, []) for _ in range(2))
+        old, kept = (planning.plan(parse({"store": str(tmp_path)}), schema) for _ in range(2))
         yesterday = time.time() - 25 * 3600
         for part in (old[0], kept[0]):
             os.utime(os.path.dirname(part[0]), (yesterday, yesterday))
@@ -411,7 +408,7 @@ def test_a_read_beside_a_process_that_writes_and_packs_sees_one_moment(tmp_path:
         for turn in range(25):
             before = writer.so_far()
             schema = arrow(columns=["queue", "payload"])
-            parts = planning.plan(parse({"store": str(writer.store)}), schema, [])
+            parts = planning.plan(parse({"store": str(writer.store)}), schema)
             time.sleep(0.1 if turn % 5 == 0 else 0)  # in which what was planned is packed away
             table = pa.Table.from_batches(
                 [batch for part in parts for batch in scan.read_plan(*part, schema)], schema

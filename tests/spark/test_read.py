@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from pyspark.sql.functions import unix_millis
 
 import penstock
 from penstock import Draft
+from penstock.index.rows import STATES
 from penstock.journal.store import JournalKeeper
 from tests.spark.reads import COLUMNS, TIMES, expired, listed, open_small, rows, varied
 from tests.spark.test_planning import Writer, flip, pinned
@@ -33,13 +33,6 @@ def collected(messages: DataFrame) -> list[dict[str, Any]]:
         row.asDict() for row in messages.orderBy("queue", messages.id.cast("bigint")).select(*shown).collect()
     ]
     return [row | {"payload": bytes(row["payload"])} if "payload" in row else row for row in found]
-
-
-@pytest.fixture
-def without_pushdown(spark: SparkSession) -> Iterator[None]:
-    spark.conf.set(PUSHDOWN, "false")
-    yield
-    spark.conf.set(PUSHDOWN, "true")
 
 
 def test_spark_sees_every_message_as_the_store_shows_it(spark: SparkSession, tmp_path: Path) -> None:
@@ -123,19 +116,35 @@ CONDITIONS = [
 ]
 
 
-@pytest.mark.parametrize("condition", CONDITIONS)
-def test_a_filter_that_is_pushed_down_keeps_the_same_rows(
-    spark: SparkSession, everything: Path, condition: str
+@pytest.mark.parametrize("pushdown", ["true", "false"])
+def test_filters_keep_the_right_rows_whatever_else_a_dataframe_is_used_for(
+    spark: SparkSession, everything: Path, pushdown: str
 ) -> None:
-    pushed = collected(load(spark, everything).where(condition))
-    every = collected(load(spark, everything))
-    spark.conf.set(PUSHDOWN, "false")
+    messages = load(spark, everything)
+    spark.conf.set(PUSHDOWN, pushdown)
     try:
-        assert collected(load(spark, everything).where(condition)) == pushed
-        assert collected(load(spark, everything)) == every
+        every = collected(load(spark, everything))
+        for state in STATES:
+            kept = [row for row in every if row["state"] == state]
+            assert collected(messages.where(messages.state == state)) == kept
+            assert messages.count() == len(every)
+        done, available = messages.where("state = 'done'"), messages.where("state = 'available'")
+        both = done.union(available).groupBy("state").count().collect()
+        assert {row.state: row["count"] for row in both} == {
+            state: sum(row["state"] == state for row in every) for state in ("done", "available")
+        }
+        joined = done.alias("a").join(messages.alias("b"), on=["queue", "id"])
+        assert joined.count() == done.count()
     finally:
-        spark.conf.set(PUSHDOWN, "true")
-    assert 0 < len(pushed) < len(every)
+        spark.conf.unset(PUSHDOWN)
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_every_column_can_be_filtered_by(spark: SparkSession, everything: Path, condition: str) -> None:
+    messages = load(spark, everything)
+    kept = messages.where(condition).count()
+    assert 0 < kept < messages.count()
+    assert messages.where(f"NOT coalesce({condition}, false)").count() == messages.count() - kept
 
 
 @pytest.fixture(scope="module")
@@ -147,23 +156,17 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_a_filter_leaves_out_is_not_even_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_messages_in_other_states_are_not_even_read(spark: SparkSession, tmp_path: Path) -> None:
     with penstock.open(tmp_path) as store:
         queue = store.create("jobs", keep_done=None)
-        queue.put_many([b"the first", b"the second"])
+        queue.put_many([b"the first", b"the second", Draft(b"the third", delay=60)])
         queue.ack(*queue.claim())
     flip(tmp_path / "jobs", (tmp_path / "jobs").read_bytes().index(b"the first"))
-    (row,) = load(spark, tmp_path).where("state = 'available'").collect()
+    (row,) = load(spark, tmp_path, state="available").collect()
     assert row.payload == b"the second"
+    assert load(spark, tmp_path, state=" delayed,available").count() == 2
     with pytest.raises(PySparkException, match="message 1 of queue 'jobs' is damaged"):
         load(spark, tmp_path).collect()
-
-
-@pytest.mark.usefixtures("without_pushdown")
-def test_a_session_that_lets_no_source_take_filters_can_filter(spark: SparkSession, tmp_path: Path) -> None:
-    with penstock.open(tmp_path) as store:
-        store.queue().put_many([b"a", b"b"])
-    assert [row.payload for row in load(spark, tmp_path).where("id = '2'").collect()] == [b"b"]
 
 
 # Errors
@@ -176,11 +179,18 @@ def test_a_session_that_lets_no_source_take_filters_can_filter(spark: SparkSessi
         ({"queue": "lost"}, "", "there is no queue 'lost' in the store"),
         ({"queue": "two words"}, "", "queue name 'two words' has ' ' at position 3"),
         ({"table": "log"}, "", "there is no table 'log'; there are messages, queues, attempts"),
-        ({"tabel": "queues"}, "", "there is no option 'tabel'; there are store, queue, table, payload"),
+        ({"tabel": "queues"}, "", "there is no option 'tabel'; there are store, queue, state, table, payload"),
+        (
+            {"state": "done,lost"},
+            "",
+            "there is no state 'lost'; there are delayed, available,",
+        ),
+        ({"state": "done", "table": "queues"}, "", "option state is for the table 'messages', not for 'queues'"),
         ({"payload": "no"}, "", "option payload is true or false, not 'no'"),
         ({"store": ""}, "", "which store"),
-        ({"store": "http://localhost:1"}, "", "Spark reads journal stores only"),
-        ({"store": "memory:"}, "", "Spark reads journal stores only"),
+        ({"store": "http://localhost:1"}, "", "the server at http://localhost:1 cannot be reached: Connection"),
+        ({"store": "http://localhost:1/x"}, "", "goes on after host and port"),
+        ({"store": "memory:"}, "", "Spark works with journal stores, straight on their files"),
         ({}, "id string, size int", "table 'messages' has no column 'size'; its columns are id, queue,"),
         ({}, "id bigint", "column 'id' of table 'messages' is string, not bigint"),
         ({}, "consumer string not null", "column 'consumer' of table 'messages' may be NULL"),

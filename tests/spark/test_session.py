@@ -31,7 +31,6 @@ def test_a_session_is_set_up_for_one_machine_and_its_queues(spark: SparkSession)
     assert spark.sparkContext.uiWebUrl is None
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.ansi.enabled") == "true"
-    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
     assert spark.conf.get("spark.sql.shuffle.partitions") == str(os.cpu_count())
     assert 512 <= int(str(spark.conf.get("spark.driver.memory")).removesuffix("m")) <= 4096
 
@@ -86,11 +85,9 @@ def test_a_running_session_takes_on_what_can_be_changed_and_warns_of_the_rest(sp
         penstock.spark.session(**{"spark.executor.memory": "9g"})
 
 
-def test_a_session_that_someone_else_made_gets_only_the_pushing_of_filters(spark: SparkSession) -> None:
-    names = ["spark.sql.python.filterPushdown.enabled", "spark.sql.session.timeZone"]
-    for name, text in zip(names, ["false", "Asia/Tokyo"], strict=True):
-        spark.conf.set(name, text)
-    assert [penstock.spark.session().conf.get(name) for name in names] == ["true", "Asia/Tokyo"]
+def test_a_session_that_someone_else_made_stays_as_it_is(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    assert penstock.spark.session().conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
     spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import udf
 
 import penstock
 
@@ -165,9 +164,9 @@ def test_a_write_that_does_not_fit_into_a_queue_changes_nothing(spark: SparkSess
 
 
 def test_a_write_never_replaces_a_queue(spark: SparkSession, store: Path) -> None:
-    with pytest.raises(PySparkException, match='never overwritten: write with .mode\\("append"\\)'):
-        rows = spark.sql("SELECT 'x' AS payload")
-        rows.write.format("penstock").mode("overwrite").option("store", str(store)).option("queue", "jobs").save()
+    writer = spark.sql("SELECT 'x' AS payload").write.format("penstock").mode("overwrite").option("queue", "jobs")
+    with pytest.raises(PySparkException, match="a queue is never overwritten"):
+        writer.save(str(store))
 
 
 def test_a_store_that_is_not_there_is_not_made(spark: SparkSession, tmp_path: Path) -> None:
@@ -177,26 +176,15 @@ def test_a_store_that_is_not_there_is_not_made(spark: SparkSession, tmp_path: Pa
 
 
 def test_a_store_that_someone_has_open_is_refused_before_the_work_begins(spark: SparkSession, store: Path) -> None:
-    @udf("string")
-    def never(number: int) -> str:
-        raise AssertionError("the work began")
-
-    with (
-        penstock.open(store),
-        pytest.raises(PySparkException, match=f"is open in pid {os.getpid()}"),
-    ):
-        write(spark.range(1).select(never("id").alias("payload")), store, queue="jobs")
+    rows = spark.sql("SELECT raise_error('the work began') || 'x' AS payload")
+    with penstock.open(store), pytest.raises(PySparkException, match=f"is open in pid {os.getpid()}"):
+        write(rows, store, queue="jobs")
 
 
 def test_a_task_that_fails_leaves_nothing(spark: SparkSession, store: Path) -> None:
-    @udf("string")
-    def fails(number: int) -> str:
-        if number == 999:
-            raise ValueError("the last one")
-        return str(number) * 100
-
+    rows = spark.range(1000).selectExpr("if(id = 999, raise_error('the last one'), repeat(id, 100)) AS payload")
     with pytest.raises(PySparkException, match="the last one"):
-        write(spark.range(1000).select(fails("id").alias("payload")), store, queue="jobs")
+        write(rows, store, queue="jobs")
     with penstock.open(store) as opened:
         assert opened.queue("jobs").count() == 0
     assert not staged(store)

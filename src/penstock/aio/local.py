@@ -153,12 +153,25 @@ class LocalKeeper:
             for message in page:
                 yield message
 
-    async def messages(self, queue: str, state: str | None, after: str = "") -> AsyncIterator[Message]:
-        """The messages in that state, in the order in which they were put, from after that one on."""
-        messages = self._keeper.find(queue).messages(state, after)
+    async def messages(
+        self, queue: str, state: str | None, after: str = "", until: str = "", bodies: bool = True
+    ) -> AsyncIterator[Message]:
+        """The messages in that state, in the order in which they were put, from after one on until another."""
+        messages = self._keeper.find(queue).messages(state, after, until, bodies)
         while page := await self._in_thread(lambda: list(islice(messages, _PAGE))):
             for message in page:
                 yield message
+
+    async def all_attempts(self, queue: str, after: str, until: str) -> AsyncIterator[tuple[str, list[Attempt]]]:
+        """The attempts at each message, also where there are none."""
+        attempts = self._keeper.find(queue).all_attempts(after, until)
+        while page := await self._in_thread(lambda: list(islice(attempts, _PAGE))):
+            for each in page:
+                yield each
+
+    async def parts(self, queue: str, n: int) -> list[str]:
+        """Ids that end parts of about the same size."""
+        return self._keeper.find(queue).parts(n)
 
     async def with_uploads(self, call: Callable[["Uploads"], Result]) -> Result:
         """Do something with the loads that clients send, in a thread of theirs."""

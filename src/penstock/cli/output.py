@@ -26,8 +26,20 @@ _CUT = ("headers", "reason", "description", "payload")  # may end in an ellipsis
 
 def print_json(value: Any) -> None:
     """One JSON document."""
-    unicode = sys.stdout is not None and (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
-    click.echo(json.dumps(value, indent=2, ensure_ascii=not unicode))
+    click.echo(json.dumps(value, indent=2, ensure_ascii=not _is_unicode()))
+
+
+def print_json_list(values: Iterable[Any]) -> None:
+    """One JSON document, a list with a line for each value, printed while they come."""
+    separator, ascii_only = "[\n", not _is_unicode()
+    for value in values:
+        click.echo(separator + json.dumps(value, ensure_ascii=ascii_only), nl=False)
+        separator = ",\n"
+    click.echo("[]" if separator == "[\n" else "\n]")
+
+
+def _is_unicode() -> bool:
+    return sys.stdout is not None and (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
 
 
 def message_as_json(message: Message) -> dict[str, Any]:

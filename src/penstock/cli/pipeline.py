@@ -1,6 +1,8 @@
 """What the commands that run on Spark share: their options, their session, progress and summaries."""
 
+import os
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,27 +50,67 @@ def job_options(command: Command) -> Command:
 
 
 @contextmanager
-def watched_session(what: str, master: str | None) -> Iterator["SparkSession"]:
-    """A session for one command, with its progress on stderr for people who watch."""
-    try:
-        import penstock.spark
+def watched_session(what: str, master: str | None, progress: bool = True) -> Iterator["SparkSession"]:
+    """A session for one command, with its progress on stderr for people who watch. Print results after it.
 
-        spark = penstock.spark.session(master)
+    What goes wrong in Spark is an error of ours, of one line: what Spark's own processes raised, or what it says.
+    """
+    from penstock.spark.errors import as_ours, is_of_spark
+
+    try:
+        with _session(master) as spark, _progress(spark, what, progress):
+            yield spark
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith(("pyspark", "pyarrow", "numpy")):
             raise
         raise NotSupported("this command runs on Spark: pip install 'penstock[spark]'") from error
+    except Exception as error:
+        if not is_of_spark(error):
+            raise
+        raise as_ours(error) from error
+
+
+@contextmanager
+def _session(master: str | None) -> Iterator["SparkSession"]:
+    import penstock.spark
+
+    with _without_its_stderr():
+        spark = penstock.spark.session(master)
     try:
-        with _progress(spark, what):
-            yield spark
+        spark.sparkContext.setLogLevel("OFF")
+        yield spark
     finally:
         spark.stop()
 
 
 @contextmanager
-def _progress(spark: "SparkSession", what: str) -> Iterator[None]:
+def _without_its_stderr() -> Iterator[None]:
+    """What Java and its Python write to stderr, now and later, nobody sees: what matters is raised.
+
+    It is calls of Java that led to an error, and calls of Python that wrote to a query that had enough rows.
+    """
+    sys.stderr.flush()
+    own = os.dup(2)
+    try:
+        with tempfile.TemporaryFile() as hidden:
+            os.dup2(hidden.fileno(), 2)
+            try:
+                yield
+            except Exception as error:
+                os.dup2(own, 2)
+                if "JAVA_GATEWAY_EXITED" in str(error):  # only Java itself says why it did not start
+                    hidden.seek(0)
+                    click.echo(hidden.read().decode(errors="replace"), err=True, nl=False)
+                raise
+    finally:
+        os.dup2(own, 2)
+        os.close(own)
+
+
+@contextmanager
+def _progress(spark: "SparkSession", what: str, wanted: bool) -> Iterator[None]:
     """The tasks of the stages that run, counted on the screen."""
-    if not sys.stderr.isatty():
+    if not wanted or not sys.stderr.isatty():
         yield
         return
     columns = (
@@ -79,7 +121,7 @@ def _progress(spark: "SparkSession", what: str) -> Iterator[None]:
         TimeElapsedColumn(),
     )
     done = threading.Event()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
         bar = progress.add_task(what, total=None)
 
         def look() -> None:

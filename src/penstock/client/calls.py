@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, Generic, NamedTuple, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from penstock.client.answers import Answer
 from penstock.client.failures import Garbage, Lost, Refused
@@ -162,6 +162,40 @@ def messages(queue: str, state: str | None, after: str) -> Call[list[Message]]:
     """A page of what is there."""
     start = f"&after={quote(after, safe='')}" if after else ""
     return _page("listing", queue, f"messages?limit={PAGE}{f'&state={state}' if state else ''}{start}")
+
+
+def listing(
+    queue: str, state: str | None, after: str, until: str, fields: Sequence[str]
+) -> Call[tuple[dict[str, Any], list[bytes]]]:
+    """A page of some fields of what is there, as columns and payloads; the fields must have the id."""
+    given = {"limit": PAGE, "fields": ",".join(fields), "state": state, "after": after, "until": until}
+    path = f"{_path(queue)}/messages?{urlencode({name: value for name, value in given.items() if value})}"
+
+    def read(answer: Answer) -> tuple[dict[str, Any], list[bytes]]:
+        return frames.decode_columns(answer.body)
+
+    return Call("listing", f"GET {path}", _WANTS_FRAME, None, True, read)
+
+
+def all_attempts(queue: str, after: str, until: str) -> Call[tuple[list[dict[str, Any]], str | None]]:
+    """A page of the attempts at all messages, each with the message's id, and after which id to go on."""
+    given = {name: value for name, value in {"after": after, "until": until}.items() if value}
+
+    def read(answer: Answer) -> tuple[list[dict[str, Any]], str | None]:
+        page = jsons.loads(answer.body)
+        found = [{"id": each["id"], **jsons.attempt_from_json(each)._asdict()} for each in page["attempts"]]
+        return found, page["next"]
+
+    return Call("look at the attempts", f"GET {_path(queue)}/attempts?{urlencode(given)}", "", None, True, read)
+
+
+def parts(queue: str, n: int) -> Call[list[str]]:
+    """Where to divide a queue among readers."""
+
+    def read(answer: Answer) -> list[str]:
+        return [str(each) for each in jsons.loads(answer.body)["until"]]
+
+    return Call("look at the queue", f"GET {_path(queue)}/parts?n={n}", "", None, True, read)
 
 
 def attempts(queue: str, id: str) -> Call[list[Attempt]]:  # noqa: A002 - the contract's word

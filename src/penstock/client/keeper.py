@@ -129,6 +129,10 @@ class RemoteKeeper:
         self._closing.set()
         self._pool.close()
 
+    def ask(self, call: Call[Result]) -> Result:
+        """Carry out a request that is no part of the contract."""
+        return self._run(call)
+
     def _run(self, call: Call[Result], tries: int = TRIES) -> Result:
         request = call.request(self._address.authority)
         patience: Patience | None = None

@@ -16,7 +16,7 @@ GONE, DELAYED, AVAILABLE, IN_FLIGHT, DONE, FAILED = range(6)
 STATES = ("delayed", "available", "in_flight", "done", "failed")  # STATES[n - 1] is the name of state n
 
 _BITS = 10
-_SIZE = 1 << _BITS
+PAGE = _SIZE = 1 << _BITS  # rows
 _MASK = _SIZE - 1
 _MANY = 16
 COLUMNS = ("priority", "visible_at", "expires_at", "attempts", "place", "size", "crc")

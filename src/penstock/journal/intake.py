@@ -270,12 +270,10 @@ def has_run(disk: Disk, catalog: Catalog, run: str | None) -> bool:
     return run is not None and disk.exists(_run_path(catalog, run))
 
 
-def taken_in(disk: Disk, catalog: Catalog, run: str) -> Load | None:
-    """The load that has taken effect as that run."""
-    try:
-        return _parse(_run_path(catalog, run), disk)
-    except FileNotFoundError:
-        return None
+def read_run(disk: Disk, catalog: Catalog, run: str) -> Load | None:
+    """What a run of that name has brought, if it has taken effect."""
+    path = _run_path(catalog, run)
+    return _parse(path, disk) if disk.exists(path) else None
 
 
 def forget_runs(disk: Disk, catalog: Catalog, before: int) -> None:

@@ -47,7 +47,8 @@ class Piece(NamedTuple):
     crc: int  # of what is between head and tail
     messages: int
     done: bool
-    longest: int  # payload
+    payloads: int  # bytes of them
+    longest: int
     lowest: int  # priority
     highest: int
 
@@ -109,6 +110,7 @@ class Part:
         messages: int,
         *,
         done: bool = False,
+        payloads: int = 0,
         longest: int = 0,
         lowest: int = 0,
         highest: int = 0,
@@ -125,8 +127,8 @@ class Part:
         head, tail, length = groups.ends(size, self._load + records, 0, 0, 0)
         self._file.write(self._end, head)
         self._file.write(self._end + size, tail + groups.end(0))
-        piece = Piece(queue, self._name, self._end, length, size, crc, messages, done, longest, lowest, highest)
-        self.pieces.append(piece)
+        where = (queue, self._name, self._end, length, size, crc)
+        self.pieces.append(Piece(*where, messages, done, payloads, longest, lowest, highest))
         self._end += length
 
     def add_entries(
@@ -143,22 +145,29 @@ class Part:
         if isinstance(entries, Plain):
             priority, visible = [0] * count, [now] * count
             expires = [now + at_least_one(retention) if retention else 0] * count
-            longest = len(max(entries.payloads, key=len))
+            lengths = list(map(len, entries.payloads))
         else:
             priority = [entry.priority for entry in entries]
             visible = [now + at_least_one(entry.delay) if entry.delay else now for entry in entries]
             kept = [retention if entry.retention is None else entry.retention for entry in entries]
             expires = [now + at_least_one(seconds) if seconds else 0 for seconds in kept]
-            longest = max(len(entry.payload) for entry in entries)
+            lengths = [len(entry.payload) for entry in entries]
         visible, expires = _given(visible, visible_at), _given(expires, expires_at)
         # The short way of plain entries is for those that expire all at once.
         alike = entries if expires_at is None else list(entries)
         parts, sizes, crcs = bodies.encode(alike, 1, now, expires, "doc")
         offsets = list(accumulate(sizes[:-1], initial=groups.HEAD_SIZE))
         put = encode_put(Put(0, 0, priority, visible, expires, {}), Bodies(offsets, sizes, crcs))
-        content = [b"".join(parts)]
-        lowest, highest = min(priority), max(priority)
-        self.add(queue, content, put, count, longest=longest, lowest=lowest, highest=highest)
+        self.add(
+            queue,
+            [b"".join(parts)],
+            put,
+            count,
+            payloads=sum(lengths),
+            longest=max(lengths),
+            lowest=min(priority),
+            highest=max(priority),
+        )
 
     def close(self) -> None:
         """Make it durable; its name is, once the folder is synced."""

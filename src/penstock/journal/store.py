@@ -2,8 +2,10 @@
 
 import logging
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 from penstock.clock import Clock, ElapsedClock, SystemClock
 from penstock.errors import DiskFull, InvalidArgument, NotSupported, QueueNotFound
@@ -12,7 +14,7 @@ from penstock.journal import pins
 from penstock.journal.ballast import Ballast, is_full
 from penstock.journal.catalog import FOLDER, Catalog, Entry, queue_of
 from penstock.journal.commits import stopped
-from penstock.journal.files import JournalFiles
+from penstock.journal.files import JournalFiles, Listing
 from penstock.journal.format import DIALECTS, Dialect
 from penstock.journal.intake import Intake, Load
 from penstock.journal.recovery import Journal, Recovery
@@ -77,11 +79,12 @@ class JournalKeeper(LiveKeeper):
         clean = self._catalog.clean()
         taken = {entry.name for entry in entries.values()}
         recovery = Recovery(self._catalog, self._disk, self._clock, self._sink.dialect)
-        for file in dict.fromkeys([*entries, *journals(self._names())]):
+        listing = Listing(self._folder, self._disk)
+        for file in dict.fromkeys([*entries, *journals(listing.names)]):
             known = entries.get(file)
             name = queue_of(file, taken) if known is None else known.name
             taken.add(name)
-            journal = recovery.recover(file, known, name, self._names, clean.get(file))
+            journal = recovery.recover(file, known, name, partial(listing.of, file), clean.get(file))
             self._clock.at_least(journal.at)
             self._journals[name] = journal
         self._catalog.forget_clean()
@@ -92,11 +95,6 @@ class JournalKeeper(LiveKeeper):
             self._add(journal.ledger)
         self._intake.recover(self._journals)
 
-    def _names(self) -> list[str]:
-        """The files in the folder; no journal is a folder, whatever its name."""
-        names = self._disk.listdir(self._folder)
-        return [name for name in names if not self._disk.is_folder(os.path.join(self._folder, name))]
-
     def _taken(self) -> list[str]:
         """What no new journal may be called."""
         there = [name.partition(".")[0] for name in self._disk.listdir(self._folder)]
@@ -106,9 +104,15 @@ class JournalKeeper(LiveKeeper):
 
     def pack(self, queue: str) -> int:
         """Pack a queue's journal now; how many bytes that freed."""
+        with self.packing(queue) as upkeep:
+            return upkeep.pack()
+
+    @contextmanager
+    def packing(self, queue: str) -> Iterator[Upkeep]:
+        """The upkeep of a queue that no one else packs or deletes meanwhile."""
         with self._upkeep_of(queue).packing:
             self.find(queue).counts()  # it may have been deleted meanwhile; and lets time have passed
-            return self._upkeep[queue].pack()
+            yield self._upkeep[queue]
 
     def begin_load(self) -> str:
         """A name for a load that this process will stage, see staging.py."""

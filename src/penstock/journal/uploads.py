@@ -22,7 +22,7 @@ from penstock.files import Disk
 from penstock.journal import staging
 from penstock.journal.ballast import Ballast, is_full
 from penstock.journal.catalog import Catalog
-from penstock.journal.intake import Load, forget_runs, make_folder, taken_in
+from penstock.journal.intake import Load, forget_runs, make_folder, read_run
 from penstock.journal.staging import MANIFEST, Part
 from penstock.ledger import Ledger
 from penstock.live.alarm import Alarm
@@ -272,7 +272,7 @@ class Uploads:
         """The answer to a commit of a load that is not open: it may have taken effect before."""
         taken = None
         if run is not None or staging.began_at(load) is not None:
-            taken = taken_in(self._disk, self._catalog, run or load)
+            taken = read_run(self._disk, self._catalog, run or load)
         if taken is None:
             raise _not_there(load)
         if taken.name != load:

@@ -241,12 +241,28 @@ class LiveQueue:
         seqs = parse_ids([id])
         return self._run(lambda now: self._ledger.attempts(seqs[0]))[0] if seqs else []
 
-    def messages(self, state: str | None, after: str = "") -> Iterator[Message]:
-        """The messages in that state, in the order in which they were put, from after that one on."""
-        first = next((seq + 1 for seq in parse_ids([after])), 0)
-        while seqs := self._list(state, first):
-            yield from self._messages(seqs, state)
-            first = seqs[-1] + 1
+    def messages(
+        self, state: str | None, after: str = "", until: str = "", bodies: bool = True
+    ) -> Iterator[Message]:
+        """The messages in that state, in the order in which they were put, from after one on until another.
+
+        Without bodies they have neither payload nor headers, and are not said to be created or received.
+        """
+        for seqs in self._chunks(state, after, until):
+            yield from self._messages(seqs, state, bodies)
+
+    def all_attempts(self, after: str = "", until: str = "") -> Iterator[tuple[str, list[Attempt]]]:
+        """The attempts at each message, also where there are none, from after one on until another."""
+
+        def look(seqs: Sequence[int]) -> list[tuple[str, list[Attempt]]]:
+            return self._run(lambda now: [(str(seq), self._ledger.attempts(seq)) for seq in seqs])[0]
+
+        for seqs in self._chunks(None, after, until):
+            yield from look(seqs)
+
+    def parts(self, n: int) -> list[str]:
+        """Ids that end parts of about the same size, n at most, for who reads them side by side."""
+        return list(map(str, self._run(lambda now: self._ledger.parts(n))[0]))
 
     def stop(self, error: Callable[[], PenstockError]) -> None:
         """From now on every call, those in line included, gets this error."""
@@ -378,19 +394,30 @@ class LiveQueue:
 
         return self._run(change)
 
-    def _list(self, state: str | None, first: int) -> list[int]:
-        return self._run(lambda now: self._ledger.listed(state, first, _CHUNK))[0]
+    def _chunks(self, state: str | None, after: str, until: str) -> Iterator[list[int]]:
+        """The messages in that state, some at a time."""
+        first = next((seq + 1 for seq in parse_ids([after])), 0)
+        last = next(iter(parse_ids([until])), None)
+        while seqs := self._list(state, first, last):
+            yield seqs
+            first = seqs[-1] + 1
 
-    def _messages(self, seqs: Sequence[int], state: str | None) -> Iterator[Message]:
+    def _list(self, state: str | None, first: int, last: int | None) -> list[int]:
+        seqs = self._run(lambda now: self._ledger.listed(state, first, _CHUNK))[0]
+        return seqs if last is None else [seq for seq in seqs if seq <= last]
+
+    def _messages(self, seqs: Sequence[int], state: str | None, bodies: bool = True) -> Iterator[Message]:
         """Those of the messages that are still there and in that state, read a few megabytes at a time."""
 
         def look(now: int) -> tuple[list[Message], Any, Sequence[int]]:
             there = [seq for seq in seqs if self._ledger.has(seq)]
+            if not bodies:
+                return [as_seen(seq, self._ledger) for seq in there], None, []
             fitting = self._fitting(there, _READ)
             now_read = there[:fitting]
             return [as_seen(seq, self._ledger) for seq in now_read], self._shelf.find(now_read), there[fitting:]
 
         while seqs:
             messages, places, seqs = self._run(look)[0]
-            filled = fill(messages, self._shelf.read(places))
+            filled = fill(messages, self._shelf.read(places)) if bodies else messages
             yield from [message for message in filled if state in (None, message.state)]

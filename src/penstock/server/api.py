@@ -1,6 +1,6 @@
 """The rest of the contract, below /-/api/."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any
 
 from penstock import names
@@ -22,6 +22,9 @@ _FRAME_TYPE = frames.MEDIA_TYPE.encode()
 _MOST = 16 << 20  # bytes of payloads that one answer has, beyond its first message
 _PAGE = 8 << 20
 _LIMIT = 1_000  # messages of a page
+_LOOKED_AT = 10_000  # messages for a page of attempts, which few of them have
+_MOST_PARTS = 10_000
+_BODY = frozenset(("payload", "headers", "created_at", "received_at"))  # what is not in memory
 
 
 async def list_queues(keeper: LocalKeeper, request: Request) -> Answer:
@@ -154,11 +157,35 @@ async def peek(keeper: LocalKeeper, request: Request) -> Answer:
 
 async def browse(keeper: LocalKeeper, request: Request) -> Answer:
     """GET Q/messages."""
-    name, given = _queue(request), request.parameters("state", "after", "limit")
+    name, given = _queue(request), request.parameters("state", "after", "until", "limit", "fields")
     limit = _whole(given.get("limit", "100"), "limit", 1, MAX_COUNT)
     state = checked_state(given.get("state"))
-    page = await _page(keeper.messages(name, state, given.get("after", "")), min(limit, _LIMIT))
-    return _batch(request, page)
+    wanted = given["fields"].split(",") if "fields" in given else jsons.MESSAGE_FIELDS
+    jsons.check_known(wanted, jsons.MESSAGE_FIELDS, "a message")
+    bodies = not _BODY.isdisjoint(wanted)
+    messages = keeper.messages(name, state, given.get("after", ""), given.get("until", ""), bodies)
+    return _batch(request, await _page(messages, min(limit, _LIMIT)), wanted)
+
+
+async def all_attempts(keeper: LocalKeeper, request: Request) -> Answer:
+    """GET Q/attempts."""
+    name, given = _queue(request), request.parameters("after", "until")
+    found: list[dict[str, Any]] = []
+    seen, last = 0, None
+    async for last, made in keeper.all_attempts(name, given.get("after", ""), given.get("until", "")):
+        found += [{"id": last, **jsons.attempt_as_json(each)} for each in made]
+        seen += 1
+        if len(found) >= _LIMIT or seen == _LOOKED_AT:
+            break
+    else:
+        last = None
+    return _json({"attempts": found, "next": last})
+
+
+async def parts(keeper: LocalKeeper, request: Request) -> Answer:
+    """GET Q/parts."""
+    name, given = _queue(request), request.parameters("n")
+    return _json({"until": await keeper.parts(name, _whole(given.get("n", "1"), "n", 1, _MOST_PARTS))})
 
 
 async def attempts(keeper: LocalKeeper, request: Request) -> Answer:
@@ -195,10 +222,12 @@ def _entries(request: Request) -> Sequence[Entry]:
     return jsons.entries_from_json(jsons.loads_object(request.body))
 
 
-def _batch(request: Request, messages: Sequence[Message]) -> Answer:
+def _batch(
+    request: Request, messages: Sequence[Message], wanted: Collection[str] = jsons.MESSAGE_FIELDS
+) -> Answer:
     if _FRAME_TYPE in request.headers.get(b"accept", b""):
-        return Answer(200, _FRAME, frames.encode_messages(messages))
-    return _json({"messages": [jsons.message_as_json(message) for message in messages]})
+        return Answer(200, _FRAME, frames.encode_messages(messages, wanted))
+    return _json({"messages": [jsons.message_as_json(message, wanted) for message in messages]})
 
 
 def _texts(given: dict[str, Any], name: str) -> list[str]:

@@ -49,6 +49,8 @@ _OF_QUEUE: dict[tuple[bytes, ...], _Methods] = {
     (b"purge",): {b"POST": Route(api.purge)},
     (b"peek",): {b"GET": Route(api.peek)},
     (b"messages",): {b"GET": Route(api.browse)},
+    (b"attempts",): {b"GET": Route(api.all_attempts)},
+    (b"parts",): {b"GET": Route(api.parts)},
 }
 _ATTEMPTS: _Methods = {b"GET": Route(api.attempts)}
 _LOAD: _Methods = {b"DELETE": Route(loads.abort)}

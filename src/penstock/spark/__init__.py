@@ -1,10 +1,12 @@
 """Penstock on Spark.
 
     spark = penstock.spark.session()
+    penstock.spark.views(spark, "data")
 
 Spark itself is imported when the first session is asked for, not before.
 """
 
+from penstock.spark.registration import views
 from penstock.spark.sessions import session
 
-__all__ = ["session"]
+__all__ = ["session", "views"]

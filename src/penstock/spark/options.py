@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from penstock import names
 from penstock.errors import InvalidArgument, NotSupported
-from penstock.opening import journal_folder
+from penstock.index.rows import STATES
+from penstock.opening import is_remote, journal_folder
 from penstock.spark.tables import TABLES
 
 _WRITING = ("store", "queue", "id")
-_KNOWN = ("store", "queue", "table", "payload")
+_KNOWN = ("store", "queue", "state", "table", "payload")
 _TRUTH = {"true": True, "false": False}
 
 
@@ -18,10 +19,16 @@ _TRUTH = {"true": True, "false": False}
 class Options:
     """What is to be read."""
 
-    folder: str
+    store: str  # a folder, or the URL of a server
     queue: str | None  # None: all of them
     table: str
     payload: bool
+    states: tuple[str, ...] = STATES  # of messages
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server keeps the store."""
+        return is_remote(self.store)
 
 
 def parse(given: Mapping[str, str]) -> Options:
@@ -41,7 +48,19 @@ def parse(given: Mapping[str, str]) -> Options:
     if payload not in _TRUTH:
         raise InvalidArgument(f"option payload is true or false, not {payload!r}")
     queue = names.checked(options["queue"]) if "queue" in options else None
-    return Options(_folder(options["store"]), queue, table, _TRUTH[payload])
+    states = _states(options["state"], table) if "state" in options else STATES
+    store = options["store"]
+    return Options(store if is_remote(store) else _folder(store), queue, table, _TRUTH[payload], states)
+
+
+def _states(given: str, table: str) -> tuple[str, ...]:
+    if table != "messages":
+        raise InvalidArgument(f"option state is for the table 'messages', not for {table!r}")
+    wanted = [state.strip() for state in given.split(",")]
+    for state in wanted:
+        if state not in STATES:
+            raise InvalidArgument(f"there is no state {state!r}; there are {', '.join(STATES)}")
+    return tuple(state for state in STATES if state in wanted)
 
 
 def parse_writing(given: Mapping[str, str]) -> tuple[str, str | None, str | None]:
@@ -62,7 +81,7 @@ def _folder(url: str) -> str:
     folder = journal_folder(url)
     if folder is None:
         raise NotSupported(
-            f"store {url!r}: Spark reads journal stores only, straight from their files: give the folder, or "
-            "journal:DIR"
+            f"store {url!r}: Spark works with journal stores, straight on their files, and reads from servers: "
+            "give the folder, journal:DIR or http://host:port"
         )
     return os.path.abspath(folder)

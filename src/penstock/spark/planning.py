@@ -2,8 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,15 +10,14 @@ import pyarrow as pa
 
 from penstock.clock import SystemClock
 from penstock.files import File, ReadingDisk
-from penstock.index.history import Attempt
 from penstock.index.rows import STATES
 from penstock.journal.pins import Pins
 from penstock.journal.viewing import StoreView
+from penstock.settings import Settings
 from penstock.spark import plans
 from penstock.spark.options import Options
-from penstock.spark.pushdown import Condition, kept
-from penstock.spark.rows import SOURCES, rows_of, shown
-from penstock.spark.tables import BODY
+from penstock.spark.rows import SOURCES, rows_of
+from penstock.spark.tables import BODY, attempt_row, queue_row
 
 _PART = 96 << 20  # bytes of bodies that one task reads, about
 _SMALL_PART = 4 << 20  # and at least, where there are tasks for all processors
@@ -27,40 +25,30 @@ _PART_ROWS, _SMALL_PART_ROWS = 2_000_000, 100_000  # the same for tasks that rea
 Part = tuple[str, int]  # the path of a plan, and the number of a part in it
 
 
-def plan(options: Options, schema: pa.Schema, conditions: Sequence[Condition]) -> list[Part]:
+def plan(options: Options, schema: pa.Schema) -> list[Part]:
     """The parts of a read, as of now. Their files are pinned for as long as the driver lives."""
-    store = StoreView(options.folder, ReadingDisk(), SystemClock().now())
-    name = "name" if options.table == "queues" else "queue"
+    store = StoreView(options.store, ReadingDisk(), SystemClock().now())
     found = store.settings(options.queue)
-    chosen = [each for each in conditions if each.column == name]
-    queues = pa.array(list(found), pa.string())
-    mask = kept(chosen, lambda _: queues, len(queues))
-    wanted = list(found) if mask is None else queues.filter(mask).to_pylist()
-    others = [each for each in conditions if each.column != name]
-    pins = plans.new_plan(options.folder)
+    pins = plans.new_plan(options.store)
     try:
         if options.table == "messages":
-            parts = _Messages(store, pins, schema, others).parts(wanted)
-        elif options.table == "queues":
-            parts = _ready(pins, _queues(store, wanted, found, schema), schema, others)
-        else:
-            parts = _ready(pins, _attempts(store, wanted), schema, others)
+            return _Messages(store, pins, schema, options.states).parts(list(found))
+        rows = _queues(store, found, schema) if options.table == "queues" else _attempts(store, found)
+        return _ready(pins, rows, schema)
     except BaseException:
         pins.drop()
         raise
-    return parts
 
 
 class _Messages:
     """Plans a read of messages."""
 
-    def __init__(self, store: StoreView, pins: Pins, schema: pa.Schema, conditions: Sequence[Condition]) -> None:
+    def __init__(self, store: StoreView, pins: Pins, schema: pa.Schema, states: Sequence[str]) -> None:
         self._store = store
         self._pins = pins
-        self._conditions = conditions
+        self._states = states
         self._bodies = bool(BODY.intersection(schema.names))
-        self._needed = _sources(schema.names)
-        self._wanted = _sources([*schema.names, *(each.column for each in conditions)])
+        self._wanted = _sources(schema.names)
         self._queues: list[str] = []
         self._files: list[tuple[str, str]] = []  # the name of each pin, and the name that it stands for
         self._disk = ReadingDisk()
@@ -81,10 +69,8 @@ class _Messages:
         view = self._store.view(queue, open_file, self._pins.unpin if self._bodies else _nothing)
         if view is None:
             return None
-        rows = rows_of(view, len(self._queues), len(self._files), self._wanted)
+        rows = rows_of(view, len(self._queues), len(self._files), self._wanted, self._states)
         self._queues.append(queue)
-        mask = kept(self._conditions, lambda name: shown(name, rows, pa.array(self._queues)), len(rows))
-        rows = (rows if mask is None else rows.filter(mask)).select(self._needed)
         if self._bodies:
             if not len(rows):
                 for each in view.files:
@@ -126,27 +112,20 @@ def _nothing(path: str) -> None:
 # Tables that are small enough to be made here
 
 
-def _ready(
-    pins: Pins, rows: list[dict[str, Any]], schema: pa.Schema, conditions: Sequence[Condition]
-) -> list[Part]:
+def _ready(pins: Pins, rows: list[dict[str, Any]], schema: pa.Schema) -> list[Part]:
     made = pa.RecordBatch.from_pylist(rows, schema=schema)
-    every = made
-    mask = kept(conditions, lambda name: every[name], len(made))
-    made = made if mask is None else made.filter(mask)
     if not len(made):
         pins.drop()
         return []
     return [(plans.write(pins, [made], b"null"), 0)]
 
 
-def _queues(store: StoreView, queues: Sequence[str], found: Any, schema: pa.Schema) -> list[dict[str, Any]]:
+def _queues(store: StoreView, found: Mapping[str, Settings], schema: pa.Schema) -> list[dict[str, Any]]:
     counted = not set(STATES).isdisjoint(schema.names)
     disk = ReadingDisk()
     rows = []
-    for queue in queues:
-        settings = asdict(found[queue])
-        settings["start"] = str(settings["start"])
-        row = {"name": queue, **settings}
+    for queue, given in found.items():
+        row = queue_row(queue, given)
         if counted:
             view = store.view(queue, disk.open, _nothing)
             if view is None:
@@ -156,7 +135,7 @@ def _queues(store: StoreView, queues: Sequence[str], found: Any, schema: pa.Sche
     return rows
 
 
-def _attempts(store: StoreView, queues: Sequence[str]) -> list[dict[str, Any]]:
+def _attempts(store: StoreView, queues: Iterable[str]) -> list[dict[str, Any]]:
     disk = ReadingDisk()
     rows = []
     for queue in queues:
@@ -164,12 +143,5 @@ def _attempts(store: StoreView, queues: Sequence[str]) -> list[dict[str, Any]]:
         if view is None:
             continue
         for seq in view.contents.attempted():
-            rows += [{"queue": queue, "id": str(seq)} | _shown(each) for each in view.contents.attempts(seq)]
+            rows += [attempt_row(queue, str(seq), *each) for each in view.contents.attempts(seq)]
     return rows
-
-
-def _shown(attempt: Attempt) -> dict[str, Any]:
-    shown = attempt._asdict()
-    for name in ("claimed_at", "ended_at"):
-        shown[name] = None if shown[name] is None else shown[name] * 1000  # microseconds
-    return shown

@@ -44,12 +44,15 @@ _CLAIMED = (IN_FLIGHT, DONE, FAILED)
 _OFFSET = (1 << PLACE_BITS) - 1
 
 
-def rows_of(view: View, queue: int, first_file: int, wanted: Iterable[str]) -> pa.RecordBatch:
+def rows_of(
+    view: View, queue: int, first_file: int, wanted: Iterable[str], states: Sequence[str] = STATES
+) -> pa.RecordBatch:
     """The rows of a queue in the order of their places. Its files have the numbers from first_file on."""
     wanted = list(wanted)
     pages = view.contents.pages()
     state = _joined(pages, lambda page: np.frombuffer(page.state, np.uint8), np.uint8)
-    there = None if state.all() else np.flatnonzero(state)
+    chosen = state if len(states) == len(STATES) else np.isin(state, [STATES.index(each) + 1 for each in states])
+    there = None if chosen.all() else np.flatnonzero(chosen)
     place = _numbers(pages, "place") if "offset" in wanted else None
     order = there
     if place is not None:

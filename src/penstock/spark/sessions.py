@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _GIB = 1 << 30
 _SOCKET_FOLDER = 60  # bytes that leave room for the name of a socket: it has 107 in all
-_PUSHDOWN = {"spark.sql.python.filterPushdown.enabled": "true"}  # without it a source that takes filters fails
 _lock = threading.Lock()
 
 
@@ -35,8 +34,7 @@ def session(master: str | None = None, **conf: object) -> "SparkSession":
 
     `conf` has Spark's own names. If this process has a session already, that is the one, whoever made it: with
     the settings that were asked for, of which those that only a new session can have are left as they are, with
-    a warning. Of Penstock's defaults it then gets only the one that lets Python data sources take filters.
-    A cluster keeps its own settings, too, and the Python of its workers must have Penstock installed.
+    a warning. A cluster keeps its own settings, too, and the Python of its workers must have Penstock installed.
     """
     asked = _texts(conf) if master is None else {**_texts(conf), "spark.master": master}
     if not find_spec("pyspark"):
@@ -45,9 +43,9 @@ def session(master: str | None = None, **conf: object) -> "SparkSession":
 
     with _lock:
         if running := _running():
-            return _adapted(running, {**_PUSHDOWN, **asked})
+            return _adapted(running, asked)
         if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started this process, with its own settings
-            return SparkSession.builder.config(map={**_PUSHDOWN, **asked}).getOrCreate()
+            return SparkSession.builder.config(map=dict(asked)).getOrCreate()
         return _started(asked)
 
 
@@ -113,7 +111,6 @@ def _started(asked: Mapping[str, str]) -> "SparkSession":
 
 def _defaults() -> dict[str, str]:
     return {
-        **_PUSHDOWN,
         "spark.app.name": "penstock",
         "spark.driver.memory": f"{_driver_memory() >> 20}m",
         "spark.sql.execution.arrow.pyspark.enabled": "true",

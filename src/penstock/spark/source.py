@@ -1,16 +1,19 @@
 """format("penstock"): a store's messages, queues and attempts as tables of Spark."""
 
-import sys
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.spark.errors import in_one_line
 from penstock.spark.options import Options, parse
 from penstock.spark.tables import check_schema, schema_of
+
+if TYPE_CHECKING:
+    from penstock.spark.remote import Range
 
 
 class DefaultSource(DataSource):
@@ -19,12 +22,15 @@ class DefaultSource(DataSource):
         spark.read.format("penstock").option("store", "data").load()
         spark.read.format("penstock").option("store", "data").option("queue", "jobs").load()
 
-    store: the folder of a journal store, or journal:DIR. It may be open in another process, which goes on
+    store: the folder of a journal store, or journal:DIR, which may be open in another process that goes on; or
+        http://host:port, to read through a server
     queue: of which queue; without it, of all
+    state: only messages in this state, or in these, as in "done,failed"
     table: "messages" (the default), "queues" or "attempts"
     payload: "false" leaves the payload out
 
-    A DataFrame shows the store as it was when Spark planned the query, and its files are held until Spark ends.
+    A DataFrame shows the store as it was when Spark planned the query, and its files are held until Spark ends;
+    what comes through a server is of no single moment.
     With .schema("id string, state string") only these columns are read, and no message's body if none of them
     needs it.
     """
@@ -49,10 +55,7 @@ class DefaultSource(DataSource):
         with in_one_line():
             options = parse(self._given)
             check_schema(options.table, schema)
-        # Where the session does not let sources take filters, one that would take them fails the query. There this
-        # process, which plans the query, is another one.
-        takes_filters = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
-        return (FilteringReader if takes_filters else Reader)(options, schema)
+        return Reader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Puts the rows of a DataFrame into queues."""
@@ -71,48 +74,47 @@ class Part(InputPartition):
         self.number = number
 
 
+class RemotePart(InputPartition):
+    """What one task reads through a server."""
+
+    def __init__(self, number: int, ranges: "list[Range]") -> None:
+        super().__init__(number)
+        self.ranges = ranges
+
+
 class Reader(DataSourceReader):
-    """Plans in one process what it reads in others."""
+    """Plans in one process what it reads in others.
+
+    It takes no filters from Spark, whose 4.3 gives the plan that was made for one filter of a DataFrame to all
+    other uses of the same DataFrame, filtered or not: rows would be missing. Hence the options queue and state.
+    """
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._filters: list[Filter] = []
 
     def partitions(self) -> Sequence[InputPartition]:
         """Take the view that all tasks read, and cut it up."""
-        from penstock.spark.planning import plan
-        from penstock.spark.pushdown import condition
-
         with in_one_line():
-            arrow = self._arrow()
-            conditions = [found for each in self._filters if (found := condition(each, arrow)) is not None]
-            return [Part(path, number) for path, number in plan(self._options, arrow, conditions)]
+            if self._options.is_remote:
+                from penstock.spark import remote
+
+                return [RemotePart(number, each) for number, each in enumerate(remote.plan(self._options))]
+            from penstock.spark.planning import plan
+
+            return [Part(path, number) for path, number in plan(self._options, self._arrow())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one part."""
-        from penstock.spark.scan import read_plan
+        with in_one_line():
+            if isinstance(partition, RemotePart):
+                from penstock.spark import remote
 
-        if isinstance(partition, Part):  # else there is nothing to read at all
-            with in_one_line():
+                yield from remote.read(self._options, partition.ranges, self._arrow())
+            elif isinstance(partition, Part):  # else there is nothing to read at all
+                from penstock.spark.scan import read_plan
+
                 yield from read_plan(partition.path, partition.number, self._arrow())
 
     def _arrow(self) -> pa.Schema:
         return to_arrow_schema(self._schema, timezone="UTC")
-
-
-class FilteringReader(Reader):
-    """The same where Spark pushes filters down."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
-        """Keep the filters that planning can do; those that it cannot are for Spark."""
-        from penstock.spark.pushdown import condition
-        from penstock.spark.tables import BODY
-
-        arrow = self._arrow()
-        for each in filters:
-            found = condition(each, arrow)
-            if found is None or (self._options.table == "messages" and found.column in BODY):
-                yield each
-            else:
-                self._filters.append(each)

@@ -1,6 +1,7 @@
 """The tables that Spark can read, and their columns. A column has the name of what it shows in Penstock itself."""
 
-from dataclasses import fields
+from dataclasses import asdict, fields
+from typing import Any
 
 from pyspark.sql.types import (
     ArrayType,
@@ -86,6 +87,31 @@ _NEVER_NULL = {
 def schema_of(table: str, payload: bool = True) -> StructType:
     """All columns of a table; of messages perhaps without the payload."""
     return StructType([each for each in TABLES[table] if payload or each.name != "payload"])
+
+
+def queue_row(name: str, settings: Settings) -> dict[str, Any]:
+    """A row of the table of queues, but for the counts."""
+    row = {"name": name, **asdict(settings)}
+    row["start"] = str(row["start"])
+    return row
+
+
+def attempt_row(
+    queue: str,
+    id: str,  # noqa: A002 - the column's name
+    attempt: int,
+    consumer: str | None,
+    claimed_at: int,
+    ended_at: int | None,
+    outcome: str | None,
+    reason: str | None,
+) -> dict[str, Any]:
+    """A row of the table of attempts; times are microseconds there."""
+    ended_at = None if ended_at is None else ended_at * 1000
+    return {
+        "queue": queue, "id": id, "attempt": attempt, "consumer": consumer, "claimed_at": claimed_at * 1000,
+        "ended_at": ended_at, "outcome": outcome, "reason": reason,
+    }  # fmt: skip
 
 
 def check_schema(table: str, schema: StructType) -> None:

@@ -11,7 +11,7 @@ those of drafts, as it must not drop what a producer asked for.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 from itertools import accumulate, pairwise, repeat
 from operator import attrgetter
@@ -101,15 +101,25 @@ def _entries(columns: dict[str, Any], payloads: list[bytes]) -> Sequence[Entry]:
     return entries
 
 
-def encode_messages(messages: Sequence[Message]) -> bytes:
-    """A frame of messages."""
+def encode_messages(messages: Sequence[Message], wanted: Collection[str] | None = None) -> bytes:
+    """A frame of messages, perhaps with only some of their fields; without payloads those are empty."""
     rows = [_message_values(each) for each in messages]
     columns = {
         name: _column(column)
         for name, column in zip(_MESSAGE_TYPES, zip(*rows, strict=True), strict=False)
-        if column[0] is not None or column.count(None) != len(column)
+        if (wanted is None or name in wanted) and (column[0] is not None or column.count(None) != len(column))
     }
-    return _join(columns, [each.payload for each in messages])
+    with_payload = wanted is None or "payload" in wanted
+    return _join(columns, [each.payload if with_payload else b"" for each in messages])
+
+
+def decode_columns(body: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    """The columns of a frame of messages, those that are lists with a value for each, and the payloads."""
+    columns, payloads = _split(body, len(body))
+    for name, column in columns.items():
+        if type(column) is list:
+            _check_length(name, column, len(payloads))
+    return columns, payloads
 
 
 def decode_messages(body: bytes, queue: str) -> list[Message]:

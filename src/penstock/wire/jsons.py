@@ -7,7 +7,7 @@ answer skips what a newer server may have added.
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, NoReturn
@@ -110,9 +110,11 @@ def check_count(count: int) -> None:
         raise InvalidArgument(f"a batch of {count} messages; the most is {MAX_MESSAGES}: send it in parts")
 
 
-def message_as_json(message: Message) -> dict[str, Any]:
+def message_as_json(message: Message, wanted: Collection[str] = MESSAGE_FIELDS) -> dict[str, Any]:
     """A message's fields; the payload as text (null where it is none) and, always, as payload_base64."""
-    result = {name: getattr(message, name) for name in MESSAGE_FIELDS}
+    result = {name: getattr(message, name) for name in MESSAGE_FIELDS if name in wanted}
+    if "payload" not in result:
+        return result
     try:
         result["payload"] = message.payload.decode()
     except UnicodeDecodeError:

@@ -10,12 +10,14 @@ from penstock.server.description.operation import (
     CREATES,
     DONE,
     ID,
+    LISTED,
     NOW,
     OF_QUEUE,
     PUTS,
     QUEUE,
     READS,
     TAKES,
+    UNTIL,
     WRITES,
     Operation,
     answer,
@@ -25,6 +27,7 @@ from penstock.server.description.operation import (
 )
 from penstock.server.description.schemas import Schema, integer, nullable, record, ref, text, texts
 from penstock.settings import MAX_COUNT
+from penstock.wire import jsons
 
 _QUEUES = "/-/api/queues"
 _Q = _QUEUES + "/{queue}"
@@ -33,6 +36,7 @@ _RECEIPTS = texts("Receipts of claims, in any order.")
 _COUNTED = {
     "200": answer("How many.", schemas.answer({"count": integer("Messages.", 0, MAX_COUNT)}), {"count": 2})
 }
+_FIELDS = "|".join(jsons.MESSAGE_FIELDS)
 _AN_ATTEMPT = {
     "attempt": 1, "consumer": "me", "claimed_at": NOW, "ended_at": NOW + 900, "outcome": "failed",
     "reason": "no disk",
@@ -247,11 +251,52 @@ MESSAGES = [
             *query(
                 state=text("Only those in this state.", enum=list(STATES)),
                 after=text("Begin after this id."),
+                until=UNTIL,
                 limit=integer("How many at most.", 1, MAX_COUNT, 100),
+                fields=text(
+                    "Only these fields, by commas. Without `payload`, `headers`, `created_at` and `received_at` "
+                    "nothing is read from disk.",
+                    pattern=f"^({_FIELDS})(,({_FIELDS}))*$",
+                ),
             ),
         ],
-        answers={"200": BATCH},
+        answers={"200": LISTED},
         errors=READS,
+    ),
+    Operation(
+        call=f"GET {_Q}/parts",
+        id="parts",
+        tag="Messages",
+        summary="Divide the messages among readers",
+        description=(
+            "Ids that end parts of about the same size, in their order. Read the messages or the attempts of a "
+            "part with `after`, the id before (nothing for the first part), and `until`, its own: what is put "
+            "later is in no part, and what stays is in one."
+        ),
+        parameters=[QUEUE, *query(n=integer("How many parts at most.", 1, 10_000, 1))],
+        answers={
+            "200": answer(
+                "Where parts end.", schemas.answer({"until": texts("Ids.")}), {"until": ["1023", "1500"]}
+            )
+        },
+        errors=OF_QUEUE,
+    ),
+    Operation(
+        call=f"GET {_Q}/attempts",
+        id="all_attempts",
+        tag="Messages",
+        summary="What became of all claims",
+        description=(
+            "Of the messages that are there, in the order in which they were put. A page ends after about 1,000 "
+            "attempts or 10,000 messages, and may have none; go on with `after` as `next` says."
+        ),
+        parameters=[QUEUE, *query(after=text("Begin after this id."), until=UNTIL)],
+        answers={
+            "200": answer(
+                "A page of attempts.", ref("Attempts"), {"attempts": [{"id": "7", **_AN_ATTEMPT}], "next": None}
+            )
+        },
+        errors=OF_QUEUE,
     ),
     Operation(
         call=f"GET {_Q}/messages/{{id}}/attempts",

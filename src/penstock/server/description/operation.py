@@ -99,7 +99,12 @@ A_QUEUE = {
 QUEUE = parameter("path", "queue", {**schemas.NAME, "description": "The queue's name."}, "jobs")
 ID = parameter("path", "id", text("The message's id.", minLength=1), "7")
 DONE = {"description": "Done."}
+UNTIL = text("End with this id.")
 BATCH = {
     "description": "A batch of messages, which may be empty.",
     "content": {JSON: {"schema": ref("Messages"), "example": {"messages": [_A_MESSAGE]}}, **_FRAME},
+}
+LISTED = {
+    "description": "A batch of messages, with the fields that were asked for. It may be empty.",
+    "content": {JSON: {"schema": ref("Listed"), "example": {"messages": [_A_MESSAGE]}}, **_FRAME},
 }

@@ -220,7 +220,14 @@ def schemas() -> dict[str, Schema]:
         "Loaded": _drafts({"allOf": [ref("Draft")], "properties": {"key": _NULL}}, 0, jsons.MAX_MESSAGES),
         "Message": answer(_MESSAGE),
         "Messages": answer({"messages": {"type": "array", "items": ref("Message")}}),
+        "Listed": answer({"messages": {"type": "array", "items": record(_MESSAGE, closed=False)}}),
         "Attempt": answer(_ATTEMPT),
+        "Attempts": answer(
+            {
+                "attempts": {"type": "array", "items": answer({"id": text("The message's id."), **_ATTEMPT})},
+                "next": nullable(text("Go on after this id; null: these were the last.")),
+            }
+        ),
         "Problem": problem,
     }
 

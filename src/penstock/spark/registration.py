@@ -1,0 +1,30 @@
+"""The tables of a store as views, for SQL."""
+
+import os
+from typing import TYPE_CHECKING
+
+from penstock.opening import journal_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PREFIX = "penstock_"
+
+
+def views(spark: "SparkSession", url: str | os.PathLike[str]) -> None:
+    """Register the store's tables as temporary views: penstock_messages, penstock_queues, penstock_attempts.
+
+        penstock.spark.views(spark, "data")
+        spark.sql("SELECT state, count(*) FROM penstock_messages WHERE queue = 'jobs' GROUP BY state").show()
+
+    Each query sees the store as it is when the query is planned. Those of another store take their place.
+    """
+    from penstock.spark.tables import TABLES
+
+    url = os.fspath(url)
+    folder = journal_folder(url)
+    if folder is not None:  # Spark's own processes are not in the folder that this one is in
+        url = os.path.abspath(folder)
+    for table in TABLES:
+        frame = spark.read.format("penstock").option("store", url).option("table", table).load()
+        frame.createOrReplaceTempView(f"{PREFIX}{table}")

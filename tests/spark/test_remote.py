@@ -1,0 +1,211 @@
+"""Reading a store through its server: the same rows, parts for many tasks, and what holds while others work."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import penstock
+from penstock import Draft
+from penstock.errors import PenstockError, QueueNotFound, StoreCorrupt, StoreUnreachable
+from penstock.server import serve_in_thread
+from penstock.spark import remote
+from penstock.spark.errors import as_ours
+from penstock.spark.options import parse
+from tests.spark import reads
+from tests.spark.reads import arrow, expired, in_milliseconds, listed, varied
+from tests.spark.test_planning import ODD_NAMES, flip
+from tests.spark.test_read import collected
+
+
+class Served:
+    """A store on disk and its server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = penstock.open(folder, sync="never")
+        self._server = serve_in_thread(self.store)
+        self.url = self._server.url
+
+    def plan(self, **options: str) -> list[list[remote.Range]]:
+        return remote.plan(parse({"store": self.url, **options}))
+
+    def read(
+        self, parts: Sequence[list[remote.Range]], columns: Sequence[str] = (), **options: str
+    ) -> list[dict[str, Any]]:
+        """The rows of all tasks; times are milliseconds, as Penstock has them."""
+        wanted, schema = parse({"store": self.url, **options}), arrow(options.get("table", "messages"), columns)
+        found = []
+        for part in parts:
+            for batch in remote.read(wanted, part, schema):
+                batch.validate(full=True)
+                assert batch.schema.equals(schema)
+                found.append(batch)
+        return in_milliseconds([row for batch in found for row in batch.to_pylist()])
+
+    def rows(self, columns: Sequence[str] = (), **options: str) -> list[dict[str, Any]]:
+        return self.read(self.plan(**options), columns, **options)
+
+    def stop(self) -> None:
+        self._server.stop()
+        self.store.close()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    served = Served(tmp_path)
+    yield served
+    served.stop()
+
+
+def test_every_field_of_every_state_is_as_the_store_shows_it(served: Served) -> None:
+    expired(varied(served.store))
+    expected = listed(served.store)
+    assert served.rows() == expected
+    for name in expected[0]:  # each column alone
+        assert [row[name] for row in served.rows([name])] == [row[name] for row in expected]
+    for states in ("failed", "done,delayed", "in_flight,failed,available"):
+        assert served.rows(["id"], state=states) == [
+            {"id": row["id"]} for row in expected if row["state"] in states.split(",")
+        ]
+
+
+def test_queues_and_attempts_are_those_of_the_files(served: Served) -> None:
+    varied(served.store)
+    served.store.create("limits", max_size=5, priorities=(-1, 7), retention=1.5, filter="a = 'b'", description="d")
+    for table in ("queues", "attempts"):
+        expected = reads.rows(served.folder, table=table)
+        assert len(expected) >= 3
+        assert served.rows(table=table) == expected
+        name = "name" if table == "queues" else "queue"
+        assert served.rows(table=table, queue="varied") == [row for row in expected if row[name] == "varied"]
+    assert served.rows(["outcome"], table="attempts", queue="limits") == []
+
+
+def test_queues_of_any_name_are_read(served: Served) -> None:
+    for name in ODD_NAMES:
+        served.store.create(name).put_many([name, b"again"])
+    found = served.rows(["queue", "payload"])
+    assert len(found) == 2 * len(ODD_NAMES)
+    assert {row["queue"] for row in found if row["payload"] == row["queue"].encode()} == set(ODD_NAMES)
+    for name in ODD_NAMES:
+        assert [row["payload"] for row in served.rows(queue=name)] == [name.encode(), b"again"]
+    assert served.rows(queue="") == []
+
+
+def test_a_large_queue_is_read_in_parts_and_small_ones_together(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "_PART", 3_000)
+    monkeypatch.setattr(remote, "_SMALL_PART", 3_000)
+    large = served.store.create("large")
+    for start in range(0, 10_000, 1_000):
+        large.put_many([b"%d" % number for number in range(start, start + 1_000)])
+    for number in range(50):
+        served.store.create(f"small-{number}").put_many([b"x"] * 10)
+    parts = served.plan(payload="false")
+    assert 4 <= len(parts) <= 6
+    sizes = [len(served.read([part], ["id"])) for part in parts]
+    assert sum(sizes) == 10_500
+    assert max(sizes) < 4_100
+    found = served.rows(["payload"], queue="large")
+    assert [row["payload"] for row in found] == [b"%d" % number for number in range(10_000)]
+
+
+def test_payloads_up_to_the_largest_come_page_by_page(served: Served) -> None:
+    payloads = [bytes([number]) * (5 << 20) for number in range(5)] + [b"", b"\xff" * (16 << 20)]
+    for payload in payloads:
+        served.store.queue().put(payload)
+    assert [row["payload"] for row in served.rows(["payload"])] == payloads
+
+
+def test_what_stays_is_there_once_and_what_is_put_later_is_not(served: Served) -> None:
+    queue = served.store.create("jobs", keep_done=None)
+    queue.put_many([b"%d" % number for number in range(5_000)])
+    queue.remove(*map(str, range(1, 4_000)))
+    parts = served.plan()
+    queue.put_many([b"new"] * 10)
+    queue.ack(*queue.claim(100))
+    queue.remove("5000")
+    found = served.read(parts, ["payload", "state"])
+    assert [int(row["payload"]) for row in found] == list(range(3_999, 4_999))
+    assert sum(row["state"] == "done" for row in found) == 100  # each as it was when it was listed
+
+
+def test_a_queue_that_is_deleted_meanwhile_has_no_rows(served: Served) -> None:
+    for name in "ab":
+        served.store.create(name).put_many([b"x"] * 3)
+    for table in ("messages", "attempts"):
+        parts = served.plan(table=table)
+        if table == "messages":
+            served.store.delete("a")
+        assert {row["queue"] for row in served.read(parts, ["queue"], table=table)} <= {"b"}
+    with pytest.raises(QueueNotFound, match="there is no queue 'a'"):
+        served.plan(queue="a")
+
+
+def test_bodies_that_are_not_wanted_are_not_read(served: Served) -> None:
+    queue = served.store.create("jobs")
+    queue.put_many([b"first", Draft(b"second" * 1000, headers={"a": "b"})])
+    journal = served.folder / "jobs"
+    flip(journal, journal.read_bytes().index(b"second"))
+    assert [row["id"] for row in served.rows(["id", "state", "visible_at"])] == ["1", "2"]
+    with pytest.raises(StoreCorrupt, match="stored bytes are damaged: the server's log says where"):
+        served.rows(["headers"])
+
+
+def test_a_server_that_is_not_there_is_an_error_that_says_so(tmp_path: Path) -> None:
+    served = Served(tmp_path)
+    served.store.queue().put(b"x")
+    parts = served.plan()
+    served.stop()
+    with pytest.raises(StoreUnreachable, match=f"the server at {served.url} cannot be reached"):
+        served.plan()
+    with pytest.raises(StoreUnreachable, match=f"the server at {served.url} cannot be reached"):
+        served.read(parts)
+
+
+def test_spark_reads_through_a_server_what_it_reads_from_the_files(spark: SparkSession, served: Served) -> None:
+    varied(served.store)
+    served.store.create("a/b").put_many([b"%d" % number for number in range(3_000)])
+    through, straight = (
+        spark.read.format("penstock").option("store", store) for store in (served.url, str(served.folder))
+    )
+    assert collected(through.load()) == collected(straight.load())
+    frame = through.option("payload", "false").load()
+    assert "payload" not in frame.columns
+    done, waiting = frame.where("state = 'done'"), frame.where("state = 'available'")
+    assert done.union(waiting).count() == done.count() + waiting.count() > 3_000
+    assert (
+        through.option("table", "attempts").load().count() == straight.option("table", "attempts").load().count()
+    )
+
+
+def test_what_is_wrong_is_said_in_one_line(spark: SparkSession, served: Served) -> None:
+    queue = served.store.create("jobs")
+    queue.put_many([b"first", b"second" * 1000])
+    flip(served.folder / "jobs", (served.folder / "jobs").read_bytes().index(b"second"))
+    for options, kind, says in [
+        ({"queue": "lost"}, QueueNotFound, "there is no queue 'lost'"),
+        ({"store": "http://127.0.0.1:1"}, StoreUnreachable, "the server at http://127.0.0.1:1 cannot be reached"),
+        ({}, StoreCorrupt, "stored bytes are damaged"),
+    ]:
+        with pytest.raises(Exception, match=says) as caught:
+            spark.read.format("penstock").options(**({"store": served.url} | options)).load().collect()
+        error: PenstockError = as_ours(caught.value)
+        assert type(error) is kind
+        assert "Traceback" not in str(caught.value)
+
+
+def test_columns_of_a_page_may_be_the_same_for_all_or_missing() -> None:
+    kinds = {field.name: field.type for field in arrow()}
+    assert remote._array("x", kinds["state"], 2).to_pylist() == ["x", "x"]
+    assert remote._array(None, kinds["headers"], 2).to_pylist() == [[], []]
+    assert remote._array([{"a": "b"}, None], kinds["headers"], 2).to_pylist() == [[("a", "b")], []]
+    times = remote._array([1, None, 1 << 60], kinds["expires_at"], 3)
+    assert times.type == pa.timestamp("us", "UTC")
+    assert times.cast(pa.int64()).to_pylist()[:2] == [1000, None]
+    assert times.to_pylist()[2].year == 9999
