@@ -130,7 +130,6 @@ def _local_defaults(folder: Path) -> dict[str, str]:
         "spark.local.dir": str(folder),
         # A third less time than by TCP for what goes between Java and Python. Such sockets have short names.
         "spark.python.unix.domain.socket.enabled": str(len(os.fsencode(folder)) <= _SOCKET_FOLDER).lower(),
-        "spark.python.daemon.module": "penstock.spark.daemon",
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
