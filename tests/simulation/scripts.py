@@ -109,6 +109,29 @@ def rotation_and_packing(world: World) -> None:
     world.close()
 
 
+def packing_together(world: World) -> None:
+    world.open()
+    world.create("jobs", keep_done=30, max_attempts=1)
+    ask, other = world.ask("jobs"), world.ask()
+    for number in range(4):
+        ask.put(world.payload(300), priority=-number, key=f"key {number}")
+        other.put(world.payload(300), retention=20)
+        for message in ask.claim(1, lease=15):
+            (ask.ack, ask.fail)[number % 2](message)
+
+    def go_on() -> None:
+        ask.put(world.payload(300))
+        ask.pop()
+        other.ack(*other.claim(2))
+
+    world.pack_together("jobs", "default", meanwhile=go_on)
+    world.clock.advance(25)
+    other.put()
+    other.pop()
+    world.pack_together("jobs", "default")
+    world.close()
+
+
 def queues_that_come_and_go(world: World) -> None:
     world.open()
     world.create("one", retention=100)
@@ -279,6 +302,7 @@ SCRIPTS: dict[str, Script] = {
         batches,
         attempts_and_leases,
         rotation_and_packing,
+        packing_together,
         queues_that_come_and_go,
         closing_and_opening,
         emptying,

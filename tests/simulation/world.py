@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 import penstock
 from penstock import Draft, Message, Queue, Store
 from penstock.journal import replay
+from penstock.journal.building import Result, build
+from penstock.journal.parallel import Round
 from penstock.journal.store import open_journal
 from penstock.settings import Settings
 from tests.history import History
@@ -104,6 +106,20 @@ class World:
     def pack(self, name: str) -> None:
         """Have a journal packed now."""
         self.attempt(lambda: self.keeper.pack(name), None)
+
+    def pack_together(self, *names: str, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Have journals packed at once, built by someone who has not opened the store, while all goes on."""
+
+        def pack() -> None:
+            with Round(self.keeper, names) as packing:
+                results = []
+                for number, order in enumerate(packing.begin()):
+                    with suppress(OSError):  # as of a task that fails
+                        results.append(build(order, self.disk, number))
+                meanwhile()
+                packing.swap([result for result in results if isinstance(result, Result)])
+
+        self.attempt(pack, None)
 
     def create(self, name: str, **settings: Any) -> None:
         """Make a queue; there must be none of that name."""

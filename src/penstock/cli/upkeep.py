@@ -1,4 +1,4 @@
-"""Commands that keep a store in order: doctor, pack."""
+"""Commands that keep a store in order: doctor, pack, expire."""
 
 import re
 from collections.abc import Callable
@@ -9,6 +9,7 @@ import click
 import penstock
 from penstock.cli import output
 from penstock.cli.app import cli, json_option, open_store
+from penstock.cli.pipeline import job_options, print_summary, watched_session
 from penstock.cli.progress import counted
 from penstock.errors import NotSupported
 from penstock.index.rows import STATES
@@ -51,17 +52,42 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     epilog="""\b
 Examples:
   penstock pack
-  penstock pack jobs orders --json"""
+  penstock pack jobs orders --json
+  penstock pack --spark --dry-run
+  penstock pack --spark --master spark://host:7077"""
 )
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
-@json_option
+@click.option("--spark", "on_spark", is_flag=True, help="Let tasks of Spark do it: for very many queues.")
+@job_options
 @click.pass_context
-def pack(ctx: click.Context, queues: tuple[str, ...], as_json: bool) -> None:
+def pack(
+    ctx: click.Context,
+    queues: tuple[str, ...],
+    on_spark: bool,
+    run: str | None,
+    dry_run: bool,
+    master: str | None,
+    as_json: bool,
+) -> None:
     """Pack the journals of queues: write what is still there anew and free the rest.
 
     Without a QUEUE, all of them. The store does this by itself when it is worth it; do it before a backup, say. It
     needs space for what is still there. Nothing is lost if it is interrupted.
+
+    With --spark the packed files are built by tasks, many queues in each, that must see the store's folder under
+    the same path; a queue that cannot be packed does not keep the others from it. --dry-run, --id and --master go
+    with it. A dry run says about what would be freed, also of a store that is open elsewhere.
     """
+    if on_spark:
+        url = ctx.find_root().params["store"]
+        _folder(url)  # before Spark starts, which takes a while
+        with watched_session("packing queues", master) as session:
+            from penstock.spark import jobs
+
+            print_summary(jobs.pack(session, url, queues, id=run, dry_run=dry_run), as_json)
+        return
+    if run is not None or dry_run or master is not None:
+        raise click.UsageError("--dry-run, --id and --master go with --spark")
     store = open_store(ctx)
     packer = _Packer(store)
     names = list(dict.fromkeys(store.queue(name).name for name in queues))
@@ -73,6 +99,31 @@ def pack(ctx: click.Context, queues: tuple[str, ...], as_json: bool) -> None:
         columns = ("before", "after", "freed")
         rows = [[each["queue"], *(f"{each[column]:,}" for column in columns)] for each in results]
         output.print_table(["queue", *columns], rows, right=columns)
+
+
+@cli.command(
+    epilog="""\b
+Examples:
+  penstock expire --dry-run
+  penstock expire
+  penstock --store data expire --json"""
+)
+@job_options
+@click.pass_context
+def expire(ctx: click.Context, run: str | None, dry_run: bool, master: str | None, as_json: bool) -> None:
+    """Take what time has let go out of the files, with Spark.
+
+    Messages whose expires_at has passed, and done ones that a queue no longer lists (keep_done), are gone for
+    everyone at that moment; their bytes stay in the journals until those are packed. This packs each queue that
+    has some, as pack --spark does, and says how many there were, the bytes that they took, and what was freed in
+    all. A second run finds nothing. With --dry-run nothing is changed, and the store may be open elsewhere.
+    """
+    url = ctx.find_root().params["store"]
+    _folder(url)
+    with watched_session("letting go", master) as session:
+        from penstock.spark import jobs
+
+        print_summary(jobs.expire(session, url, id=run, dry_run=dry_run), as_json)
 
 
 class _Packer:

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 
 from penstock.index.rows import Page
-from penstock.journal import packing
+from penstock.journal import building
 from penstock.journal.files import JournalFiles, Segment
 from penstock.journal.format import Dialect, Entry
 from penstock.journal.loading import Item, unpack_item
@@ -65,7 +65,7 @@ def rewrite(
             disk.rename(files.path(files.name), files.path(files.rotated(stamp)))
             files.sync()
             segment.name = files.rotated(stamp)
-    ours = packing.from_segments(segments)
+    ours = building.from_segments(segments)
     numbered = {segment.number: segment for segment in segments}
 
     def fetch(first: int, page: Page, rows: Sequence[int]) -> list[bytes]:
@@ -79,7 +79,7 @@ def rewrite(
 
     temporary = files.path(files.temporary(stamp))
     file = disk.open(temporary, create=True)
-    packing.write_pack(file, state.freeze(), fetch, next_group, now, dialect)
+    building.write_pack(file, state.freeze(), fetch, next_group, now, dialect)
     file.sync()
     packed = files.rotated(stamp) + ".pack"
     disk.rename(temporary, files.path(packed))

@@ -45,6 +45,31 @@ def may_end_filling(place: int) -> bool:
     return (place + SECTOR // 2) % FILLING == 0
 
 
+class Listing:
+    """The files in a folder by journal: one look for all of them, and a new one for who asks a second time."""
+
+    def __init__(self, folder: str, disk: Disk) -> None:
+        self._folder = folder
+        self._disk = disk
+        self._asked: set[str] = set()
+        self._look()
+
+    def _look(self) -> None:
+        self.names: list[str] = []
+        self._by_journal: dict[str, list[str]] = {}
+        for name in self._disk.listdir(self._folder):
+            if not self._disk.is_folder(os.path.join(self._folder, name)):  # no journal, whatever its name
+                self.names.append(name)
+                self._by_journal.setdefault(re.split("[.~]", name, maxsplit=1)[0], []).append(name)
+
+    def of(self, journal: str) -> list[str]:
+        """The files that may belong to a journal, temporary and dead ones too."""
+        if journal in self._asked:
+            self._look()
+        self._asked.add(journal)
+        return self._by_journal.get(journal, [])
+
+
 class JournalFiles:
     """The names of a journal's files."""
 

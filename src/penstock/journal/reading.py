@@ -91,10 +91,10 @@ def close(segments: Sequence[Segment]) -> None:
         segment.file.close()
 
 
-def read(journal: Found, index: Snapshot | None = None) -> Reading:
-    """Read a journal from its beginning, or on top of a snapshot that holds."""
+def read(journal: Found, index: Snapshot | None = None, kind: type[Ledger] = Ledger) -> Reading:
+    """Read a journal from its beginning, or on top of a snapshot that holds, into a ledger of some kind."""
     known = journal.known
-    ledger = Ledger(journal.name, known.settings if known else Settings())
+    ledger = kind(journal.name, known.settings if known else Settings())
     reading = Reading(ledger, Loader(ledger, known.starts if known else [1]))
     first, offset = 0, 0
     if index is not None:

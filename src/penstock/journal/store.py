@@ -2,8 +2,10 @@
 
 import logging
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 from penstock.clock import Clock, ElapsedClock, SystemClock
 from penstock.errors import DiskFull, InvalidArgument, NotSupported, QueueNotFound
@@ -12,13 +14,14 @@ from penstock.journal import pins
 from penstock.journal.ballast import Ballast, is_full
 from penstock.journal.catalog import FOLDER, Catalog, Entry, queue_of
 from penstock.journal.commits import stopped
-from penstock.journal.files import JournalFiles
+from penstock.journal.files import JournalFiles, Listing
 from penstock.journal.format import DIALECTS, Dialect
 from penstock.journal.intake import Intake, Load
 from penstock.journal.recovery import Journal, Recovery
 from penstock.journal.segments import journals
 from penstock.journal.shelf import JournalShelf, Sink
 from penstock.journal.upkeep import Upkeep
+from penstock.journal.uploads import Uploads
 from penstock.ledger import Ledger
 from penstock.live.alarm import Alarm
 from penstock.live.keeper import LiveKeeper
@@ -56,6 +59,7 @@ class JournalKeeper(LiveKeeper):
         self._upkeep: dict[str, Upkeep] = {}
         self._failure: BaseException | None = None
         self._intake = Intake(self._catalog, disk, self.find, self._upkeep, self.create, segment_size)
+        self._uploads = Uploads(self, self._catalog, disk, self._clock, self._alarm, self._sink.ballast)
         self._catalog.open()
         pins.sweep(self._folder, disk)
         try:
@@ -75,11 +79,12 @@ class JournalKeeper(LiveKeeper):
         clean = self._catalog.clean()
         taken = {entry.name for entry in entries.values()}
         recovery = Recovery(self._catalog, self._disk, self._clock, self._sink.dialect)
-        for file in dict.fromkeys([*entries, *journals(self._names())]):
+        listing = Listing(self._folder, self._disk)
+        for file in dict.fromkeys([*entries, *journals(listing.names)]):
             known = entries.get(file)
             name = queue_of(file, taken) if known is None else known.name
             taken.add(name)
-            journal = recovery.recover(file, known, name, self._names, clean.get(file))
+            journal = recovery.recover(file, known, name, partial(listing.of, file), clean.get(file))
             self._clock.at_least(journal.at)
             self._journals[name] = journal
         self._catalog.forget_clean()
@@ -90,11 +95,6 @@ class JournalKeeper(LiveKeeper):
             self._add(journal.ledger)
         self._intake.recover(self._journals)
 
-    def _names(self) -> list[str]:
-        """The files in the folder; no journal is a folder, whatever its name."""
-        names = self._disk.listdir(self._folder)
-        return [name for name in names if not self._disk.is_folder(os.path.join(self._folder, name))]
-
     def _taken(self) -> list[str]:
         """What no new journal may be called."""
         there = [name.partition(".")[0] for name in self._disk.listdir(self._folder)]
@@ -104,9 +104,15 @@ class JournalKeeper(LiveKeeper):
 
     def pack(self, queue: str) -> int:
         """Pack a queue's journal now; how many bytes that freed."""
+        with self.packing(queue) as upkeep:
+            return upkeep.pack()
+
+    @contextmanager
+    def packing(self, queue: str) -> Iterator[Upkeep]:
+        """The upkeep of a queue that no one else packs or deletes meanwhile."""
         with self._upkeep_of(queue).packing:
             self.find(queue).counts()  # it may have been deleted meanwhile; and lets time have passed
-            return self._upkeep[queue].pack()
+            yield self._upkeep[queue]
 
     def begin_load(self) -> str:
         """A name for a load that this process will stage, see staging.py."""
@@ -114,13 +120,21 @@ class JournalKeeper(LiveKeeper):
 
     def load(self, load: Load) -> bool:
         """Let a load take effect, all of it or nothing; False: its run has taken effect before."""
-        if self._sink.dialect != "doc":
-            raise NotSupported('loads are staged for dialect="doc": open the store without another')
+        self._check_dialect()
         try:
             return self._intake.take_in(load)
         except OSError as error:  # it may count, or not: opening finds out
             self._failed(error)
             raise stopped(error) from error
+
+    def uploads(self) -> Uploads:
+        """Loads that clients send to this store."""
+        self._check_dialect()
+        return self._uploads
+
+    def _check_dialect(self) -> None:
+        if self._sink.dialect != "doc":
+            raise NotSupported('loads are staged for dialect="doc": open the store without another')
 
     def stored(self, queue: str) -> int:
         """Bytes of a queue's journal."""
@@ -204,6 +218,7 @@ class JournalKeeper(LiveKeeper):
     def close(self) -> None:
         """Write what is left and let go of the folder."""
         super().close()
+        self._uploads.close()
         try:
             self._wait_for_packing()
             if self._failure is None:

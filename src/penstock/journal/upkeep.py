@@ -5,12 +5,13 @@ again before the journal has doubled, so that packing stays cheap beside the wor
 """
 
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from penstock.errors import DiskFull, PenstockError
 from penstock.journal import packing, snapshot
+from penstock.journal.building import Result
 from penstock.journal.catalog import Catalog, Entry
 from penstock.journal.commits import stopped
 from penstock.journal.recovery import Journal
@@ -93,28 +94,68 @@ class Upkeep:
 
     def pack(self) -> int:
         """Pack the journal, by who holds `packing`; how many bytes that freed."""
-        shelf, journal = self.shelf, self.journal
+        self._prepare()
+        with self._stopping():
+            freed = packing.pack(self.shelf, self._emptied, self._is_open)
+        self._finish()
+        return freed
+
+    # The same in steps, by who holds `packing` from the first to the last: see parallel.py
+
+    def begin(self) -> Cut | None:
+        """Cut the journal off where it is; None if it has no files."""
+        self._prepare()
+        with self._stopping():
+            return packing.begin(self.shelf)
+
+    def empty(self, cut: Cut) -> packing.Built:
+        """What takes the place of files of which nothing is left."""
+        with self._stopping():
+            return packing.build(self.shelf, cut, self._emptied)
+
+    def take(self, result: Result) -> packing.Built:
+        """What was built elsewhere."""
+        with self._stopping():
+            return packing.take(self.shelf, result)
+
+    def swap(self, cut: Cut, built: packing.Built) -> int:
+        """Let a packed file take the place of all before the cut; how many bytes that freed."""
+        with self._stopping():
+            freed = packing.swap(self.shelf, cut, built)
+        self._finish()
+        return freed
+
+    def _prepare(self) -> None:
         self._emptied_to = None
-        with suppress(DiskFull), shelf.lock:
-            shelf.reservation.shrink()  # no more than is needed, which may be what packing needs
+        # The snapshot does not hold for a file with another name. It may stand for bytes that cannot be read, so
+        # that closing must write a new one even if nothing comes of packing.
+        self.journal.indexed = self.journal.index_size = 0
+        with suppress(DiskFull), self.shelf.lock:
+            self.shelf.reservation.shrink()  # no more than is needed, which may be what packing needs
+
+    @contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """What breaks in the middle of packing stops the store; a refusal does not."""
+        failed = self.shelf.sink.failed
         try:
-            freed = packing.pack(shelf, self._emptied, self._is_open)
+            yield
         except OSError as error:
-            shelf.sink.failed(error)
+            failed(error)
             raise stopped(error) from error
         except PenstockError:
             raise
         except BaseException as error:  # half done: a second packing beside it would not be understood
-            shelf.sink.failed(error)
+            failed(error)
             raise
+
+    def _finish(self) -> None:
+        shelf, journal = self.shelf, self.journal
         with suppress(DiskFull), shelf.lock:
             shelf.reservation.shrink()
         if self._emptied_to is not None:
             journal.starts = [self._emptied_to]
         self._pack_from = 2 * shelf.total()
         self._empty_from = 0 if shelf.state.size() else self._pack_from
-        journal.indexed = journal.index_size = 0
-        return freed
 
     def _emptied(self, cut: Cut) -> None:
         journal = self.journal

@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock import errors
 from penstock.errors import LeaseExpired, PenstockError
+from penstock.spark.hangups import hush
 
 _print_exc = traceback.print_exc
 _OURS = re.compile(r"penstock\.errors\.([A-Za-z]\w*): ([^\n]*)")
@@ -29,6 +30,7 @@ def in_one_line() -> Iterator[None]:
 
     The process of Spark in which it happens ends with it, so that nothing else is hidden.
     """
+    hush()
     try:
         yield
     except PenstockError:

@@ -1,5 +1,6 @@
 """df.write.format("penstock"): tasks stage messages in parallel, and one commit makes all of them visible."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -167,4 +168,6 @@ def writer_for(given: Mapping[str, str], schema: StructType, overwrite: bool) ->
     folder, queue, run = parse_writing(given)
     if overwrite:
         raise InvalidArgument('a queue is never overwritten: write with .mode("append")')
-    return JournalWriter(Target(folder, queue, run, {}, False), schema)
+    made = json.loads(given.get("_create", "{}"))  # by the job that converts stores, as is the next
+    create = {name: Settings(**settings) for name, settings in made.items()}
+    return JournalWriter(Target(folder, queue, run, create, given.get("_restore") == "true"), schema)

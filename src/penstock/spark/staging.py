@@ -128,6 +128,7 @@ class Stager:
             records,
             count,
             done=done,
+            payloads=int(column["length"].sum()),
             longest=int(column["length"].max()),
             lowest=int(column["priority"].min()),
             highest=int(column["priority"].max()),
@@ -292,7 +293,7 @@ def _restore(parts: Sequence[dict[str, list[Any]]]) -> Restore:
 
 
 def _attempt(row: dict[str, Any]) -> Attempt:
-    claimed_at, ended_at = (int(row[name].timestamp() * 1000) for name in ("claimed_at", "ended_at"))
+    claimed_at, ended_at = (round(row[name].timestamp() * 1000) for name in ("claimed_at", "ended_at"))
     return Attempt(row["attempt"], row["consumer"], claimed_at, ended_at, row["outcome"], row["reason"])
 
 

@@ -5,6 +5,13 @@ A job takes a session, says what it did as a Summary, and changes nothing with `
 started.
 """
 
+from penstock.spark.jobs.archiving.job import archive
+from penstock.spark.jobs.archiving.reading import archived
+from penstock.spark.jobs.converting import convert
+from penstock.spark.jobs.expiring import expire
+from penstock.spark.jobs.loading import load
+from penstock.spark.jobs.packing import pack
+from penstock.spark.jobs.reporting.job import report
 from penstock.spark.jobs.summary import Summary
 
-__all__ = ["Summary"]
+__all__ = ["Summary", "archive", "archived", "convert", "expire", "load", "pack", "report"]

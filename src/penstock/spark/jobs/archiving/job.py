@@ -1,0 +1,199 @@
+"""The job: done and failed messages into a partitioned Parquet table, each once."""
+
+import hashlib
+import os
+import secrets
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
+
+import penstock
+from penstock.opening import journal_folder
+from penstock.spark.jobs.archiving.folder import Folder, Move
+from penstock.spark.jobs.archiving.reading import (
+    confirmed,
+    day_of,
+    local,
+    parquet,
+    settled,
+    superseded,
+    unarchived,
+)
+from penstock.spark.jobs.archiving.removal import remove as remove_from
+from penstock.spark.jobs.archiving.rewriting import Rewritten, without
+from penstock.spark.jobs.runs import run_id
+from penstock.spark.jobs.stores import check_store, own_session
+from penstock.spark.jobs.summary import Cell, Summary
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+_COLUMNS = ("queue", "done", "failed", "already_archived", "removed", "bytes")
+_SETTLED = "queue string, id string, state string, settled_at timestamp"
+Counts = Counter[tuple[str, str]]  # messages by queue and state
+
+
+def archive(
+    spark: "SparkSession",
+    store: str | os.PathLike[str],
+    dest: str | os.PathLike[str],
+    remove: bool = False,
+    id: str | None = None,  # noqa: A002 - the word of every job
+    dry_run: bool = False,
+) -> Summary:
+    """Copy the done and failed messages of a store into the archive in the folder `dest`, each once.
+
+    With `remove` those that are in the archive, read back and compared, are then taken out of the store. For that
+    the store is opened, first of all: StoreLocked if another process has it open. One run writes to an archive at
+    a time; a second is refused. What a run left that was interrupted is finished or cleared by the next.
+    """
+    url = os.fspath(store)
+    check_store(url)
+    folder_of_store = journal_folder(url)
+    folder = Folder(dest, folder_of_store)
+    if id is not None and (before := folder.run(run_id(id, "archive"))) and before["state"] == "done":
+        return _repeated(before)
+    session = own_session(spark)
+    there = _counts(settled(session, url, _SETTLED))
+    since = min((row["day"] for row in there), default=None)  # the archive need not be read from its beginning
+    inputs = {"store": os.path.abspath(folder_of_store) if folder_of_store else url, "dest": str(folder.path)}
+    run = run_id(id, "archive", **inputs, remove=remove, settled=_fingerprint(there))
+    if dry_run:
+        return _would_do(session, url, folder, run, there, remove)
+    with ExitStack() as held:
+        opened = held.enter_context(penstock.open(url)) if remove else None
+        held.enter_context(folder.locked())
+        record = folder.run(run)  # once more: an interrupted run may have been finished just now
+        if record is not None and record["state"] == "done":
+            return _repeated(record)
+        if record is None:
+            record = _write(session, url, folder, run, remove, _totals(there), since)
+        if opened is not None:
+            removed = remove_from(opened, confirmed(session, url, parquet(session, folder.path, since)))
+            _note_removed(record, removed, _totals(there))
+        record["state"] = "done"
+        if record["rows"] or id is not None:
+            folder.keep(record)
+    return Summary("archive", run, _COLUMNS, record["rows"], notes=record["notes"])
+
+
+def _repeated(record: dict[str, Any]) -> Summary:
+    return Summary("archive", record["id"], _COLUMNS, record["rows"], repeated=True, notes=record["notes"])
+
+
+# What there is
+
+
+def _counts(messages: "DataFrame") -> "list[Row]":
+    """How many settled messages each queue has, and a number that changes if they are others."""
+    which = F.bit_xor(F.xxhash64("queue", "id", "state", "settled_at")).alias("which")
+    counted = messages.groupBy("queue", "state").agg(
+        F.count("*").alias("count"), which, F.min(day_of("settled_at")).alias("day")
+    )
+    return counted.collect()
+
+
+def _fingerprint(counts: "Sequence[Row]") -> str:
+    text = repr(sorted(map(tuple, counts)))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _totals(counts: "Sequence[Row]") -> Counts:
+    return Counter({(row["queue"], row["state"]): row["count"] for row in counts})
+
+
+def _would_do(
+    session: "SparkSession", url: str, folder: Folder, run: str, there: "Sequence[Row]", remove: bool
+) -> Summary:
+    totals = _totals(there)
+    new = _new(unarchived(session, url, parquet(session, folder.path))) if totals else Counter()
+    rows = _rows(totals, new, Counter())
+    if remove:
+        for row in rows:
+            row[4] = totals[row[0], "done"] + totals[row[0], "failed"]
+    return Summary("archive", run, _COLUMNS, [[*row[:5], None] for row in rows], dry_run=True)
+
+
+def _new(messages: "DataFrame") -> Counts:
+    rows = messages.groupBy("queue_name", "state").agg(F.count("*").alias("count")).collect()
+    return Counter({(row["queue_name"], row["state"]): row["count"] for row in rows})
+
+
+def _rows(totals: Counts, new: Counts, sizes: Counter[str]) -> list[list[Any]]:
+    rows: list[list[Cell]] = []
+    for queue in sorted({queue for queue, _ in [*totals, *new]}):
+        done, failed = new[queue, "done"], new[queue, "failed"]
+        # What was settled between counting and copying is new, so that there is never less than nothing before.
+        before = max(0, totals[queue, "done"] + totals[queue, "failed"] - done - failed)
+        rows.append([queue, done, failed, before, 0, sizes[queue]])
+    return rows
+
+
+# What is done
+
+
+def _write(
+    session: "SparkSession", url: str, folder: Folder, run: str, remove: bool, totals: Counts, since: date | None
+) -> dict[str, Any]:
+    """Copy what is not in the archive yet; the record of the run."""
+    record: dict[str, Any] = {"id": run, "job": "archive", "store": url, "state": "written" if remove else "done"}
+    record |= {"at": datetime.now(UTC).isoformat(timespec="seconds"), "rows": [], "notes": []}
+    if not totals:
+        record["notes"].append("there are no done or failed messages in the store")
+        return record
+    new = unarchived(session, url, parquet(session, folder.path, since))
+    new = new.withColumn("key", F.md5("queue_name")).withColumn("day", day_of("settled_at"))
+    # Spark joins what is small and splits what is large, so that files get a sensible size.
+    staged = folder.staging / "new"
+    new.hint("rebalance", "key", "day").write.partitionBy("key", "day").parquet(local(staged))
+    written = parquet(session, staged)
+    counts = _new(written)
+    moves, sizes = _moves(folder, staged.name, sorted({queue for queue, _ in counts}))
+    anew, gone, again = _settled_again(session, folder, written) if counts else ([], [], 0)
+    if again:
+        record["notes"].append(
+            f"{again:,} of them were archived before, and were redriven and settled again since"
+        )
+    record["rows"] = _rows(totals, counts, sizes)
+    if moves:
+        folder.commit(record, [*moves, *anew], gone)
+    return record
+
+
+def _settled_again(session: "SparkSession", folder: Folder, written: "DataFrame") -> Rewritten:
+    """What to do about messages that are in the archive in an earlier state."""
+    (first,) = written.agg(F.min(day_of("received_at"))).collect()
+    return without(folder, superseded(parquet(session, folder.path, first[0]), written))
+
+
+def _moves(folder: Folder, staged: str, queues: Sequence[str]) -> tuple[list[Move], Counter[str]]:
+    """Where each file that was written goes, and how many bytes that is for each queue."""
+    keys = {hashlib.md5(queue.encode(), usedforsecurity=False).hexdigest(): queue for queue in queues}
+    places = folder.places(queues)
+    writing = secrets.token_hex(8)
+    moves: list[Move] = []
+    sizes: Counter[str] = Counter()
+    for path in sorted((folder.staging / staged).glob("key=*/day=*/*.parquet")):
+        queue = keys[path.parent.parent.name.removeprefix("key=")]
+        name = f"part-{writing}-{len(moves):05}.parquet"
+        target = os.path.join(places[queue], path.parent.name, name)
+        moves.append(Move(str(path.relative_to(folder.path)), target))
+        sizes[queue] += path.stat().st_size
+    return moves, sizes
+
+
+def _note_removed(record: dict[str, Any], removed: dict[str, int], totals: Counts) -> None:
+    rows = {row[0]: row for row in record["rows"]}
+    for queue, count in removed.items():
+        row = rows.setdefault(queue, [queue, 0, 0, 0, 0, 0])
+        row[4] += count
+    record["rows"] = [rows[queue] for queue in sorted(rows)]
+    left = sum(totals.values()) - sum(removed.values())
+    if left > 0:
+        record["notes"].append(
+            f"{left:,} settled messages are not in the store any more, or were left there: they changed meanwhile"
+        )

@@ -1,0 +1,113 @@
+"""The job `convert`: everything that is in one store goes into another, whatever keeps them."""
+
+import json
+import os
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import penstock
+from penstock.errors import InvalidArgument, NotSupported
+from penstock.index.rows import STATES
+from penstock.names import DEFAULT
+from penstock.settings import Settings
+from penstock.spark.jobs.runs import run_id
+from penstock.spark.jobs.summary import Summary
+from penstock.spark.jobs.targets import already_loaded, folder_of, settings_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_COLUMNS = ("queue", "made", *STATES, "messages")
+_DROPPED = ("id", "receipt", "lease_until")
+_HISTORY = ("attempt", "consumer", "claimed_at", "ended_at", "outcome", "reason")
+
+
+def convert(
+    spark: "SparkSession",
+    source: str,
+    target: str,
+    *,
+    id: str | None = None,  # noqa: A002 - the word of the command line
+    dry_run: bool = False,
+) -> Summary:
+    """Copy all queues of a store, with their settings, into another: all of it takes effect, or nothing.
+
+    Messages keep everything but their ids, which are new: payload, headers, times, priority, attempts and how they
+    went, state. What is in flight arrives as available. A queue that the target has already must have the same
+    settings, and keeps what it holds.
+    """
+    queues = _queues(spark, source)
+    run = run_id(id, "convert", source=source, target=target, queues=queues)
+    if (folder_of(target) or target) == (folder_of(source) or source):
+        raise InvalidArgument(f"{source!r} and {target!r} are the same store")
+    if _exists(target) and already_loaded(target, run) is not None:
+        return Summary("convert", run, _COLUMNS, [], dry_run, repeated=True)
+    made = _to_be_made(target, {name: settings for name, (settings, _) in queues.items()})
+    rows = [
+        [name, "yes" if name in made else "", *(counts[state] for state in STATES), sum(counts.values())]
+        for name, (_, counts) in sorted(queues.items())
+    ]
+    if not dry_run:
+        if not _exists(target):
+            penstock.open(target).close()
+        create = json.dumps({name: asdict(settings) for name, settings in made.items()})
+        writer = _messages(spark, source).write.format("penstock").mode("append").option("store", target)
+        writer.options(id=run, _restore="true", _create=create).save()
+    notes = ["messages in flight arrive as available"] if any(row[4] for row in rows) else []
+    return Summary("convert", run, _COLUMNS, rows, dry_run, notes=notes)
+
+
+def _queues(spark: "SparkSession", source: str) -> dict[str, tuple[Settings, dict[str, int]]]:
+    """Every queue: its settings, and how many messages are in each state."""
+    found = {}
+    for row in _table(spark, source, "queues").collect():
+        settings = {name: row[name] for name in Settings().keys()}  # noqa: SIM118 - no dict
+        for name in ("keep_done", "max_lease", "retention"):
+            if settings[name] is not None and settings[name].is_integer():
+                settings[name] = int(settings[name])
+        found[row["name"]] = (Settings(**settings), {state: row[state] for state in STATES})
+    return found
+
+
+def _to_be_made(target: str, wanted: dict[str, Settings]) -> dict[str, Settings]:
+    """The queues that the target has not; what it cannot hold is refused."""
+    known = settings_in(target) if _exists(target) else {DEFAULT: Settings()}
+    refused = [
+        f"queue {name!r} is there with other settings ({', '.join(_differing(settings, known[name]))})"
+        for name, settings in wanted.items()
+        if name in known and settings != known[name]
+    ]
+    refused += [
+        f"queue {name!r} has start={settings.start!r}, and that store keeps no log"
+        for name, settings in wanted.items()
+        if settings.start != "now"
+    ]
+    if refused:
+        raise NotSupported(f"{target!r} cannot hold this, and nothing was written: {'; '.join(refused)}")
+    return {name: settings for name, settings in wanted.items() if name not in known}
+
+
+def _differing(one: Settings, other: Settings) -> list[str]:
+    left, right = asdict(one), asdict(other)
+    return [f"{name}={left[name]!r}, there {right[name]!r}" for name in left if left[name] != right[name]]
+
+
+def _messages(spark: "SparkSession", source: str) -> "DataFrame":
+    """All messages, with the attempts that have ended."""
+    from pyspark.sql import functions as f
+
+    messages = _table(spark, source, "messages")
+    attempts = _table(spark, source, "attempts").groupBy("queue", "id")
+    history = attempts.agg(f.sort_array(f.collect_list(f.struct(*_HISTORY))).alias("history"))
+    joined = messages.join(history, ["queue", "id"], "left")
+    # Messages arrive in the order in which they were put: ids that are no numbers do not tell, times do.
+    return joined.orderBy("queue", f.expr("try_cast(id AS bigint)"), "received_at", "id").drop(*_DROPPED)
+
+
+def _table(spark: "SparkSession", store: str, table: str) -> "DataFrame":
+    return spark.read.format("penstock").option("store", store).option("table", table).load()
+
+
+def _exists(store: str) -> bool:
+    folder = folder_of(store)
+    return folder is None or os.path.isdir(os.path.join(folder, ".penstock"))

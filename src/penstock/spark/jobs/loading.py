@@ -1,0 +1,188 @@
+"""The job `load`: rows of anything that Spark reads become messages."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock import names
+from penstock.errors import InvalidArgument
+from penstock.spark.jobs.runs import run_id
+from penstock.spark.jobs.summary import Summary
+from penstock.spark.jobs.targets import already_loaded, loaded, settings_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+FORMATS = {
+    "parquet": "parquet",
+    "json": "json",
+    "jsonl": "json",
+    "ndjson": "json",
+    "csv": "csv",
+    "tsv": "csv",
+    "txt": "text",
+    "text": "text",
+    "log": "text",
+    "orc": "orc",
+}
+_COMPRESSED = ("gz", "bz2", "zst", "snappy", "lz4")
+_COLUMNS = ("queue", "messages", "bytes")
+
+
+def load(
+    spark: "SparkSession",
+    source: str,
+    store: str,
+    queue: str | None = None,
+    *,
+    format: str | None = None,  # noqa: A002 - Spark's word
+    payload_column: str | None = None,
+    payload_json: bool = False,
+    priority: str | int | None = None,
+    headers: Mapping[str, str] | None = None,
+    queue_column: str | None = None,
+    options: Mapping[str, str] | None = None,
+    id: str | None = None,  # noqa: A002 - the word of the command line
+    dry_run: bool = False,
+) -> Summary:
+    """Put the rows of a source into a queue, or by a column into several: all of them or none.
+
+    source: a path or URL that Spark can read; its ending says the `format`, and `options` are those of the reader
+    payload_column: what becomes the payload; without it `payload`, the lines of a text, or the only column
+    payload_json: the whole row becomes the payload, as JSON
+    priority: a number, or the column that has it
+    headers: names of headers, and the columns that their values come from
+    queue_column: the column that says into which queue; where that is NULL it is `queue`
+    """
+    if queue is None and queue_column is None:
+        raise InvalidArgument("into which queue? Name one, or the column that does")
+    arguments = {
+        "queue": queue, "payload_column": payload_column, "payload_json": payload_json, "priority": priority,
+        "headers": dict(headers or {}), "queue_column": queue_column, "options": dict(options or {}),
+    }  # fmt: skip
+    rows = _read(spark, source, format, options or {})
+    run = run_id(id, "load", store=store, files=_files(spark, rows), **arguments)
+    if (before := already_loaded(store, run)) is not None:
+        return Summary("load", run, _COLUMNS, before, dry_run, repeated=True)
+    messages = _messages(rows, queue, payload_column, payload_json, priority, headers or {}, queue_column)
+    if dry_run:
+        return Summary("load", run, _COLUMNS, _would_load(messages, store, queue), dry_run=True)
+    writer = messages.write.format("penstock").mode("append").option("store", store).option("id", run)
+    (writer if queue is None else writer.option("queue", queue)).save()
+    return Summary("load", run, _COLUMNS, loaded(store, run))
+
+
+def _read(spark: "SparkSession", source: str, kind: str | None, options: Mapping[str, str]) -> "DataFrame":
+    kind = kind or _kind(source)
+    if kind == "csv":  # what most have; the options may say otherwise
+        options = {"header": "true", "sep": "\t" if source.endswith(".tsv") else ",", **options}
+    return spark.read.format(kind).options(**options).load(source)
+
+
+def _kind(source: str) -> str:
+    endings = source.rstrip("/*").rsplit("/", 1)[-1].lower().split(".")[1:]
+    while endings and endings[-1] in _COMPRESSED:
+        endings.pop()
+    if not endings or endings[-1] not in FORMATS:
+        raise InvalidArgument(
+            f"what is in {source!r}? Say so with --format: {', '.join(dict.fromkeys(FORMATS.values()))}"
+        )
+    return FORMATS[endings[-1]]
+
+
+def _files(spark: "SparkSession", rows: "DataFrame") -> list[tuple[str, int, int]]:
+    """The files of a source, their lengths, and when they last changed."""
+    jvm: Any = spark._jvm
+    conf: Any = spark._jsparkSession.sessionState().newHadoopConf()
+    found = []
+    for name in sorted(rows.inputFiles()):
+        path = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(name))
+        status = path.getFileSystem(conf).getFileStatus(path)
+        found.append((name, status.getLen(), status.getModificationTime()))
+    return found
+
+
+def _messages(
+    rows: "DataFrame",
+    queue: str | None,
+    payload_column: str | None,
+    payload_json: bool,
+    priority: str | int | None,
+    headers: Mapping[str, str],
+    queue_column: str | None,
+) -> "DataFrame":
+    from pyspark.sql import functions as f
+
+    columns: list[Column] = [_payload(rows, payload_column, payload_json).alias("payload")]
+    if isinstance(priority, int):
+        columns.append(f.lit(priority).cast("bigint").alias("priority"))
+    elif priority is not None:
+        columns.append(_column(rows, priority).cast("bigint").alias("priority"))
+    if headers:
+        pairs = [
+            each
+            for name, column in headers.items()
+            for each in (f.lit(name), _column(rows, column).cast("string"))
+        ]
+        given = f.create_map(*pairs)
+        columns.append(f.map_filter(given, lambda _, value: value.isNotNull()).alias("headers"))
+    if queue_column is not None:
+        columns.append(_column(rows, queue_column).cast("string").alias("queue"))
+    return rows.select(*columns)
+
+
+def _payload(rows: "DataFrame", column: str | None, as_json: bool) -> "Column":
+    from pyspark.sql import functions as f
+
+    if as_json:
+        if column is not None:
+            raise InvalidArgument("is the payload a column, or the row as JSON? Say one")
+        return f.to_json(f.struct("*"))
+    if column is None:
+        usual = [name for name in ("payload", "value") if name in rows.columns]
+        if not usual and len(rows.columns) > 1:
+            raise InvalidArgument(
+                f"which of the columns {_list(rows.columns)} is the payload? Name it, or let the row become JSON"
+            )
+        column = (usual or rows.columns)[0]
+    kind = rows.select(_column(rows, column)).schema[0].dataType.simpleString()
+    if kind in ("binary", "string"):
+        return _column(rows, column)
+    nested = kind.startswith(("struct", "map", "array"))
+    return f.to_json(_column(rows, column)) if nested else _column(rows, column).cast("string")
+
+
+def _column(rows: "DataFrame", name: str) -> "Column":
+    if name not in rows.columns:
+        raise InvalidArgument(f"there is no column {name!r}; there are {_list(rows.columns)}")
+    return rows[f"`{name}`"]
+
+
+def _list(columns: Sequence[str]) -> str:
+    return ", ".join(columns[:20]) + (", ..." if len(columns) > 20 else "")
+
+
+def _would_load(messages: "DataFrame", store: str, queue: str | None) -> list[list[Any]]:
+    """How much goes into each queue, checked as far as that is possible without doing it."""
+    from pyspark.sql import functions as f
+
+    named = f.lit(queue).cast("string")
+    target = f.coalesce("queue", named) if "queue" in messages.columns else named
+    size = f.length("payload")
+    found = messages.groupBy(target.alias("queue")).agg(
+        f.count("*").alias("messages"), f.sum(size).alias("bytes"), f.max(size).alias("longest"),
+        f.count_if(f.col("payload").isNull()).alias("missing"),
+    ).orderBy("queue").collect()  # fmt: skip
+    known = settings_in(store)
+    for row in found:
+        if row["queue"] is None:
+            raise InvalidArgument(f"{row['messages']} rows name no queue")
+        if names.checked(row["queue"]) not in known:
+            raise InvalidArgument(f"there is no queue {row['queue']!r} in {store!r}: create it")
+        if row["missing"]:
+            raise InvalidArgument(f"{row['missing']} rows for queue {row['queue']!r} have no payload")
+        most = known[row["queue"]].max_payload
+        if row["longest"] > most:
+            raise InvalidArgument(
+                f"a payload of {row['longest']} bytes; queue {row['queue']!r} takes at most {most}"
+            )
+    return [[row[name] for name in _COLUMNS] for row in found]

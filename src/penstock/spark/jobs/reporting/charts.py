@@ -1,0 +1,207 @@
+"""The charts of a report, drawn by matplotlib as SVG that goes into the page as it is.
+
+matplotlib knows fixed colours only. It draws with codes, which become names of the page's own colours afterwards:
+so a chart is light or dark as the page is. Its texts stay texts, in the page's font; none of them is a user's.
+"""
+
+import io
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from html import escape
+from itertools import count, pairwise
+from math import floor, log10
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+from penstock.spark.jobs.reporting import words
+from penstock.spark.jobs.reporting.numbers import MOST_ATTEMPTS, Slice
+from penstock.spark.jobs.reporting.windows import STEPS, Windows
+
+_COLOURS = {
+    "ink": "#010001", "soft": "#020002", "line": "#030003",
+    "put": "#040004", "done": "#050005", "failed": "#060006",
+    "p50": "#070007", "p90": "#080008", "p99": "#090009",
+}  # fmt: skip
+_STYLE: Any = {
+    "svg.fonttype": "none", "svg.hashsalt": "penstock", "font.size": 12, "text.parse_math": False,
+    "text.color": _COLOURS["ink"], "axes.edgecolor": _COLOURS["line"], "axes.linewidth": 1,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False,
+    "axes.grid": True, "axes.grid.axis": "y", "grid.color": _COLOURS["line"], "axes.axisbelow": True,
+    "xtick.color": _COLOURS["line"], "ytick.color": _COLOURS["line"],
+    "xtick.labelcolor": _COLOURS["soft"], "ytick.labelcolor": _COLOURS["soft"],
+    "ytick.major.size": 0, "lines.solid_capstyle": "round",
+}  # fmt: skip
+_LINES = {"p50": "-", "p90": (0, (5, 2)), "p99": (0, (1.5, 2))}  # told apart without colours as well
+_TICKS = (0.001, 0.01, 0.1, 1, 10, 60, 600, 3_600, 21_600, 86_400, 604_800, 2_592_000)
+_DAY = 86_400_000  # milliseconds
+_FEW = 12  # windows that get a dot each
+_TIPS = 240  # windows that get a tip each
+_number = count()
+
+
+def throughput(slices: Sequence[Slice], windows: Windows, width: int, height: int, tips: bool = True) -> str:
+    """Messages put as a line, over those that were done and failed as areas."""
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _figure(width, height)
+        edges = _days([*windows.starts(), windows.first + windows.count * windows.length])
+        done = [each.done for each in slices]
+        settled = [each.done + each.failed for each in slices]
+        put = [each.put for each in slices]
+        axes.stairs(done, edges, fill=True, color=_COLOURS["done"], alpha=0.8, linewidth=0)
+        axes.stairs(settled, edges, baseline=done, fill=True, color=_COLOURS["failed"], linewidth=0)
+        axes.stairs(put, edges, color=_COLOURS["put"], linewidth=2, baseline=None)
+        axes.set_ylim(0, max(1, *put, *settled) * 1.08)
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: words.brief(value)))
+        _time_axis(axes, windows, width)
+        said = [f"put {each.put:,}, done {each.done:,}, failed {each.failed:,}" for each in slices]
+        return _svg(figure, axes, width, height, edges, _tips(slices, windows, said) if tips else [])
+
+
+def percentiles(
+    slices: Sequence[Slice], windows: Windows, what: str, width: int, height: int, tips: bool = True
+) -> str:
+    """The percentiles of a time; `what` is `waiting` or `processing`."""
+    times = [getattr(each, what) for each in slices]
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _figure(width, height)
+        edges = _days([*windows.starts(), windows.first + windows.count * windows.length])
+        middles = [(start + end) / 2 for start, end in pairwise(edges)]
+        for name, line in _LINES.items():
+            values = [getattr(each, name) for each in times]
+            shown = [float("nan") if value is None else value for value in values]
+            axes.plot(middles, shown, linestyle=line, color=_COLOURS[name], linewidth=2, clip_on=False)
+            dots = [place for place in range(len(values)) if len(values) <= _FEW or _alone(values, place)]
+            axes.plot(
+                [middles[place] for place in dots], [shown[place] for place in dots], "o", markersize=5,
+                color=_COLOURS[name], clip_on=False,
+            )  # fmt: skip
+        _duration_axis(
+            axes, [value for each in times for value in (each.p50, each.p90, each.p99) if value is not None]
+        )
+        _time_axis(axes, windows, width)
+        said = [
+            f"{each.count:,} messages, p50 {words.duration(each.p50)}, p90 {words.duration(each.p90)}, "
+            f"p99 {words.duration(each.p99)}"
+            if each.count
+            else "none"
+            for each in times
+        ]
+        return _svg(figure, axes, width, height, edges, _tips(slices, windows, said) if tips else [])
+
+
+def _alone(values: Sequence[float | None], place: int) -> bool:
+    """Whether a value has no neighbours, so that no line would show it."""
+    around = values[max(0, place - 1) : place + 2]
+    return values[place] is not None and sum(value is not None for value in around) == 1
+
+
+def attempts(counts: dict[int, int], width: int, height: int) -> str:
+    """How many messages needed so many attempts."""
+    numbers = range(1, max(3, *counts) + 1) if counts else range(1, 4)
+    values = [counts.get(number, 0) for number in numbers]
+    labels = [f"{number}+" if number == MOST_ATTEMPTS else str(number) for number in numbers]
+    with matplotlib.rc_context(_STYLE | {"axes.grid": False}):
+        figure, axes = _figure(width, height)
+        axes.bar(labels, values, width=0.7, color=_COLOURS["p50"])
+        for place, value in enumerate(values):
+            axes.annotate(
+                words.brief(value), (place, value), (0, 4), textcoords="offset points", ha="center", fontsize=11,
+                color=_COLOURS["ink" if value else "soft"],
+            )  # fmt: skip
+        axes.set_ylim(0, max(1, *values) * 1.15)
+        axes.yaxis.set_major_locator(NullLocator())
+        axes.tick_params(axis="x", length=0)
+        axes.set_xlabel("attempts", color=_COLOURS["soft"])
+        return _svg(figure, axes, width, height, [], [])
+
+
+def _figure(width: int, height: int) -> tuple[Figure, Axes]:
+    """A figure of so many points, which are the pixels of a page."""
+    figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+    figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.04)
+    axes = figure.subplots()
+    figure.patch.set_alpha(0)
+    axes.patch.set_alpha(0)
+    return figure, axes
+
+
+def _days(times: Sequence[int]) -> list[float]:
+    """Times as matplotlib has them."""
+    return [time / _DAY for time in times]
+
+
+def _time_axis(axes: Axes, windows: Windows, width: int) -> None:
+    first, last = windows.first, windows.first + windows.count * windows.length
+    axes.set_xlim(*_days([first, last]))
+    step = next((each for each in STEPS if (last - first) / each <= width / 80), STEPS[-1])
+    start = windows.origin if step % (7 * _DAY) == 0 else 0
+    ticks = list(range(start - (start - first) // step * step, last + 1, step))
+    labels = [_tick(tick, step, first=number == 0) for number, tick in enumerate(ticks)]
+    axes.set_xticks(_days(ticks), labels)
+
+
+def _tick(time: int, step: int, first: bool) -> str:
+    """A time on an axis: of day, with the date below where it changes."""
+    shown = datetime.fromtimestamp(time / 1000, UTC)
+    date = f"{shown:%b} {shown.day}" + (f"\n{shown.year}" if step >= _DAY and first else "")
+    if step >= _DAY:
+        return date
+    clock = f"{shown:%H:%M:%S}" if step < 60_000 else f"{shown:%H:%M}"
+    return f"{clock}\n{date}" if first or time % _DAY == 0 else clock
+
+
+def _duration_axis(axes: Axes, values: Sequence[float]) -> None:
+    """Plain where that shows something; where the slowest are far off, in steps of ten."""
+    top = max(values, default=0)
+    usual = sorted(value for value in values if value > 0)
+    if not usual:
+        axes.set_ylim(0, 1)
+        axes.set_yticks([0], ["0"])
+        return
+    if top > 40 * usual[len(usual) // 4]:
+        least = max(0.001, 10 ** floor(log10(usual[0])))
+        axes.set_yscale("symlog", linthresh=least, linscale=0.3)
+        ticks = [0.0, *(each for each in _TICKS if least < each <= top * 1.5)]
+        axes.set_yticks(ticks, [words.duration(each) if each else "0" for each in ticks])
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.set_ylim(0, top * 1.4)
+        return
+    size, unit = words.scale(top)
+    axes.set_ylim(0, top * 1.1)
+    nice = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(0, top / size)
+    ticks = [float(tick) for tick in nice if tick * size <= top * 1.1]
+    axes.set_yticks([tick * size for tick in ticks], [f"{tick:g} {unit}" if tick else "0" for tick in ticks])
+
+
+def _tips(slices: Sequence[Slice], windows: Windows, said: Sequence[str]) -> list[str]:
+    """What a pointer shows over each window."""
+    if len(slices) > _TIPS:
+        return []
+    seconds = windows.length < 60_000
+    return [f"{words.moment(each.start, seconds)} UTC: {text}" for each, text in zip(slices, said, strict=True)]
+
+
+def _svg(figure: Figure, axes: Axes, width: int, height: int, edges: Sequence[float], tips: Sequence[str]) -> str:
+    """The figure as an element of a page, hidden from those who listen: the page describes it in words."""
+    prefix = f"c{next(_number)}"
+    for number, (start, end) in enumerate(pairwise(edges) if tips else ()):
+        axes.axvspan(start, end, facecolor="none", gid=f"tip-{number}")
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    text = buffer.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = text[text.index("<svg") :]
+    text = re.sub(r"^<svg[^>]*>", f'<svg viewBox="0 0 {width} {height}" aria-hidden="true">', text)
+    for number, tip in enumerate(tips):
+        text = text.replace(f'<g id="tip-{number}">', f'<g class="tip"><title>{escape(tip)}</title>')
+    # Names count in the whole page, where there are many charts.
+    text = re.sub(r'(id="|url\(#|xlink:href="#)', rf"\g<1>{prefix}-", text).replace("xlink:href", "href")
+    for name, colour in _COLOURS.items():
+        text = text.replace(colour, f"var(--{name})")
+    return re.sub(r"\n\s*", "\n", text).strip()

@@ -1,0 +1,117 @@
+"""The job: what happened to all messages, as a table, a page and numbers."""
+
+import json
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.clock import SystemClock
+from penstock.errors import InvalidArgument, NotSupported
+from penstock.files import SystemDisk, replace_file
+from penstock.index.rows import STATES
+from penstock.names import DEFAULT
+from penstock.spark.jobs.reporting.facts import gathered
+from penstock.spark.jobs.reporting.numbers import Figures, Numbers, compute
+from penstock.spark.jobs.reporting.windows import parse
+from penstock.spark.jobs.runs import run_id
+from penstock.spark.jobs.stores import check_store, own_session, table
+from penstock.spark.jobs.summary import Cell, Summary
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TIMES = ("p50", "p90", "p99")
+_COLUMNS = (
+    "queue", *STATES, *(f"waiting_{name}" for name in _TIMES), *(f"processing_{name}" for name in _TIMES)
+)  # fmt: skip
+_ROWS = 50  # queues that are listed
+
+
+def report(
+    spark: "SparkSession",
+    store: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    archive: str | os.PathLike[str] | None = None,
+    window: str | None = None,
+    id: str | None = None,  # noqa: A002 - the word of every job
+    dry_run: bool = False,
+) -> Summary:
+    """Say what happened to the messages of a store and an archive, in out/report.html and out/report.json.
+
+    `window` is the length of the slices of time, as in "1 hour"; without one it suits the time that there is. The
+    columns of times are in seconds. With `dry_run` the numbers are computed and nothing is written.
+    """
+    try:
+        from penstock.spark.jobs.reporting.page import render
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("matplotlib"):
+            raise
+        raise NotSupported("reports are drawn by matplotlib: pip install 'penstock[report]'") from error
+    url, folder = os.fspath(store), Path(out)
+    path = None if archive is None else os.fspath(archive)
+    length = None if window is None else parse(window)
+    check_store(url)
+    if folder.exists() and not folder.is_dir():
+        raise InvalidArgument(f"out {os.fspath(out)!r} is a file: give a folder")
+    if id is not None and (before := _written(folder, run_id(id, "report"))):
+        return before
+    session = own_session(spark)
+    settings = table(session, url, "queues", "name string, keep_done double").collect()
+    facts, failures = gathered(session, url, path)
+    facts.persist()  # read once, at one moment
+    try:
+        numbers = compute(facts, failures, [row["name"] for row in settings], length)
+    finally:
+        facts.unpersist()
+    # The queue `default` is always there, and mostly unused.
+    used = {each.queue for each in numbers.queues if each.put or each.queue != DEFAULT}
+    not_kept = sorted(row["name"] for row in settings if row["keep_done"] == 0 and row["name"] in used)
+    shown = re.sub(r"(?<=//)[^/@]*@", "", url)  # no password
+    document = {"store": shown, "archive": path, "made_at": SystemClock().now(), **numbers.as_json()}
+    run = run_id(id, "report", **document | {"made_at": 0})
+    notes = _notes(not_kept)
+    rows = [_row(each) for each in numbers.queues[:_ROWS]]
+    if not dry_run:
+        html = render(numbers, shown, path, document["made_at"], notes)
+        _write(folder, html, {"id": run, **document, "notes": notes, "rows": rows})
+    return Summary("report", run, _COLUMNS, rows, dry_run, notes=_told(numbers, notes, folder, dry_run))
+
+
+def _row(each: Figures) -> list[Cell]:
+    times = [getattr(part, name) for part in (each.waiting, each.processing) for name in _TIMES]
+    return [each.queue, *(each.states[state] for state in STATES), *times]
+
+
+def _notes(not_kept: list[str]) -> list[str]:
+    """What a reader of the numbers has to know."""
+    if not not_kept:
+        return []
+    some = ", ".join(not_kept[:3]) + (f" and {len(not_kept) - 3:,} more" if len(not_kept) > 3 else "")
+    return [
+        f"Queues that do not keep done messages (keep_done=0) show only what is still there: {some}. Keep them "
+        "for some time, and archive them, to have them counted."
+    ]
+
+
+def _told(numbers: Numbers, notes: list[str], folder: Path, dry_run: bool) -> list[str]:
+    told = ["waiting and processing times are in seconds"] if numbers.windows else ["there are no messages"]
+    if len(numbers.queues) > _ROWS:
+        told.append(f"the {_ROWS} queues with the most messages of {len(numbers.queues):,}")
+    return [*told, *notes, *([] if dry_run else [f"{folder / 'report.html'} shows more"])]
+
+
+def _write(folder: Path, html: str, document: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(SystemDisk(), folder / "report.html", html.encode())
+    replace_file(SystemDisk(), folder / "report.json", json.dumps(document, ensure_ascii=False).encode())
+
+
+def _written(folder: Path, run: str) -> Summary | None:
+    """The run of that name, if it was the last to write there."""
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+        document = json.loads((folder / "report.json").read_text())
+        if document["id"] == run:
+            return Summary("report", run, _COLUMNS, document["rows"], repeated=True, notes=document["notes"])
+    return None

@@ -1,0 +1,229 @@
+"""The numbers of a report, computed by Spark, as plain values: what report.json holds.
+
+    from, to         the first and the last moment of which something is known; window, in seconds
+    total, queues    of all messages, and of those of each queue: how many are in each state now, were put, done
+                     and failed, times as below, attempts (how many settled messages needed so many)
+    windows          in each slice of time: how many were put, done, failed, and times as below
+    queue_windows    the same for the queues with the most messages
+    reasons          why attempts failed, the most frequent first: of all queues and of the same ones
+
+A time is count, p50, p90, p99 and max in seconds. waiting: from when a message could first be claimed to its first
+claim, in the window of that claim. processing: from the last claim to done or failed, in the window of that.
+"""
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
+
+from penstock.index.rows import STATES
+from penstock.spark.jobs.reporting.windows import Windows, check, cut
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row
+
+MOST_ATTEMPTS = 10  # as many or more are one
+_PERCENTILES = (0.5, 0.9, 0.99)
+_ACCURACY = 10_000  # a percentile is off by at most one rank in so many
+_TOP = 12  # queues with windows of their own
+_REASONS = 12
+_ALL = ""  # no queue has that name
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long something took, in seconds."""
+
+    count: int = 0
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    max: float | None = None
+
+
+@dataclass
+class Slice:
+    """What happened in a window."""
+
+    start: int  # milliseconds
+    put: int = 0
+    done: int = 0
+    failed: int = 0
+    waiting: Times = field(default_factory=Times)
+    processing: Times = field(default_factory=Times)
+
+
+@dataclass
+class Figures:
+    """What is known of a queue, or of all of them."""
+
+    queue: str
+    states: dict[str, int]
+    put: int = 0
+    done: int = 0
+    failed: int = 0
+    waiting: Times = field(default_factory=Times)
+    processing: Times = field(default_factory=Times)
+    attempts: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class Reason:
+    """Why attempts failed. None: nobody said."""
+
+    reason: str | None
+    attempts: int  # that failed for it
+    messages: int  # that are failed for good, for it
+
+
+@dataclass
+class Numbers:
+    """All that a report says."""
+
+    windows: Windows | None  # None: there are no messages
+    first: int
+    last: int
+    total: Figures
+    queues: list[Figures]  # the one with the most messages first
+    slices: dict[str, list[Slice]]  # by queue; `_ALL` for all of them
+    reasons: dict[str, list[Reason]]
+
+    @property
+    def all_slices(self) -> list[Slice]:
+        """The windows of all queues together."""
+        return self.slices.get(_ALL, [])
+
+    @property
+    def all_reasons(self) -> list[Reason]:
+        """The reasons of all queues together."""
+        return self.reasons.get(_ALL, [])
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        named = [name for name in self.slices if name != _ALL]
+        return {
+            "from": self.first if self.windows else None,
+            "to": self.last if self.windows else None,
+            "window": self.windows.length / 1000 if self.windows else None,
+            "total": {name: value for name, value in asdict(self.total).items() if name != "queue"},
+            "queues": [asdict(each) for each in self.queues],
+            "windows": [asdict(each) for each in self.all_slices],
+            "queue_windows": {name: [asdict(each) for each in self.slices[name]] for name in named},
+            "reasons": {
+                "total": [asdict(each) for each in self.all_reasons],
+                "queues": {name: [asdict(each) for each in self.reasons.get(name, [])] for name in named},
+            },
+        }
+
+
+def compute(facts: "DataFrame", failures: "DataFrame", names: list[str], length: int | None) -> Numbers:
+    """The numbers of all messages; `names` are the queues that are there even without any."""
+    rows = facts.rollup("queue").agg(F.grouping("queue").alias("every"), *_measures()).collect()
+    known = {row["queue"]: _figures(row, row["queue"]) for row in rows if not row["every"]}
+    every = next((row for row in rows if row["every"]), None)
+    empty = dict.fromkeys(STATES, 0)
+    total = _figures(every, _ALL) if every is not None else Figures(_ALL, empty)
+    queues = list(known.values()) + [Figures(name, dict(empty)) for name in names if name not in known]
+    queues.sort(key=lambda each: (-each.put, each.queue))
+    if every is None or not every["put"]:
+        return Numbers(None, 0, 0, total, queues, {}, {})
+    for row in _attempts(facts):
+        known[row["queue"]].attempts[row["attempts"]] = row["count"]
+    total.attempts = dict(sorted(sum((Counter(each.attempts) for each in queues), Counter()).items()))
+    windows = check(cut(every["first"], every["last"], length))
+    top = [each.queue for each in queues[:_TOP] if each.put]
+    slices, reasons = _slices(facts, windows, top), _reasons(facts, failures, top)
+    return Numbers(windows, every["first"], every["last"], total, queues, slices, reasons)
+
+
+def _measures() -> "list[Column]":
+    moments = F.greatest("put_at", "first_claim", "settled_at")
+    return [
+        F.count("*").alias("put"),
+        F.min("put_at").alias("first"),
+        F.max(moments).alias("last"),
+        *(F.count_if(F.col("state") == state).alias(state) for state in STATES),
+        *_times("waiting"),
+        *_times("processing"),
+    ]
+
+
+def _times(name: str) -> "list[Column]":
+    shares = F.array(*map(F.lit, _PERCENTILES))
+    return [
+        F.count(name).alias(f"{name}_count"),
+        F.percentile_approx(name, shares, _ACCURACY).alias(f"{name}_percentiles"),
+        F.max(name).alias(f"{name}_max"),
+    ]
+
+
+def _figures(row: "Row", queue: str) -> Figures:
+    states = {state: row[state] for state in STATES}
+    waiting, processing = _times_of(row, "waiting"), _times_of(row, "processing")
+    return Figures(queue, states, row["put"], row["done"], row["failed"], waiting, processing)
+
+
+def _times_of(row: "Row", name: str) -> Times:
+    if not row[f"{name}_count"]:
+        return Times()
+    found = [each / 1000 for each in (*row[f"{name}_percentiles"], row[f"{name}_max"])]
+    return Times(row[f"{name}_count"], *found)
+
+
+def _attempts(facts: "DataFrame") -> "list[Row]":
+    capped = F.least("attempts", F.lit(MOST_ATTEMPTS)).alias("attempts")
+    counted = facts.where("attempts IS NOT NULL").groupBy("queue", capped).agg(F.count("*").alias("count"))
+    return counted.orderBy("attempts").collect()
+
+
+def _slices(facts: "DataFrame", windows: Windows, top: list[str]) -> dict[str, list[Slice]]:
+    """What happened when: a message is put, claimed for the first time, and settled."""
+    no_time = F.lit(None).cast("bigint")
+    moments = F.array(
+        F.struct(F.lit("put").alias("what"), F.col("put_at").alias("at"), no_time.alias("took")),
+        F.struct(F.lit("waiting").alias("what"), F.col("first_claim").alias("at"), F.col("waiting").alias("took")),
+        F.struct(F.col("state").alias("what"), F.col("settled_at").alias("at"), no_time.alias("took")),
+        F.struct(
+            F.lit("processing").alias("what"), F.col("settled_at").alias("at"), F.col("processing").alias("took")
+        ),
+    )
+    every = F.array(F.lit(_ALL))
+    series = F.when(F.col("queue").isin(top), F.array(F.lit(_ALL), F.col("queue"))).otherwise(every)
+    events = facts.select(F.explode(moments).alias("event"), series.alias("series")).where("event.at IS NOT NULL")
+    number = F.floor((F.col("event.at") - windows.first) / windows.length).cast("int").alias("window")
+    took = F.col("event.took").alias("took")
+    each = events.select(F.explode("series").alias("series"), number, F.col("event.what").alias("what"), took)
+    found: dict[str, list[Slice]] = {}
+    for row in (
+        each.groupBy("series", "window", "what").agg(F.count("*").alias("count"), *_times("took")).collect()
+    ):
+        if row["series"] not in found:
+            found[row["series"]] = [Slice(start) for start in windows.starts()]
+        timed = row["what"] in ("waiting", "processing")
+        value: Any = _times_of(row, "took") if timed else row["count"]
+        setattr(found[row["series"]][row["window"]], row["what"], value)
+    return {name: found[name] for name in (_ALL, *top)}
+
+
+def _reasons(facts: "DataFrame", failures: "DataFrame", top: list[str]) -> dict[str, list[Reason]]:
+    """The most frequent reasons of all queues, and of each of the largest."""
+    failed = facts.where("state = 'failed'").select(
+        "queue", "reason", F.lit(0).alias("one"), F.lit(1).alias("message")
+    )
+    both = failures.select("queue", "reason", F.lit(1).alias("one"), F.lit(0).alias("message")).unionByName(failed)
+    every = F.array(F.lit(_ALL))
+    series = F.when(F.col("queue").isin(top), F.array(F.lit(_ALL), F.col("queue"))).otherwise(every)
+    counted = (
+        both.withColumn("series", F.explode(series))
+        .groupBy("series", "reason")
+        .agg(F.sum("one").alias("attempts"), F.sum("message").alias("messages"))
+    )
+    rank = F.row_number().over(
+        Window.partitionBy("series").orderBy(F.desc("attempts"), F.desc("messages"), "reason")
+    )
+    found: dict[str, list[Reason]] = {}
+    for row in counted.withColumn("rank", rank).where(F.col("rank") <= _REASONS).orderBy("rank").collect():
+        found.setdefault(row["series"], []).append(Reason(row["reason"], row["attempts"], row["messages"]))
+    return found

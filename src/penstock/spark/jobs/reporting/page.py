@@ -1,0 +1,273 @@
+"""The page of a report: one file, nothing to load, nothing to run. Whatever users have named is escaped here."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+
+from penstock.index.rows import STATES
+from penstock.spark.jobs.reporting import charts
+from penstock.spark.jobs.reporting.numbers import Figures, Numbers, Reason, Slice, Times
+from penstock.spark.jobs.reporting.windows import Windows
+from penstock.spark.jobs.reporting.words import count, duration, moment, share
+
+ROWS = 50  # queues in the table
+_CHARTED = 6  # queues with charts of their own
+_LISTED = 500  # windows in the table
+_NARROW, _WIDE, _HALF = 326, 1036, 492  # points inside of a card: on a phone, and on a screen alone or in a pair
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # no script runs here, whatever is in the page
+_TIMES = {"waiting": "Waiting time", "processing": "Processing time"}
+_ABOUT = {
+    "waiting": "From when a message could first be claimed until it was, by the time of that claim.",
+    "processing": "From the last claim of a message until it was done or failed, by the time of that.",
+}
+_KEY_TIMES = [("p50", "half took at most this (p50)"), ("p90", "9 in 10 (p90)"), ("p99", "99 in 100 (p99)")]
+_KEY_COUNTS = [("put", "put"), ("done", "done"), ("failed", "failed")]
+
+
+@cache
+def _style() -> str:
+    return files(__package__).joinpath("page.css").read_text()
+
+
+def render(numbers: Numbers, store: str, archive: str | None, made_at: int, notes: Sequence[str]) -> str:
+    """The page."""
+    where = f"store {escape(store)}" + (f" and archive {escape(archive)}" if archive else "")
+    when = "There are no messages yet."
+    if numbers.windows:
+        when = (
+            f"{moment(numbers.first)} to {moment(numbers.last)} UTC, in windows of {numbers.windows}. "
+            f"Made {moment(made_at)} UTC."
+        )
+    told = "".join(f"<p>{escape(note)}</p>" for note in notes)
+    parts = [_tiles(numbers.total)]
+    if numbers.windows:
+        parts += [_over_time(numbers, numbers.windows), _outcomes(numbers)]
+    parts.append(_queues(numbers.queues))
+    if numbers.windows and len(numbers.queues) > 1:
+        parts.append(_largest(numbers, numbers.windows))
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>Penstock report</title>\n<style>{_style()}</style>\n</head>\n<body>\n"
+        f'<header><h1>Penstock report</h1><p class="soft">{where}</p><p class="soft">{when}</p>'
+        f"{f'<div class=notes role=note>{told}</div>' if told else ''}</header>\n"
+        f"<main>\n{''.join(parts)}</main>\n{_footer()}</body>\n</html>\n"
+    )
+
+
+# The parts of the page
+
+
+def _tiles(total: Figures) -> str:
+    settled = total.done + total.failed
+    states = total.states
+    tiles = [
+        ("Put", count(total.put), "messages in all"),
+        ("Done", count(total.done), f"{share(total.done, settled)} of settled"),
+        ("Failed", count(total.failed), f"{share(total.failed, settled)} of settled"),
+        (
+            "Waiting now",
+            count(states["available"] + states["delayed"]),
+            f"{count(states['delayed'])} of them delayed",
+        ),
+        ("In flight now", count(states["in_flight"]), "held by consumers"),
+        ("Waiting time", duration(total.waiting.p50), _more(total.waiting, "claimed")),
+        ("Processing time", duration(total.processing.p50), _more(total.processing, "settled")),
+        ("Longest wait", duration(total.waiting.max), f"of {count(total.waiting.count)} first claims"),
+    ]
+    shown = "".join(f"<div><dt>{name}</dt><dd>{value}</dd><dd>{more}</dd></div>" for name, value, more in tiles)
+    return f'<dl class="tiles">{shown}</dl>\n'
+
+
+def _more(times: Times, what: str) -> str:
+    return f"p50; p99 {duration(times.p99)}" if times.count else f"nothing was {what} yet"
+
+
+def _over_time(numbers: Numbers, windows: Windows) -> str:
+    slices = numbers.all_slices
+    cards = _throughput(slices, windows, "Throughput", f"Messages per window of {windows}.", (_WIDE, 240), 200)
+    pairs = "".join(_percentiles(slices, windows, what, _TIMES[what], _ABOUT[what]) for what in _TIMES)
+    return (
+        f'<h2>Over time</h2>\n<div class="cards">{cards}<div class="cards two">{pairs}</div></div>\n'
+        f"{_table_of_windows(slices, windows)}"
+    )
+
+
+def _outcomes(numbers: Numbers) -> str:
+    settled = numbers.total.done + numbers.total.failed
+    once = numbers.total.attempts.get(1, 0)
+    said = f"{share(once, settled)} of {count(settled)} settled messages needed one attempt."
+    drawn = _both(lambda width, height: charts.attempts(numbers.total.attempts, width, height), (_HALF, 230), 210)
+    if not settled:
+        said, drawn = "No message has been settled.", _none("nothing to show yet")
+    tried = _figure("Attempts", f"Settled messages by the attempts they needed. {said}", said, drawn, "")
+    return f'<h2>Outcomes</h2>\n<div class="cards two">{tried}{_reasons(numbers.all_reasons)}</div>\n'
+
+
+def _reasons(reasons: Sequence[Reason]) -> str:
+    if not reasons:
+        body = _none("no attempt has failed")
+    else:
+        most = max(max(each.attempts, each.messages) for each in reasons)
+        body = f'<ul class="bars">{"".join(_reason(each, most) for each in reasons)}</ul>'
+    about = "Attempts that failed, lost leases included, by reason; and messages that have no more attempts."
+    return f'<section class="card"><h3>Why attempts failed</h3><p class="soft">{about}</p>{body}</section>'
+
+
+def _reason(each: Reason, most: int) -> str:
+    said = "<em>no reason given</em>" if each.reason is None else escape(each.reason)
+    width = 100 * max(each.attempts, each.messages) / most
+    ended = f"<small>{count(each.messages)} for good</small>" if each.messages else ""
+    bar = f'<i style="--share:{width:.1f}%"></i>'
+    return f"<li><div><span>{said}</span><b>{count(each.attempts)}{ended}</b></div>{bar}</li>"
+
+
+def _queues(queues: Sequence[Figures]) -> str:
+    shown = queues[:ROWS]
+    more = ""
+    if len(queues) > len(shown):
+        more = (
+            f'<p class="soft">The {len(shown)} queues with the most messages of {count(len(queues))}; all of them '
+            "are in report.json.</p>"
+        )
+    heads = "".join(f"<th scope=col>{name.replace('_', ' ')}</th>" for name in STATES)
+    times = "".join(f"<th scope=col>{name}</th>" for name in ("p50", "p90", "p99")) * 2
+    head = (
+        f'<tr><th scope=col rowspan=2 style="text-align:left">Queue</th><th colspan={len(STATES)} scope=colgroup>'
+        "Messages</th><th colspan=3 scope=colgroup>Waiting time</th>"
+        f"<th colspan=3 scope=colgroup>Processing time</th></tr><tr>{heads}{times}</tr>"
+    )
+    rows = "".join(map(_queue, shown))
+    return f"<h2>Queues</h2>\n{more}{_scrolled('Queues', head, rows)}\n"
+
+
+def _queue(each: Figures) -> str:
+    whole = sum(each.states.values())
+    mix = "".join(f'<i class={state} style="--share:{n}"></i>' for state, n in each.states.items() if n)
+    said = ", ".join(f"{count(n)} {state.replace('_', ' ')}" for state, n in each.states.items() if n)
+    bar = f'<div class=mix role=img aria-label="{said}">{mix}</div>' if whole else ""
+    counts = "".join(f"<td{'' if n else ' class=zero'}>{count(n)}</td>" for n in each.states.values())
+    times = _times(each.waiting) + _times(each.processing)
+    return f"<tr><th scope=row>{escape(each.queue)}{bar}</th>{counts}{times}</tr>"
+
+
+def _times(times: Times) -> str:
+    return "".join(
+        f"<td{'' if each else ' class=zero'}>{duration(each)}</td>" for each in (times.p50, times.p90, times.p99)
+    )
+
+
+def _largest(numbers: Numbers, windows: Windows) -> str:
+    """The largest queues, each with its own charts."""
+    shown = [each for each in numbers.queues[:_CHARTED] if each.put]
+    cards = ""
+    for each in shown:
+        slices = numbers.slices[each.queue]
+        charted = _throughput(slices, windows, "Throughput", f"Messages per {windows}.", (_HALF, 170), 170, False)
+        charted += _percentiles(slices, windows, "waiting", "Waiting time", "Until the first claim.", False)
+        cards += f'<section class="card queue"><h3>{escape(each.queue)}</h3><div class="cards two">{charted}</div>'
+        cards += "</section>\n"
+    of = f"The {len(shown)} with the most messages." if len(numbers.queues) > len(shown) else "All of them."
+    return f'<h2>By queue</h2>\n<p class="soft">{of}</p><div class="cards">{cards}</div>\n'
+
+
+def _footer() -> str:
+    terms = {
+        "Put, done, failed": "messages that the store or the archive knows. A done message is gone when its queue "
+        "no longer keeps it (keep_done), unless it was archived; so are expired, removed and purged ones.",
+        "Waiting time": "from when a message could first be claimed, its delay being over, to its first "
+        "claim. Of a message that came back the delay is no longer known, and counts.",
+        "Processing time": "from the last claim to done or failed. An attempt whose lease ran out took its lease.",
+        "p50, p90, p99": "half, nine in ten and 99 in a hundred took at most so long.",
+    }
+    shown = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in terms.items())
+    return f"<footer><dl>{shown}</dl><p>All times are in UTC. The numbers are in report.json.</p></footer>\n"
+
+
+# What the parts are made of
+
+
+def _throughput(
+    slices: Sequence[Slice],
+    windows: Windows,
+    title: str,
+    about: str,
+    wide: tuple[int, int],
+    narrow: int,
+    tips: bool = True,
+) -> str:
+    said = ", ".join(f"{count(sum(getattr(each, name) for each in slices))} {name}" for name, _ in _KEY_COUNTS)
+    most = max(slices, key=lambda each: each.put)
+    said += f"; most were put at {moment(most.start)}: {count(most.put)}"
+    drawn = _both(lambda width, height: charts.throughput(slices, windows, width, height, tips), wide, narrow)
+    return _figure(title, about, said, drawn, _key(_KEY_COUNTS))
+
+
+def _percentiles(
+    slices: Sequence[Slice], windows: Windows, what: str, title: str, about: str, tips: bool = True
+) -> str:
+    times: list[Times] = [getattr(each, what) for each in slices]
+    known = [each for each in times if each.count]
+    if not known:
+        none = "nothing was claimed" if what == "waiting" else "nothing was settled"
+        return _figure(title, about, none, _none(none), "")
+    if not any(each.max for each in known):
+        return _figure(title, about, "0 s", _none("less than a millisecond, each time"), "")
+    low, high = min(each.p50 or 0 for each in known), max(each.p99 or 0 for each in known)
+    said = f"{_TIMES[what]}: the lowest p50 of a window is {duration(low)}, the highest p99 {duration(high)}"
+    height = 220 if tips else 170
+    drawn = _both(
+        lambda width, height: charts.percentiles(slices, windows, what, width, height, tips),
+        (_HALF, height),
+        height,
+    )
+    return _figure(
+        title, about, said, drawn, _key(_KEY_TIMES if tips else [(name, name) for name, _ in _KEY_TIMES])
+    )
+
+
+def _both(draw: Callable[[int, int], str], wide: tuple[int, int], narrow: int) -> str:
+    """A chart for wide screens and one for phones: scaled down, its texts would be too small to read."""
+    return f"<div class=wide>{draw(*wide)}</div><div class=narrow>{draw(_NARROW, narrow)}</div>"
+
+
+def _figure(title: str, about: str, said: str, drawn: str, key: str) -> str:
+    return (
+        f"<figure><figcaption><h3>{escape(title)}</h3><p>{escape(about)}</p>{key}</figcaption>"
+        f'<div role=img aria-label="{escape(title)}: {escape(said)}">{drawn}</div></figure>\n'
+    )
+
+
+def _key(names: Sequence[tuple[str, str]]) -> str:
+    kinds = {"done": " class=area", "failed": " class=area"}
+    shown = "".join(f"<li class={name}><i{kinds.get(name, '')}></i>{text}</li>" for name, text in names)
+    return f"<ul class=key>{shown}</ul>"
+
+
+def _none(text: str) -> str:
+    return f"<p class=none>{text}</p>"
+
+
+def _scrolled(name: str, head: str, rows: str) -> str:
+    """A table that is wider than a phone; those without a pointer scroll it with keys."""
+    table = f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>"
+    return f'<div class=scroll tabindex=0 role=region aria-label="{name}">{table}</div>'
+
+
+def _table_of_windows(slices: Sequence[Slice], windows: Windows) -> str:
+    seconds = windows.length < 60_000
+    times = "".join(f"<th scope=col>{name}</th>" for name in ("p50", "p90", "p99")) * 2
+    head = (
+        "<tr><th scope=col rowspan=2>From (UTC)</th><th colspan=3 scope=colgroup>Messages</th>"
+        "<th colspan=3 scope=colgroup>Waiting time</th><th colspan=3 scope=colgroup>Processing time</th></tr>"
+        f"<tr><th scope=col>put</th><th scope=col>done</th><th scope=col>failed</th>{times}</tr>"
+    )
+    rows = "".join(
+        f"<tr><th scope=row>{moment(each.start, seconds)}</th>"
+        f"<td>{count(each.put)}</td><td>{count(each.done)}</td><td>{count(each.failed)}</td>{_times(each.waiting)}{_times(each.processing)}</tr>"
+        for each in slices[-_LISTED:]
+    )
+    return f"<details><summary>The same as a table</summary>{_scrolled('Windows', head, rows)}</details>\n"

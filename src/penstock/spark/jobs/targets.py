@@ -1,0 +1,53 @@
+"""Stores as jobs write to them: which queues there are, and what runs have already brought."""
+
+import os
+from typing import Any
+
+import penstock
+from penstock.clock import SystemClock
+from penstock.errors import NotSupported
+from penstock.files import ReadingDisk
+from penstock.journal.catalog import Catalog
+from penstock.journal.intake import read_run
+from penstock.journal.viewing import StoreView
+from penstock.opening import is_remote, journal_folder
+from penstock.settings import Settings
+
+
+def folder_of(store: str) -> str | None:
+    """The folder of a journal store; None if a server has it."""
+    if is_remote(store):
+        return None
+    folder = journal_folder(store)
+    if folder is None:
+        raise NotSupported(f"store {store!r}: jobs write into journal stores, and into those that a server has")
+    return os.path.abspath(folder)
+
+
+def settings_in(store: str) -> dict[str, Settings]:
+    """The queues of a store; a store that is open elsewhere is looked at from outside."""
+    folder = folder_of(store)
+    if folder is None:
+        with penstock.open(store) as opened:
+            return {info.name: info.settings for info in opened.queues()}
+    return StoreView(folder, ReadingDisk(), SystemClock().now()).settings()
+
+
+def already_loaded(store: str, run: str) -> list[list[Any]] | None:
+    """What a run has brought into each queue: messages and bytes; None if it has not taken effect."""
+    folder = folder_of(store)
+    if folder is None:
+        return None  # the server knows, and does nothing twice
+    disk = ReadingDisk()
+    load = read_run(disk, Catalog(folder, disk), run)
+    if load is None:
+        return None
+    return [
+        [queue, sum(piece.messages for piece in pieces), sum(piece.payloads for piece in pieces)]
+        for queue, pieces in sorted(load.by_queue().items())
+    ]
+
+
+def loaded(store: str, run: str) -> list[list[Any]]:
+    """What a run has just brought."""
+    return already_loaded(store, run) or []

@@ -1,0 +1,211 @@
+"""Reports: numbers that were worked out by hand, each message once, and a page that shows them to anyone."""
+
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import penstock
+from penstock import Draft
+from penstock.errors import InvalidArgument, PenstockError
+from penstock.index.rows import STATES
+from penstock.spark.jobs import archive, report
+from penstock.spark.jobs.reporting import windows, words
+from penstock.spark.jobs.reporting.numbers import Figures, Numbers, Reason, Slice, Times
+from penstock.spark.jobs.reporting.page import render
+
+HOUR = 3_600_000
+START = 472_223 * HOUR  # 2023-11-14 23:00
+EVIL = "<script>alert('1')</script>"
+
+
+def known_history(folder: Path) -> None:
+    """Five messages: what happens to them is on the right, in seconds since the start."""
+    clock = penstock.SimulatedClock(START)
+    with penstock.open(folder, clock=clock) as store:
+        a = store.create("a", max_attempts=2, keep_done=None)
+        a.put_many([b"1", b"2", Draft(b"3", delay=10), b"4"])
+        clock.advance(2)
+        first = a.claim()  # 1 waited 2
+        clock.advance(3)
+        a.ack(*first)  # and was processed in 3
+        second = a.claim()  # 2 waited 5
+        clock.advance(1)
+        a.fail(*second, reason=EVIL)
+        second = a.claim()
+        clock.advance(4)
+        a.fail(*second, reason=EVIL)  # and was processed in 4, the last time
+        clock.advance(2)
+        a.pop()  # 3 waited 2 after its delay, and took no time; 4 waits
+        clock.advance(3_600)
+        store.create(EVIL, keep_done=None).put(b"5")
+        store.queue(EVIL).pop()  # 5 took no time at all
+
+
+def times(count: int, *seconds: float) -> dict[str, Any]:
+    return dict(zip(("count", "p50", "p90", "p99", "max"), (count, *seconds), strict=True))
+
+
+def check_known(document: dict[str, Any]) -> None:
+    total = document["total"]
+    assert total["states"] == {"delayed": 0, "available": 1, "in_flight": 0, "done": 3, "failed": 1}
+    assert (total["put"], total["done"], total["failed"]) == (5, 3, 1)
+    assert total["waiting"] == times(4, 2.0, 5.0, 5.0, 5.0)  # of 0, 2, 2, 5
+    assert total["processing"] == times(4, 0.0, 4.0, 4.0, 4.0)  # of 0, 0, 3, 4
+    assert total["attempts"] == {"1": 3, "2": 1}
+    a, evil, default = document["queues"]
+    assert (a["queue"], evil["queue"], default["queue"]) == ("a", EVIL, "default")
+    assert a["waiting"] == times(3, 2.0, 5.0, 5.0, 5.0)
+    assert a["processing"] == times(3, 3.0, 4.0, 4.0, 4.0)
+    assert (default["put"], default["waiting"]["count"], default["waiting"]["p50"]) == (0, 0, None)
+    assert (document["from"], document["to"], document["window"]) == (START, START + HOUR + 12_000, 3600)
+    one, two = document["windows"]
+    assert (one["start"], one["put"], one["done"], one["failed"]) == (START, 4, 2, 1)
+    assert (two["start"], two["put"], two["done"], two["failed"]) == (START + HOUR, 1, 1, 0)
+    assert one["waiting"] == times(3, 2.0, 5.0, 5.0, 5.0)
+    assert two["processing"] == times(1, 0.0, 0.0, 0.0, 0.0)
+    assert [each["put"] for each in document["queue_windows"][EVIL]] == [0, 1]
+    expected = [{"reason": EVIL, "attempts": 2, "messages": 1}]
+    assert document["reasons"]["total"] == document["reasons"]["queues"]["a"] == expected
+
+
+def test_the_numbers_are_those_worked_out_by_hand_wherever_the_messages_are(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    known_history(tmp_path / "store")
+    summary = report(spark, tmp_path / "store", tmp_path / "out", window="1 hour", id="first")
+    assert summary.rows[0] == ["a", 0, 1, 0, 2, 1, 2.0, 5.0, 5.0, 3.0, 4.0, 4.0]
+    check_known(json.loads((tmp_path / "out" / "report.json").read_text()))
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert EVIL not in page
+    assert "&lt;script&gt;alert(&#x27;1&#x27;)&lt;/script&gt;" in page
+    assert report(spark, tmp_path / "store", tmp_path / "out", id="first").repeated
+    archive(spark, tmp_path / "store", tmp_path / "archive")
+    with penstock.open(tmp_path / "store") as store:
+        store.queue("a").remove("1", "2")  # now two are in the archive alone, and two in both
+    report(spark, tmp_path / "store", tmp_path / "out", archive=tmp_path / "archive", window="60 min")
+    check_known(json.loads((tmp_path / "out" / "report.json").read_text()))
+
+
+def test_an_empty_store_has_a_report_and_a_dry_run_writes_none(spark: SparkSession, tmp_path: Path) -> None:
+    penstock.open(tmp_path / "store").close()
+    dry = report(spark, tmp_path / "store", tmp_path / "out", dry_run=True)
+    assert (dry.dry_run, dry.rows[0][:6]) == (True, ["default", 0, 0, 0, 0, 0])
+    assert not (tmp_path / "out").exists()
+    report(spark, tmp_path / "store", tmp_path / "out")
+    assert "There are no messages yet" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_what_cannot_be_reported_is_refused_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match="there is no store"):
+        report(spark, tmp_path / "none", tmp_path / "out")
+    penstock.open(tmp_path / "store").close()
+    with pytest.raises(PenstockError, match="there is no archive"):
+        report(spark, tmp_path / "store", tmp_path / "out", archive=tmp_path / "none")
+    with pytest.raises(InvalidArgument, match="15 minutes"):
+        report(spark, tmp_path / "store", tmp_path / "out", window="often")
+
+
+def test_the_command_report(tmp_path: Path) -> None:
+    known_history(tmp_path / "store")
+    command = [sys.executable, "-m", "penstock", "--store", str(tmp_path / "store"), "report"]
+    run = subprocess.run([*command, "--out", str(tmp_path / "out")], capture_output=True, text=True, timeout=240)
+    assert run.returncode == 0, run.stderr
+    assert "waiting_p99" in run.stdout
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+# Windows and words
+
+
+def test_windows_are_of_a_sensible_length_and_begin_where_people_expect_it() -> None:
+    assert windows.parse("15 min") == windows.parse("900 seconds") == 900_000
+    assert windows.parse("1week") == windows.parse("7d")
+    assert str(windows.cut(START, START, None)) == "1 minute"
+    for hours, expected in (
+        (0.01, "1 second"),
+        (1, "1 minute"),
+        (36, "1 hour"),
+        (24 * 40, "1 day"),
+        (24 * 300, "1 week"),
+    ):
+        assert str(windows.cut(START, START + round(hours * HOUR) - 1)) == expected
+    week = windows.cut(START, START, windows.parse("1 week"))
+    assert words.moment(week.first) == "2023-11-13 00:00"  # a Monday
+    assert windows.cut(START - 1, START, HOUR).starts() == [START - HOUR, START]
+    for wrong in ("", "0 h", "1", "h", "1 fortnight", "-1 h"):
+        with pytest.raises(InvalidArgument, match="window"):
+            windows.parse(wrong)
+    with pytest.raises(InvalidArgument, match="3,600 of them"):
+        windows.check(windows.cut(START, START + HOUR - 1, 1000))
+
+
+def test_numbers_are_short() -> None:
+    shown = [words.duration(each) for each in (None, 0, 0.0004, 0.012, 1, 9.96, 61, 5_400, 200_000)]
+    assert shown == ["-", "0 s", "0.4 ms", "12 ms", "1 s", "10 s", "1 min", "1.5 h", "2.3 d"]
+    assert [words.share(*each) for each in ((0, 0), (1, 1), (1, 3), (1, 5_000), (4_999, 5_000))] == [
+        "0%", "100%", "33.3%", "<0.1%", ">99.9%",
+    ]  # fmt: skip
+
+
+# The page by itself
+
+
+class Outline(HTMLParser):
+    """Whether what is opened is closed, and what the page would load or run."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loads: list[str] = []
+        self.ids: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("meta", "path", "use"):
+            self.open.append(tag)
+        for name, value in attrs:
+            if name == "src" or name.startswith("on") or (name == "href" and not (value or "").startswith("#")):
+                self.loads.append(f"{tag} {name}={value}")
+            if name == "id":
+                self.ids.append(value or "")
+        if tag in ("script", "link", "iframe", "img"):
+            self.loads.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in ("meta", "path", "use"):
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in ("meta", "path", "use"):
+            assert self.open.pop() == tag
+
+
+def figures(queue: str, put: int) -> Figures:
+    return Figures(queue, dict.fromkeys(STATES, 0) | {"available": put}, put, 0, 0, Times(put, 0.0, 1.0, 2.0, 3.0))
+
+
+def test_the_page_needs_nothing_but_itself_and_shows_the_largest_of_many_queues() -> None:
+    names = [f"<b>{number}</b>" for number in range(1_000)]
+    cut = windows.cut(START, START + 3 * HOUR, HOUR)
+    slices = [Slice(start, 5, 3, 1, Times(3, 0.0, 0.5, 90.0, 4_000.0)) for start in cut.starts()]
+    queues = [figures(name, 1_000 - number) for number, name in enumerate(names)]
+    reasons = {"": [Reason(None, 2, 0), Reason("<img src=x onerror=alert(1)>", 1, 1)]}
+    all_slices = dict.fromkeys(("", *names[:12]), slices)
+    numbers = Numbers(cut, START, START + 3 * HOUR, figures("", 500), queues, all_slices, reasons)
+    page = render(numbers, "a & b", "<archive>", START, ["a <note>"])
+    outline = Outline(page)
+    assert (outline.open, outline.loads) == ([], [])
+    assert len(set(outline.ids)) == len(outline.ids)
+    assert "http" not in page.replace("http-equiv", "")
+    assert "The 50 queues with the most messages of 1,000" in page
+    assert ("&lt;b&gt;49&lt;/b&gt;" in page, "&lt;b&gt;50&lt;/b&gt;" in page) == (True, False)
+    assert "2023-11-14 23:00 UTC: put 5, done 3, failed 1" in page
+    assert len(page) < 700_000
