@@ -1,6 +1,5 @@
 """What an error of Spark's is about, in one line."""
 
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 import penstock
 from penstock import errors
 from penstock.errors import InvalidArgument, LeaseExpired, PenstockError, QueueNotFound, StoreCorrupt
-from penstock.spark.errors import as_ours, cause, end_quietly, is_of_spark
+from penstock.spark.errors import as_ours, cause, is_of_spark
 from tests.spark.test_planning import flip
 
 
@@ -92,19 +91,3 @@ def test_every_error_of_ours_is_known_by_its_name(name: str) -> None:
     )
     assert str(found) == "what it says"
     assert type(found) is (PenstockError if name == "LeaseExpired" else getattr(errors, name))
-
-
-def test_a_process_that_reads_says_nothing_of_a_pipe_that_spark_has_closed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(traceback, "print_exc", traceback.print_exc)  # and put it back
-    for _ in range(2):  # a process may read more than once
-        end_quietly()
-    for error in (BrokenPipeError("enough rows"), OSError("something else")):
-        try:
-            raise error
-        except OSError:
-            traceback.print_exc()
-    said = capsys.readouterr().err
-    assert "enough rows" not in said
-    assert said.count("OSError: something else") == 1

@@ -6,17 +6,13 @@ error of Penstock's says all that there is to say: here it is found again.
 
 import os
 import re
-import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from penstock import errors
 from penstock.errors import LeaseExpired, PenstockError
 from penstock.spark.hangups import hush
 
-_print_exc = traceback.print_exc
 _OURS = re.compile(r"penstock\.errors\.([A-Za-z]\w*): ([^\n]*)")
 _TRACEBACK = "Traceback (most recent call last):\n"
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]*\] ")  # Spark's name for the error
@@ -36,20 +32,6 @@ def in_one_line() -> Iterator[None]:
     except PenstockError:
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
-
-
-def end_quietly() -> None:
-    """In a process of Spark that reads: say nothing if Spark closes the pipe, as it does when it has enough rows.
-
-    Its daemon prints a traceback then, on the stderr of whoever asked for show() and got it.
-    """
-    if traceback.print_exc is _print_exc:
-        traceback.print_exc = _print_other
-
-
-def _print_other(*arguments: Any, **options: Any) -> None:
-    if not isinstance(sys.exc_info()[1], BrokenPipeError):
-        _print_exc(*arguments, **options)
 
 
 def is_of_spark(error: BaseException) -> bool:

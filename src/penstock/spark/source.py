@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSource
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.spark.errors import end_quietly, in_one_line
+from penstock.spark.errors import in_one_line
 from penstock.spark.options import Options, parse
 from penstock.spark.tables import check_schema, schema_of
 
@@ -106,7 +106,6 @@ class Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one part."""
-        end_quietly()
         with in_one_line():
             if isinstance(partition, RemotePart):
                 from penstock.spark import remote
