@@ -19,6 +19,7 @@ from schemathesis.config import SchemathesisConfig
 
 import penstock
 from penstock.index.history import Attempt
+from penstock.live.keeper import LiveKeeper
 from penstock.message import MAX_KEY, Draft, Entry
 from penstock.server import exchange, routes, serve_in_thread
 from penstock.server.description import page
@@ -90,6 +91,7 @@ def prepare(case: Any, store: penstock.Store) -> None:
         path["queue"] = "jobs"
     if "id" in path and ("receipt" in query or len(path["id"]) % 2):
         path["id"] = next(jobs.messages()).id
+    prepare_load(path, body, store, is_negative)
     if isinstance(query.get("receipt"), str):
         query["receipt"] = path["id"] + "." + query["receipt"].replace(".", "")
     if PAIR.fullmatch(str(query.get("priorities"))):
@@ -106,6 +108,20 @@ def prepare(case: Any, store: penstock.Store) -> None:
         case.body = as_written(body)
     elif case.media_type == frames.MEDIA_TYPE and is_negative and case.path.startswith("/-/"):
         case.body = body[1:]  # schemathesis only knows valid ones
+
+
+def prepare_load(path: dict[str, Any], body: Any, store: penstock.Store, is_negative: bool) -> None:
+    """Only one load is open; most requests name it."""
+    assert isinstance(store._keeper, LiveKeeper)
+    uploads = store._keeper.uploads()
+    for each in list(uploads._open):
+        uploads.abort(each)
+    if "load" in path and len(path["load"]) % 3:
+        path["load"] = uploads.begin({})
+    if not is_negative and "number" in path:
+        path["number"] = 0
+    if not is_negative and isinstance(body, dict) and "parts" in body:
+        body["parts"] = []
 
 
 def as_written(value: Any) -> Any:
@@ -160,6 +176,9 @@ def test_every_route_is_described_and_nothing_else() -> None:
         **{("-", *parts(path)): methods for path, methods in routes._OWN.items()},
         **of_queue,
         ("-", "api", "queues", "{queue}", "messages", "{id}", "attempts"): routes._ATTEMPTS,
+        ("-", "loads", "{load}"): routes._LOAD,
+        ("-", "loads", "{load}", "commit"): routes._COMMIT,
+        ("-", "loads", "{load}", "{part}", "{number}"): routes._STAGED,
     }
     served = {
         (method.decode(), "/" + "/".join(path))
@@ -188,7 +207,8 @@ def test_a_life_in_which_every_success_happens(url: str) -> None:
     def call(method: str, path: str, expected: int, query: Any = None, body: Any = None, **headers: str) -> Any:
         operation = api[path][method]
         given = {} if body is None else {"body": body, "media_type": headers.pop("media", "application/json")}
-        variables = {name: value for name, value in {"queue": "life", "id": id_}.items() if f"{{{name}}}" in path}
+        known = {"queue": "life", "id": id_, "load": load, "part": "0", "number": 0}
+        variables = {name: value for name, value in known.items() if f"{{{name}}}" in path}
         case = operation.Case(path_parameters=variables, query=query or {}, headers=headers, **given)
         response = case.call(base_url=url, allow_redirects=False)
         assert response.status_code == expected, response.text
@@ -196,7 +216,7 @@ def test_a_life_in_which_every_success_happens(url: str) -> None:
         seen.add((method, path, str(expected)))
         return response
 
-    id_ = "0"
+    id_ = load = "0"
     queues, q = "/-/api/queues", "/-/api/queues/{queue}"
     frame = frames.MEDIA_TYPE
     call("PUT", "/{queue}", 201, {"keep_done": "none", "priorities": "0,9"})
@@ -237,6 +257,15 @@ def test_a_life_in_which_every_success_happens(url: str) -> None:
     call(
         "POST", queues, 201, body={"name": "life", "settings": {"filter": "type = 'order'", "priorities": [1, 2]}}
     )
+    call("DELETE", "/{queue}", 204)
+    loads = "/-/loads"
+    load = call("POST", loads, 201, body={"queues": {"life": {"max_size": 2}}}).json()["load"]
+    call("PUT", loads + "/{load}/{part}/{number}", 204, {"queue": "life"}, {"messages": [{"payload": "l"}]})
+    call("POST", loads + "/{load}/commit", 400, body={"parts": [{"part": "0", "batches": 2}]})
+    for _ in range(2):
+        committed = call("POST", loads + "/{load}/commit", 200, body={"parts": [{"part": "0", "batches": 1}]})
+        assert committed.json() == {"loaded": True, "messages": 1}
+    call("DELETE", loads + "/{load}", 204)
     call("DELETE", "/{queue}", 204)
     for path, status in (("/", 303), ("/-/docs", 200), ("/-/openapi.json", 200)):
         call("GET", path, status)

@@ -88,7 +88,7 @@ class Ledger(State):
         """Check a load, of which so many messages will wait; from here on they have their place."""
         self.advance(now)
         for priority in (lowest, highest):
-            self._check_values(longest, priority)
+            self.check_values(longest, priority)
         if waiting and self.settings.max_size:
             self._check_size(waiting)
         self._expected += waiting
@@ -193,9 +193,10 @@ class Ledger(State):
         return seqs, new, keys
 
     def _check(self, entry: Entry) -> None:
-        self._check_values(len(entry.payload), entry.priority)
+        self.check_values(len(entry.payload), entry.priority)
 
-    def _check_values(self, size: int, priority: int) -> None:
+    def check_values(self, size: int, priority: int) -> None:
+        """Refuse a payload of that size, or that priority, if it is not for this queue."""
         if size > self._max_payload:
             raise PayloadTooLarge(
                 f"a payload of {size} bytes; queue {self.name!r} takes at most "

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from penstock.clock import pause
 from penstock.errors import LeaseExpired, PenstockError
@@ -23,7 +23,11 @@ from penstock.message import Entry, Message
 from penstock.names import DEFAULT
 from penstock.settings import MAX_PAYLOAD, Settings
 
+if TYPE_CHECKING:
+    from penstock.journal.uploads import Uploads
+
 _THREADS = 32  # commits of different queues side by side
+_LOADERS = 4  # what loads do side by side: each has much in memory
 _PAGE = 256
 Result = TypeVar("Result")
 
@@ -42,6 +46,7 @@ class LocalKeeper:
     def __init__(self, keeper: LiveKeeper) -> None:
         self._keeper = keeper
         self._threads = ThreadPoolExecutor(_THREADS, "penstock-commit")
+        self._loaders = ThreadPoolExecutor(_LOADERS, "penstock-load")
         self._pending: dict[LiveQueue, list[_Pending]] = {}  # of queues of which a commit runs
 
     async def create(self, queue: str, settings: Settings) -> None:
@@ -168,6 +173,11 @@ class LocalKeeper:
         """Ids that end parts of about the same size."""
         return self._keeper.find(queue).parts(n)
 
+    async def with_uploads(self, call: Callable[["Uploads"], Result]) -> Result:
+        """Do something with the loads that clients send, in a thread of theirs."""
+        uploads = self._keeper.uploads()
+        return await asyncio.get_running_loop().run_in_executor(self._loaders, call, uploads)
+
     async def close(self) -> None:
         """Let go of everything; waiting consumers get StoreClosed."""
         await self._in_thread(self._keeper.close)
@@ -175,7 +185,8 @@ class LocalKeeper:
 
     async def detach(self) -> None:
         """Finish what was begun, and leave the store as it is."""
-        await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+        for threads in (self._loaders, self._threads):
+            await asyncio.get_running_loop().run_in_executor(None, threads.shutdown)
 
     async def _in_thread(self, call: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)

@@ -7,28 +7,34 @@
 5. The manifest goes; that of a load with a name (a run of a job) is kept, so that the run takes effect once.
 """
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from penstock import names
-from penstock.errors import QueueNotFound, StoreCorrupt
+from penstock.errors import DiskFull, QueueExists, QueueNotFound, StoreCorrupt
 from penstock.files import Disk, File, replace_file
 from penstock.journal import arrival, staging
 from penstock.journal.arrival import StagedFile
+from penstock.journal.ballast import is_full
 from penstock.journal.catalog import Catalog
 from penstock.journal.checksum import crc32
 from penstock.journal.recovery import Journal
+from penstock.journal.shelf import JournalShelf
 from penstock.journal.staging import MANIFEST, Piece
 from penstock.journal.upkeep import Upkeep
+from penstock.ledger import Ledger
+from penstock.live.keeper import check_start
 from penstock.live.queue import LiveQueue
 from penstock.settings import Settings
 
 _WHOLE = 4 << 20  # bytes of a queue's messages from which on they come as files, if a segment is not smaller
 _COPY = 4 << 20
+_OWN = "queue-"  # how the names of files begin that a queue does not share
 
 
 @dataclass
@@ -80,14 +86,16 @@ class Intake:
         if has_run(self._disk, self._catalog, load.run):
             staging.remove_folder(self._disk, folder)
             return False
+        for settings in load.queues.values():
+            check_start(settings)
         with ExitStack() as done:
-            for queue in sorted(load.by_queue()):
-                self._expect(queue, load, done)
-            load.pieces = self._own_files(folder, load)
-            self._disk.sync_folder(folder)
-            replace_file(self._disk, os.path.join(folder, MANIFEST), _text(load))
-            self._disk.sync_folder(folder)
-            self._finish(folder, load, {})
+            for queue, pieces in sorted(load.by_queue().items()):
+                self._expect(queue, pieces, load, done)
+            load = self._begin_to_count(folder, load)
+            try:
+                self._finish(folder, load, {})
+            except DiskFull as error:  # too late: opening has to finish it
+                raise OSError(errno.ENOSPC, str(error)) from error
         return True
 
     def recover(self, journals: dict[str, Journal]) -> None:
@@ -103,24 +111,41 @@ class Intake:
 
     # Before it counts
 
-    def _expect(self, queue: str, load: Load, done: ExitStack) -> None:
+    def _begin_to_count(self, folder: str, load: Load) -> Load:
+        """Write the manifest; if there is no space for it, everything is as it was before."""
+        path = os.path.join(folder, MANIFEST)
+        try:
+            load = replace(load, pieces=self._own_files(folder, load))
+            self._disk.sync_folder(folder)
+            replace_file(self._disk, path, _text(load))
+            self._disk.sync_folder(folder)
+        except OSError as error:
+            if not is_full(error) or self._disk.exists(path):
+                raise
+            for name in self._disk.listdir(folder):
+                if name.startswith(_OWN):
+                    self._disk.unlink(os.path.join(folder, name))
+            raise DiskFull(f"no space left for a load in {self._store!r}, and nothing was changed") from error
+        return load
+
+    def _expect(self, queue: str, pieces: Sequence[Piece], load: Load, done: ExitStack) -> None:
         """Check the rules of a queue, and keep it from being deleted or packed until the load is there."""
-        pieces = load.by_queue()[queue]
-        if queue in load.queues and queue not in self._upkeep:
-            return  # it will be made
+        count = sum(piece.messages for piece in pieces)
+        waiting = sum(piece.messages for piece in pieces if not piece.done)
+        longest = max(piece.longest for piece in pieces)
+        lowest, highest = min(piece.lowest for piece in pieces), max(piece.highest for piece in pieces)
+        if queue in load.queues and queue not in self._upkeep:  # it will be made
+            Ledger(queue, load.queues[queue]).expect(count, longest, lowest, highest, waiting, 0)
+            return
         upkeep = self._upkeep.get(queue)
         live = self._find(queue)
         if upkeep is None:
             raise QueueNotFound(f"queue {queue!r} is just being made or deleted: try again")
         done.enter_context(upkeep.packing)
         shelf, ledger = upkeep.shelf, upkeep.journal.ledger
-        count = sum(piece.messages for piece in pieces)
-        waiting = sum(piece.messages for piece in pieces if not piece.done)
         size = sum(piece.length for piece in pieces)
 
         def expect(now: int) -> None:
-            longest = max(piece.longest for piece in pieces)
-            lowest, highest = min(piece.lowest for piece in pieces), max(piece.highest for piece in pieces)
             shelf.reservation.expect(count, size if size < self._whole else 0)
             ledger.expect(count, longest, lowest, highest, waiting, now)
 
@@ -141,7 +166,7 @@ class Intake:
             if not (together and self._is_large(pieces)):
                 kept += pieces
                 continue
-            copies = iter(self._copy(folder, f"queue-{len(kept)}", together))
+            copies = iter(self._copy(folder, f"{_OWN}{len(kept)}", together))
             kept += [next(copies) if piece.file in shared else piece for piece in pieces]
         return kept
 
@@ -166,10 +191,13 @@ class Intake:
         """Take in what has not arrived, and forget the manifest."""
         for queue, settings in load.queues.items():
             if queue not in self._upkeep:
-                self._create(queue, settings)
+                with suppress(QueueExists):  # just now
+                    self._create(queue, settings)
         for queue, pieces in load.by_queue().items():
-            if queue in self._upkeep:  # else it was deleted since
-                self._arrive(folder, load.name, queue, pieces, arrived.get(queue, set()))
+            upkeep = self._upkeep.get(queue)
+            if upkeep is not None:  # else it was deleted since
+                with suppress(QueueNotFound):  # or is made by this load, and deleted just now
+                    self._arrive(folder, load.name, queue, upkeep.shelf, pieces, arrived.get(queue, set()))
         manifest = os.path.join(folder, MANIFEST)
         if load.run is not None:
             _keep_run(self._disk, self._catalog, load.run, manifest)
@@ -178,8 +206,16 @@ class Intake:
         self._disk.sync_folder(folder)
         staging.remove_folder(self._disk, folder)
 
-    def _arrive(self, folder: str, load: str, queue: str, pieces: Sequence[Piece], arrived: set[str]) -> None:
-        live, shelf = self._find(queue), self._upkeep[queue].shelf
+    def _arrive(
+        self,
+        folder: str,
+        load: str,
+        queue: str,
+        shelf: JournalShelf,
+        pieces: Sequence[Piece],
+        arrived: set[str],
+    ) -> None:
+        live = self._find(queue)
         if load in arrived:
             return
         if not self._is_large(pieces):
@@ -238,6 +274,16 @@ def read_run(disk: Disk, catalog: Catalog, run: str) -> Load | None:
     """What a run of that name has brought, if it has taken effect."""
     path = _run_path(catalog, run)
     return _parse(path, disk) if disk.exists(path) else None
+
+
+def forget_runs(disk: Disk, catalog: Catalog, before: int) -> None:
+    """Forget loads of the store's owner that were begun before that time, and given no other name."""
+    folder = os.path.join(catalog.path, "loads")
+    for file in disk.listdir(folder) if disk.exists(folder) else []:
+        began = staging.began_at(file.replace("%2E", "."))
+        if began is not None and began < before:
+            with suppress(FileNotFoundError):
+                disk.unlink(os.path.join(folder, file))
 
 
 def _run_path(catalog: Catalog, run: str) -> str:

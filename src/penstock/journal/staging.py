@@ -26,13 +26,14 @@ from penstock.journal.catalog import FOLDER
 from penstock.journal.checksum import crc32, joined
 from penstock.journal.records import Bodies, Recorded, encode_load, encode_put, renumber
 from penstock.journal.xids import before, xid_of
-from penstock.message import Entry
+from penstock.message import Entry, Plain
 from penstock.processes import is_gone, name_of
 from penstock.records import Put
 
 MANIFEST = "load"
 GROUP = 8 << 20  # bytes of bodies in one group, about
 _NAME = re.compile(r"[0-9]+-[0-9]+-[0-9]+\.[0-9a-f]{16}", re.ASCII)
+_OWNERS = re.compile(r"0-0-([0-9]{1,15})\.[0-9a-f]{16}", re.ASCII)  # no process has the number 0
 
 
 class Piece(NamedTuple):
@@ -66,6 +67,17 @@ def new_name(owner: int) -> str:
     return f"{name_of(owner)}.{secrets.token_hex(8)}"
 
 
+def new_owners_name(now: int) -> str:
+    """A name for a load that whoever has the store open stages, and that ends with that."""
+    return f"0-0-{now}.{secrets.token_hex(8)}"
+
+
+def began_at(load: str) -> int | None:
+    """When a load of the store's owner began; None for any other name."""
+    matched = _OWNERS.fullmatch(load)
+    return int(matched[1]) if matched else None
+
+
 def folder_of(store: str, load: str) -> str:
     """Where a load is staged."""
     if not _NAME.fullmatch(load):
@@ -74,12 +86,12 @@ def folder_of(store: str, load: str) -> str:
 
 
 def is_abandoned(load: str) -> bool:
-    """Whether the process that staged a load is gone."""
-    return bool(_NAME.fullmatch(load)) and is_gone(load.partition(".")[0])
+    """Whether the process that staged a load is gone; asked by the one that has just opened the store."""
+    return began_at(load) is not None or (bool(_NAME.fullmatch(load)) and is_gone(load.partition(".")[0]))
 
 
 class Part:
-    """A file that one task fills with staged groups. All of it is durable after close()."""
+    """A file that one task fills with staged groups. What was added is durable after close(); more may follow."""
 
     def __init__(self, disk: Disk, folder: str, load: str, name: str) -> None:
         self._disk = disk
@@ -105,7 +117,8 @@ class Part:
     ) -> None:
         """Add a group: bodies of messages, and their records, whose offsets count from where the group starts."""
         if self._file is None:
-            self._file = self._disk.open(os.path.join(self._folder, self._name), exclusive=True)
+            path = os.path.join(self._folder, self._name)
+            self._file = self._disk.open(path, exclusive=not self.pieces)
         size, crc = groups.HEAD_SIZE, 0
         for part in content:
             self._file.write(self._end + size, part)
@@ -118,21 +131,38 @@ class Part:
         self.pieces.append(Piece(*where, messages, done, payloads, longest, lowest, highest))
         self._end += length
 
-    def add_entries(self, queue: str, entries: Sequence[Entry], retention: float, now: int) -> None:
-        """Add a group of new messages of a queue with that retention."""
-        kept = [retention if entry.retention is None else entry.retention for entry in entries]
-        expires_at = [now + at_least_one(seconds) if seconds else 0 for seconds in kept]
-        visible_at = [now + at_least_one(entry.delay) if entry.delay else now for entry in entries]
-        priority = [entry.priority for entry in entries]
-        parts, sizes, crcs = bodies.encode(list(entries), 1, now, expires_at, "doc")
+    def add_entries(
+        self,
+        queue: str,
+        entries: Sequence[Entry],
+        retention: float,
+        now: int,
+        visible_at: Sequence[int | None] | None = None,
+        expires_at: Sequence[int | None] | None = None,
+    ) -> None:
+        """Add a group of new messages of a queue with that retention; times that are given win, 0 = never."""
+        count = len(entries)
+        if isinstance(entries, Plain):
+            priority, visible = [0] * count, [now] * count
+            expires = [now + at_least_one(retention) if retention else 0] * count
+            lengths = list(map(len, entries.payloads))
+        else:
+            priority = [entry.priority for entry in entries]
+            visible = [now + at_least_one(entry.delay) if entry.delay else now for entry in entries]
+            kept = [retention if entry.retention is None else entry.retention for entry in entries]
+            expires = [now + at_least_one(seconds) if seconds else 0 for seconds in kept]
+            lengths = [len(entry.payload) for entry in entries]
+        visible, expires = _given(visible, visible_at), _given(expires, expires_at)
+        # The short way of plain entries is for those that expire all at once.
+        alike = entries if expires_at is None else list(entries)
+        parts, sizes, crcs = bodies.encode(alike, 1, now, expires, "doc")
         offsets = list(accumulate(sizes[:-1], initial=groups.HEAD_SIZE))
-        put = encode_put(Put(0, 0, priority, visible_at, expires_at, {}), Bodies(offsets, sizes, crcs))
-        lengths = [len(entry.payload) for entry in entries]
+        put = encode_put(Put(0, 0, priority, visible, expires, {}), Bodies(offsets, sizes, crcs))
         self.add(
             queue,
             [b"".join(parts)],
             put,
-            len(entries),
+            count,
             payloads=sum(lengths),
             longest=max(lengths),
             lowest=min(priority),
@@ -141,16 +171,23 @@ class Part:
 
     def close(self) -> None:
         """Make it durable; its name is, once the folder is synced."""
-        if self._file is not None:
-            self._file.sync()
-            self._file.close()
+        file, self._file = self._file, None
+        if file is not None:
+            with file:
+                file.sync()
 
     def discard(self) -> None:
         """Leave nothing."""
         if self._file is not None:
             self._file.close()
-            with suppress(FileNotFoundError):
-                self._disk.unlink(os.path.join(self._folder, self._name))
+        with suppress(FileNotFoundError):
+            self._disk.unlink(os.path.join(self._folder, self._name))
+
+
+def _given(usual: list[int], given: Sequence[int | None] | None) -> list[int]:
+    if given is None:
+        return usual
+    return [each if time is None else time for each, time in zip(usual, given, strict=True)]
 
 
 def number_group(piece: Piece, file: File, first: int, number: int, at: int) -> Numbered:

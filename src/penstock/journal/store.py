@@ -21,6 +21,7 @@ from penstock.journal.recovery import Journal, Recovery
 from penstock.journal.segments import journals
 from penstock.journal.shelf import JournalShelf, Sink
 from penstock.journal.upkeep import Upkeep
+from penstock.journal.uploads import Uploads
 from penstock.ledger import Ledger
 from penstock.live.alarm import Alarm
 from penstock.live.keeper import LiveKeeper
@@ -58,6 +59,7 @@ class JournalKeeper(LiveKeeper):
         self._upkeep: dict[str, Upkeep] = {}
         self._failure: BaseException | None = None
         self._intake = Intake(self._catalog, disk, self.find, self._upkeep, self.create, segment_size)
+        self._uploads = Uploads(self, self._catalog, disk, self._clock, self._alarm, self._sink.ballast)
         self._catalog.open()
         pins.sweep(self._folder, disk)
         try:
@@ -118,13 +120,21 @@ class JournalKeeper(LiveKeeper):
 
     def load(self, load: Load) -> bool:
         """Let a load take effect, all of it or nothing; False: its run has taken effect before."""
-        if self._sink.dialect != "doc":
-            raise NotSupported('loads are staged for dialect="doc": open the store without another')
+        self._check_dialect()
         try:
             return self._intake.take_in(load)
         except OSError as error:  # it may count, or not: opening finds out
             self._failed(error)
             raise stopped(error) from error
+
+    def uploads(self) -> Uploads:
+        """Loads that clients send to this store."""
+        self._check_dialect()
+        return self._uploads
+
+    def _check_dialect(self) -> None:
+        if self._sink.dialect != "doc":
+            raise NotSupported('loads are staged for dialect="doc": open the store without another')
 
     def stored(self, queue: str) -> int:
         """Bytes of a queue's journal."""
@@ -208,6 +218,7 @@ class JournalKeeper(LiveKeeper):
     def close(self) -> None:
         """Write what is left and let go of the folder."""
         super().close()
+        self._uploads.close()
         try:
             self._wait_for_packing()
             if self._failure is None:

@@ -22,6 +22,7 @@ from penstock.threads import Lock, SystemThreads, Threads
 
 if TYPE_CHECKING:
     from penstock.filters import Filter
+    from penstock.journal.uploads import Uploads
 
 Result = TypeVar("Result")
 
@@ -42,11 +43,7 @@ class LiveKeeper:
 
     def create(self, queue: str, settings: Settings) -> None:
         """Make a queue."""
-        if settings.start != "now":
-            raise NotSupported(
-                f"start={settings.start!r}: this store keeps no log of published messages to start from; leave "
-                "start='now', or use a slate store"
-            )
+        check_start(settings)
         with self._lock:
             self._check_open()
             if queue in self._queues:
@@ -178,6 +175,10 @@ class LiveKeeper:
         """The messages in that state, in the order in which they were put."""
         return self.find(queue).messages(state)
 
+    def uploads(self) -> "Uploads":
+        """Loads that clients send to this store."""
+        raise NotSupported("this store is not kept in journals, and takes no loads: put the messages instead")
+
     def close(self) -> None:
         """End every queue's work."""
         with self._lock:
@@ -243,6 +244,15 @@ class LiveKeeper:
             visible_at=now + at_least_one(entry.delay) if entry.delay else now,
         )
         return [self._queues[name] for name, wanted in self._filters.items() if wanted.matches(subject)]
+
+
+def check_start(settings: Settings) -> None:
+    """Refuse what only a store with a log can do."""
+    if settings.start != "now":
+        raise NotSupported(
+            f"start={settings.start!r}: this store keeps no log of published messages to start from; leave "
+            "start='now', or use a slate store"
+        )
 
 
 def _committed(live: LiveQueue, result: Result, written: int) -> Result:

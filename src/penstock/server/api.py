@@ -9,7 +9,11 @@ from penstock.arguments import checked_consumer, checked_ids, checked_lease, che
 from penstock.errors import InvalidArgument
 from penstock.keeper import QueueInfo
 from penstock.message import Entry, Message, check_limits
-from penstock.server.exchange import JSON, Answer, Problem, Request
+from penstock.server.bodies import batch_type
+from penstock.server.bodies import json_answer as _json
+from penstock.server.bodies import json_object as _object
+from penstock.server.bodies import whole_number as _whole
+from penstock.server.exchange import JSON, Answer, Request
 from penstock.settings import MAX_COUNT, seconds, whole
 from penstock.wire import frames, jsons
 
@@ -211,28 +215,11 @@ def _queue(request: Request) -> str:
     return names.checked(request.arguments[0])
 
 
-def _json(value: dict[str, Any]) -> Answer:
-    return Answer(200, JSON, jsons.dumps(value))
-
-
-def _object(request: Request, *known: str) -> dict[str, Any]:
-    """A JSON object with no other members than these."""
-    if request.body and request.media_type() != "application/json":
-        raise Problem("UnsupportedMediaType", "send JSON, with Content-Type: application/json")
-    request.parameters()
-    given = jsons.loads_object(request.body)
-    jsons.check_known(given, known, "this request")
-    return given
-
-
 def _entries(request: Request) -> Sequence[Entry]:
     request.parameters()
-    kind = request.media_type()
-    if kind == frames.MEDIA_TYPE:
+    if batch_type(request) == frames.MEDIA_TYPE:
         return frames.decode_entries(request.body)
-    if kind == "application/json":
-        return jsons.entries_from_json(jsons.loads_object(request.body))
-    raise Problem("UnsupportedMediaType", f"send messages as application/json or as {frames.MEDIA_TYPE}")
+    return jsons.entries_from_json(jsons.loads_object(request.body))
 
 
 def _batch(
@@ -249,8 +236,3 @@ def _texts(given: dict[str, Any], name: str) -> list[str]:
         raise InvalidArgument(f'"{name}" is a list of texts: {{"{name}": [...]}}')
     with jsons.arguments():
         return checked_ids(texts)
-
-
-def _whole(value: str, name: str, lowest: int, highest: int) -> int:
-    with jsons.arguments():
-        return whole(name, jsons.number(name, value), lowest, highest)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ STATUSES = {
     "BadRequest": 400,
     "NotFound": 404,
     "MessageNotFound": 404,
+    "LoadNotFound": 404,
     "MethodNotAllowed": 405,
     "RequestTimeout": 408,
     "QueueExists": 409,

@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 import httptools
 
-from penstock.server import api, description, mqcore
+from penstock.server import api, description, loads, mqcore
 from penstock.server.exchange import LONG, Answer, Problem, Request, Route
 
 _Methods = dict[bytes, Route]
@@ -33,6 +33,7 @@ _OWN: dict[tuple[bytes, ...], _Methods] = {
     (b"docs",): {b"GET": Route(description.docs)},
     (b"api", b"queues"): {b"GET": Route(api.list_queues), b"POST": Route(api.create_queue)},
     (b"api", b"publish"): {b"POST": Route(api.publish, _BATCH)},
+    (b"loads",): {b"POST": Route(loads.begin, _LIST)},
 }
 _OF_QUEUE: dict[tuple[bytes, ...], _Methods] = {
     (): {b"GET": Route(api.show_queue), b"DELETE": Route(mqcore.delete_queue)},
@@ -52,6 +53,9 @@ _OF_QUEUE: dict[tuple[bytes, ...], _Methods] = {
     (b"parts",): {b"GET": Route(api.parts)},
 }
 _ATTEMPTS: _Methods = {b"GET": Route(api.attempts)}
+_LOAD: _Methods = {b"DELETE": Route(loads.abort)}
+_COMMIT: _Methods = {b"POST": Route(loads.commit, _LIST)}
+_STAGED: _Methods = {b"PUT": Route(loads.add, _BATCH)}
 _START: _Methods = {b"GET": Route(description.start)}
 
 
@@ -93,6 +97,13 @@ def _resource(parts: list[bytes]) -> tuple[_Methods, list[bytes]]:
             of_queue = _OF_QUEUE.get(tuple(parts[4:]))
             if of_queue is not None:
                 return of_queue, parts[3:4]
+        if parts[1] == b"loads":
+            if count == 3:
+                return _LOAD, parts[2:]
+            if count == 4 and parts[3] == b"commit":
+                return _COMMIT, parts[2:3]
+            if count == 5:
+                return _STAGED, parts[2:]
     raise Problem(
         "NotFound",
         "there is nothing at this path: queues are at /{queue}, messages at /{queue}/messages, the rest below /-/ "

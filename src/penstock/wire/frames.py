@@ -19,12 +19,13 @@ from typing import Any
 
 from penstock import message
 from penstock.errors import InvalidArgument
-from penstock.message import Draft, Entry, Message, Plain
+from penstock.message import LATEST, Draft, Entry, Message, Plain
 from penstock.wire import jsons
 
 MEDIA_TYPE = "application/vnd.penstock.batch"
 MAX_BYTES = 64 * 1024 * 1024
 MAX_HEAD = 16 * 1024 * 1024  # of drafts: a head takes many times its size in memory, before it can be judged
+STAGED = ("visible_at", "expires_at")  # columns that only messages of loads have: times, null = as the rest says
 _LENGTH = struct.Struct(">I")
 _SIZES = "sizes"
 
@@ -68,7 +69,26 @@ def encode_entries(entries: Sequence[Entry]) -> bytes:
 
 def decode_entries(body: bytes) -> Sequence[Entry]:
     """The drafts of a frame, checked; InvalidArgument says what is wrong with it."""
+    return _entries(*_split(body, MAX_HEAD))
+
+
+def decode_staged(body: bytes) -> tuple[Sequence[Entry], list[list[int | None] | None]]:
+    """The drafts of a frame for a load, checked, and the columns of STAGED as far as they are there."""
     columns, payloads = _split(body, MAX_HEAD)
+    times = [_times(name, columns.pop(name, None), len(payloads)) for name in STAGED]
+    for name, time, other in zip(STAGED, times, ("delay", "retention"), strict=True):
+        if time is not None and other in columns:
+            raise InvalidArgument(f"a frame has the columns {name!r} and {other!r}: give one of them")
+    return _entries(columns, payloads), times
+
+
+def encode_columns(columns: dict[str, Any], sizes: list[int], payloads: Iterable[bytes | memoryview]) -> bytes:
+    """A frame of columns that are known to be right, and payloads that lie one after the other."""
+    head = jsons.dumps({_SIZES: sizes, **columns})
+    return b"".join([_LENGTH.pack(len(head)), head, *payloads])
+
+
+def _entries(columns: dict[str, Any], payloads: list[bytes]) -> Sequence[Entry]:
     if not columns:
         return Plain(payloads) if payloads else []
     jsons.check_known(columns, _ENTRY_DEFAULTS, "a draft")
@@ -142,9 +162,19 @@ def _check_length(name: str, column: list[Any], count: int) -> None:
         raise InvalidArgument(f"column {name!r} of a frame has {len(column)} values for {count} messages")
 
 
+def _times(name: str, column: Any, count: int) -> list[int | None] | None:
+    if column is None:
+        return None
+    times: list[int | None] = column if isinstance(column, list) else [column] * count
+    _check_length(name, times, count)
+    given = [each for each in times if each is not None]
+    if not set(map(type, given)) <= {int} or not 0 <= min(given, default=0) <= max(given, default=0) <= LATEST:
+        raise InvalidArgument(f"column {name!r} of a frame has other things than times from 0 to {LATEST}")
+    return times
+
+
 def _join(columns: dict[str, Any], payloads: list[bytes]) -> bytes:
-    head = jsons.dumps({_SIZES: list(map(len, payloads)), **columns})
-    return b"".join([_LENGTH.pack(len(head)), head, *payloads])
+    return encode_columns(columns, list(map(len, payloads)), payloads)
 
 
 def _split(body: bytes, longest: int) -> tuple[dict[str, Any], list[bytes]]:

@@ -20,10 +20,14 @@ A frame, `{frames.MEDIA_TYPE}`, is the length of its head as u32 big-endian, the
 payloads, one right after the other. The head is a JSON object in UTF-8 with `sizes`, the length of each payload,
 and columns: the name of a field, and either a list with a value for each message, or one value (never a list) that
 holds for all. What is missing has its default (drafts) or is null (messages)."""
+_LOADS = """\
+Many messages that take effect all at once, or not at all. Senders add batches to parts of a load, side by side; a
+commit names the parts that count. Until then nobody sees anything of it. Only journal stores take loads."""
 TAGS = {
     "MQ-Core": "The six endpoints that `curl` needs: a queue is a path, a message is a body.",
     "Queues": "Queues as JSON.",
     "Messages": _BATCHES,
+    "Loads": _LOADS,
     "About": "The server describes itself.",
 }
 OPERATIONS = [

@@ -11,6 +11,10 @@ _MEANINGS = {
     "BadRequest": "What came is no HTTP/1.1 request: its head cannot be read, or it ended too early.",
     "NotFound": "There is nothing at this path. A `/` in a name is written as `%2F`.",
     "MessageNotFound": "The queue has no such message (any more).",
+    "LoadNotFound": (
+        "No such load is open: it was aborted, not touched for a day, or the server has started anew since. "
+        "Nothing of it is there; begin again."
+    ),
     "MethodNotAllowed": "This path does not take this method; `Allow` names those that it takes.",
     "RequestTimeout": "The request took too long to arrive.",
     "QueueExists": "There is a queue of that name already, or one with other settings than were asked for.",
@@ -23,7 +27,9 @@ _MEANINGS = {
     ),
     "HeadersTooLarge": "The request's line and headers together are too long.",
     "ServerError": "The server failed at this request; its log says why.",
-    "Overloaded": "The server has too many connections, or too much is arriving; try again a little later.",
+    "Overloaded": (
+        "The server has too many connections or open loads, or too much is arriving; try again a little later."
+    ),
     "StoreClosed": "The server is stopping; try again once it is back.",
     "StoreCorrupt": "Stored bytes are damaged: the server's log says where, `penstock doctor` what can be saved.",
     "StoreLocked": "Another process holds the server's store; try again later.",

@@ -4,13 +4,13 @@ from itertools import groupby
 from typing import Any
 
 import penstock
-from penstock.server.description import about, api, mqcore
+from penstock.server.description import about, api, loads, mqcore
 from penstock.server.description.errors import COMMON, FAILURES
 from penstock.server.description.operation import Operation
 from penstock.server.description.schemas import ref, schemas
 from penstock.wire import problems
 
-_OPERATIONS = [*mqcore.OPERATIONS, *api.QUEUES, *api.MESSAGES, *about.OPERATIONS]
+_OPERATIONS = [*mqcore.OPERATIONS, *api.QUEUES, *api.MESSAGES, *loads.OPERATIONS, *about.OPERATIONS]
 _RETRY = {"Retry-After": {"required": True, "description": "Seconds to wait.", "schema": {"type": "integer"}}}
 
 

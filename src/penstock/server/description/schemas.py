@@ -217,6 +217,7 @@ def schemas() -> dict[str, Schema]:
         "Draft": {**record(_DRAFT), "oneOf": _PAYLOADS},
         "Drafts": _drafts(ref("Draft"), 0, jsons.MAX_MESSAGES),
         "Published": _drafts({"allOf": [ref("Draft")], "properties": {"key": _NULL}}, 1, 1),
+        "Loaded": _drafts({"allOf": [ref("Draft")], "properties": {"key": _NULL}}, 0, jsons.MAX_MESSAGES),
         "Message": answer(_MESSAGE),
         "Messages": answer({"messages": {"type": "array", "items": ref("Message")}}),
         "Listed": answer({"messages": {"type": "array", "items": record(_MESSAGE, closed=False)}}),

@@ -1,0 +1,123 @@
+"""Loads, below /-/loads."""
+
+from penstock.server.description import schemas
+from penstock.server.description.operation import (
+    DONE,
+    Operation,
+    answer,
+    body,
+    drafts,
+    parameter,
+    query,
+)
+from penstock.server.description.schemas import integer, nullable, record, ref, text
+from penstock.settings import MAX_COUNT
+
+_TAG = "Loads"
+_A_LOAD = "0-0-1767225600000.0c9f4d2e8a51b673"
+_PART = text("1 to 64 of a-z, 0-9, _ and -.", pattern="^[a-z0-9_-]{1,64}$")
+_LOAD = parameter("path", "load", text("The load's name.", minLength=1), _A_LOAD)
+_RUN = text(
+    "A name for what is done here, 1 to 80 visible ASCII characters: a run takes effect once, in whatever load.",
+    pattern="^[!-~]{1,80}$",
+)
+_SENT = record(
+    {"part": _PART, "batches": integer("How many batches it has; another number is refused.", 0, MAX_COUNT)},
+    "part",
+    "batches",
+)
+
+OPERATIONS = [
+    Operation(
+        call="POST /-/loads",
+        id="begin_load",
+        tag=_TAG,
+        summary="Begin a load",
+        description=(
+            "It is dropped when nobody has touched it for a day, or when the server ends. `queues` are made when "
+            "it is committed, if they are not there by then."
+        ),
+        body=body(
+            record(
+                {
+                    "queues": {
+                        "type": "object",
+                        "propertyNames": {"pattern": "^[!-~]{0,255}$"},
+                        "additionalProperties": ref("Settings"),
+                    }
+                }
+            ),
+            {"queues": {"jobs": {"max_size": 1000}}},
+            required=False,
+        ),
+        answers={
+            "201": answer("It is open.", schemas.answer({"load": text("The load's name.")}), {"load": _A_LOAD})
+        },
+        errors=("InvalidName", "InvalidFilter", "NotSupported", "DiskFull"),
+    ),
+    Operation(
+        call="PUT /-/loads/{load}/{part}/{number}",
+        id="add_to_load",
+        tag=_TAG,
+        summary="Add a batch to a part of a load",
+        description=(
+            "A part is filled by one sender, one batch after the other, numbered from 0 on. Sending the last one "
+            "again changes nothing. Messages have no key. The columns of a frame may also be `visible_at` and "
+            "`expires_at`: times, 0 for never, null for what the queue has. Delays count from here on."
+        ),
+        parameters=[
+            _LOAD,
+            parameter("path", "part", _PART, "0"),
+            parameter("path", "number", integer("The batch's number.", 0, MAX_COUNT), 0),
+            *query(queue={**schemas.NAME, "pattern": "^[!-~]{0,255}$", "description": "The queue's name."}),
+        ],
+        body=drafts("Loaded"),
+        answers={"204": {"description": "It is on stable storage, and nobody sees it."}},
+        errors=("InvalidName", "InvalidPriority", "QueueNotFound", "LoadNotFound", "NotSupported", "DiskFull"),
+    ),
+    Operation(
+        call="POST /-/loads/{load}/commit",
+        id="commit_load",
+        tag=_TAG,
+        summary="Let a load take effect",
+        description=(
+            "All of it, in the order of `parts`, or nothing; other parts are dropped. What is refused, as queues "
+            "are full or not there, stays open. Asking again gets the same answer, also after the server has "
+            "started anew: for a week, and for ever if `run` is given."
+        ),
+        parameters=[_LOAD],
+        body=body(
+            record({"parts": {"type": "array", "items": _SENT}, "run": nullable(_RUN)}, "parts"),
+            {"parts": [{"part": "0", "batches": 1}], "run": "monday"},
+        ),
+        answers={
+            "200": answer(
+                "It is there.",
+                schemas.answer(
+                    {
+                        "loaded": {
+                            "type": "boolean",
+                            "description": "False: another load has taken effect as this run before.",
+                        },
+                        "messages": integer("How many it brought.", 0, MAX_COUNT),
+                    }
+                ),
+                {"loaded": True, "messages": 2},
+            )
+        },
+        errors=(
+            "InvalidPriority", "QueueNotFound", "LoadNotFound", "NotSupported", "QueueFull", "DiskFull",
+            "StoreCorrupt",
+        ),
+    ),
+    Operation(
+        call="DELETE /-/loads/{load}",
+        id="abort_load",
+        tag=_TAG,
+        summary="Drop a load that is open",
+        description="One that has taken effect stays.",
+        parameters=[_LOAD],
+        answers={"204": DONE},
+        errors=("NotSupported",),
+    ),
+]  # fmt: skip
