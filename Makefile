@@ -16,8 +16,8 @@ setup: .venv/.installed ## Create .venv with everything that development needs
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-run: setup ## Work off a thousand messages and see what happened
-	@$(BIN)/python examples/first_run.py
+run: setup ## The whole pipeline: 100,000 events through Spark, queues, archive and report (a minute)
+	@$(BIN)/python examples/pipeline.py
 
 test: setup lint ## Lint, type check, and run the tests (about eight minutes)
 	$(BIN)/python -m pytest

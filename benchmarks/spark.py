@@ -1,4 +1,4 @@
-"""Spark reading a journal store, against Spark reading the same rows from Parquet without dictionaries.
+"""Spark reading and writing a journal store, against Spark doing so with Parquet without dictionaries.
 
 Both on local[2], in one session, with a new plan for each reading: Spark would answer the same one from memory.
 """
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import penstock
+from benchmarks.brokers.connection import HOST
+from benchmarks.brokers.penstock import Penstock
 from benchmarks.harness import Cell
 from benchmarks.journal import random_payloads
 
@@ -25,6 +27,8 @@ BATCH = 1_000
 QUEUES, IN_QUEUE = 1_000, 1_000  # of the store with many queues, 1 KiB each
 WARM_UP = 2  # readings before the first that counts
 TURNS = 5  # of the quick ones, the quickest counts
+
+UNCOMPRESSED = {"compression": "none", "parquet.enable.dictionary": "false"}
 
 Measure = Callable[[Path], float]
 _warmed: set[str] = set()  # what was read before
@@ -55,8 +59,7 @@ def _parquet(scratch: Path, messages: int) -> Path:
     """The same rows as Parquet."""
     store = _store(scratch, messages)
     path = store.parent / "parquet"
-    options = {"compression": "none", "parquet.enable.dictionary": "false"}
-    _load(_session(), store).write.options(**options).parquet(str(path))
+    _load(_session(), store).write.options(**UNCOMPRESSED).parquet(str(path))
     return path
 
 
@@ -136,6 +139,61 @@ def _crowd(folder: Path) -> float:
     return float(beside / alone)
 
 
+def _source(scratch: Path) -> "DataFrame":
+    """What is written: payloads alone."""
+    return _session().read.parquet(str(_parquet(scratch, MESSAGES))).select("payload")
+
+
+def _writing(
+    what: str, prepare: Callable[[Path], object], write: Callable[["DataFrame", Path], object]
+) -> Measure:
+    """Messages per second of a write, with all that makes it durable."""
+
+    def measure(folder: Path) -> float:
+        rows = _source(folder.parents[1])
+
+        def seconds(target: Path) -> float:
+            target.mkdir()
+            prepare(target)
+            started = time.perf_counter()
+            write(rows, target)
+            elapsed = time.perf_counter() - started
+            shutil.rmtree(target)
+            return elapsed
+
+        if what not in _warmed:
+            seconds(folder / "first")
+            _warmed.add(what)
+        return MESSAGES / seconds(folder / "target")
+
+    return measure
+
+
+def _new_store(folder: Path) -> None:
+    penstock.open(folder / "store").close()
+
+
+def _write_journal(rows: "DataFrame", folder: Path) -> None:
+    rows.write.format("penstock").mode("append").option("queue", "default").save(str(folder / "store"))
+
+
+def _write_parquet(rows: "DataFrame", folder: Path) -> None:
+    rows.write.options(**UNCOMPRESSED).parquet(str(folder / "parquet"))
+
+
+def _put_many(folder: Path) -> float:
+    """Messages per second of one process that puts batches over HTTP, one after the other."""
+    payloads = random_payloads(BATCH)
+    batches = MESSAGES // 10 // BATCH
+    with Penstock(folder) as server, penstock.open(f"http://{HOST}:{server.port}") as store:
+        queue = store.queue()
+        queue.put_many(payloads)
+        started = time.perf_counter()
+        for _ in range(batches):
+            queue.put_many(payloads)
+        return batches * BATCH / (time.perf_counter() - started)
+
+
 GROUP = f"spark, {MESSAGES:,} messages of 1 KiB"
 PAYLOADS, STATES = "sum(length(payload))", "count by state"
 
@@ -178,6 +236,22 @@ CELLS = [
         _rate("parquet states", _count, _theirs, 1),
         "higher",
     ),
+    Cell(
+        "spark writes a journal",
+        GROUP,
+        "messages/s",
+        _writing("journal", _new_store, _write_journal),
+        "higher",
+        {"spark writes Parquet": 0.5, "put_many over HTTP, one process": 3},
+    ),
+    Cell(
+        "spark writes Parquet",
+        GROUP,
+        "messages/s",
+        _writing("parquet", lambda folder: None, _write_parquet),
+        "higher",
+    ),
+    Cell("put_many over HTTP, one process", GROUP, "messages/s", _put_many, "higher"),
     Cell("spark reads 10 times the messages", GROUP, "x the time", _growth, "lower", target=11),
     Cell("spark reads a queue beside 1,000", GROUP, "x that alone", _crowd, "lower", target=2),
 ]

@@ -13,6 +13,7 @@ from penstock.files import SystemDisk
 from penstock.index.history import Attempt, pack
 from penstock.index.rows import AVAILABLE, DONE, FAILED
 from penstock.journal import bodies, groups, replay, staging
+from penstock.journal.doctor import examine
 from penstock.journal.intake import Load
 from penstock.journal.records import Bodies, encode_put, encode_record
 from penstock.journal.staging import Part, Piece
@@ -332,3 +333,22 @@ def test_a_run_that_the_power_interrupted_still_takes_effect_once() -> None:
         assert loaded(again) == LOADED
         again.close()
     raise AssertionError("a load takes fewer operations than that")
+
+
+def test_the_doctor_knows_a_load_that_was_interrupted() -> None:
+    disk = SimulatedDisk(Random(0))
+    keeper = on(disk)
+    keeper.create("large", Settings())
+    texts = set()
+
+    def look(operation: str, path: str) -> None:
+        disk.before_operation = None
+        found = disk.if_it_crashed(Random(0), "everything")
+        texts.update(finding.text for finding in examine("/data", found).findings)
+        disk.before_operation = look
+
+    disk.before_operation = look
+    load_on(disk, keeper)
+    disk.before_operation = None
+    keeper.close()
+    assert any("took effect, and was interrupted before its messages had arrived" in text for text in texts)

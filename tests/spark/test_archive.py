@@ -13,6 +13,7 @@ from pyspark.sql.functions import unix_millis
 
 import penstock
 from penstock.errors import InvalidArgument, PenstockError, StoreLocked
+from penstock.server import serve_in_thread
 from penstock.spark.jobs import Summary, archive, archived
 from penstock.spark.jobs.archiving.folder import Folder, Move
 from penstock.spark.jobs.archiving.reading import confirmed, parquet
@@ -191,6 +192,18 @@ def test_a_store_that_is_open_elsewhere_is_told_of_before_anything_is_written(
     dry = archive(spark, home / "store", home / "archive", dry_run=True)
     assert (numbers(dry, "jobs"), dry.dry_run) == ((1, 0, 0, 0), True)
     assert not (home / "archive").exists()
+
+
+def test_what_a_server_keeps_is_archived_and_removed_through_it(spark: SparkSession, home: Path) -> None:
+    with penstock.open(home / "store") as store:
+        varied(store)
+        expected = settled(store)
+        server = serve_in_thread(store)
+        summary = archive(spark, server.url, home / "archive", remove=True)
+        assert numbers(summary, "varied") == (3, 2, 0, 5)
+        assert in_archive(spark, home / "archive") == expected
+        assert settled(store) == []
+        server.stop()
 
 
 def test_wrong_places_are_refused(spark: SparkSession, home: Path) -> None:

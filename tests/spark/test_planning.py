@@ -1,11 +1,14 @@
 """What Spark's processes do to read a journal store, but without Spark: planning, pins, decoding in vectors."""
 
+import errno
 import json
 import os
 import random
 import subprocess
 import sys
 import time
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +18,16 @@ import pytest
 import penstock
 from penstock import Draft
 from penstock.errors import NotSupported, PenstockError, QueueNotFound, StoreCorrupt
-from penstock.files import SystemDisk
-from penstock.journal import pins
+from penstock.files import Disk, SystemDisk
+from penstock.journal import arrival, pins, viewing
 from penstock.journal.format import AddX, encode
-from penstock.journal.store import JournalKeeper
+from penstock.journal.store import JournalKeeper, open_journal
+from penstock.message import Entry
 from penstock.processes import name_of
 from penstock.spark import planning, plans, scan
 from penstock.spark.options import parse
 from tests.spark.reads import arrow, batches, expired, listed, open_small, rows, varied
+from tests.test_journal_load import staged
 
 ODD_NAMES = ["..", "/", "a/b", "A", "a", "%41", "~", "a~~1", "a.1", "a.1.pack", ":", "-", "x" * 255, "X" * 255]
 
@@ -226,6 +231,32 @@ def test_a_torn_end_is_not_there_yet(tmp_path: Path) -> None:
     assert len(rows(tmp_path)) == (3 if size == len(whole) else 2)
 
 
+def test_a_load_that_has_only_arrived_in_part_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = open_journal(tmp_path)
+    keeper.put("default", [Entry(b"before")])
+    moved: list[str] = []
+
+    def move(disk: Disk, source: str, target: str) -> None:
+        if moved:
+            raise OSError(errno.EIO, "the disk is broken")
+        moved.append(target)
+        disk.rename(source, target)
+
+    monkeypatch.setattr(arrival, "_move", move)
+    parts = {name: {"default": [Entry(b"x" * (5 << 20)), Entry(b"y")]} for name in "ab"}
+    with pytest.raises(PenstockError):
+        keeper.load(staged(keeper, tmp_path, parts))
+    with suppress(PenstockError):
+        keeper.close()
+    monkeypatch.setattr(viewing, "_LONG_PAUSE", 0.01)
+    with pytest.raises(PenstockError, match="just being loaded into queue 'default', or were when that was inter"):
+        rows(tmp_path, ["id"])
+    assert not pinned(tmp_path)
+    monkeypatch.undo()
+    penstock.open(tmp_path).close()  # which makes it whole
+    assert [len(row["payload"]) for row in rows(tmp_path)] == [6, 5 << 20, 1, 5 << 20, 1]
+
+
 # Pins
 
 
@@ -321,7 +352,11 @@ def test_a_folder_that_is_no_store_is_not_made_one(tmp_path: Path) -> None:
 
 _WRITER = """
 import json, random, sys, threading, time
+from penstock.files import SystemDisk
+from penstock.journal.intake import Load
+from penstock.journal.staging import Part, folder_of
 from penstock.journal.store import open_journal
+from penstock.message import Entry
 from penstock.store import Store
 
 folder, log, seed = sys.argv[1:]
@@ -359,12 +394,52 @@ def consume(dice, first):
             say("acked", queue.name, names)
         time.sleep(dice.random() / 500)
 
-def pack(dice, first):
+def load(dice, first):
+    queue, number = store.create("loaded"), first
     while True:
-        keeper.pack(dice.choice(queues).name)
+        count = dice.choice((1, 3, 9))
+        names = [f"{number}-{count * 4}-{at}" for at in range(count * 4)]
+        number += 1
+        load = keeper.begin_load()
+        pieces = []
+        for file in range(count):
+            part = Part(SystemDisk(), folder_of(folder, load), load, str(file))
+            entries = [Entry((name + "." * 9000).encode()) for name in names[file * 4 : file * 4 + 4]]
+            part.add_entries(queue.name, entries, 0, int(time.time() * 1000))
+            part.close()
+            pieces += part.pieces
+        say("putting", queue.name, names)
+        keeper.load(Load(load, pieces))
+        say("put", queue.name, names)
+        if dice.random() < 0.1:
+            say("acking", queue.name, [message.payload.decode().rstrip(".") for message in queue.messages()])
+            queue.purge()
         time.sleep(dice.random() / 20)
 
-for number, work in enumerate((produce, produce, consume, consume, pack)):
+def churn(dice, first):
+    number = first
+    while True:
+        kept = dice.choice((0, None))
+        queue = store.create(f"short-lived-{dice.randrange(2)}", keep_done=kept)
+        names = [f"{number + at}" for at in range(30)]
+        number += len(names)
+        say("putting", queue.name, names)
+        queue.put_many([name + "." * dice.choice((0, 900)) for name in names])
+        say("put", queue.name, names)
+        time.sleep(dice.random() / 20)
+        say("acking", queue.name, names)
+        if kept is None:
+            queue.ack(*queue.claim(10))
+            time.sleep(dice.random() / 50)
+        store.delete(queue.name)
+        say("acked", queue.name, names)
+
+def pack(dice, first):
+    while True:
+        keeper.pack(dice.choice([*(queue.name for queue in queues), "default"]))
+        time.sleep(dice.random() / 20)
+
+for number, work in enumerate((produce, produce, consume, consume, pack, load, churn)):
     threading.Thread(target=work, args=(random.Random(f"{seed} {number}"), number * 10**9), daemon=True).start()
 sys.stdin.read()
 import os
@@ -373,7 +448,7 @@ os._exit(0)
 
 
 class Writer:
-    """Another process that puts, claims, acknowledges, rotates and packs all the time."""
+    """Another process that puts, claims, acknowledges, rotates, packs, loads, creates and deletes all the time."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.log = folder / "log.jsonl"
@@ -397,6 +472,8 @@ class Writer:
         assert len(set(read)) == len(read)
         assert before["put"] - after["acking"] <= set(read)
         assert set(read) <= after["putting"] - before["acked"]
+        loads = Counter(name.rpartition("-")[0] for queue, name in read if queue == "loaded")
+        assert {name: count for name, count in loads.items() if count != int(name.split("-")[1])} == {}
 
     def stop(self) -> None:
         self.process.communicate()
@@ -416,6 +493,6 @@ def test_a_read_beside_a_process_that_writes_and_packs_sees_one_moment(tmp_path:
             read = [(row["queue"], row["payload"].decode().rstrip(".")) for row in table.to_pylist()]
             writer.check(before, read)
             counted = rows(writer.store, table="queues")
-            assert {row["name"] for row in counted} == {"default", "q0", "q1", "q2"}
+            assert {row["name"] for row in counted} >= {"default", "q0", "q1", "q2", "loaded"}
     finally:
         writer.stop()

@@ -19,6 +19,7 @@ from penstock.journal.files import Segment
 from penstock.journal.format import DIALECTS, Dialect
 from penstock.journal.reading import Found, close, open_segments
 from penstock.journal.segments import journals, replay_order
+from penstock.journal.staging import MANIFEST, is_abandoned
 
 _LOOKS = 3  # at a journal in motion, before what seems a problem is called one
 
@@ -100,6 +101,7 @@ def examine(
     if found.holder is None:
         found.findings += _leftovers(names, files, deleted, folder)
         found.findings += _unfinished(subfolder, deleted)
+        found.findings += _staged(subfolder)
     found.findings += _strangers(names, folder, disk)
     found.findings += _quarantine(subfolder)
     clean = subfolder.clean() if found.holder is None else {}
@@ -214,6 +216,21 @@ def _unfinished(subfolder: _Subfolder, deleted: set[str]) -> Iterator[Finding]:
                 yield Finding(
                     "note", f"{name} was being written when a crash came, and never counted", "remove it", path
                 )
+
+
+def _staged(subfolder: _Subfolder) -> Iterator[Finding]:
+    """Messages that were being loaded."""
+    for load in subfolder.names("staged"):
+        if MANIFEST in subfolder.names(os.path.join("staged", load)):
+            yield Finding(
+                "note",
+                f"load {load} took effect, and was interrupted before its messages had arrived",
+                "nothing: opening takes them in",
+            )
+        elif is_abandoned(load):
+            yield Finding(
+                "note", f"load {load} was given up by a process that is gone", "nothing: opening removes it"
+            )
 
 
 def _strangers(names: Iterable[str], folder: str, disk: Disk) -> Iterator[Finding]:

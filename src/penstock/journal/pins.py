@@ -15,6 +15,8 @@ from penstock.files import Disk, SystemDisk
 from penstock.journal.catalog import FOLDER
 from penstock.processes import is_gone, name_of
 
+_TRIES = 10
+
 
 class Pins:
     """What one plan holds. `folder` is made with the first pin, or by make()."""
@@ -31,10 +33,14 @@ class Pins:
         """Make the folder."""
         if self._made:
             return
-        try:
-            os.makedirs(self.folder)
-        except OSError as error:
-            raise _impossible(self._store, error) from error
+        for last in (False,) * _TRIES + (True,):
+            try:
+                os.makedirs(self.folder)
+                break
+            except OSError as error:
+                # Who drops the owner's last plan drops the owner's folder, perhaps in this very moment.
+                if last or not isinstance(error, FileNotFoundError):
+                    raise _impossible(self._store, error) from error
         self._made = True
 
     def pin(self, path: str) -> str:

@@ -5,6 +5,7 @@ before is in it, and nothing that is half written. Files that are renamed or pac
 being opened make a gap in the numbers of the groups, or are not found; then everything is looked at anew.
 """
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -21,11 +22,13 @@ from penstock.journal.catalog import FOLDER, Catalog, Entry, queue_of
 from penstock.journal.files import ROTATED, Segment
 from penstock.journal.reading import Found, Reading, close, open_all, read
 from penstock.journal.segments import journals, replay_order
+from penstock.journal.staging import MANIFEST, Piece, folder_of, staged_loads
 from penstock.ledger import Ledger
 from penstock.settings import Settings
 
 _TRIES = 20
 _PAUSE = 0.01  # seconds between two tries, growing
+_LONG_PAUSE = 0.5  # the same while a load arrives
 
 OpenFile = Callable[[str], File]  # from a path to the open file; it may pin it first
 
@@ -51,6 +54,10 @@ class _Queue(NamedTuple):
     name: str
     file: str
     known: Entry | None  # None: nothing but files, or the queue that is always there
+
+
+class _Arriving(PenstockError):
+    """Of a load that takes effect all at once only a part is there yet."""
 
 
 class StoreView:
@@ -93,7 +100,7 @@ class StoreView:
         failure: PenstockError | None = None
         for number in range(_TRIES):
             if number:
-                time.sleep(_PAUSE * number)
+                time.sleep(_LONG_PAUSE if isinstance(failure, _Arriving) else _PAUSE * number)
                 self._refresh()
                 self._found.clear()
             try:
@@ -153,6 +160,8 @@ class StoreView:
         try:
             listed = replay_order(self._listed.get(file, ()), file)
             segments = open_all(listed, open_one)
+            if self._catalog.entry(file) != known:  # another queue of the same name, or emptied
+                return None, None
             for segment in segments:
                 segment.file.path = os.path.join(self.folder, segment.name)  # for people
             journal = Found(name, file, known, segments, self._clean.get(file), "doc")
@@ -160,9 +169,13 @@ class StoreView:
             if (failure := _failure(journal, reading)) is not None:
                 return None, failure
             # A file that is missing before others makes a gap in the numbers. At the end it may have been listed
-            # under no name, or have made room for a new one, just when it was rotated away.
-            if (file not in listed or not reading.end) and self._list(file) != listed:
-                return None, None
+            # under no name, or have made room for a new one, just when it was rotated away; or files of a load are
+            # to follow. First its manifest and then the files: it goes when they are there.
+            if file not in listed or not reading.end:
+                if self._is_loading(name):
+                    return None, _arriving(name)
+                if self._list(file) != listed:
+                    return None, None
             ledger = reading.ledger
             ledger.advance(max(self._now, reading.loader.at, known.at if known else 0))
             parts = zip(segments, opened, strict=True)
@@ -172,6 +185,16 @@ class StoreView:
             close(segments)
             for path in opened if view is None else ():
                 let_go(path)
+
+    def _is_loading(self, queue: str) -> bool:
+        """Whether messages of a load are just coming into a queue, or were when a crash interrupted that."""
+        for load in staged_loads(self._disk, self.folder):
+            manifest = os.path.join(folder_of(self.folder, load), MANIFEST)
+            with suppress(FileNotFoundError), self._disk.open(manifest) as file:
+                content = json.loads(file.read(0, file.size()).partition(b"\n")[0])
+                if any(Piece(*piece).queue == queue for piece in content["pieces"]):
+                    return True
+        return False
 
     def _list(self, file: str) -> list[str]:
         """The files of a journal, now."""
@@ -189,6 +212,13 @@ class StoreView:
             for number, segment in enumerate(journal.segments, ROTATED):  # it may be the snapshot that is wrong
                 segment.number = number
         return read(journal)
+
+
+def _arriving(queue: str) -> _Arriving:
+    return _Arriving(
+        f"many messages are just being loaded into queue {queue!r}, or were when that was interrupted: try again, "
+        "or open the store once with penstock.open(), which finishes it"
+    )
 
 
 def _failure(journal: Found, reading: Reading) -> PenstockError | None:

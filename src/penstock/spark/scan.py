@@ -8,7 +8,6 @@ one. Every body is checked before anything in it is believed.
 import json
 import mmap
 import os
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError, StoreCorrupt
 from penstock.journal import bodies
+from penstock.journal.checksum import crc32
 from penstock.spark.checksums import joined
 from penstock.spark.rows import shown, times
 from penstock.spark.tables import BODY
@@ -152,7 +152,7 @@ class _Scan:
 
     def _check(self, rows: pa.RecordBatch, offset: Column, end: Column) -> None:
         """Compare the checksums of bodies: of those that touch each other, as a whole."""
-        crcs, crc32, view = rows["crc"].to_numpy(), zlib.crc32, self._view
+        crcs, view = rows["crc"].to_numpy(), self._view
         runs = np.append(0, np.flatnonzero(offset[1:] != end[:-1]) + 1)
         lasts = np.append(runs[1:], len(crcs)) - 1
         places = zip(offset[runs].tolist(), end[lasts].tolist(), strict=True)
@@ -164,7 +164,7 @@ class _Scan:
     def _name_damage(self, rows: pa.RecordBatch, start: int, stop: int, offset: Column, end: Column) -> None:
         """Of some bodies one is damaged: say which."""
         for row in range(start, stop):
-            if zlib.crc32(self._view[offset[row] : end[row]]) == rows["crc"][row].as_py():
+            if crc32(self._view[offset[row] : end[row]]) == rows["crc"][row].as_py():
                 continue
             queue = self._queues[rows["queue"][row].as_py()]
             raise StoreCorrupt(

@@ -35,9 +35,9 @@ def check_store(url: str) -> None:
         StoreView(folder, ReadingDisk(), SystemClock().now())
 
 
-def table(session: "SparkSession", url: str, name: str, schema: str = "") -> "DataFrame":
+def table(session: "SparkSession", url: str, name: str, schema: str = "", **options: str) -> "DataFrame":
     """A table of a store, or some columns of it."""
-    reader = session.read.format("penstock").option("store", url).option("table", name)
+    reader = session.read.format("penstock").option("store", url).option("table", name).options(**options)
     return (reader.schema(schema) if schema else reader).load()
 
 

@@ -30,7 +30,6 @@ _STORED = StructType(
 )
 DAY = 86_400_000  # milliseconds
 IDENTITY = ("queue_name", "id", "received_at", "checksum")
-_SETTLED = "state IN ('done', 'failed')"
 _GLOB = "{}[]*?\\"
 
 
@@ -74,7 +73,7 @@ def day_of(time: str) -> "Column":
 
 def settled(session: "SparkSession", store: str, schema: str = "") -> "DataFrame":
     """The messages of a store that are done or failed."""
-    return table(session, store, "messages", schema).where(_SETTLED)
+    return table(session, store, "messages", schema, state="done,failed")
 
 
 def summed(messages: "DataFrame") -> "DataFrame":

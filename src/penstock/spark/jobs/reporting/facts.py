@@ -26,15 +26,12 @@ _REASON = 300  # letters of one; some have a traceback in them
 def gathered(session: "SparkSession", store: str, archive: str | None) -> "tuple[DataFrame, DataFrame]":
     """All messages, and all attempts that failed with their reasons."""
     attempts = table(session, store, "attempts", _ATTEMPTS)
+    stored = table(session, store, "messages", _MESSAGES)
     first = attempts.groupBy("queue", "id").agg(F.min("claimed_at").alias("first_claim"))
-    messages = table(session, store, "messages", _MESSAGES).join(first, ["queue", "id"], "left")
+    messages = stored.join(first, ["queue", "id"], "left")
     failures = attempts.where("outcome = 'failed'").select("queue", "reason")
     if archive is not None:
-        old = archived(session, archive)
-        current = table(
-            session, store, "messages", "queue string, id string, created_at timestamp, received_at timestamp"
-        )
-        old = old.join(current, _IDENTITY, "anti")
+        old = archived(session, archive).join(stored.select(_IDENTITY), _IDENTITY, "anti")
         first_claim = F.array_min(F.transform("history", lambda each: each["claimed_at"]))
         messages = messages.unionByName(old.select(*_NAMES, first_claim.alias("first_claim")))
         each = old.select("queue", F.explode("history").alias("attempt"))
