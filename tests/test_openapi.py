@@ -178,6 +178,7 @@ def test_every_route_is_described_and_nothing_else() -> None:
         ("-", "api", "queues", "{queue}", "messages", "{id}", "attempts"): routes._ATTEMPTS,
         ("-", "loads", "{load}"): routes._LOAD,
         ("-", "loads", "{load}", "commit"): routes._COMMIT,
+        ("-", "runs", "{run}"): routes._RUN,
         ("-", "loads", "{load}", "{part}", "{number}"): routes._STAGED,
     }
     served = {
@@ -207,7 +208,7 @@ def test_a_life_in_which_every_success_happens(url: str) -> None:
     def call(method: str, path: str, expected: int, query: Any = None, body: Any = None, **headers: str) -> Any:
         operation = api[path][method]
         given = {} if body is None else {"body": body, "media_type": headers.pop("media", "application/json")}
-        known = {"queue": "life", "id": id_, "load": load, "part": "0", "number": 0}
+        known = {"queue": "life", "id": id_, "load": load, "part": "0", "number": 0, "run": load}
         variables = {name: value for name, value in known.items() if f"{{{name}}}" in path}
         case = operation.Case(path_parameters=variables, query=query or {}, headers=headers, **given)
         response = case.call(base_url=url, allow_redirects=False)
@@ -265,6 +266,7 @@ def test_a_life_in_which_every_success_happens(url: str) -> None:
     for _ in range(2):
         committed = call("POST", loads + "/{load}/commit", 200, body={"parts": [{"part": "0", "batches": 1}]})
         assert committed.json() == {"loaded": True, "messages": 1}
+    assert call("GET", "/-/runs/{run}", 200).json()["queues"] == [{"queue": "life", "messages": 1, "bytes": 1}]
     call("DELETE", loads + "/{load}", 204)
     call("DELETE", "/{queue}", 204)
     for path, status in (("/", 303), ("/-/docs", 200), ("/-/openapi.json", 200)):

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.client.calls import Call
+from penstock.client.keeper import Result
 from penstock.client.loads import LoadingKeeper, Sent
 from penstock.errors import (
     DiskFull,
@@ -39,6 +41,13 @@ from tests.simulated_disk import SimulatedDisk
 
 FRAME = {"Content-Type": frames.MEDIA_TYPE}
 JSON = {"Content-Type": "application/json"}
+
+
+class TriesOnce(LoadingKeeper):
+    """Gives up at once."""
+
+    def _run(self, call: Call[Result], tries: int = 1) -> Result:
+        return super()._run(call, tries=1)
 
 
 class Served:
@@ -235,6 +244,16 @@ def test_a_run_takes_effect_once_whatever_its_load(served: Served) -> None:
         for _ in range(2):
             assert served.client.commit(load, [Sent("a", 1)], "../monday") == expected
     assert served.payloads() == [b"0"]
+
+
+@pytest.mark.parametrize("run", ["monday", "../..", "two words", "\N{SNOWMAN}" * 85, "%" * 255, "x" * 255, "\0"])
+def test_a_run_can_be_asked_for(served: Served, run: str) -> None:
+    assert served.client.run(run) is None
+    load = served.client.begin({})
+    served.client.add(load, "a", 0, "jobs", frame(b"0", b"11"))
+    served.client.add(load, "a", 1, "default", frame(b"222"))
+    served.client.commit(load, [Sent("a", 2)], run)
+    assert served.client.run(run) == [("default", 1, 3), ("jobs", 2, 3)]
 
 
 def test_loads_that_took_effect_are_remembered_for_a_week(tmp_path: Path) -> None:
@@ -476,9 +495,9 @@ def test_a_body_that_is_too_large_is_refused(served: Served) -> None:
         b"", b"[]", b"{", b'{"parts": {}}', b'{"parts": [1]}', b'{"parts": [{}]}', b'{"parts": [{"part": "a"}]}',
         b'{"parts": [{"part": "a", "batches": "1"}]}', b'{"parts": [{"part": "a", "batches": true}]}',
         b'{"parts": [{"part": 1, "batches": 1}]}', b'{"parts": [{"part": "a", "batches": 1, "queue": "x"}]}',
-        b'{"parts": [], "run": 1}', b'{"parts": [], "run": ""}', b'{"parts": [], "run": "two words"}',
+        b'{"parts": [], "run": 1}', b'{"parts": [], "run": ""}', b'{"parts": [], "run": "\\ud800"}',
         b'{"parts": [], "run": "0-0-1.0123456789abcdef"}', b'{"parts": [], "queues": {}}',
-        b'{"parts": [], "run": "' + b"x" * 81 + b'"}', b'{"parts": [{"part": "../a", "batches": 0}]}',
+        b'{"parts": [], "run": "' + b"x" * 256 + b'"}', b'{"parts": [{"part": "../a", "batches": 0}]}',
     ],
 )  # fmt: skip
 def test_commits_that_are_none_are_refused(served: Served, body: bytes) -> None:
@@ -621,7 +640,7 @@ def test_a_kill_during_the_commit_leaves_everything_or_nothing(tmp_path: Path, s
     with ServerChild(tmp_path / "store") as server:
         load, sent = send_some(server.url)
         timer = threading.Timer(Random(seed).uniform(0, 0.05), server.kill)
-        client = LoadingKeeper(server.url)
+        client = TriesOnce(server.url)
         timer.start()
         answered = False
         with suppress(PenstockError):
@@ -631,10 +650,10 @@ def test_a_kill_during_the_commit_leaves_everything_or_nothing(tmp_path: Path, s
     with ServerChild(tmp_path / "store") as server, penstock.open(server.url) as store:
         counts = {info.name: info.counts["available"] for info in store.queues()}
         assert counts in ([{"default": 2, "new": 4}] if answered else [{"default": 0}, {"default": 2, "new": 4}])
-        client = LoadingKeeper(server.url)
         if counts["default"]:
-            assert client.commit(load, sent, None) == (True, 6)
-        client.close()
+            again = LoadingKeeper(server.url)
+            assert again.commit(load, sent, None) == (True, 6)
+            again.close()
         assert staged(tmp_path / "store") == []
         assert server.stop() == 0
 

@@ -75,11 +75,20 @@ class Refused(Failure):
 class Patience:
     """How often one call is tried."""
 
-    def __init__(self, url: str, name: str, repeatable: bool, clock: Clock, tries: int = TRIES) -> None:
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        repeatable: bool,
+        clock: Clock,
+        tries: int = TRIES,
+        longest: float = _PATIENCE,
+    ) -> None:
         self._url = url
         self._name = name
         self._repeatable = repeatable
         self._left = tries
+        self._seconds = longest
         self._clock = clock
         self._started = clock.monotonic()
         self._longest = _FIRST
@@ -98,7 +107,7 @@ class Patience:
             not failure.passing
             or (failure.done and not self._repeatable)
             or not self._left
-            or elapsed + pause > _PATIENCE
+            or elapsed + pause > self._seconds
         ):
             raise failure.error(self._url, self._name, self._repeatable, self._maybe_done) from failure
         return pause

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.client import address, calls
 from penstock.client.calls import Call
@@ -142,10 +142,13 @@ class RemoteKeeper:
             except Failure as failure:
                 self._pool.check_open()
                 if patience is None:
-                    patience = Patience(self._address.url, call.name, call.repeatable, self._clock, tries)
+                    patience = self._patience(call, tries)
                 pause = patience.pause(failure)
             if self._clock.wait(self._closing, pause):
                 self._pool.check_open()
+
+    def _patience(self, call: Call[Any], tries: int) -> Patience:
+        return Patience(self._address.url, call.name, call.repeatable, self._clock, tries)
 
 
 def checked_timeout(timeout: float | None) -> float:

@@ -4,18 +4,20 @@ What fails on the way is tried again: no call of these does harm twice.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from penstock.client.answers import Answer
 from penstock.client.calls import Call
+from penstock.client.failures import Patience
 from penstock.client.keeper import RemoteKeeper
 from penstock.settings import Settings
 from penstock.wire import frames, jsons
 
 _JSON = "Content-Type: application/json\r\n"
 _FRAME = f"Content-Type: {frames.MEDIA_TYPE}\r\n"
-_COMMIT = 600.0  # seconds that a server may take, beyond the usual, to take everything in
+_PATIENCE, _TRIES = 120.0, 200  # with a server that has too much to do: whoever loads has time
+_LONG = 600.0  # seconds that an answer may take beyond the usual
 
 
 class Sent(NamedTuple):
@@ -32,8 +34,27 @@ class Loaded(NamedTuple):
     messages: int
 
 
+class Brought(NamedTuple):
+    """What a run has brought into a queue."""
+
+    queue: str
+    messages: int
+    bytes: int  # of payloads
+
+
 class LoadingKeeper(RemoteKeeper):
     """Sends loads to a server."""
+
+    def run(self, run: str) -> list[Brought] | None:
+        """What a run has brought; None if it has not taken effect."""
+
+        def read(answer: Answer) -> list[Brought] | None:
+            queues = jsons.loads(answer.body)["queues"]
+            return (
+                None if queues is None else [Brought(*(each[name] for name in Brought._fields)) for each in queues]
+            )
+
+        return self._run(Call("look at a run", f"GET /-/runs/{quote(run, safe='')}", "", None, True, read))
 
     def begin(self, queues: Mapping[str, Settings]) -> str:
         """Open a load, which will make these queues if they are not there by then; its name."""
@@ -47,7 +68,7 @@ class LoadingKeeper(RemoteKeeper):
     def add(self, load: str, part: str, number: int, queue: str, frame: bytes) -> None:
         """Send the next batch of a part; it is on stable storage then."""
         start = f"PUT {_path(load)}/{part}/{number}?queue={quote(queue, safe='')}"
-        self._run(Call("sending of a batch", start, _FRAME, frame, True, lambda answer: None))
+        self._run(Call("sending of a batch", start, _FRAME, frame, True, lambda answer: None, _LONG), _TRIES)
 
     def commit(self, load: str, sent: Sequence[Sent], run: str | None) -> Loaded:
         """Let the parts that are named take effect, in this order."""
@@ -57,11 +78,14 @@ class LoadingKeeper(RemoteKeeper):
             return Loaded(bool(said["loaded"]), int(said["messages"]))
 
         body = jsons.dumps({"parts": [each._asdict() for each in sent], "run": run})
-        return self._run(Call("commit of a load", f"POST {_path(load)}/commit", _JSON, body, True, read, _COMMIT))
+        return self._run(Call("commit of a load", f"POST {_path(load)}/commit", _JSON, body, True, read, _LONG))
 
     def abort(self, load: str) -> None:
         """Drop a load that has not taken effect."""
         self._run(Call("end of a load", f"DELETE {_path(load)}", "", None, True, lambda answer: None))
+
+    def _patience(self, call: Call[Any], tries: int) -> Patience:
+        return Patience(self._address.url, call.name, call.repeatable, self._clock, tries, _PATIENCE)
 
 
 def _path(load: str) -> str:

@@ -8,6 +8,7 @@
 """
 
 import errno
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -34,6 +35,7 @@ from penstock.settings import Settings
 
 _WHOLE = 4 << 20  # bytes of a queue's messages from which on they come as files, if a segment is not smaller
 _COPY = 4 << 20
+_LONGEST = 200  # bytes of a file name
 _OWN = "queue-"  # how the names of files begin that a queue does not share
 
 
@@ -287,7 +289,10 @@ def forget_runs(disk: Disk, catalog: Catalog, before: int) -> None:
 
 
 def _run_path(catalog: Catalog, run: str) -> str:
-    return os.path.join(catalog.path, "loads", names.file_name(run))
+    file = names.file_name(run)
+    if len(file.encode()) > _LONGEST:  # no other name has a % that no two digits follow
+        file = f"{file[:30]}%_{hashlib.sha256(run.encode()).hexdigest()}"
+    return os.path.join(catalog.path, "loads", file)
 
 
 def _keep_run(disk: Disk, catalog: Catalog, run: str, manifest: str) -> None:

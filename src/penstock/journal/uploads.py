@@ -29,15 +29,15 @@ from penstock.live.alarm import Alarm
 from penstock.live.keeper import check_start
 from penstock.message import Entry, Plain
 from penstock.names import DEFAULT
-from penstock.settings import Settings
+from penstock.settings import Settings, text
 
+MAX_RUN = 255  # bytes
 MOST = 100  # loads that are open at a time
 MOST_BATCHES = 250_000  # and parts that all of them have
 MOST_QUEUES = 100_000  # that all of them would make
 _DAY = 24 * 3600 * 1000
 _WEEK = 7 * _DAY
 _PART = re.compile(r"[a-z0-9_-]{1,64}", re.ASCII)
-_RUN = re.compile(r"[!-~]{1,80}", re.ASCII)  # becomes a file name, in which a character may take three bytes
 
 
 class NoSuchLoad(PenstockError, LookupError):
@@ -120,6 +120,16 @@ class Uploads:
         self._size = 0  # parts and batches
         self._changed = threading.Condition()
 
+    def run(self, run: str) -> list[tuple[str, int, int]] | None:
+        """What a run has brought into each queue: messages, and bytes of payloads; None if it has not."""
+        taken = read_run(self._disk, self._catalog, text("run", run, 1, MAX_RUN))
+        if taken is None:
+            return None
+        return [
+            (queue, sum(piece.messages for piece in pieces), sum(piece.payloads for piece in pieces))
+            for queue, pieces in sorted(taken.by_queue().items())
+        ]
+
     def begin(self, queues: Mapping[str, Settings]) -> str:
         """Open a load, which will make these queues if they are not there by then."""
         self._store.settings(DEFAULT)  # or else the store is closed
@@ -159,8 +169,8 @@ class Uploads:
 
     def commit(self, load: str, sent: Sequence[Sent], run: str | None) -> Outcome:
         """Let the parts that are named take effect, in this order, all at once; as that run, if it is given."""
-        if run is not None and (not _RUN.fullmatch(run) or staging.began_at(run) is not None):
-            raise InvalidArgument(f"{run!r} is not the name of a run: give 1 to 80 visible ASCII characters")
+        if run is not None and staging.began_at(text("run", run, 1, MAX_RUN)) is not None:
+            raise InvalidArgument(f"run {run!r} is the name of a load: give it another one")
         with self._ending(load, run or load) as opened:
             if opened is None:
                 return self._before(load, run)

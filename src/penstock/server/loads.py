@@ -71,6 +71,17 @@ async def abort(keeper: LocalKeeper, request: Request) -> Answer:
     return Answer(204)
 
 
+async def show_run(keeper: LocalKeeper, request: Request) -> Answer:
+    """GET /-/runs/{run}."""
+    request.parameters()
+    run = request.arguments[0].encode("latin-1").decode(errors="replace")
+    brought = await _in_thread(keeper, lambda uploads: uploads.run(run))
+    named = ("queue", "messages", "bytes")
+    return json_answer(
+        {"queues": None if brought is None else [dict(zip(named, each, strict=True)) for each in brought]}
+    )
+
+
 async def _in_thread(keeper: LocalKeeper, call: "Callable[[Uploads], Result]") -> Result:
     def run(uploads: "Uploads") -> Result:
         from penstock.journal.uploads import NoSuchLoad, TooManyLoads

@@ -56,6 +56,7 @@ _ATTEMPTS: _Methods = {b"GET": Route(api.attempts)}
 _LOAD: _Methods = {b"DELETE": Route(loads.abort)}
 _COMMIT: _Methods = {b"POST": Route(loads.commit, _LIST)}
 _STAGED: _Methods = {b"PUT": Route(loads.add, _BATCH)}
+_RUN: _Methods = {b"GET": Route(loads.show_run)}
 _START: _Methods = {b"GET": Route(description.start)}
 
 
@@ -97,6 +98,8 @@ def _resource(parts: list[bytes]) -> tuple[_Methods, list[bytes]]:
             of_queue = _OF_QUEUE.get(tuple(parts[4:]))
             if of_queue is not None:
                 return of_queue, parts[3:4]
+        if parts[1] == b"runs" and count == 3 and parts[2]:
+            return _RUN, parts[2:]
         if parts[1] == b"loads":
             if count == 3:
                 return _LOAD, parts[2:]

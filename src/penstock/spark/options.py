@@ -64,7 +64,7 @@ def _states(given: str, table: str) -> tuple[str, ...]:
 
 
 def parse_writing(given: Mapping[str, str]) -> tuple[str, str | None, str | None]:
-    """The folder, the queue and the run that a write names."""
+    """The store (a folder, or the URL of a server), the queue and the run that a write names."""
     options = {name.lower(): value for name, value in given.items()}
     if "path" in options and "store" not in options:  # what save() was given
         options["store"] = options.pop("path")
@@ -74,14 +74,17 @@ def parse_writing(given: Mapping[str, str]) -> tuple[str, str | None, str | None
     if not options.get("store"):
         raise InvalidArgument('into which store? Give a folder or a URL, as in .option("store", "data")')
     queue = names.checked(options["queue"]) if "queue" in options else None
-    return _folder(options["store"]), queue, options.get("id")
+    run, store = options.get("id"), options["store"]
+    if run is not None and not 1 <= len(run) <= 255:
+        raise InvalidArgument(f"option id has {len(run)} characters; give 1 to 255, or leave it out")
+    return store if is_remote(store) else _folder(store), queue, run
 
 
 def _folder(url: str) -> str:
     folder = journal_folder(url)
     if folder is None:
         raise NotSupported(
-            f"store {url!r}: Spark works with journal stores, straight on their files, and reads from servers: "
-            "give the folder, journal:DIR or http://host:port"
+            f"store {url!r}: Spark works with journal stores, straight on their files, and with servers: give the "
+            "folder, journal:DIR or http://host:port"
         )
     return os.path.abspath(folder)

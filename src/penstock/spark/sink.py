@@ -31,6 +31,7 @@ from penstock.journal.intake import Load, has_run, make_folder
 from penstock.journal.staging import Part, Piece
 from penstock.journal.store import open_journal
 from penstock.journal.viewing import StoreView
+from penstock.opening import is_remote
 from penstock.settings import Settings
 from penstock.spark.errors import in_one_line
 from penstock.spark.options import parse_writing
@@ -72,7 +73,7 @@ class Staged(WriterCommitMessage):
 class Target:
     """Where messages go."""
 
-    folder: str
+    store: str  # a folder, or the URL of a server
     queue: str | None  # None: the column says it
     run: str | None
     create: Mapping[str, Settings]  # queues to be made
@@ -111,29 +112,27 @@ class JournalWriter(DataSourceArrowWriter):
 
     def __init__(self, target: Target, schema: StructType) -> None:
         check_columns(schema, target)
-        view = StoreView(target.folder, ReadingDisk(), SystemClock().now())
+        view = StoreView(target.store, ReadingDisk(), SystemClock().now())
         self._target = target
         self._queues = {**target.create, **view.settings()}
         if target.queue is not None and names.checked(target.queue) not in self._queues:
             view.settings(target.queue)  # says that there is none
         self._load = staging.new_name(driver())
         disk = SystemDisk()
-        self._repeated = has_run(disk, Catalog(target.folder, disk), target.run)
+        self._repeated = has_run(disk, Catalog(target.store, disk), target.run)
         if not self._repeated:
-            catalog = Catalog(target.folder, disk)
+            catalog = Catalog(target.store, disk)
             catalog.open()  # or say who has it, before the work begins
             catalog.close()
-            make_folder(disk, target.folder, self._load)
+            make_folder(disk, target.store, self._load)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of one task."""
-        context = TaskContext.get()
-        partition = 0 if context is None else context.partitionId()
-        attempt = 0 if context is None else context.taskAttemptId()
+        partition, attempt = task()
         if self._repeated:
             return Staged([])
         disk = SystemDisk()
-        folder = staging.folder_of(self._target.folder, self._load)
+        folder = staging.folder_of(self._target.store, self._load)
         part = Part(disk, folder, self._load, f"part-{partition:05}-{attempt}")
         target = self._target
         stager = Stager(part, self._queues, target.queue, partition, target.restore, SystemClock().now())
@@ -152,7 +151,7 @@ class JournalWriter(DataSourceArrowWriter):
         if self._repeated:
             return
         with in_one_line():
-            keeper = open_journal(self._target.folder)
+            keeper = open_journal(self._target.store)
             try:
                 keeper.load(Load(self._load, pieces, dict(self._target.create), self._target.run))
             finally:
@@ -160,14 +159,25 @@ class JournalWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave nothing."""
-        staging.remove_folder(SystemDisk(), staging.folder_of(self._target.folder, self._load))
+        staging.remove_folder(SystemDisk(), staging.folder_of(self._target.store, self._load))
+
+
+def task() -> tuple[int, int]:
+    """Which partition this task writes, and which attempt at any it is."""
+    context = TaskContext.get()
+    return (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
 
 
 def writer_for(given: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
     """What writes into the store that the options name."""
-    folder, queue, run = parse_writing(given)
+    store, queue, run = parse_writing(given)
     if overwrite:
         raise InvalidArgument('a queue is never overwritten: write with .mode("append")')
     made = json.loads(given.get("_create", "{}"))  # by the job that converts stores, as is the next
     create = {name: Settings(**settings) for name, settings in made.items()}
-    return JournalWriter(Target(folder, queue, run, create, given.get("_restore") == "true"), schema)
+    target = Target(store, queue, run, create, given.get("_restore") == "true")
+    if is_remote(store):
+        from penstock.spark.remote_sink import RemoteWriter
+
+        return RemoteWriter(target, schema)
+    return JournalWriter(target, schema)

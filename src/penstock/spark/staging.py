@@ -5,7 +5,7 @@ together. Whatever is wrong with a row is said before anything of its batch is s
 """
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -14,33 +14,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.clock import at_least_one
-from penstock.errors import InvalidArgument, InvalidPriority, PayloadTooLarge, PenstockError, QueueNotFound
 from penstock.index.history import Attempt, pack
 from penstock.index.rows import AVAILABLE, DONE, FAILED, STATES
 from penstock.journal import bodies, groups
 from penstock.journal.checksum import crc32
 from penstock.journal.records import Bodies, encode_put, encode_record
 from penstock.journal.staging import GROUP, Part, Piece
-from penstock.message import LATEST, checked_headers
 from penstock.records import Put, Restore
-from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
+from penstock.settings import Settings
+from penstock.spark.checking import Column, RowChecker, binary, integers, runs, slices
 
 _AT_ONCE = 32 << 20  # bytes of payloads that are put together at once
 _WAITING = 64 << 20  # bytes of bodies that wait for more of their queue
 _ITEM = np.dtype([("opcode", "u1"), ("size", "<i4"), ("added", "<i8"), ("expiry", "<i8")])  # before a payload
-Column = Any  # of numpy
 Key = tuple[str, bool]  # a queue, and whether its messages are done
 
 
 class _Chunk(NamedTuple):
     """Bodies of one queue that lie one after the other, and their columns."""
 
-    content: memoryview
+    content: bytes | memoryview
     columns: dict[str, Column]
     restored: dict[str, list[Any]] | None
 
 
-class Stager:
+class Stager(RowChecker):
     """Stages the rows of one task."""
 
     def __init__(
@@ -52,20 +50,16 @@ class Stager:
         restore: bool,
         now: int,
     ) -> None:
+        super().__init__(queues, queue, partition)
         self._part = part
-        self._names = sorted(queues)
-        self._settings = [queues[name] for name in self._names]
-        self._queue = queue
-        self._partition = partition
         self._restore = restore
         self._now = now
-        self._row = 0  # of the task, where the batch begins
         self._waiting: dict[Key, list[_Chunk]] = {}
         self._bytes: dict[Key, int] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Stage the rows of a batch."""
-        for rows in _slices(batch):
+        for rows in slices(batch, _AT_ONCE):
             self._add(rows)
             self._row += len(rows)
         while sum(self._bytes.values()) > _WAITING:
@@ -79,7 +73,7 @@ class Stager:
         return self._part.pieces
 
     def _add(self, rows: pa.RecordBatch) -> None:
-        payload = _binary(rows["payload"])
+        payload = binary(rows["payload"])
         number = self._queues(rows)
         columns = self._columns(rows, payload, number)
         done = np.zeros(len(rows), bool)
@@ -96,12 +90,14 @@ class Stager:
         columns |= {"size": sizes, "crc": crcs}
         restored = self._restored(rows, order) if self._restore else None
         starts = np.append(0, np.cumsum(sizes))
-        cuts = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(rows)]
-        for first, last in pairwise(cuts):
+        for first, last in runs(group):
             key = (self._names[group[first] // 2], bool(group[first] % 2))
             part = slice(first, last)
+            body = content[starts[first] : starts[last]]
             chunk = _Chunk(
-                content[starts[first] : starts[last]],
+                body
+                if len(body) > len(content) // 2
+                else bytes(body),  # few must not hold all that came with them
                 {name: column[part] for name, column in columns.items()},
                 restored and {name: values[part] for name, values in restored.items()},
             )
@@ -134,65 +130,20 @@ class Stager:
             highest=int(column["priority"].max()),
         )
 
-    # What rows say, checked
-
-    def _queues(self, rows: pa.RecordBatch) -> Column:
-        """The number of each row's queue."""
-        if "queue" not in rows.schema.names:
-            return np.full(len(rows), self._names.index(self._queue or ""))
-        names = rows["queue"]
-        if self._queue is not None:
-            names = names.fill_null(self._queue)
-        found = pc.index_in(names, value_set=pa.array(self._names, pa.string()))
-        if found.null_count:
-            at = _first(pc.is_null(found))
-            name = names[at].as_py()
-            raise self._bad(
-                at,
-                QueueNotFound,
-                "no queue is named" if name is None else f"there is no queue {name!r}: create it",
-            )
-        return found.to_numpy().astype(np.int64)
+    # What rows say, beside what every write checks
 
     def _columns(self, rows: pa.RecordBatch, payload: pa.Array, number: Column) -> dict[str, Column]:
-        if payload.null_count:
-            raise self._bad(_first(pc.is_null(payload)), InvalidArgument, "its payload is NULL")
-        length = pc.binary_length(payload).to_numpy().astype(np.int64)
-        most = np.array([each.max_payload for each in self._settings])[number]
-        for at in np.flatnonzero(length > most)[:1].tolist():
-            name = self._names[number[at]]
-            text = f"a payload of {length[at]} bytes; queue {name!r} takes at most {most[at]}"
-            raise self._bad(at, PayloadTooLarge, text)
-        priority = _integers(rows, "priority", 0)
-        limits = [each.priorities or (LOWEST_PRIORITY, HIGHEST_PRIORITY) for each in self._settings]
-        lowest, highest = np.array(limits, np.int64).T
-        for at in np.flatnonzero((priority < lowest[number]) | (priority > highest[number]))[:1].tolist():
-            low, high = limits[number[at]]
-            text = f"priority {priority[at]}; queue {self._names[number[at]]!r} takes {low} to {high}"
-            raise self._bad(at, InvalidPriority, text)
         kept = np.array(
             [self._now + at_least_one(each.retention) if each.retention else 0 for each in self._settings]
         )
-        expires_at = self._times(rows, "expires_at", kept[number])
-        if self._restore:  # there NULL says that it never expires
-            expires_at = self._times(rows, "expires_at", 0)
         return {
-            "length": length,
-            "priority": priority,
+            "length": self._lengths(payload, number),
+            "priority": self._priorities(rows, number),
             "visible_at": self._times(rows, "visible_at", self._now),
-            "expires_at": expires_at,
+            # To those who restore, NULL says that a message never expires.
+            "expires_at": self._times(rows, "expires_at", 0 if self._restore else kept[number]),
             "received_at": self._times(rows, "received_at", self._now),
         }
-
-    def _times(self, rows: pa.RecordBatch, name: str, missing: Any) -> Column:
-        """Milliseconds."""
-        if name not in rows.schema.names:
-            return np.broadcast_to(np.asarray(missing, np.int64), len(rows)).copy()
-        column = rows[name]
-        values = column.cast(pa.int64()).fill_null(0).to_numpy() // 1000
-        for at in np.flatnonzero((values < 0) | (values > LATEST))[:1].tolist():
-            raise self._bad(at, InvalidArgument, f"{name} is not between the years 1970 and 9999")
-        return np.where(column.is_null().to_numpy(zero_copy_only=False), missing, values)
 
     def _ends(self, rows: pa.RecordBatch, columns: dict[str, Column], done: Column) -> bytes | list[bytes]:
         """What follows each payload: one byte, and for rows with headers or a time of their own more."""
@@ -216,39 +167,17 @@ class Stager:
                 ends.append(end[is_done])
         return ends
 
-    def _headers(self, at: int, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
-        try:
-            return checked_headers(dict(pairs))
-        except PenstockError as error:
-            raise self._bad(at, type(error), str(error)) from None
-
     def _restored(self, rows: pa.RecordBatch, order: Column | None) -> dict[str, list[Any]]:
         moved = rows if order is None else rows.take(pa.array(order))
         return {
             "state": [STATES.index(each) + 1 for each in moved["state"].to_pylist()],
-            "attempts": _integers(moved, "attempts", 0).tolist(),
+            "attempts": integers(moved, "attempts", 0).tolist(),
             "claimed_at": self._times(moved, "claimed_at", 0).tolist(),
             "settled_at": self._times(moved, "settled_at", 0).tolist(),
             "consumer": moved["consumer"].to_pylist(),
             "reason": moved["reason"].to_pylist(),
             "history": moved["history"].to_pylist(),
         }
-
-    def _bad(self, at: int, kind: type[PenstockError], what: str) -> PenstockError:
-        return kind(f"row {self._row + at + 1} of partition {self._partition}: {what}")
-
-
-def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Parts of a batch of which each is small enough to be put together at once."""
-    if not len(batch):
-        return
-    lengths = pc.fill_null(pc.binary_length(batch["payload"]), 0).to_numpy()
-    ends = np.cumsum(lengths, dtype=np.int64)
-    start, before = 0, 0
-    while start < len(batch):
-        end = max(int(np.searchsorted(ends, before + _AT_ONCE, side="right")), start + 1)
-        yield batch.slice(start, end - start)
-        start, before = end, int(ends[end - 1])
 
 
 def _bodies(
@@ -297,20 +226,6 @@ def _attempt(row: dict[str, Any]) -> Attempt:
     return Attempt(row["attempt"], row["consumer"], claimed_at, ended_at, row["outcome"], row["reason"])
 
 
-def _binary(column: pa.Array) -> pa.Array:
-    return column if pa.types.is_binary(column.type) else column.cast(pa.binary())
-
-
-def _integers(rows: pa.RecordBatch, name: str, missing: int) -> Column:
-    if name not in rows.schema.names:
-        return np.full(len(rows), missing, np.int64)
-    return rows[name].cast(pa.int64()).fill_null(missing).to_numpy()
-
-
 def _array(typecode: str, values: Column) -> "array[int]":
     kind = {"q": np.int64, "I": np.uint32}[typecode]
     return array(typecode, np.ascontiguousarray(values, kind).tobytes())
-
-
-def _first(mask: pa.Array) -> int:
-    return int(np.flatnonzero(mask.to_numpy(zero_copy_only=False))[0])

@@ -1,5 +1,6 @@
 """Loads, below /-/loads."""
 
+from penstock.journal.uploads import MAX_RUN
 from penstock.server.description import schemas
 from penstock.server.description.operation import (
     DONE,
@@ -18,8 +19,9 @@ _A_LOAD = "0-0-1767225600000.0c9f4d2e8a51b673"
 _PART = text("1 to 64 of a-z, 0-9, _ and -.", pattern="^[a-z0-9_-]{1,64}$")
 _LOAD = parameter("path", "load", text("The load's name.", minLength=1), _A_LOAD)
 _RUN = text(
-    "A name for what is done here, 1 to 80 visible ASCII characters: a run takes effect once, in whatever load.",
-    pattern="^[!-~]{1,80}$",
+    f"A name for what is done here, at most {MAX_RUN} bytes: a run takes effect once, in whatever load.",
+    minLength=1,
+    maxLength=MAX_RUN,
 )
 _SENT = record(
     {"part": _PART, "batches": integer("How many batches it has; another number is refused.", 0, MAX_COUNT)},
@@ -109,6 +111,35 @@ OPERATIONS = [
             "InvalidPriority", "QueueNotFound", "LoadNotFound", "NotSupported", "QueueFull", "DiskFull",
             "StoreCorrupt",
         ),
+    ),
+    Operation(
+        call="GET /-/runs/{run}",
+        id="run",
+        tag=_TAG,
+        summary="What a run has brought",
+        parameters=[parameter("path", "run", _RUN, "monday")],
+        answers={
+            "200": answer(
+                "How much came into each queue.",
+                schemas.answer(
+                    {
+                        "queues": {
+                            "type": ["array", "null"],
+                            "items": schemas.answer(
+                                {
+                                    "queue": {**schemas.NAME, "description": "The queue's name."},
+                                    "messages": integer("How many.", 0, MAX_COUNT),
+                                    "bytes": {"type": "integer", "description": "Of payloads."},
+                                }
+                            ),
+                            "description": "Null: no such run has taken effect.",
+                        }
+                    }
+                ),
+                {"queues": [{"queue": "jobs", "messages": 2, "bytes": 28}]},
+            )
+        },
+        errors=("NotSupported", "StoreCorrupt"),
     ),
     Operation(
         call="DELETE /-/loads/{load}",

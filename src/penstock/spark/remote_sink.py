@@ -1,0 +1,67 @@
+"""df.write.format("penstock") into a server's queues: tasks send their rows, and one commit makes all visible."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from penstock.client.loads import LoadingKeeper, Sent
+from penstock.errors import NotSupported
+from penstock.spark.errors import in_one_line
+from penstock.spark.sending import Sender
+from penstock.spark.sink import Target, check_columns, task
+
+
+@dataclass
+class SentPart(WriterCommitMessage):
+    """What one task has sent."""
+
+    part: str
+    batches: int
+
+
+class RemoteWriter(DataSourceArrowWriter):
+    """Writes into the queues of a server."""
+
+    def __init__(self, target: Target, schema: StructType) -> None:
+        check_columns(schema, target)
+        if target.restore:
+            raise NotSupported("a server takes new messages only: convert into its folder while it does not run")
+        self._target = target
+        with closing(LoadingKeeper(target.store)) as keeper:
+            keeper.connect()
+            self._queues = {**target.create, **{info.name: info.settings for info in keeper.queues()}}
+            if target.queue is not None and target.queue not in self._queues:
+                keeper.settings(target.queue)  # says that there is none
+            self._repeated = target.run is not None and keeper.run(target.run) is not None
+            self._load = "" if self._repeated else keeper.begin(target.create)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SentPart:
+        """Send the rows of one task."""
+        partition, attempt = task()
+        target, part = self._target, f"{partition:05}-{attempt}"
+        if self._repeated:
+            return SentPart(part, 0)
+        with in_one_line(), closing(LoadingKeeper(target.store)) as keeper:
+            sender = Sender(keeper, self._load, part, self._queues, target.queue, partition)
+            for batch in iterator:
+                sender.add(batch)
+            return SentPart(*sender.finish())
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Make everything visible that the tasks have sent."""
+        if self._repeated:
+            return
+        sent = [Sent(each.part, each.batches) for each in messages if isinstance(each, SentPart) and each.batches]
+        with in_one_line(), closing(LoadingKeeper(self._target.store)) as keeper:
+            keeper.commit(self._load, sent, self._target.run)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Leave nothing."""
+        if self._repeated:
+            return
+        with in_one_line(), closing(LoadingKeeper(self._target.store)) as keeper:
+            keeper.abort(self._load)
