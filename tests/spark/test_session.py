@@ -163,6 +163,6 @@ def test_a_machine_without_java_gets_it_from_the_wheel_in_any_thread_and_keeps_q
     assert failure == "PythonException"
     quiet, failed = child.stderr.split("now it fails\n")
     assert quiet == ""
-    assert re.search(r"ERROR Executor: .*ZeroDivisionError", failed, re.DOTALL)
+    assert failed == ""  # it was raised
     assert os.listdir(home) == [".cache"]
     assert os.listdir(scratch) == []
