@@ -339,7 +339,7 @@ def test_the_doctor_knows_a_load_that_was_interrupted() -> None:
     disk = SimulatedDisk(Random(0))
     keeper = on(disk)
     keeper.create("large", Settings())
-    texts = set()
+    texts: set[str] = set()
 
     def look(operation: str, path: str) -> None:
         disk.before_operation = None

@@ -1,9 +1,11 @@
 """Stores as jobs write to them: which queues there are, and what runs have already brought."""
 
 import os
+from contextlib import closing
 from typing import Any
 
 import penstock
+from penstock.client.loads import LoadingKeeper
 from penstock.clock import SystemClock
 from penstock.errors import NotSupported
 from penstock.files import ReadingDisk
@@ -37,7 +39,9 @@ def already_loaded(store: str, run: str) -> list[list[Any]] | None:
     """What a run has brought into each queue: messages and bytes; None if it has not taken effect."""
     folder = folder_of(store)
     if folder is None:
-        return None  # the server knows, and does nothing twice
+        with closing(LoadingKeeper(store)) as keeper:
+            brought = keeper.run(run)
+        return None if brought is None else [list(each) for each in brought]
     disk = ReadingDisk()
     load = read_run(disk, Catalog(folder, disk), run)
     if load is None:
