@@ -137,12 +137,13 @@ def work(queue: penstock.Queue, name: str) -> None:
 
 def show(console: Console, report: jobs.Summary) -> None:
     """What the report says of each queue."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in report.columns:
+    shown = ("queue", "done", "failed", "waiting_p50", "waiting_p99", "processing_p50", "processing_p99")
+    table = Table(box=box.SIMPLE_HEAD, caption="times in seconds")
+    for column in shown:
         table.add_column(column.replace("_", " "), justify="left" if column == "queue" else "right")
-    for row in report.rows:
-        numbers = [f"{cell:.2f}" if isinstance(cell, float) else f"{cell or 0:,}" for cell in row[1:]]
-        table.add_row(str(row[0]), *numbers)
+    for row in report.as_json()["rows"]:
+        cells = [row[column] for column in shown]
+        table.add_row(*[f"{cell:.3f}" if isinstance(cell, float) else str(cell or 0) for cell in cells])
     console.print(table)
 
 

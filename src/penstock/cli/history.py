@@ -50,7 +50,7 @@ def archive(
 Examples:
   penstock report --out report
   penstock report --out report --archive /var/archive --window '1 day'
-  penstock report --out report --json | jq '.rows[] | {queue, waiting_p99}'"""
+  penstock report --out report --json | jq '.rows[] | {queue, wait_p99}'"""
 )
 @click.option("--out", required=True, metavar="DIR", type=click.Path(file_okay=False), help="Where the page goes.")
 @click.option("--archive", metavar="DEST", type=click.Path(), help="Count the messages of this archive, too.")
