@@ -137,7 +137,7 @@ def work(queue: penstock.Queue, name: str) -> None:
 
 def show(console: Console, report: jobs.Summary) -> None:
     """What the report says of each queue."""
-    shown = ("queue", "done", "failed", "waiting_p50", "waiting_p99", "processing_p50", "processing_p99")
+    shown = ("queue", "done", "failed", "wait_p50", "wait_p99", "process_p50", "process_p99")
     table = Table(box=box.SIMPLE_HEAD, caption="times in seconds")
     for column in shown:
         table.add_column(column.replace("_", " "), justify="left" if column == "queue" else "right")

@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock import Draft, Message, SimulatedClock
 from penstock.errors import InvalidArgument, NotSupported, PenstockError
+from penstock.server import serve_in_thread
 from penstock.spark import jobs
 
 START = int(time.time() * 1000) - 60_000
@@ -247,3 +249,37 @@ def test_a_queue_that_is_alike_keeps_what_it_holds(spark: SparkSession, tmp_path
         made.queue().put(b"here before")
     jobs.convert(spark, source, str(tmp_path / "b"))
     assert [each.payload for each in messages(str(tmp_path / "b"), "default")] == [b"here before", b"plain"]
+
+
+# Stores of a server
+
+
+@contextmanager
+def served(store: str) -> Iterator[str]:
+    with penstock.open(store) as opened:
+        server = serve_in_thread(opened)
+        yield server.url
+        server.stop()
+
+
+def test_a_load_goes_through_a_server_once(spark: SparkSession, store: str, events: str) -> None:
+    with served(store) as url:
+        first, again = (
+            jobs.load(spark, events, url, queue_column="region", payload_json=True, priority="urgency")
+            for _ in range(2)
+        )
+    assert (first.repeated, again.repeated) == (False, True)
+    assert first.rows == again.rows
+    assert [row[:2] for row in first.rows] == [["eu", 2], ["us", 1]]
+    assert [message.priority for message in messages(store, "eu")] == [2, -1]
+
+
+def test_a_store_that_a_server_has_is_converted_into_a_folder(spark: SparkSession, tmp_path: Path) -> None:
+    source, target = varied(tmp_path / "a"), str(tmp_path / "b")
+    before = shown(source, "jobs")
+    with served(source) as url:
+        jobs.convert(spark, url, target)
+    assert sorted(row[0] for row in shown(target, "jobs")) == sorted(row[0] for row in before)
+    assert [row[13] for row in shown(target, "jobs") if row[8] == "failed"] == [
+        row[13] for row in before if row[8] == "failed"
+    ]

@@ -41,7 +41,7 @@ def already_loaded(store: str, run: str) -> list[list[Any]] | None:
     if folder is None:
         with closing(LoadingKeeper(store)) as keeper:
             brought = keeper.run(run)
-        return None if brought is None else [list(each) for each in brought]
+        return None if brought is None else [[each.queue, each.messages, each.bytes] for each in brought]
     disk = ReadingDisk()
     load = read_run(disk, Catalog(folder, disk), run)
     if load is None:
