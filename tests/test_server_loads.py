@@ -180,6 +180,42 @@ def test_a_load_can_be_empty(served: Served) -> None:
     assert served.client.commit(load, [Sent("a", 1)], None) == (True, 0)
 
 
+ATTEMPT = [1, "then", 1_600_000_000_000, 1_600_000_000_500, "failed", "no luck"]
+
+
+@pytest.mark.parametrize("size", [1, 3_000_000], ids=["few bytes", "a file of their own"])
+def test_messages_arrive_in_the_state_that_they_had_elsewhere(tmp_path: Path, size: int) -> None:
+    served = Served(tmp_path / "store")
+    served.store.create("kept", keep_done=None)
+    load = served.client.begin({})
+    became = {
+        "received_at": [1_600_000_000_000, None], "state": ["failed", "in_flight"], "attempts": [2, 1],
+        "claimed_at": [1_600_000_001_000, 1_600_000_002_000], "settled_at": [1_600_000_003_000, None],
+        "consumer": ["me", "you"], "reason": ["broken", None], "history": [[ATTEMPT], None],
+        "created_at": [None, 17], "headers": [{"a": "b"}, None], "expires_at": 0,
+    }  # fmt: skip
+    served.client.add(
+        load, "a", 0, "kept", frames.encode_columns(became, [size, size], [b"f" * size, b"h" * size])
+    )
+    done = {"state": "done", "settled_at": 1_600_000_004_000, "claimed_at": 1_600_000_001_500, "attempts": 3}
+    served.client.add(load, "a", 1, "kept", frames.encode_columns(done, [size], [b"d" * size]))
+    served.client.commit(load, [Sent("a", 2)], None)
+    for _ in range(2):
+        failed, held, settled = served.store.queue("kept").messages()
+        assert (failed.state, failed.attempts, failed.reason, failed.consumer) == ("failed", 2, "broken", "me")
+        assert (failed.received_at, failed.settled_at) == (1_600_000_000_000, 1_600_000_003_000)
+        assert (failed.created_at, failed.headers) == (1_600_000_000_000, {"a": "b"})
+        assert (held.state, held.attempts, held.consumer, held.created_at) == ("available", 1, None, 17)
+        assert (settled.state, settled.attempts, settled.payload) == ("done", 3, b"d" * size)
+        [attempt] = served.store._keeper.attempts("kept", failed.id)[:1]
+        assert list(attempt) == ATTEMPT
+        served.stop()
+        served.client = LoadingKeeper(served.server.url)
+        served.store = penstock.open(served.folder)
+        served.server = serve_in_thread(served.store)
+    served.stop()
+
+
 # Again
 
 
@@ -425,7 +461,6 @@ def test_names_and_numbers_that_are_none_are_refused(
         ({}, [-1], b"x"),
         ({"key": "k"}, [1], b"x"),
         ({"queue": "jobs"}, [1], b"x"),
-        ({"state": "done"}, [1], b"x"),
         ({"visible_at": "soon"}, [1], b"x"),
         ({"visible_at": [1, 2]}, [1], b"x"),
         ({"visible_at": [True]}, [1], b"x"),
@@ -435,6 +470,27 @@ def test_names_and_numbers_that_are_none_are_refused(
         ({"expires_at": [1], "retention": 1}, [1], b"x"),
         ({"headers": {"": "x"}}, [1], b"x"),
         ({"created_at": -1}, [1], b"x"),
+        ({"attempts": 1}, [1], b"x"),
+        ({"state": None}, [1], b"x"),
+        ({"state": "lost"}, [1], b"x"),
+        ({"state": [[]]}, [1], b"x"),
+        ({"state": ["done", "failed"]}, [1, 0], b"x"),
+        ({"state": ["done"]}, [1, 0], b"x"),
+        ({"state": "failed", "attempts": -1}, [1], b"x"),
+        ({"state": "failed", "attempts": 2**32 - 1}, [1], b"x"),
+        ({"state": "failed", "attempts": None}, [1], b"x"),
+        ({"state": "failed", "claimed_at": "then"}, [1], b"x"),
+        ({"state": "failed", "received_at": -1}, [1], b"x"),
+        ({"state": "failed", "settled_at": 2**63}, [1], b"x"),
+        ({"state": "failed", "consumer": "x" * 256}, [1], b"x"),
+        ({"state": "failed", "consumer": "\ud800"}, [1], b"x"),
+        ({"state": "failed", "reason": 7}, [1], b"x"),
+        ({"state": "failed", "history": [7]}, [1], b"x"),
+        ({"state": "failed", "history": [[7]]}, [1], b"x"),
+        ({"state": "failed", "history": [[[]]]}, [1], b"x"),
+        ({"state": "failed", "history": [[ATTEMPT] * 101]}, [1], b"x"),
+        ({"state": "failed", "history": [[[*ATTEMPT[:4], "lost", None]]]}, [1], b"x"),
+        ({"state": "failed", "history": [[[*ATTEMPT[:3], None, "failed", None]]]}, [1], b"x"),
         ({"priority": 2**63}, [1], b"x"),
     ],
 )

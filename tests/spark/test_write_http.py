@@ -15,9 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 import penstock
 from penstock.client.loads import LoadingKeeper, Sent
 from penstock.server import serve_in_thread
-from penstock.spark import sending
+from penstock.spark import jobs, sending
 from penstock.spark.sending import Sender
 from tests.server_child import ServerChild
+from tests.spark.reads import listed, varied
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
@@ -221,6 +222,33 @@ def test_a_server_that_is_killed_and_comes_back_has_nothing_of_a_write_it_did_no
     with again[0], penstock.open(again[0].url) as store:
         assert store.queue().count() == 0
         assert not list(folder.iterdir())
+
+
+def shown(store: penstock.Store) -> list[str]:
+    """All that there is in a store but ids, in no particular order."""
+    left_out = ("id", "receipt", "lease_until")
+    found = []
+    for row in listed(store):
+        attempts = store._keeper.attempts(row["queue"], row["id"])
+        found.append(str([*(value for name, value in row.items() if name not in left_out), attempts]))
+    return sorted(found)
+
+
+def test_what_a_store_holds_arrives_in_that_of_a_server_as_in_a_folder(
+    spark: SparkSession, served: Served, tmp_path: Path
+) -> None:
+    with penstock.open(tmp_path / "source") as source:
+        varied(source)
+        source.create("nothing", max_attempts=7)
+        source.queue().put_many([b"%d" % number * 1000 for number in range(5000)])
+    for repeated in (False, True):
+        summary = jobs.convert(spark, str(tmp_path / "source"), served.url)
+        assert summary.repeated is repeated
+    jobs.convert(spark, str(tmp_path / "source"), str(tmp_path / "folder"))
+    with penstock.open(tmp_path / "folder") as folder:
+        assert len(shown(folder)) > 5010
+        assert shown(served.store) == shown(folder)
+    assert served.store.queue("nothing").settings.max_attempts == 7
 
 
 # Batches, without Spark

@@ -77,6 +77,18 @@ def _encode_plain(payloads: list[bytes], ends: list[bytes], at: int, expires_at:
     )
 
 
+def encode_restored(
+    entries: Sequence[Entry], received_at: Sequence[int], expires_at: Sequence[int], done: bool
+) -> Encoded:
+    """The bodies of messages that were received elsewhere, for the journal of the document."""
+    end = end_of(done)
+    bodies = []
+    for entry, at, expiry in zip(entries, received_at, expires_at, strict=True):
+        body = _ITEM.pack(ADDX, TIMES + len(entry.payload), at, expiry) + entry.payload + end
+        bodies.append(body + _meta(entry, at) if entry.headers or entry.created_at not in (None, at) else body)
+    return Encoded(bodies, list(map(len, bodies)), list(map(checksum, bodies)))
+
+
 def decode(data: bytes, starts: Iterable[int], sizes: Iterable[int], crcs: Iterable[int]) -> list[Body]:
     """The bodies of these sizes at these places; Damaged if they are not what was written."""
     decoded: list[Body] = []

@@ -24,7 +24,8 @@ from penstock.files import Disk, File
 from penstock.journal import bodies, groups
 from penstock.journal.catalog import FOLDER
 from penstock.journal.checksum import crc32, joined
-from penstock.journal.records import Bodies, Recorded, encode_load, encode_put, renumber
+from penstock.journal.records import Bodies, Recorded, encode_load, encode_put, encode_record, renumber
+from penstock.journal.restoring import Restored, restore
 from penstock.journal.xids import before, xid_of
 from penstock.message import Entry, Plain
 from penstock.processes import is_gone, name_of
@@ -139,8 +140,9 @@ class Part:
         now: int,
         visible_at: Sequence[int | None] | None = None,
         expires_at: Sequence[int | None] | None = None,
+        restored: Restored | None = None,
     ) -> None:
-        """Add a group of new messages of a queue with that retention; times that are given win, 0 = never."""
+        """Add a group of messages of a queue with that retention; times that are given win, 0 = never."""
         count = len(entries)
         if isinstance(entries, Plain):
             priority, visible = [0] * count, [now] * count
@@ -153,16 +155,22 @@ class Part:
             expires = [now + at_least_one(seconds) if seconds else 0 for seconds in kept]
             lengths = [len(entry.payload) for entry in entries]
         visible, expires = _given(visible, visible_at), _given(expires, expires_at)
-        # The short way of plain entries is for those that expire all at once.
-        alike = entries if expires_at is None else list(entries)
-        parts, sizes, crcs = bodies.encode(alike, 1, now, expires, "doc")
+        if restored is not None:
+            parts, sizes, crcs = bodies.encode_restored(entries, restored.received_at, expires, restored.done)
+        else:
+            # The short way of plain entries is for those that expire all at once.
+            alike = entries if expires_at is None else list(entries)
+            parts, sizes, crcs = bodies.encode(alike, 1, now, expires, "doc")
         offsets = list(accumulate(sizes[:-1], initial=groups.HEAD_SIZE))
-        put = encode_put(Put(0, 0, priority, visible, expires, {}), Bodies(offsets, sizes, crcs))
+        records = encode_put(Put(0, 0, priority, visible, expires, {}), Bodies(offsets, sizes, crcs))
+        if restored is not None:
+            records += encode_record(restore(restored))
         self.add(
             queue,
             [b"".join(parts)],
-            put,
+            records,
             count,
+            done=restored is not None and restored.done,
             payloads=sum(lengths),
             longest=max(lengths),
             lowest=min(priority),

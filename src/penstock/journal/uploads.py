@@ -23,6 +23,7 @@ from penstock.journal import staging
 from penstock.journal.ballast import Ballast, is_full
 from penstock.journal.catalog import Catalog
 from penstock.journal.intake import Load, forget_runs, make_folder, read_run
+from penstock.journal.restoring import Restored
 from penstock.journal.staging import MANIFEST, Part
 from penstock.ledger import Ledger
 from penstock.live.alarm import Alarm
@@ -64,6 +65,7 @@ class Batch(NamedTuple):
     entries: Sequence[Entry]
     visible_at: Sequence[int | None] | None = None
     expires_at: Sequence[int | None] | None = None
+    restored: Restored | None = None  # what became of them elsewhere
 
 
 class Sent(NamedTuple):
@@ -119,6 +121,10 @@ class Uploads:
         self._runs: set[str] = set()  # that are being committed
         self._size = 0  # parts and batches
         self._changed = threading.Condition()
+
+    def now(self) -> int:
+        """The store's time."""
+        return self._clock.now()
 
     def run(self, run: str) -> list[tuple[str, int, int]] | None:
         """What a run has brought into each queue: messages, and bytes of payloads; None if it has not."""
@@ -269,9 +275,9 @@ class Uploads:
         if self._ballast.short:
             raise _full()
         try:
-            to.file.add_entries(
-                queue, batch.entries, settings.retention, self._clock.now(), batch.visible_at, batch.expires_at
-            )
+            entries, visible_at, expires_at, restored = batch
+            now = self._clock.now()
+            to.file.add_entries(queue, entries, settings.retention, now, visible_at, expires_at, restored)
             to.file.close()
         except BaseException:
             to.is_broken = True  # nobody knows what is in the file

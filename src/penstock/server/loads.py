@@ -1,20 +1,21 @@
 """Loads, below /-/loads: messages that are sent in batches, by many senders, and take effect all at once."""
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock import names
 from penstock.aio.local import LocalKeeper
 from penstock.errors import InvalidArgument
-from penstock.message import Entry
+from penstock.index.rows import STATES
 from penstock.server.bodies import batch_type, json_answer, json_object, whole_number
 from penstock.server.exchange import Answer, Problem, Request
 from penstock.settings import MAX_COUNT, whole
-from penstock.wire import frames, jsons
+from penstock.wire import frames, jsons, restored
 
 if TYPE_CHECKING:
-    from penstock.journal.uploads import Sent, Uploads
+    from penstock.journal.restoring import Restored
+    from penstock.journal.uploads import Batch, Sent, Uploads
 
 Result = TypeVar("Result")
 
@@ -41,10 +42,8 @@ async def add(keeper: LocalKeeper, request: Request) -> Answer:
     kind, content = batch_type(request), request.body
 
     def stage(uploads: "Uploads") -> None:
-        from penstock.journal.uploads import Batch
-
         known_by = (queue, len(content), zlib.crc32(content))
-        uploads.add(load, part, at, queue, Batch(*_decoded(kind, content)), known_by)
+        uploads.add(load, part, at, queue, _batch(kind, content, uploads.now()), known_by)
 
     await _in_thread(keeper, stage)
     return Answer(204)
@@ -96,11 +95,28 @@ async def _in_thread(keeper: LocalKeeper, call: "Callable[[Uploads], Result]") -
     return await keeper.with_uploads(run)
 
 
-def _decoded(kind: str, content: bytes) -> tuple[Sequence[Entry], Any, Any]:
-    if kind == frames.MEDIA_TYPE:
-        entries, (visible_at, expires_at) = frames.decode_staged(content)
-        return entries, visible_at, expires_at
-    return jsons.entries_from_json(jsons.loads_object(content)), None, None
+def _batch(kind: str, content: bytes, now: int) -> "Batch":
+    from penstock.journal.uploads import Batch
+
+    if kind != frames.MEDIA_TYPE:
+        return Batch(jsons.entries_from_json(jsons.loads_object(content)))
+    entries, visible_at, expires_at, columns = frames.decode_staged(content)
+    return Batch(entries, visible_at, expires_at, None if columns is None else _restored(columns, now))
+
+
+def _restored(columns: restored.Columns, now: int) -> "Restored":
+    from penstock.journal.restoring import Restored
+
+    return Restored(
+        [now if each is None else each for each in columns.received_at],
+        [STATES.index(state) + 1 for state in columns.state],
+        columns.attempts,
+        [each or 0 for each in columns.claimed_at],
+        [each or 0 for each in columns.settled_at],
+        columns.consumer,
+        columns.reason,
+        columns.history,
+    )
 
 
 def _sent(given: Any) -> "list[Sent]":

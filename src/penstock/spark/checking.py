@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import InvalidArgument, InvalidPriority, PayloadTooLarge, PenstockError, QueueNotFound
+from penstock.index.history import Attempt
 from penstock.message import LATEST, checked_headers
 from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
 
@@ -116,6 +117,19 @@ def integers(rows: pa.RecordBatch, name: str, missing: int) -> Column:
     if name not in rows.schema.names:
         return np.full(len(rows), missing, np.int64)
     return rows[name].cast(pa.int64()).fill_null(missing).to_numpy()
+
+
+def histories(rows: pa.RecordBatch) -> list[list[Attempt] | None]:
+    """The attempts of a column of them, as far as they have ended."""
+    return [
+        [_attempt(each) for each in attempts if each["ended_at"] is not None] if attempts else None
+        for attempts in rows["history"].to_pylist()
+    ]
+
+
+def _attempt(row: dict[str, Any]) -> Attempt:
+    claimed_at, ended_at = (round(row[name].timestamp() * 1000) for name in ("claimed_at", "ended_at"))
+    return Attempt(row["attempt"], row["consumer"], claimed_at, ended_at, row["outcome"], row["reason"])
 
 
 def _first(mask: pa.Array) -> int:

@@ -9,7 +9,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from penstock.client.loads import LoadingKeeper, Sent
-from penstock.errors import NotSupported
 from penstock.spark.errors import in_one_line
 from penstock.spark.sending import Sender
 from penstock.spark.sink import Target, check_columns, task
@@ -28,8 +27,6 @@ class RemoteWriter(DataSourceArrowWriter):
 
     def __init__(self, target: Target, schema: StructType) -> None:
         check_columns(schema, target)
-        if target.restore:
-            raise NotSupported("a server takes new messages only: convert into its folder while it does not run")
         self._target = target
         with closing(LoadingKeeper(target.store)) as keeper:
             keeper.connect()
@@ -46,7 +43,7 @@ class RemoteWriter(DataSourceArrowWriter):
         if self._repeated:
             return SentPart(part, 0)
         with in_one_line(), closing(LoadingKeeper(target.store)) as keeper:
-            sender = Sender(keeper, self._load, part, self._queues, target.queue, partition)
+            sender = Sender(keeper, self._load, part, self._queues, target.queue, partition, target.restore)
             for batch in iterator:
                 sender.add(batch)
             return SentPart(*sender.finish())

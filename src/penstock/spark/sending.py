@@ -9,15 +9,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.client.loads import LoadingKeeper, Sent
 from penstock.settings import Settings
-from penstock.spark.checking import Column, RowChecker, binary, runs, slices
-from penstock.wire import frames
+from penstock.spark.checking import Column, RowChecker, binary, histories, integers, runs, slices
+from penstock.wire import frames, jsons
+from penstock.wire.restored import attempts_as_json
 
 _BATCH = 2 << 20  # bytes from which on a batch is sent; it has at most twice as many, and a payload
 _WAITING = 32 << 20  # bytes that wait for more of their queue
-_ROW = 64  # bytes that a row costs beside its payload and headers: no batch has too many
+_ROW = 64  # bytes that a row costs beside its payload and what is long: no batch has too many
+_LONG = ("headers", "consumer", "reason", "history")  # columns that may take much
+Key = tuple[str, bool]  # a queue, and whether its messages are done
 
 
 class _Chunk(NamedTuple):
@@ -40,14 +44,16 @@ class Sender(RowChecker):
         queues: Mapping[str, Settings],
         queue: str | None,
         partition: int,
+        restore: bool = False,
     ) -> None:
         super().__init__(queues, queue, partition)
         self._keeper = keeper
         self._load = load
         self._part = part
+        self._restore = restore
         self._sent = 0
-        self._waiting: dict[str, list[_Chunk]] = {}
-        self._costs: dict[str, int] = {}
+        self._waiting: dict[Key, list[_Chunk]] = {}
+        self._costs: dict[Key, int] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Send the rows of a batch, or keep them for the next one."""
@@ -59,26 +65,31 @@ class Sender(RowChecker):
 
     def finish(self) -> Sent:
         """Send what waits."""
-        for queue in list(self._waiting):
-            self._send(queue)
+        for key in list(self._waiting):
+            self._send(key)
         return Sent(self._part, self._sent)
 
     def _add(self, rows: pa.RecordBatch) -> None:
         payload, number = binary(rows["payload"]), self._queues(rows)
         lengths = self._lengths(payload, number)
         columns = self._columns(rows, number)
-        cost = lengths + _ROW + _cost(columns.get("headers"))
-        if not (number == number[0]).all():
-            order = np.argsort(number, kind="stable")
-            payload, lengths, number, cost = (
+        group = number * 2
+        if self._restore:
+            columns |= self._restored(rows)
+            group += pc.equal(rows["state"], "done").to_numpy(zero_copy_only=False)
+        cost = lengths + _ROW + sum(_cost(columns[name]) for name in _LONG if name in columns)
+        if not (group == group[0]).all():
+            order = np.argsort(group, kind="stable")
+            payload, lengths, group, cost = (
                 payload.take(pa.array(order)),
                 lengths[order],
-                number[order],
+                group[order],
                 cost[order],
             )
             columns = {name: [column[at] for at in order.tolist()] for name, column in columns.items()}
         content, starts = _content(payload)
-        for first, last in runs(number):
+        for first, last in runs(group):
+            key = (self._names[group[first] // 2], bool(group[first] % 2))
             for start, stop in _cut(cost, first, last):
                 chunk = _Chunk(
                     bytes(content[starts[start] : starts[stop]]),
@@ -86,17 +97,17 @@ class Sender(RowChecker):
                     {name: column[start:stop] for name, column in columns.items()},
                     int(cost[start:stop].sum()),
                 )
-                self._wait(self._names[number[first]], chunk)
+                self._wait(key, chunk)
 
-    def _wait(self, queue: str, chunk: _Chunk) -> None:
-        self._waiting.setdefault(queue, []).append(chunk)
-        self._costs[queue] = self._costs.get(queue, 0) + chunk.cost
-        if self._costs[queue] >= _BATCH:
-            self._send(queue)
+    def _wait(self, key: Key, chunk: _Chunk) -> None:
+        self._waiting.setdefault(key, []).append(chunk)
+        self._costs[key] = self._costs.get(key, 0) + chunk.cost
+        if self._costs[key] >= _BATCH:
+            self._send(key)
 
-    def _send(self, queue: str) -> None:
-        chunks = self._waiting.pop(queue)
-        del self._costs[queue]
+    def _send(self, key: Key) -> None:
+        chunks, (queue, _) = self._waiting.pop(key), key
+        del self._costs[key]
         sizes = [size for chunk in chunks for size in chunk.sizes]
         columns = {
             name: [value for chunk in chunks for value in chunk.columns.get(name) or [None] * len(chunk.sizes)]
@@ -115,11 +126,30 @@ class Sender(RowChecker):
             self._priorities(rows, number)
         for name in ("created_at", "visible_at", "expires_at"):
             if name in rows.schema.names:
-                columns[name] = [time if time >= 0 else None for time in self._times(rows, name, -1).tolist()]
+                columns[name] = self._times_or_none(rows, name)
+        if self._restore:  # there NULL says that it never expires
+            columns["expires_at"] = self._times(rows, "expires_at", 0).tolist()
         if "headers" in rows.schema.names:
             pairs = enumerate(rows["headers"].to_pylist())
             columns["headers"] = [self._headers(at, each) if each else None for at, each in pairs]
         return {name: column for name, column in columns.items() if column.count(None) < len(column)}
+
+    def _restored(self, rows: pa.RecordBatch) -> dict[str, list[Any]]:
+        """What became of messages elsewhere."""
+        attempts = [None if each is None else attempts_as_json(each) for each in histories(rows)]
+        return {
+            "received_at": self._times_or_none(rows, "received_at"),
+            "state": rows["state"].to_pylist(),
+            "attempts": integers(rows, "attempts", 0).tolist(),
+            "claimed_at": self._times_or_none(rows, "claimed_at"),
+            "settled_at": self._times_or_none(rows, "settled_at"),
+            "consumer": rows["consumer"].to_pylist(),
+            "reason": rows["reason"].to_pylist(),
+            "history": attempts,
+        }
+
+    def _times_or_none(self, rows: pa.RecordBatch, name: str) -> list[int | None]:
+        return [time if time >= 0 else None for time in self._times(rows, name, -1).tolist()]
 
 
 def _content(payload: pa.Array) -> tuple[memoryview, list[int]]:
@@ -129,13 +159,9 @@ def _content(payload: pa.Array) -> tuple[memoryview, list[int]]:
     return memoryview(content if content is not None else b""), starts
 
 
-def _cost(headers: list[dict[str, str] | None] | None) -> Column:
-    """What headers take at most in JSON, where a character may become six."""
-    if headers is None:
-        return 0
-    return np.array(
-        [sum(6 * len(text) + 6 for pair in each.items() for text in pair) if each else 0 for each in headers]
-    )
+def _cost(column: list[Any]) -> Column:
+    """What each value takes in JSON, if it is one that may take much."""
+    return np.array([len(jsons.dumps(each)) if each else 0 for each in column])
 
 
 def _cut(cost: Column, first: int, last: int) -> list[tuple[int, int]]:

@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.clock import at_least_one
-from penstock.index.history import Attempt, pack
-from penstock.index.rows import AVAILABLE, DONE, FAILED, STATES
+from penstock.index.rows import STATES
 from penstock.journal import bodies, groups
 from penstock.journal.checksum import crc32
 from penstock.journal.records import Bodies, encode_put, encode_record
+from penstock.journal.restoring import Restored, restore
 from penstock.journal.staging import GROUP, Part, Piece
 from penstock.records import Put, Restore
 from penstock.settings import Settings
-from penstock.spark.checking import Column, RowChecker, binary, integers, runs, slices
+from penstock.spark.checking import Column, RowChecker, binary, histories, integers, runs, slices
 
 _AT_ONCE = 32 << 20  # bytes of payloads that are put together at once
 _WAITING = 64 << 20  # bytes of bodies that wait for more of their queue
@@ -176,7 +176,7 @@ class Stager(RowChecker):
             "settled_at": self._times(moved, "settled_at", 0).tolist(),
             "consumer": moved["consumer"].to_pylist(),
             "reason": moved["reason"].to_pylist(),
-            "history": moved["history"].to_pylist(),
+            "history": histories(moved),
         }
 
 
@@ -202,28 +202,7 @@ def _restore(parts: Sequence[dict[str, list[Any]]]) -> Restore:
     def column(name: str) -> list[Any]:
         return [value for part in parts for value in part[name]]
 
-    settled = [state in (DONE, FAILED) for state in column("state")]
-    history = {
-        at: b"".join(pack(_attempt(each)) for each in attempts if each["outcome"] in ("failed", "released"))
-        for at, attempts in enumerate(column("history"))
-        if attempts
-    }
-    return Restore(
-        0,
-        0,
-        bytes(state if kept else AVAILABLE for state, kept in zip(column("state"), settled, strict=True)),
-        column("attempts"),
-        column("claimed_at"),
-        column("settled_at"),
-        [consumer if kept else None for consumer, kept in zip(column("consumer"), settled, strict=True)],
-        column("reason"),
-        {at: packed for at, packed in history.items() if packed},
-    )
-
-
-def _attempt(row: dict[str, Any]) -> Attempt:
-    claimed_at, ended_at = (round(row[name].timestamp() * 1000) for name in ("claimed_at", "ended_at"))
-    return Attempt(row["attempt"], row["consumer"], claimed_at, ended_at, row["outcome"], row["reason"])
+    return restore(Restored([], *(column(name) for name in parts[0])))
 
 
 def _array(typecode: str, values: Column) -> "array[int]":

@@ -15,17 +15,16 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 from itertools import accumulate, pairwise, repeat
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock import message
 from penstock.errors import InvalidArgument
 from penstock.message import LATEST, Draft, Entry, Message, Plain
-from penstock.wire import jsons
+from penstock.wire import jsons, restored
 
 MEDIA_TYPE = "application/vnd.penstock.batch"
 MAX_BYTES = 64 * 1024 * 1024
 MAX_HEAD = 16 * 1024 * 1024  # of drafts: a head takes many times its size in memory, before it can be judged
-STAGED = ("visible_at", "expires_at")  # columns that only messages of loads have: times, null = as the rest says
 _LENGTH = struct.Struct(">I")
 _SIZES = "sizes"
 
@@ -72,14 +71,24 @@ def decode_entries(body: bytes) -> Sequence[Entry]:
     return _entries(*_split(body, MAX_HEAD))
 
 
-def decode_staged(body: bytes) -> tuple[Sequence[Entry], list[list[int | None] | None]]:
-    """The drafts of a frame for a load, checked, and the columns of STAGED as far as they are there."""
+class Staged(NamedTuple):
+    """Drafts of a load, and what only those may say."""
+
+    entries: Sequence[Entry]
+    visible_at: list[int | None] | None
+    expires_at: list[int | None] | None
+    restored: restored.Columns | None
+
+
+def decode_staged(body: bytes) -> Staged:
+    """The drafts of a frame for a load, checked; InvalidArgument says what is wrong with it."""
     columns, payloads = _split(body, MAX_HEAD)
-    times = [_times(name, columns.pop(name, None), len(payloads)) for name in STAGED]
-    for name, time, other in zip(STAGED, times, ("delay", "retention"), strict=True):
-        if time is not None and other in columns:
+    for name, other in (("visible_at", "delay"), ("expires_at", "retention")):
+        if name in columns and other in columns:
             raise InvalidArgument(f"a frame has the columns {name!r} and {other!r}: give one of them")
-    return _entries(columns, payloads), times
+    visible_at, expires_at = (_times(name, columns, len(payloads)) for name in ("visible_at", "expires_at"))
+    became = restored.take(columns, len(payloads))
+    return Staged(_entries(columns, payloads), visible_at, expires_at, became)
 
 
 def encode_columns(columns: dict[str, Any], sizes: list[int], payloads: Iterable[bytes | memoryview]) -> bytes:
@@ -162,7 +171,9 @@ def _check_length(name: str, column: list[Any], count: int) -> None:
         raise InvalidArgument(f"column {name!r} of a frame has {len(column)} values for {count} messages")
 
 
-def _times(name: str, column: Any, count: int) -> list[int | None] | None:
+def _times(name: str, columns: dict[str, Any], count: int) -> list[int | None] | None:
+    """Take a column of times out of those of a frame."""
+    column = columns.pop(name, None)
     if column is None:
         return None
     times: list[int | None] = column if isinstance(column, list) else [column] * count
