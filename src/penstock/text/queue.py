@@ -1,4 +1,4 @@
-"""TextQueue: the format for people who want nothing else. No leases, no settings; one file, and a lock beside it."""
+"""TextQueue: the format for people who want nothing else. No leases, no settings; one file, a lock beside it."""
 
 import logging
 import os
