@@ -19,7 +19,8 @@ from penstock.text.variables import quoted, unquoted
 
 _TITLE = "Penstock queue"
 _USUAL = Settings()
-_TEXTS = ("filter", "description")
+_NAMES = [each.name for each in fields(Settings)]
+_TEXTS = ("filter", "description", "start")
 
 
 def write_head(settings: Settings, name: str | None) -> bytes:
@@ -67,11 +68,9 @@ def _written(value: Any) -> str:
 
 
 def _read(name: str, text: str) -> Any:
-    if name not in _USUAL.keys():
+    if name not in _NAMES:
         raise KeyError(name)
     if name in _TEXTS:
-        return text
-    if name == "start":
         return text
     if name == "priorities":
         return tuple(map(int, text.split()))

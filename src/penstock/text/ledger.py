@@ -137,7 +137,9 @@ class TextLedger(Ledger):
 
 def packed(notes: dict[int, Note]) -> dict[int, bytes]:
     """The attempts that have ended, as the ledger keeps them."""
-    return {seq: b"".join(pack(Attempt(*each)) for each in note.history) for seq, note in notes.items() if note.history}
+    return {
+        seq: b"".join(pack(Attempt(*each)) for each in note.history) for seq, note in notes.items() if note.history
+    }
 
 
 def _fill(page: Page, at: int, note: Note) -> None:

@@ -4,10 +4,10 @@ r"""The mutex file of a text queue, `NAME.tq.mutex`: what the queue itself has n
     . CRC32 JSON\n                               a change, in the order of time
     > CRC32 JSON\n                               the same, of which bytes in the queue's file may still be missing
 
-Whoever has the lock appends a line, syncs it, changes the bytes in the queue's file, syncs those, and turns `>` into
-`.`. So only the last line can have `>`, and whoever finds that finishes it. A line whose checksum is wrong is the
-torn end. The seal is never synced: if it does not fit, the queue's file is compared with what is known, message by
-message, and every byte that differs was changed by a person.
+Whoever has the lock appends a line, syncs it, changes the bytes in the queue's file, syncs those, and turns `>`
+into `.`. So only the last line can have `>`, and whoever finds that finishes it. A line whose checksum is wrong is
+the torn end. The seal is never synced: if it does not fit, the queue's file is compared with what is known, message
+by message, and every byte that differs was changed by a person.
 
 JSON of a line, each part only if there is something to say:
 
@@ -100,7 +100,17 @@ def line(content: dict[str, Any], pending: bool) -> bytes:
 def note_as_json(note: Note) -> dict[str, Any]:
     """A note, without what is not worth saying."""
     said: dict[str, Any] = {"offset": note.offset, "crc": note.crc, "byte": note.byte, "state": note.state}
-    for name in ("id", "attempts", "visible_at", "claimed_at", "ends_at", "receipt", "consumer", "reason", "history"):
+    for name in (
+        "id",
+        "attempts",
+        "visible_at",
+        "claimed_at",
+        "ends_at",
+        "receipt",
+        "consumer",
+        "reason",
+        "history",
+    ):
         if value := getattr(note, name):
             said[name] = value
     if note.reason == "":

@@ -38,4 +38,6 @@ def queue_of(file: str) -> str | None:
         else:
             decoded, at = decoded + stem[at], at + 1
     legal = decoded.isascii() and decoded.isprintable() and " " not in decoded and 0 < len(decoded) <= 255
-    return decoded if legal else "".join(each if "!" <= each <= "~" else f"%{ord(each):02X}" for each in stem)[:255]
+    return (
+        decoded if legal else "".join(each if "!" <= each <= "~" else f"%{ord(each):02X}" for each in stem)[:255]
+    )

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
+from zlib import crc32
 
 from penstock.clock import SteadyClock
 from penstock.errors import DiskFull, PenstockError, QueueNotFound, StoreClosed
@@ -35,7 +36,9 @@ class Edited(Exception):
 class SharedFile:
     """The files of one queue. Every method but `turn` and `changed_outside` is for who has the turn."""
 
-    def __init__(self, name: str, path: str, disk: Disk, clock: SteadyClock, threads: Threads, sync: "Sync") -> None:
+    def __init__(
+        self, name: str, path: str, disk: Disk, clock: SteadyClock, threads: Threads, sync: "Sync"
+    ) -> None:
         self.name = name
         self.path = path
         self.lock = threads.rlock()
@@ -192,7 +195,7 @@ class SharedFile:
         for seq in seqs:
             offset = table.offsets[seq]
             entry = parse_one(self._open_file.read(offset, table.lengths[seq]) or b"?", offset)
-            if mutex.crc32(entry.content) != table.crcs[seq]:
+            if crc32(entry.content) != table.crcs[seq]:
                 self._view = None
                 raise Edited
             entries.append(entry)
@@ -215,7 +218,9 @@ class SharedFile:
                 raise
             with suppress(OSError):
                 self._open_file.truncate(before)
-            raise DiskFull(f"no space left for messages of queue {self.name!r} in {self.path!r}: free some") from error
+            raise DiskFull(
+                f"no space left for messages of queue {self.name!r} in {self.path!r}: free some"
+            ) from error
         bear(self._open_file, offsets, self._sync.due())
         if len(unborn) > 1:
             self._note_is_done()

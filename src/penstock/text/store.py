@@ -141,9 +141,7 @@ class TextKeeper:
             return self._queues.setdefault(queue, self._working(queue, path))
 
     def _working(self, queue: str, path: str) -> WorkingQueue:
-        return WorkingQueue(
-            queue, path, self._disk, self._clock, self._threads, self._sync, self._poller.watch
-        )
+        return WorkingQueue(queue, path, self._disk, self._clock, self._threads, self._sync, self._poller.watch)
 
     def settings(self, queue: str) -> Settings:
         """What the queue was created with."""
@@ -283,6 +281,10 @@ class FileKeeper(TextKeeper):
 
     def _files(self) -> dict[str, str]:
         return {self.only: self._path} if self._disk.exists(self._path) else {}
+
+    def find(self, queue: str) -> WorkingQueue:
+        """The queue at work, also under the name `default`."""
+        return super().find(self.only if queue == queue_names.DEFAULT else queue)
 
     def create(self, queue: str, settings: Settings) -> None:
         """Refuse: there is one queue, and it is there."""

@@ -127,16 +127,15 @@ def person_id(offset: int, crc: int) -> str:
     return f"{offset}-{crc:08x}"
 
 
-def load(name: str, document: Document, size: int, memory: Memory, intact: bool, modified: int, now: int) -> Loaded:
+def load(
+    name: str, document: Document, size: int, memory: Memory, intact: bool, modified: int, now: int
+) -> Loaded:
     """Put together what the file says and what is noted; `intact`: nobody but Penstock has changed the file."""
     entries = document.entries
     settings, _, odd = read_head(entries)
     said = [facts(entry) for entry in entries]
     counts = Counter(each.id for each in said if each.id is not None)
-    known = [
-        Known(entry.offset, crc32(entry.content), each.id)
-        for entry, each in zip(entries, said, strict=True)
-    ]
+    known = [Known(entry.offset, crc32(entry.content), each.id) for entry, each in zip(entries, said, strict=True)]
     controls = [entry.control for entry in entries]
     repairs: list[tuple[int, str]] = []
     for at, each in enumerate(said):
@@ -175,9 +174,7 @@ def load(name: str, document: Document, size: int, memory: Memory, intact: bool,
         row = _row(replace(entry, control=controls[at]), each, received_at, settings, now)
         if found is None and not memory.lines and each.lease is not None and each.lease[0] > now:
             # The mutex file was lost: what the message itself says of its lease is all that is known.
-            found = Note(entry.offset, known[at].crc, QUEUED, "in_flight", each.id, attempts=each.attempts,
-                         claimed_at=received_at, ends_at=each.lease[0], receipt=f"{id_}.{each.lease[1]}")  # fmt: skip
-            found = found if row.state in (AVAILABLE, DELAYED) else None
+            found = _said_lease(entry, each, known[at].crc, id_) if row.state in (AVAILABLE, DELAYED) else None
             rewrite = rewrite or found is not None
         if (found.state if found else row.state) in ("gone", GONE):
             continue
@@ -221,14 +218,21 @@ def _row(entry: Entry, said: Facts, received_at: int, settings: Settings, now: i
     return Row(state, said.priority, visible_at, said.expires_at or 0, said.attempts, received_at)
 
 
+def _said_lease(entry: Entry, said: Facts, crc: int, id: str) -> Note | None:  # noqa: A002
+    """What the message itself says of who holds it."""
+    if said.lease is None:
+        return None
+    until, secret = said.lease
+    note = Note(entry.offset, crc, QUEUED, "in_flight", said.id, attempts=said.attempts, ends_at=until)
+    note.receipt = f"{id}.{secret}"
+    return note
+
+
 def _edited(note: Note, control: str, now: int) -> Note | None:
     """What is to be noted about a message whose control character a person has changed."""
     if control == COMMENT:
         return None
-    byte, settled = control, {"claimed_at": note.claimed_at, "ends_at": now, "consumer": note.consumer}
     if control == QUEUED:
-        return Note(note.offset, note.crc, byte, "available", note.id, history=note.history, visible_at=now)
+        return Note(note.offset, note.crc, control, "available", note.id, history=note.history, visible_at=now)
     state = "done" if control == PROCESSED else "failed"
-    return Note(
-        note.offset, note.crc, byte, state, note.id, attempts=note.attempts, history=note.history, **settled
-    )  # type: ignore[arg-type]
+    return replace(note, byte=control, state=state, ends_at=now, receipt=None)

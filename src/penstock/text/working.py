@@ -4,8 +4,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from threading import Event
 from typing import TypeAlias, TypeVar
+from zlib import crc32
 
 from penstock.clock import SteadyClock
 from penstock.errors import LeaseExpired, PenstockError, QueueNotFound, StoreClosed
@@ -19,7 +21,7 @@ from penstock.records import Record
 from penstock.settings import FIVE_MINUTES, Settings
 from penstock.state import ACKED, FAILED_ATTEMPT, RELEASED
 from penstock.text.format import COMMENT, FAILED, PROCESSED, QUEUED, Entry, parse
-from penstock.text.mutex import Note, crc32
+from penstock.text.mutex import Note
 from penstock.text.queue import without
 from penstock.text.sharing import Edited, SharedFile, Sync
 from penstock.text.variables import body, facts, free, held, unborn, unborn_plain
@@ -82,8 +84,7 @@ class WorkingQueue:
             except Edited:
                 continue
             except OSError as error:
-                self._break(error)
-                raise self._stopped() from error
+                raise self._break(error) from error
         raise StoreClosed(f"the file {self.path!r} changes all the time: edit it while nobody uses it")
 
     def _advance(self, view: View) -> int:
@@ -92,16 +93,17 @@ class WorkingQueue:
         view.forget(now)
         return now
 
-    def _break(self, error: OSError) -> None:
+    def _break(self, error: OSError) -> StoreClosed:
         path = self.path
 
         def broken() -> StoreClosed:
             return StoreClosed(
-                f"the disk failed while {path!r} was used ({error}), so that nobody knows what it holds: close the "
-                "store and open it again"
+                f"the disk failed while {path!r} was used ({error}), so that nobody knows what it holds: close "
+                "the store and open it again"
             )
 
         self.stop(broken)
+        return broken()
 
     # Putting
 
@@ -115,29 +117,21 @@ class WorkingQueue:
 
     def _put(self, view: View, drafts: Sequence[Draft], now: int) -> list[str]:
         ids, new = _numbered(view, drafts, now)
-        admission = view.ledger.put(new, now)
-        record = admission.record
+        record = view.ledger.put(new, now).record
         fresh = [each for each in ids if each is not None]
         if not fresh:
-            return [found or "" for found in _answers(ids, drafts, view)]
-        if isinstance(new, Plain):
-            entries = unborn_plain(new.payloads, fresh, now) if not any(record.expires_at) else None
+            return _answers(ids, drafts, view)
+        if isinstance(new, Plain) and not any(record.expires_at):
+            entries = unborn_plain(new.payloads, fresh, now)
         else:
-            entries = None
-        if entries is None:
-            keyed = [draft for draft, each in zip(drafts, ids, strict=True) if each is not None]
-            entries = [
-                unborn(draft, each, now, visible_at, expires_at)
-                for draft, each, visible_at, expires_at in zip(
-                    keyed, fresh, record.visible_at, record.expires_at, strict=True
-                )
-            ]
+            chosen = [draft for draft, each in zip(drafts, ids, strict=True) if each is not None]
+            columns = zip(chosen, fresh, record.visible_at, record.expires_at, strict=True)
+            entries = [unborn(draft, each, now, visible, expires) for draft, each, visible, expires in columns]
         for entry, each, offset in zip(entries, fresh, self.files.append(entries, fresh, now), strict=True):
-            content_crc = _crc(entry)
-            view.table.add(offset, len(entry), content_crc, now, QUEUED, each)
-        for draft, each in zip(drafts, ids, strict=True):
-            if draft.key is not None and each is not None:
-                view.keys[draft.key] = (each, now + FIVE_MINUTES)
+            view.table.add(offset, len(entry), _crc(entry), now, QUEUED, each)
+        for draft, new_id in zip(drafts, ids, strict=True):
+            if draft.key is not None and new_id is not None:
+                view.keys[draft.key] = (new_id, now + FIVE_MINUTES)
         return _answers(ids, drafts, view)
 
     # Taking
@@ -155,14 +149,14 @@ class WorkingQueue:
                 return []
             secret = f"{record.nonce:016x}"
             messages, mirrors = [], []
+            given: dict[int, str] = {}
             for seq, entry in zip(record.seqs, entries, strict=True):
                 view.ledger.changed[seq] = None
                 message = _message(view, seq, entry)
-                message.receipt = f"{message.id}.{secret}"
+                message.receipt = given[seq] = f"{message.id}.{secret}"
                 messages.append(message)
                 mirrors += held(entry, message.attempts, record.lease_until, secret, consumer)
-            receipts = {seq: message.receipt for seq, message in zip(record.seqs, messages, strict=True)}
-            self._record(view, now, receipts=receipts, mirrors=mirrors, mirrored=set(record.seqs))
+            self._record(view, now, receipts=given, mirrors=mirrors, mirrored=set(record.seqs))
             return messages
 
         return take
@@ -174,7 +168,9 @@ class WorkingQueue:
             seqs = view.ledger.peek(1)
             if not seqs:
                 return []
-            [message] = [_message(view, seq, entry) for seq, entry in zip(seqs, self.files.read(seqs), strict=True)]
+            [message] = [
+                _message(view, seq, entry) for seq, entry in zip(seqs, self.files.read(seqs), strict=True)
+            ]
             view.ledger.pop(consumer, now)
             message.attempts += 1
             message.state, message.consumer = "done", consumer
@@ -220,9 +216,11 @@ class WorkingQueue:
         """Give those who wait what has become available."""
         try:
             self.run(lambda view, now: None)
-        except PenstockError as error:
-            if isinstance(error, QueueNotFound):
-                self._send_away(lambda: error)
+        except QueueNotFound as error:
+            gone = error
+            self._send_away(lambda: gone)
+        except PenstockError:
+            return  # those in line were told
 
     def is_due(self) -> bool:
         """Whether there may be something for those who wait: others have changed the files, or it is time."""
@@ -276,7 +274,7 @@ class WorkingQueue:
             settled = [receipt for receipt, each in given.items() if each not in refused]
             done = {seq for seq, _ in given.values()} if how == ACKED else set()
             self._record(view, now, done=done, settled=[[receipt, how] for receipt in settled])
-            view.settled |= {receipt: (how, now) for receipt in settled}
+            view.settled |= dict.fromkeys(settled, (how, now))
         lost += [receipt for receipt, each in given.items() if each in refused]
         if lost:
             raise LeaseExpired(self.name, [each for each in dict.fromkeys(receipts) if each in lost])
@@ -359,14 +357,19 @@ class WorkingQueue:
 
     def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
         """The attempts at a message."""
-        return self.run(lambda view, now: [each for seq in _seqs(view, [id]) for each in view.ledger.attempts(seq)])
+        return self.run(
+            lambda view, now: [each for seq in _seqs(view, [id]) for each in view.ledger.attempts(seq)]
+        )
 
     def peek(self, n: int) -> Iterator[Message]:
         """What claim would give."""
         ids = self.run(lambda view, now: [view.table.ids[seq] for seq in view.ledger.peek(n)])
         for start in range(0, len(ids), _CHUNK):
             chosen = ids[start : start + _CHUNK]
-            yield from self.run(lambda view, now, chosen=chosen: self._seen(view, _seqs(view, chosen), "available"))  # type: ignore[misc]
+            yield from self.run(partial(self._peeked, chosen))
+
+    def _peeked(self, ids: Sequence[str], view: View, now: int) -> list[Message]:
+        return self._seen(view, _seqs(view, ids), "available")
 
     def messages(self, state: str | None) -> Iterator[Message]:
         """The messages in that state, in the order in which they were put."""
@@ -412,7 +415,7 @@ class WorkingQueue:
             if note.state == "gone":
                 is_done = (done is not None and seq in done) or view.table.controls[seq] == ord(PROCESSED)
                 note.byte = PROCESSED if is_done else COMMENT
-                if not is_done and note_key(keys, view.table.ids[seq]):
+                if not is_done and view.table.ids[seq] in keys:
                     key, until = keys[view.table.ids[seq]]
                     kept.append([key, view.table.ids[seq], until])
             else:
@@ -462,11 +465,6 @@ class WorkingQueue:
             if self._line.pop(waiter, 0) is None:
                 waiter.error = error()
                 waiter.served.set()
-
-
-def note_key(keys: dict[str, tuple[str, int]], id: str) -> bool:  # noqa: A002
-    """Whether a message was put under a key that is still remembered."""
-    return id in keys
 
 
 def _numbered(view: View, drafts: Sequence[Draft], now: int) -> tuple[list[str | None], Sequence[Draft]]:
