@@ -352,6 +352,7 @@ class SharedFile:
         self._disk.sync_folder(os.path.dirname(self.path) or ".")
         with suppress(FileNotFoundError):
             self._disk.unlink(self._mutex.path)
+            self._disk.sync_folder(os.path.dirname(self.path) or ".")
         self._view = None
         self._close_file()
 

@@ -339,6 +339,9 @@ class WorkingQueue:
             listed = {view.table.offsets[seq] for seq in view.ledger.listed("done", 0, len(view.table.ids))}
             kept = without(data, [each for each in parse(data).entries if _is_over(each, listed)])
             if len(kept) < len(data):
+                keys = [[key, each, until] for key, (each, until) in view.keys.items()]
+                if keys:  # what stood in the file is noted before it goes
+                    self.files.record({"at": now, "keys": keys}, [], [])
                 self.files.replace_file(kept)
             return len(data) - len(kept)
 
