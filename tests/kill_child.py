@@ -1,4 +1,4 @@
-"""A process that uses a queue of a journal store from many threads until it is killed.
+"""A process that uses a queue of a store on disk from many threads until it is killed.
 
     python -m tests.kill_child LOG NAME OPTIONS
 
@@ -20,6 +20,7 @@ from penstock import Draft, Message, Queue
 from penstock.journal.format import Dialect
 from penstock.journal.store import JournalKeeper, open_journal
 from penstock.store import Store
+from penstock.text.store import TextKeeper, open_text
 from tests.history import History
 
 QUEUE = "jobs"
@@ -34,8 +35,11 @@ class Options:
     sync: str
     dialect: Dialect
     segment_size: int
+    kind: str = "journal"
 
-    def open(self) -> JournalKeeper:
+    def open(self) -> JournalKeeper | TextKeeper:
+        if self.kind == "text":
+            return open_text(f"text:{self.folder}", sync=self.sync)
         return open_journal(self.folder, sync=self.sync, dialect=self.dialect, segment_size=self.segment_size)
 
     def to_text(self) -> str:
@@ -43,7 +47,7 @@ class Options:
 
 
 class Child:
-    def __init__(self, keeper: JournalKeeper, queue: Queue, history: History, name: str) -> None:
+    def __init__(self, keeper: JournalKeeper | TextKeeper, queue: Queue, history: History, name: str) -> None:
         self.keeper = keeper
         self.queue = queue
         self.history = history

@@ -21,6 +21,7 @@ Every call is one numbered operation. The same calls with the same seeds have th
 """
 
 import errno
+import itertools
 import os
 import posixpath
 import threading
@@ -31,7 +32,7 @@ from itertools import pairwise
 from random import Random
 from typing import Literal, Self
 
-from penstock.files import Data, StrPath
+from penstock.files import Data, Stamp, StrPath
 
 Keep = Literal["nothing", "some", "everything"]
 
@@ -115,6 +116,12 @@ class FileNode:
     unsynced: list[Write | Truncation] = field(default_factory=list)
     locked_by: object = None  # the handle's own mark, not the handle, which would then never be forgotten
     reserved: int = 0  # the size up to which the file can grow without asking for space
+    number: int = field(default_factory=itertools.count(1).__next__)
+    modified: int = 0  # counts the changes; a crash loses it
+
+    def stamp(self) -> Stamp:
+        """What tells the file from others and from itself after a change."""
+        return Stamp(self.number, len(self.current), self.modified)
 
     def space(self) -> int:
         """The bytes that the file takes of the disk."""
@@ -290,6 +297,14 @@ class SimulatedDisk:
                 return isinstance(self._find(path), FolderNode)
             except (FileNotFoundError, NotADirectoryError):
                 return False
+
+    def stamp(self, path: StrPath) -> Stamp | None:
+        with self.operation("stamp", str(path)):
+            try:
+                node = self._find(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return node.stamp() if isinstance(node, FileNode) else Stamp(0, 0, 0)
 
     def listdir(self, path: StrPath) -> list[str]:
         with self.operation("listdir", str(path)):
@@ -478,11 +493,21 @@ class SimulatedFile:
         with self._operation("sync", partial=True) as failing:
             self._node.settle(Luck(self._disk.random, "some" if failing else "everything", self._disk.sector))
 
-    def lock(self) -> bool:
-        with self._operation("lock"):
-            if self._node.locked_by is None:
-                self._node.locked_by = self._mark
-            return self._node.locked_by is self._mark
+    def lock(self, wait: bool = False) -> bool:
+        while True:  # who waits asks again and again: each operation is a moment in which others may go on
+            with self._operation("lock"):
+                if self._node.locked_by is None:
+                    self._node.locked_by = self._mark
+                if self._node.locked_by is self._mark or not wait:
+                    return self._node.locked_by is self._mark
+
+    def stamp(self) -> Stamp:
+        with self._operation("stamp"):
+            return self._node.stamp()
+
+    def set_modified(self, time: int) -> None:
+        with self._operation("set_modified"):
+            self._node.modified = time
 
     def unlock(self) -> None:
         with self._operation("unlock"):
@@ -529,6 +554,7 @@ class SimulatedFile:
             raise os_error(errno.ENOSPC, self.path)
 
     def _change(self, change: Write | Truncation) -> None:
+        self._node.modified += 1
         change.apply(self._node.current, CERTAINTY)
         self._node.unsynced.append(change)
 

@@ -31,6 +31,8 @@ ROOT = Path(__file__).parent.parent
 class Series:
     """Processes that use one folder, one after the other."""
 
+    kind = "journal"
+
     def __init__(self, folder: Path, seed: int) -> None:
         self.seed = seed
         self.random = Random(seed)
@@ -40,6 +42,7 @@ class Series:
             sync=self.random.choice(["always", "always", "interval", "never"]),
             dialect=self.random.choice(["doc", "doc", "2.x"]),
             segment_size=self.random.choice([10_000, 100_000, 64 << 20]),
+            kind=self.kind,
         )
         self.settings = Settings(max_size=500, max_attempts=3, keep_done=self.random.choice([0, 0.3]))
         with self.open() as store:
@@ -122,10 +125,10 @@ def not_acknowledged(queue: Queue) -> Counter[bytes]:
     return Counter(message.payload for message in queue.messages() if message.state != "done")
 
 
-def kill_often(folder: Path, seeds: Iterable[int], kills: int) -> None:
+def kill_often(folder: Path, seeds: Iterable[int], kills: int, series: type[Series] = Series) -> None:
     def run(seed: int) -> None:
         (folder / str(seed)).mkdir()
-        Series(folder / str(seed), seed).run(kills)
+        series(folder / str(seed), seed).run(kills)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(run, seeds))

@@ -23,6 +23,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock
+from penstock.aio.local import LocalKeeper
+from penstock.live.keeper import LiveKeeper
 from penstock.server import Limits, exchange, routes, serve_in_thread
 from penstock.server.connection import MAX_HEADERS, Connection
 
@@ -136,7 +138,13 @@ class Victim:
 
     @property
     def in_line(self) -> int:
-        return sum(queue.in_line for queue in self.running._server._keeper._queues.values())
+        return sum(queue.in_line for queue in self.live._queues.values())
+
+    @property
+    def live(self) -> LiveKeeper:
+        keeper = self.running._server._keeper
+        assert isinstance(keeper, LiveKeeper)
+        return keeper
 
     def until_nobody_is_there(self) -> None:
         until(lambda: not self.connections)
@@ -156,6 +164,7 @@ class Victim:
         until(lambda: not self._tasks() and not self.in_line)
         for deadlines in (self.service.arriving, self.service.leaving, self.service.idle):
             assert not deadlines._since
+        assert isinstance(self.service.keeper, LocalKeeper)
         assert not self.service.keeper._pending
         assert self.service.buffered == 0
         everything = b"\n".join(self.said)
@@ -1083,7 +1092,7 @@ def test_a_server_that_stops_finishes_what_it_does_and_begins_nothing_more(tmp_p
 def test_a_put_that_is_being_stored_when_the_server_stops_is_answered(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "store") as store:
         victim = Victim(store)
-        live = victim.running._server._keeper.find("default")
+        live = victim.live.find("default")
         began, go_on = threading.Event(), threading.Event()
         commit = live.commit
 

@@ -17,10 +17,18 @@ import fcntl
 import os
 import stat
 from contextlib import suppress
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 StrPath = str | os.PathLike[str]
 Data = bytes | bytearray | memoryview
+
+
+class Stamp(NamedTuple):
+    """What tells a file from others, and from itself after a change."""
+
+    identity: int  # one number for as long as someone has the file open
+    size: int
+    modified: int  # nanoseconds since the epoch
 
 
 class File(Protocol):
@@ -55,11 +63,17 @@ class File(Protocol):
     def sync(self) -> None:
         """Make content and size durable. After an OSError they may be lost whatever a later sync says."""
 
-    def lock(self) -> bool:
-        """Lock the file against every other open of it, in any process, without waiting; False: it is taken."""
+    def lock(self, wait: bool = False) -> bool:
+        """Lock the file against every other open of it, in any process; False: it is taken, and we do not wait."""
 
     def unlock(self) -> None:
         """Let go of the lock; closing the file, or the end of the process, does so too."""
+
+    def stamp(self) -> Stamp:
+        """Which file it is, its size, and when it was last written to."""
+
+    def set_modified(self, time: int) -> None:
+        """Say when it was last written to, in nanoseconds; where that is not allowed, nothing happens."""
 
     def close(self) -> None:
         """Close the file; a second time does nothing. Closing does not sync."""
@@ -80,6 +94,9 @@ class Disk(Protocol):
 
     def is_folder(self, path: StrPath) -> bool:
         """Whether there is a folder of that name."""
+
+    def stamp(self, path: StrPath) -> Stamp | None:
+        """`File.stamp` of the file of that name; None if there is none."""
 
     def listdir(self, path: StrPath) -> list[str]:
         """The names in a folder, in no particular order."""
@@ -195,10 +212,10 @@ class SystemFile:
         """Make content and size durable: fdatasync flushes a changed size too, only times may lag behind."""
         os.fdatasync(self._descriptor)
 
-    def lock(self) -> bool:
+    def lock(self, wait: bool = False) -> bool:
         """Take the flock, which belongs to this open file: a second open here is refused as elsewhere."""
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             return False
         return True
@@ -206,6 +223,15 @@ class SystemFile:
     def unlock(self) -> None:
         """Let go of the flock."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def stamp(self) -> Stamp:
+        """What fstat says."""
+        return _stamp(os.fstat(self._descriptor))
+
+    def set_modified(self, time: int) -> None:
+        """Set the time, if the file is ours."""
+        with suppress(PermissionError):
+            os.utime(self._descriptor, ns=(time, time))
 
     def close(self) -> None:
         """Close the descriptor, once: its number may at once belong to another file."""
@@ -252,6 +278,13 @@ class SystemDisk:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
+    def stamp(self, path: StrPath) -> Stamp | None:
+        """What stat says."""
+        try:
+            return _stamp(os.stat(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
     def listdir(self, path: StrPath) -> list[str]:
         """The names in a folder, in the file system's order."""
         return os.listdir(path)
@@ -283,6 +316,10 @@ class SystemDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _stamp(found: os.stat_result) -> Stamp:
+    return Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 class ReadingDisk(SystemDisk):

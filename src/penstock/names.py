@@ -25,6 +25,12 @@ def checked(name: str) -> str:
     )
 
 
+def meant(name: str, keeper: object) -> str:
+    """The queue that a name means in a store: one that is a single queue has it in the place of `default`."""
+    name = checked(name)
+    return str(getattr(keeper, "only", name)) if name == DEFAULT else name
+
+
 def deletable(name: str) -> str:
     """The queue that a name means, if it is one that may go; QueueProtected if it is not."""
     name = checked(name)

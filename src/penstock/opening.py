@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+]+):")  # at least two letters: C:\queues is a path
 _SYNC = ("always", "interval", "never")
 _PLANNED = {
-    "text": "the text store",
     "folder": "the folder store",
     "slate": "the slate store",
 }
@@ -32,7 +31,8 @@ def open(  # noqa: A001
 ) -> Store:
     """Open a store.
 
-    url: a folder, or `journal:DIR`, for a store on disk, which is made if it is not there; `memory:` for a new
+    url: a folder, or `journal:DIR`, for a store on disk, which is made if it is not there; `text:DIR` for one of
+        text files that people read and edit, `NAME.tq` for one such file; `memory:` for a new
         store in memory, `memory:NAME` for one that this process shares by name; `http://host:port` or
         `https://host:port` for one that a server keeps (`penstock serve`)
     sync: when a change counts as stored: "always" before the call returns; "interval" and "never" trade safety
@@ -57,11 +57,15 @@ def open(  # noqa: A001
         from penstock.journal.store import open_journal  # here, so that import penstock stays quick
 
         return Store(url, open_journal(folder, clock=clock, sync=sync, dialect=dialect))
-    scheme = "text" if url.endswith(".tq") else scheme
+    if scheme == "text" or url.endswith(".tq"):
+        from penstock.text.store import open_text
+
+        return Store(url, open_text(url, clock=clock, sync=sync))
     if scheme not in _PLANNED:
         raise NotSupported(
-            f"store {url!r}: there is no kind of store {scheme!r}; give a folder, journal:DIR, memory:, "
-            "memory:NAME or http://host:port (a path with a colon in its first part can be written as ./path)"
+            f"store {url!r}: there is no kind of store {scheme!r}; give a folder, journal:DIR, text:DIR, "
+            "NAME.tq, memory:, memory:NAME or http://host:port (a path with a colon in its first part can be written "
+            "as ./path)"
         )
     raise NotSupported(f"store {url!r}: {_PLANNED[scheme]} is not part of this version; open a folder instead")
 

@@ -71,7 +71,7 @@ class Store:
 
     def queue(self, name: str = "") -> Queue:
         """The queue of that name; without one, the queue `default`. QueueNotFound if there is none."""
-        name = names.checked(name)
+        name = names.meant(name, self._keeper)
         self._keeper.settings(name)
         return Queue(self, name)
 

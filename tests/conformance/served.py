@@ -5,20 +5,25 @@ from typing import Any, cast
 
 import penstock
 import penstock.aio
+from penstock.aio.local import LocalKeeper
+from penstock.aio.threaded import ThreadedKeeper
 from penstock.client.keeper import open_remote
-from penstock.live.keeper import LiveKeeper
 from penstock.server import RunningServer, serve_in_thread
 from tests.conformance.blocking import BlockingStore
 
 
 class Served:
-    """A journal store and its server."""
+    """A store and its server."""
 
-    def __init__(self, folder: Path, clock: penstock.Clock) -> None:
-        self._store = penstock.open(folder, clock=clock)
+    def __init__(self, url: Path | str, clock: penstock.Clock) -> None:
+        self._store = penstock.open(url, clock=clock)
         self._server: RunningServer = serve_in_thread(self._store)
         self.url = self._server.url
         self.keeper = self._store._keeper
+
+    @property
+    def asynchronous(self) -> object:
+        return self._server._server._local
 
     def end(self) -> None:
         self._server.stop()
@@ -43,6 +48,10 @@ def open_http(folder: Path, clock: penstock.Clock) -> penstock.Store:
     return RemoteStore(Served(folder, clock), clock)
 
 
+def open_http_text(folder: Path, clock: penstock.Clock) -> penstock.Store:
+    return RemoteStore(Served(f"text:{folder}", clock), clock)
+
+
 def open_aio(folder: Path, clock: penstock.Clock) -> penstock.Store:
     served = Served(folder, clock)
     store = BlockingStore(lambda: penstock.aio.open(served.url, clock=clock), served.end)
@@ -54,15 +63,22 @@ def open_aio_local(folder: Path, clock: penstock.Clock) -> penstock.Store:
     return cast("penstock.Store", BlockingStore(lambda: penstock.aio.open(folder, clock=clock)))
 
 
+def open_aio_text(folder: Path, clock: penstock.Clock) -> penstock.Store:
+    return cast("penstock.Store", BlockingStore(lambda: penstock.aio.open(f"text:{folder}", clock=clock)))
+
+
 def in_line_at_server(store: Any) -> int:
     """How many consumers wait, as the server sees it."""
-    return _in_line(store.served.keeper)
+    return _in_line(store.served.asynchronous)
 
 
 def in_line_of_coroutines(store: Any) -> int:
-    return _in_line(store._target._keeper._keeper)
+    return _in_line(store._target._keeper)
 
 
-def _in_line(keeper: object) -> int:
-    assert isinstance(keeper, LiveKeeper)
+def _in_line(asynchronous: object) -> int:
+    if isinstance(asynchronous, ThreadedKeeper):
+        return asynchronous.in_line
+    assert isinstance(asynchronous, LocalKeeper)
+    keeper = asynchronous._keeper
     return sum(keeper.find(info.name).in_line for info in keeper.queues())

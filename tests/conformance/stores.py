@@ -5,13 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import penstock
-from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
+from penstock.text.head import write_head
 from tests.conformance.served import (
     in_line_at_server,
     in_line_of_coroutines,
     open_aio,
     open_aio_local,
+    open_aio_text,
     open_http,
+    open_http_text,
 )
 
 
@@ -28,9 +31,24 @@ class StoreUnderTest:
     in_line: Callable[[penstock.Store], int] | None = None  # consumers that wait, if none of our threads does
 
 
+def queue_of_file(store: penstock.Store, name: str, **settings: object) -> penstock.Queue:
+    """The queue that is the store; a person writes the settings into its file."""
+    Path(store.url).write_bytes(write_head(Settings(**settings), None))  # type: ignore[arg-type]
+    return store.queue()
+
+
 STORES = [
     StoreUnderTest("memory", lambda folder, clock: penstock.open("memory:", clock=clock), reopens=False),
     StoreUnderTest("journal", lambda folder, clock: penstock.open(folder, clock=clock)),
+    StoreUnderTest("text", lambda folder, clock: penstock.open(f"text:{folder}", clock=clock)),
+    StoreUnderTest(
+        "tq",
+        lambda folder, clock: penstock.open(folder / "jobs.tq", clock=clock),
+        many_queues=False,
+        make_queue=queue_of_file,
+    ),
+    StoreUnderTest("http-text", open_http_text, in_line=in_line_at_server),
+    StoreUnderTest("aio-text", open_aio_text, in_line=in_line_of_coroutines),
     StoreUnderTest("http", open_http, in_line=in_line_at_server),
     StoreUnderTest("aio", open_aio, in_line=in_line_at_server),
     StoreUnderTest("aio-local", open_aio_local, in_line=in_line_of_coroutines),

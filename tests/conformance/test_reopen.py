@@ -235,7 +235,7 @@ def test_settings_are_kept(store: Store, make_queue: MakeQueue, reopen: Reopen) 
     queue = make_queue("odd", **settings)
     before = queue.settings
     queue.put_many([b"1", b"2", b"3"])
-    queue = reopen().queue("odd")
+    queue = reopen().queue(queue.name)
     assert queue.settings == before
     with pytest.raises(QueueFull):
         queue.put(b"4")

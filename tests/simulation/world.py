@@ -187,6 +187,11 @@ class World:
                 queue = self.store.queue(name)
                 (promise.history.reopened if reopened else promise.history.check)(queue)
 
+    def check_ids(self, promise: Promise, ids: list[str]) -> None:
+        """Hold new ids to what was promised about them."""
+        assert all(int(each) > promise.above for each in ids), f"{ids} were ids of a deleted queue"
+        promise.highest = max([promise.highest, *map(int, ids)])
+
     def listing(self) -> dict[str, list[Message]]:
         """Every message of every queue."""
         return {info.name: list(self.store.queue(info.name).messages()) for info in self.store.queues()}
@@ -290,8 +295,7 @@ class Asking:
         promise = self._world.promises[self._name]
         nothing: list[str] = []
         ids = self._attempt(lambda: promise.history.put_many(self.queue, drafts), nothing)
-        assert all(int(each) > promise.above for each in ids), f"{ids} were ids of a deleted queue"
-        promise.highest = max([promise.highest, *map(int, ids)])
+        self._world.check_ids(promise, ids)
         promise.ids.update(ids)
         return ids
 
@@ -350,10 +354,11 @@ class CrashState:
     promises: bytes
     disk: SimulatedDisk
     operation: tuple[str, str, str] = field(default=("", "", ""))
+    kind: type[World] = World
 
     def check(self, used: bool = False) -> World:
         """Start the machine and hold the store to its promises."""
-        world = World.thaw(self.promises, self.name, self.disk)
+        world = self.kind.thaw(self.promises, self.name, self.disk)
         try:
             world.run(lambda world: world.check_after_start(used))
         except BaseException as error:
@@ -386,7 +391,7 @@ def crash_states(world: World, script: Script, keeps: Iterable[Keep], chance: fl
             content = hash(tuple(sorted(disk.files().items())))
             if content not in seen:
                 seen.add(content)
-                states.append(CrashState(name, promises, disk, world.scheduler.trace[-1]))
+                states.append(CrashState(name, promises, disk, world.scheduler.trace[-1], type(world)))
 
     world.scheduler.observe = observe
     try:

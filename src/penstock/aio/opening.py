@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from penstock import opening
 from penstock.aio.store import Store
-from penstock.errors import NotSupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
@@ -69,6 +68,7 @@ async def _open_remote(url: str, timeout: float | None, clock: Clock | None) -> 
 async def _open_local(open: Callable[[], penstock.Store]) -> Store:  # noqa: A002
     """Opens in a thread, as a store on disk may have much to read."""
     from penstock.aio.local import LocalKeeper
+    from penstock.aio.threaded import ThreadedKeeper
     from penstock.live.keeper import LiveKeeper
 
     opened = asyncio.get_running_loop().run_in_executor(None, open)
@@ -78,10 +78,7 @@ async def _open_local(open: Callable[[], penstock.Store]) -> Store:  # noqa: A00
         opened.add_done_callback(_close)  # else nobody would
         raise
     keeper = store._keeper
-    if not isinstance(keeper, LiveKeeper):
-        store.close()
-        raise NotSupported(f"store {store.url!r} is not for coroutines: open it with penstock.open() in a thread")
-    return Store(store.url, LocalKeeper(keeper))
+    return Store(store.url, LocalKeeper(keeper) if isinstance(keeper, LiveKeeper) else ThreadedKeeper(keeper))
 
 
 def _close(opened: asyncio.Future[penstock.Store]) -> None:

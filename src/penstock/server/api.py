@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any
 
 from penstock import names
-from penstock.aio.local import LocalKeeper
+from penstock.aio.serving import ServedKeeper
 from penstock.arguments import checked_consumer, checked_ids, checked_lease, checked_reason, checked_state
 from penstock.errors import InvalidArgument
 from penstock.keeper import QueueInfo
@@ -27,13 +27,13 @@ _MOST_PARTS = 10_000
 _BODY = frozenset(("payload", "headers", "created_at", "received_at"))  # what is not in memory
 
 
-async def list_queues(keeper: LocalKeeper, request: Request) -> Answer:
+async def list_queues(keeper: ServedKeeper, request: Request) -> Answer:
     """GET /-/api/queues."""
     request.parameters()
     return _json({"queues": [jsons.queue_as_json(info) for info in await keeper.queues()]})
 
 
-async def create_queue(keeper: LocalKeeper, request: Request) -> Answer:
+async def create_queue(keeper: ServedKeeper, request: Request) -> Answer:
     """POST /-/api/queues."""
     given = _object(request, "name", "settings")
     if not isinstance(given.get("name"), str):
@@ -45,7 +45,7 @@ async def create_queue(keeper: LocalKeeper, request: Request) -> Answer:
     return Answer(201, JSON, jsons.dumps(jsons.queue_as_json(info)))
 
 
-async def show_queue(keeper: LocalKeeper, request: Request) -> Answer:
+async def show_queue(keeper: ServedKeeper, request: Request) -> Answer:
     """GET Q."""
     request.parameters()
     name = _queue(request)
@@ -53,13 +53,13 @@ async def show_queue(keeper: LocalKeeper, request: Request) -> Answer:
     return _json(jsons.queue_as_json(info))
 
 
-async def put(keeper: LocalKeeper, request: Request) -> Answer:
+async def put(keeper: ServedKeeper, request: Request) -> Answer:
     """POST Q/put."""
     name, entries = _queue(request), _entries(request)
     return _json({"ids": await keeper.put(name, entries)})
 
 
-async def publish(keeper: LocalKeeper, request: Request) -> Answer:
+async def publish(keeper: ServedKeeper, request: Request) -> Answer:
     """POST /-/api/publish."""
     entries = _entries(request)
     if len(entries) != 1:
@@ -70,7 +70,7 @@ async def publish(keeper: LocalKeeper, request: Request) -> Answer:
     return _json({"id": await keeper.publish(entries[0])})
 
 
-async def claim(keeper: LocalKeeper, request: Request) -> Answer:
+async def claim(keeper: ServedKeeper, request: Request) -> Answer:
     """POST Q/claim."""
     name, given = _queue(request), _object(request, "n", "lease", "wait", "consumer")
     with jsons.arguments():
@@ -82,7 +82,7 @@ async def claim(keeper: LocalKeeper, request: Request) -> Answer:
     return _batch(request, claimed)
 
 
-async def pop(keeper: LocalKeeper, request: Request) -> Answer:
+async def pop(keeper: ServedKeeper, request: Request) -> Answer:
     """POST Q/pop."""
     name, given = _queue(request), _object(request, "wait", "consumer")
     with jsons.arguments():
@@ -92,14 +92,14 @@ async def pop(keeper: LocalKeeper, request: Request) -> Answer:
     return _batch(request, [] if popped is None else [popped])
 
 
-async def ack(keeper: LocalKeeper, request: Request) -> Answer:
+async def ack(keeper: ServedKeeper, request: Request) -> Answer:
     """POST Q/ack."""
     name, given = _queue(request), _object(request, "receipts")
     await keeper.ack(name, _texts(given, "receipts"))
     return Answer(204)
 
 
-async def fail(keeper: LocalKeeper, request: Request) -> Answer:
+async def fail(keeper: ServedKeeper, request: Request) -> Answer:
     """POST Q/fail."""
     name, given = _queue(request), _object(request, "receipts", "delay", "reason")
     with jsons.arguments():
@@ -110,14 +110,14 @@ async def fail(keeper: LocalKeeper, request: Request) -> Answer:
     return Answer(204)
 
 
-async def release(keeper: LocalKeeper, request: Request) -> Answer:
+async def release(keeper: ServedKeeper, request: Request) -> Answer:
     """POST Q/release."""
     name, given = _queue(request), _object(request, "receipts")
     await keeper.release(name, _texts(given, "receipts"))
     return Answer(204)
 
 
-async def extend(keeper: LocalKeeper, request: Request) -> Answer:
+async def extend(keeper: ServedKeeper, request: Request) -> Answer:
     """POST Q/extend."""
     name, given = _queue(request), _object(request, "receipts", "lease")
     with jsons.arguments():
@@ -126,27 +126,27 @@ async def extend(keeper: LocalKeeper, request: Request) -> Answer:
     return _json({"lease_until": until, "lost": lost})
 
 
-async def remove(keeper: LocalKeeper, request: Request) -> Answer:
+async def remove(keeper: ServedKeeper, request: Request) -> Answer:
     """POST Q/remove."""
     name, given = _queue(request), _object(request, "ids")
     return _json({"count": await keeper.remove(name, _texts(given, "ids"))})
 
 
-async def redrive(keeper: LocalKeeper, request: Request) -> Answer:
+async def redrive(keeper: ServedKeeper, request: Request) -> Answer:
     """POST Q/redrive."""
     name, given = _queue(request), _object(request, "ids")
     ids = _texts(given, "ids") if "ids" in given else None
     return _json({"count": await keeper.redrive(name, ids)})
 
 
-async def purge(keeper: LocalKeeper, request: Request) -> Answer:
+async def purge(keeper: ServedKeeper, request: Request) -> Answer:
     """POST Q/purge."""
     name = _queue(request)
     _object(request)
     return _json({"count": await keeper.purge(name)})
 
 
-async def peek(keeper: LocalKeeper, request: Request) -> Answer:
+async def peek(keeper: ServedKeeper, request: Request) -> Answer:
     """GET Q/peek."""
     name, given = _queue(request), request.parameters("n", "skip")
     n = _whole(given.get("n", "1"), "n", 1, MAX_COUNT)
@@ -155,7 +155,7 @@ async def peek(keeper: LocalKeeper, request: Request) -> Answer:
     return _batch(request, await _page(keeper.peek(name, n, skip), n))
 
 
-async def browse(keeper: LocalKeeper, request: Request) -> Answer:
+async def browse(keeper: ServedKeeper, request: Request) -> Answer:
     """GET Q/messages."""
     name, given = _queue(request), request.parameters("state", "after", "until", "limit", "fields")
     limit = _whole(given.get("limit", "100"), "limit", 1, MAX_COUNT)
@@ -167,7 +167,7 @@ async def browse(keeper: LocalKeeper, request: Request) -> Answer:
     return _batch(request, await _page(messages, min(limit, _LIMIT)), wanted)
 
 
-async def all_attempts(keeper: LocalKeeper, request: Request) -> Answer:
+async def all_attempts(keeper: ServedKeeper, request: Request) -> Answer:
     """GET Q/attempts."""
     name, given = _queue(request), request.parameters("after", "until")
     found: list[dict[str, Any]] = []
@@ -182,13 +182,13 @@ async def all_attempts(keeper: LocalKeeper, request: Request) -> Answer:
     return _json({"attempts": found, "next": last})
 
 
-async def parts(keeper: LocalKeeper, request: Request) -> Answer:
+async def parts(keeper: ServedKeeper, request: Request) -> Answer:
     """GET Q/parts."""
     name, given = _queue(request), request.parameters("n")
     return _json({"until": await keeper.parts(name, _whole(given.get("n", "1"), "n", 1, _MOST_PARTS))})
 
 
-async def attempts(keeper: LocalKeeper, request: Request) -> Answer:
+async def attempts(keeper: ServedKeeper, request: Request) -> Answer:
     """GET Q/messages/{id}/attempts."""
     request.parameters()
     made = await keeper.attempts(_queue(request), request.arguments[1])

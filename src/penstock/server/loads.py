@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock import names
-from penstock.aio.local import LocalKeeper
+from penstock.aio.serving import ServedKeeper
 from penstock.errors import InvalidArgument
 from penstock.index.rows import STATES
 from penstock.server.bodies import batch_type, json_answer, json_object, whole_number
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-async def begin(keeper: LocalKeeper, request: Request) -> Answer:
+async def begin(keeper: ServedKeeper, request: Request) -> Answer:
     """POST /-/loads."""
     given = json_object(request, "queues").get("queues", {})
     if not isinstance(given, dict):
@@ -34,7 +34,7 @@ async def begin(keeper: LocalKeeper, request: Request) -> Answer:
     return json_answer({"load": await _in_thread(keeper, start)}, 201)
 
 
-async def add(keeper: LocalKeeper, request: Request) -> Answer:
+async def add(keeper: ServedKeeper, request: Request) -> Answer:
     """PUT /-/loads/{load}/{part}/{number}."""
     load, part, number = request.arguments
     queue = names.checked(request.parameters("queue").get("queue", ""))
@@ -49,7 +49,7 @@ async def add(keeper: LocalKeeper, request: Request) -> Answer:
     return Answer(204)
 
 
-async def commit(keeper: LocalKeeper, request: Request) -> Answer:
+async def commit(keeper: ServedKeeper, request: Request) -> Answer:
     """POST /-/loads/{load}/commit."""
     given = json_object(request, "parts", "run")
     run = given.get("run")
@@ -63,14 +63,14 @@ async def commit(keeper: LocalKeeper, request: Request) -> Answer:
     return json_answer({"loaded": loaded, "messages": messages})
 
 
-async def abort(keeper: LocalKeeper, request: Request) -> Answer:
+async def abort(keeper: ServedKeeper, request: Request) -> Answer:
     """DELETE /-/loads/{load}."""
     request.parameters()
     await _in_thread(keeper, lambda uploads: uploads.abort(request.arguments[0]))
     return Answer(204)
 
 
-async def show_run(keeper: LocalKeeper, request: Request) -> Answer:
+async def show_run(keeper: ServedKeeper, request: Request) -> Answer:
     """GET /-/runs/{run}."""
     request.parameters()
     run = request.arguments[0].encode("latin-1").decode(errors="replace")
@@ -81,7 +81,7 @@ async def show_run(keeper: LocalKeeper, request: Request) -> Answer:
     )
 
 
-async def _in_thread(keeper: LocalKeeper, call: "Callable[[Uploads], Result]") -> Result:
+async def _in_thread(keeper: ServedKeeper, call: "Callable[[Uploads], Result]") -> Result:
     def run(uploads: "Uploads") -> Result:
         from penstock.journal.uploads import NoSuchLoad, TooManyLoads
 

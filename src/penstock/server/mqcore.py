@@ -1,7 +1,7 @@
 """The six endpoints of MQ-Core, with what the contract has beyond them as query parameters and headers."""
 
 from penstock import names
-from penstock.aio.local import LocalKeeper
+from penstock.aio.serving import ServedKeeper
 from penstock.arguments import checked_consumer, checked_lease
 from penstock.errors import InvalidArgument, QueueExists
 from penstock.keeper import QueueInfo
@@ -19,7 +19,7 @@ _TOLD = {
 }
 
 
-async def show_queue(keeper: LocalKeeper, request: Request) -> Answer:
+async def show_queue(keeper: ServedKeeper, request: Request) -> Answer:
     """GET /{queue}."""
     request.parameters()
     name = names.checked(request.arguments[0])
@@ -31,7 +31,7 @@ async def show_queue(keeper: LocalKeeper, request: Request) -> Answer:
     return Answer(200, JSON, jsons.dumps(jsons.queue_as_json(info)))
 
 
-async def create_queue(keeper: LocalKeeper, request: Request) -> Answer:
+async def create_queue(keeper: ServedKeeper, request: Request) -> Answer:
     """PUT /{queue}."""
     name = names.checked(request.arguments[0])
     asked = request.parameters(*jsons.SETTINGS)
@@ -47,14 +47,14 @@ async def create_queue(keeper: LocalKeeper, request: Request) -> Answer:
     return Answer(204)
 
 
-async def delete_queue(keeper: LocalKeeper, request: Request) -> Answer:
+async def delete_queue(keeper: ServedKeeper, request: Request) -> Answer:
     """DELETE /{queue}."""
     request.parameters()
     await keeper.delete(names.deletable(request.arguments[0]))
     return Answer(204)
 
 
-async def fetch_message(keeper: LocalKeeper, request: Request) -> Answer:
+async def fetch_message(keeper: ServedKeeper, request: Request) -> Answer:
     """GET /{queue}/messages: claim one."""
     name = names.checked(request.arguments[0])
     given = request.parameters("lease", "wait", "consumer")
@@ -82,7 +82,7 @@ def _as_headers(message: Message) -> bytes:
     return lines
 
 
-async def add_message(keeper: LocalKeeper, request: Request) -> Answer:
+async def add_message(keeper: ServedKeeper, request: Request) -> Answer:
     """POST /{queue}/messages."""
     name = names.checked(request.arguments[0])
     request.parameters()
@@ -106,7 +106,7 @@ def _told(request: Request) -> Entry:
         return checked(draft)
 
 
-async def remove_message(keeper: LocalKeeper, request: Request) -> Answer:
+async def remove_message(keeper: ServedKeeper, request: Request) -> Answer:
     """DELETE /{queue}/messages/{id}: remove it, or with its receipt acknowledge it."""
     name, id = names.checked(request.arguments[0]), request.arguments[1]  # noqa: A001 - the contract's word
     receipt = request.parameters("receipt").get("receipt")

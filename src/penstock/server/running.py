@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.aio.local import LocalKeeper
+from penstock.aio.serving import ServedKeeper
+from penstock.aio.threaded import ThreadedKeeper
 from penstock.errors import NotSupported
 from penstock.live.keeper import LiveKeeper
+from penstock.opening import is_remote
 from penstock.server.connection import Connection
 from penstock.server.deadlines import Deadlines
 
@@ -46,7 +49,7 @@ class Limits:
 class Service:
     """What all connections share."""
 
-    def __init__(self, keeper: LocalKeeper, limits: Limits) -> None:
+    def __init__(self, keeper: ServedKeeper, limits: Limits) -> None:
         self.keeper = keeper
         self.limits = limits
         self.loop = asyncio.get_running_loop()
@@ -99,7 +102,7 @@ class Server:
 
     def __init__(self, store: Store, limits: Limits | None = None) -> None:
         keeper = store._keeper
-        if not isinstance(keeper, LiveKeeper):
+        if is_remote(store.url):
             raise NotSupported(f"store {store.url!r} is kept elsewhere: serve it where it is kept")
         self._keeper = keeper
         self._limits = limits or Limits()
@@ -107,7 +110,8 @@ class Server:
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Begin to answer."""
-        local = LocalKeeper(self._keeper)
+        keeper = self._keeper
+        local = LocalKeeper(keeper) if isinstance(keeper, LiveKeeper) else ThreadedKeeper(keeper)
         self._local = local
         self._service = Service(local, self._limits)
         loop = asyncio.get_running_loop()

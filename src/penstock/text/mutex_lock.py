@@ -1,0 +1,62 @@
+"""The lock of a text queue: an flock on the mutex file beside it, which may itself be replaced by a new one."""
+
+import os
+
+from penstock.files import Disk, File
+
+SUFFIX = ".mutex"
+
+
+class MutexLock:
+    """Held by one thread of one process at a time; the caller sees to the threads of its own process."""
+
+    def __init__(self, queue_path: str, disk: Disk) -> None:
+        self.path = queue_path + SUFFIX
+        self.disk = disk
+        self._file: File | None = None
+
+    @property
+    def file(self) -> File:
+        """The mutex file, while the lock is held."""
+        if self._file is None:
+            raise RuntimeError("the lock is not held")
+        return self._file
+
+    def acquire(self) -> None:
+        """Wait for the lock; FileNotFoundError if the folder is gone."""
+        while True:
+            if self._file is None:
+                self._file = self._open()
+            self._file.lock(wait=True)
+            there = self.disk.stamp(self.path)
+            if there is not None and there.identity == self._file.stamp().identity:
+                return
+            self.close()  # another process has put a new one in its place, or removed it
+
+    def release(self) -> None:
+        """Let others have it."""
+        if self._file is not None:
+            self._file.unlock()
+
+    def replace(self, file: File) -> None:
+        """Hold the lock of the file that has taken the place of the old one; it is locked already."""
+        old, self._file = self._file, file
+        if old is not None:
+            old.close()
+
+    def close(self) -> None:
+        """Let go of the file too."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _open(self) -> File:
+        if self.disk.exists(self.path):
+            try:
+                return self.disk.open(self.path)
+            except FileNotFoundError:
+                pass
+        file = self.disk.open(self.path, create=True)
+        # What will be written into it is lost in a crash unless its name is durable.
+        self.disk.sync_folder(os.path.dirname(self.path) or ".")
+        return file

@@ -1,0 +1,324 @@
+"""The text store: each queue is a file that people read and edit. There is no owner: any process may have it open.
+
+`text:DIR` is a folder of such files, `NAME.tq` a store of that one queue.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock import names as queue_names
+from penstock.clock import Clock, SteadyClock, SystemClock, at_least_one
+from penstock.errors import InvalidArgument, NotSupported, QueueExists, QueueNotFound, QueueProtected, StoreClosed
+from penstock.files import Disk, SystemDisk, replace_file
+from penstock.index.history import Attempt
+from penstock.keeper import QueueInfo
+from penstock.live.keeper import check_start
+from penstock.message import PUBLISH_HEADER, Entry, Message, checked_headers
+from penstock.settings import Settings
+from penstock.text.format import parse
+from penstock.text.head import read_head, write_head
+from penstock.text.mutex_lock import MutexLock
+from penstock.text.names import CHOSEN, SUFFIX, file_for, queue_of
+from penstock.text.poller import Poller
+from penstock.text.sharing import Sync
+from penstock.text.working import WorkingQueue
+from penstock.threads import SystemThreads, Threads
+
+if TYPE_CHECKING:
+    from penstock.filters import Filter, Subject
+
+
+class TextKeeper:
+    """Keeps queues in the text files of a folder."""
+
+    def __init__(self, folder: str, clock: Clock, sync: str, disk: Disk, threads: Threads | None = None) -> None:
+        self.clock = clock
+        self._folder = folder
+        self._disk = disk
+        self._threads = threads or SystemThreads()
+        self._clock = SteadyClock(clock)
+        self._sync = Sync(sync, clock.monotonic)
+        self._poller = Poller(self._threads)
+        self._lock = self._threads.rlock()
+        self._queues: dict[str, WorkingQueue] = {}
+        self._filters: dict[str, Filter] = {}  # by their text
+        self._closed = False
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make the folder and the queue `default`, if they are not there."""
+        self._make_folder(self._folder)
+        if queue_names.DEFAULT not in self._files():
+            with suppress(QueueExists):  # another process was quicker
+                self.create(queue_names.DEFAULT, Settings())
+
+    def _make_folder(self, folder: str) -> None:
+        missing = []
+        while not self._disk.exists(folder):
+            missing.append(folder)
+            folder = os.path.dirname(folder) or "."
+        for each in reversed(missing):
+            with suppress(FileExistsError):
+                self._disk.mkdir(each)
+            self._disk.sync_folder(os.path.dirname(each) or ".")
+
+    def _files(self) -> dict[str, str]:
+        """The queues there are, and the path of each."""
+        found: dict[str, str] = {}
+        for file in sorted(self._disk.listdir(self._folder)):
+            if not file.endswith(SUFFIX) or file == SUFFIX:
+                continue
+            path = os.path.join(self._folder, file)
+            name = queue_of(file)
+            if name is None:
+                name = self._said_name(path) or file.removesuffix(SUFFIX)[:255]
+            found.setdefault(name, path)
+        return found
+
+    def _said_name(self, path: str) -> str | None:
+        with suppress(FileNotFoundError), self._disk.open(path) as file:
+            return read_head(parse(file.read(0, 100_000)).entries)[1]
+        return None
+
+    # Queues
+
+    def create(self, queue: str, settings: Settings) -> None:
+        """Make a queue."""
+        check_start(settings)
+        with self._lock:
+            self._check_open()
+            if queue in self._files():
+                raise _exists(queue)
+            file = file_for(queue, self._disk.listdir(self._folder))
+            path = os.path.join(self._folder, file)
+            self._create(queue, path, write_head(settings, queue if CHOSEN in file else None))
+            self._queues[queue] = self._working(queue, path)
+
+    def _create(self, queue: str, path: str, head: bytes) -> None:
+        lock = MutexLock(path, self._disk)
+        lock.acquire()
+        try:
+            if self._disk.exists(path):
+                raise _exists(queue)
+            lock.file.truncate(0)  # what an earlier queue of that name has left
+            lock.file.sync()
+            replace_file(self._disk, path, head)
+        finally:
+            lock.close()
+
+    def delete(self, queue: str) -> None:
+        """Remove a queue and its messages."""
+        self.find(queue).delete()
+        with self._lock:
+            self._queues.pop(queue, None)
+
+    def queues(self) -> list[QueueInfo]:
+        """Every queue, by name."""
+        infos = []
+        for name in sorted(self._all()):
+            with suppress(QueueNotFound):  # removed in this moment
+                queue = self.find(name)
+                infos.append(QueueInfo(name, queue.settings, queue.counts()))
+        return infos
+
+    def _all(self) -> dict[str, str]:
+        self._check_open()
+        return self._files()
+
+    def find(self, queue: str) -> WorkingQueue:
+        """The queue at work; QueueNotFound."""
+        self._check_open()
+        working = self._queues.get(queue)
+        if working is not None:
+            return working
+        with self._lock:
+            path = self._files().get(queue)
+            if path is None:
+                raise QueueNotFound(f"there is no queue {queue!r}: create it with store.create({queue!r})")
+            return self._queues.setdefault(queue, self._working(queue, path))
+
+    def _working(self, queue: str, path: str) -> WorkingQueue:
+        return WorkingQueue(queue, path, self._disk, self._clock, self._threads, self._sync, self._poller.watch)
+
+    def settings(self, queue: str) -> Settings:
+        """What the queue was created with."""
+        return self.find(queue).settings
+
+    def counts(self, queue: str) -> dict[str, int]:
+        """How many messages are in each state."""
+        return self.find(queue).counts()
+
+    # Messages
+
+    def publish(self, entry: Entry) -> str:
+        """Put a copy into every queue whose filter matches, or into none if one of them refuses it."""
+        published = os.urandom(16).hex()
+        copy = replace(entry, headers=checked_headers({**(entry.headers or {}), PUBLISH_HEADER: published}))
+        with ExitStack() as turns:
+            matching = []
+            for name in sorted(self._all()):  # in the same order for everyone, so that nobody waits in a circle
+                queue = self.find(name)
+                with suppress(QueueNotFound):
+                    if self._matches(queue.settings.filter, entry):
+                        turns.enter_context(queue.files.turn())
+                        matching.append(queue)
+            for queue in matching:
+                queue.check(copy)
+            for queue in matching:
+                queue.put([copy])
+        return published
+
+    def _matches(self, text: str | None, entry: Entry) -> bool:
+        if text is None:
+            return False
+        from penstock import filters  # here, because most processes need none
+
+        if text not in self._filters:
+            self._filters[text] = filters.parse(text)
+        return self._filters[text].matches(self._subject(entry))
+
+    def _subject(self, entry: Entry) -> "Subject":
+        from penstock.filters import Subject
+
+        now = self._clock.now()
+        return Subject(
+            headers=entry.headers or {},
+            priority=entry.priority,
+            size=len(entry.payload),
+            created_at=now if entry.created_at is None else entry.created_at,
+            received_at=now,
+            visible_at=now + at_least_one(entry.delay) if entry.delay else now,
+        )
+
+    def put(self, queue: str, entries: Sequence[Entry]) -> list[str]:
+        """Take in all entries or none."""
+        return self.find(queue).put(entries)
+
+    def claim(self, queue: str, n: int, lease: float, wait: float, consumer: str) -> list[Message]:
+        """Lease up to n messages."""
+        working = self.find(queue)
+        return working.take(working.claiming(n, lease, consumer), wait)
+
+    def pop(self, queue: str, wait: float, consumer: str) -> Message | None:
+        """Claim and acknowledge one message."""
+        working = self.find(queue)
+        return next(iter(working.take(working.popping(consumer), wait)), None)
+
+    def ack(self, queue: str, receipts: Sequence[str]) -> None:
+        """Settle for good."""
+        self.find(queue).ack(receipts)
+
+    def fail(self, queue: str, receipts: Sequence[str], delay: float, reason: str | None) -> None:
+        """End the attempts."""
+        self.find(queue).fail(receipts, delay, reason)
+
+    def release(self, queue: str, receipts: Sequence[str]) -> None:
+        """Give back."""
+        self.find(queue).release(receipts)
+
+    def extend(self, queue: str, receipts: Sequence[str], lease: float) -> tuple[int, list[str]]:
+        """Hold from now on."""
+        return self.find(queue).extend(receipts, lease)
+
+    def remove(self, queue: str, ids: Sequence[str]) -> int:
+        """Take messages out in any state: they are commented out."""
+        return self.find(queue).remove(ids)
+
+    def redrive(self, queue: str, ids: Sequence[str] | None) -> int:
+        """Start over with failed messages."""
+        return self.find(queue).redrive(ids)
+
+    def purge(self, queue: str) -> int:
+        """Take out everything but what is in flight."""
+        return self.find(queue).purge()
+
+    def peek(self, queue: str, n: int) -> Iterator[Message]:
+        """What claim would give."""
+        return self.find(queue).peek(n)
+
+    def attempts(self, queue: str, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
+        """The attempts at a message."""
+        return self.find(queue).attempts(id)
+
+    def messages(self, queue: str, state: str | None) -> Iterator[Message]:
+        """The messages in that state, in the order in which they were put."""
+        return self.find(queue).messages(state)
+
+    def pack(self, queue: str) -> int:
+        """Write a queue's file anew without what is done, while no person edits it; how many bytes that frees."""
+        return self.find(queue).pack()
+
+    def close(self) -> None:
+        """Let go of everything; waiting consumers get StoreClosed."""
+        with self._lock:
+            self._closed = True
+            self._poller.stop()
+            for queue in self._queues.values():
+                queue.stop(_closed)
+                queue.files.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise _closed()
+
+
+class FileKeeper(TextKeeper):
+    """Keeps the one queue that is a file, under the file's name."""
+
+    def __init__(self, path: str, clock: Clock, sync: str, disk: Disk, threads: Threads | None = None) -> None:
+        self._path = path
+        self.only = queue_of(os.path.basename(path)) or os.path.basename(path).removesuffix(SUFFIX)
+        super().__init__(os.path.dirname(path) or ".", clock, sync, disk, threads)
+
+    def _prepare(self) -> None:
+        self._make_folder(self._folder)
+        if not self._disk.exists(self._path):
+            with suppress(QueueExists):
+                self._create(self.only, self._path, b"")
+
+    def _files(self) -> dict[str, str]:
+        return {self.only: self._path} if self._disk.exists(self._path) else {}
+
+    def find(self, queue: str) -> WorkingQueue:
+        """The queue at work, also under the name `default`."""
+        return super().find(self.only if queue == queue_names.DEFAULT else queue)
+
+    def create(self, queue: str, settings: Settings) -> None:
+        """Refuse: there is one queue, and it is there."""
+        if queue == self.only:
+            raise _exists(queue)
+        raise NotSupported(
+            f"the store {self._path!r} is a single queue, {self.only!r}: open text:{self._folder} for several"
+        )
+
+    def delete(self, queue: str) -> None:
+        """Refuse: the store is this queue."""
+        self.find(queue)
+        raise QueueProtected(f"queue {queue!r} is the store: empty it with purge(), or remove {self._path!r}")
+
+
+def open_text(
+    url: str,
+    *,
+    clock: Clock | None = None,
+    sync: str = "always",
+    disk: Disk | None = None,
+    threads: Threads | None = None,
+) -> TextKeeper:
+    """Open `text:DIR`, or a path that ends in `.tq`; what is not there is made."""
+    path = url[len("text:") :] if url[:5].lower() == "text:" else url
+    if not path:
+        raise InvalidArgument("text: without a folder; give text:DIR, or NAME.tq")
+    kind = FileKeeper if path.endswith(SUFFIX) else TextKeeper
+    return kind(path, clock or SystemClock(), sync, disk or SystemDisk(), threads)
+
+
+def _exists(queue: str) -> QueueExists:
+    return QueueExists(f"queue {queue!r} exists already: open it with store.queue({queue!r})")
+
+
+def _closed() -> StoreClosed:
+    return StoreClosed("the store was closed: open it again with penstock.open()")

@@ -1,0 +1,238 @@
+"""What a process knows of a text queue: made of the file and the mutex file, and kept up to date. Pure."""
+
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+from zlib import crc32
+
+from penstock.files import Stamp
+from penstock.index.rows import AVAILABLE, DELAYED, DONE, FAILED, GONE
+from penstock.settings import FIVE_MINUTES, Settings
+from penstock.text.format import COMMENT, PROCESSED, QUEUED, Document, Entry, Problem
+from penstock.text.head import read_head
+from penstock.text.ledger import Row, TextLedger, packed
+from penstock.text.matching import Known, by_content, in_place, twins
+from penstock.text.mutex import Memory, Note
+from penstock.text.variables import Facts, facts
+
+_WEEK = 7 * 86_400_000
+
+
+class Table:
+    """Where the messages of a file are, by number from 1 on, in the order of the file."""
+
+    def __init__(self) -> None:
+        self.offsets = array("q", [-1])
+        self.lengths = array("q", [0])
+        self.crcs = array("Q", [0])
+        self.received = array("q", [0])
+        self.controls = bytearray(b"#")
+        self.ids = [""]
+        self.by_id: dict[str, int] = {}
+
+    def add(self, offset: int, length: int, crc: int, received_at: int, control: str, id: str) -> None:  # noqa: A002
+        """The next message."""
+        self.by_id[id] = len(self.ids)
+        self.offsets.append(offset)
+        self.lengths.append(length)
+        self.crcs.append(crc)
+        self.received.append(received_at)
+        self.controls.append(ord(control))
+        self.ids.append(id)
+
+    def at(self, offset: int) -> int | None:
+        """The message that starts there."""
+        seq = bisect_left(self.offsets, offset)
+        return seq if seq < len(self.offsets) and self.offsets[seq] == offset else None
+
+
+@dataclass
+class View:
+    """A queue as it was when the lock was last held."""
+
+    settings: Settings
+    ledger: TextLedger
+    table: Table
+    problems: list[Problem]
+    notes: dict[int, Note] = field(default_factory=dict)  # the last one of each message
+    receipts: dict[str, int] = field(default_factory=dict)  # of messages that are held
+    settled: dict[str, tuple[int, int]] = field(default_factory=dict)  # how and when
+    keys: dict[str, tuple[str, int]] = field(default_factory=dict)  # the id, and until when
+    seen: list[tuple[int, int]] = field(default_factory=list)
+    new_seen: list[tuple[int, int]] = field(default_factory=list)  # not written yet
+    twins: dict[int, tuple[int, int]] = field(default_factory=dict)  # by offset
+    at: int = 0
+    end: int = 0  # of the queue's file
+    mutex_end: int = 0
+    compacted: int = 0  # how long the mutex file was when it was last written anew
+    stamp: Stamp | None = None
+    forgotten: int = 0
+
+    def hold(self, seq: int, note: Note) -> None:
+        """Remember what was noted."""
+        before = self.notes.get(seq)
+        if before is not None and before.receipt is not None:
+            self.receipts.pop(before.receipt, None)
+        self.notes[seq] = note
+        if note.state == "in_flight" and note.receipt is not None:
+            self.receipts[note.receipt] = seq
+
+    def forget(self, now: int) -> None:
+        """Drop what was kept for five minutes."""
+        if now - self.forgotten < 1_000:
+            return
+        self.forgotten = now
+        for receipt in [each for each, (_, at) in self.settled.items() if at + FIVE_MINUTES < now]:
+            del self.settled[receipt]
+        for key in [each for each, (_, until) in self.keys.items() if until <= now]:
+            del self.keys[key]
+
+    def is_persons(self, seq: int) -> bool:
+        """Whether a person wrote the message."""
+        return "-" in self.table.ids[seq]
+
+    def arrive(self, entries: Sequence[Entry], now: int) -> None:
+        """Take in messages that another process has appended."""
+        for entry in entries:
+            if entry.control == COMMENT:
+                continue
+            said = facts(entry)
+            # Whatever became of it since is noted, and applied after this.
+            row = _row(replace(entry, control=QUEUED), said, said.received_at or now, self.settings, now)
+            self.add(entry, said, row)
+
+    def add(self, entry: Entry, said: Facts, row: Row) -> None:
+        """Take in a message that was appended and is not noted yet."""
+        crc = crc32(entry.content)
+        name = said.id if said.id and said.id not in self.table.by_id else person_id(entry.offset, crc)
+        self.table.add(entry.offset, entry.length, crc, row.received_at, entry.control, name)
+        self.ledger.append(row)
+        if said.key is not None:
+            self.keys[said.key] = (name, row.received_at + FIVE_MINUTES)
+
+
+class Loaded(NamedTuple):
+    """A view, what must be written into the queue's file, and whether the mutex file must be written anew."""
+
+    view: View
+    repairs: list[tuple[int, str]]
+    rewrite: bool
+
+
+def person_id(offset: int, crc: int) -> str:
+    """The id of a message that has none of its own."""
+    return f"{offset}-{crc:08x}"
+
+
+def load(
+    name: str, document: Document, size: int, memory: Memory, intact: bool, modified: int, now: int
+) -> Loaded:
+    """Put together what the file says and what is noted; `intact`: nobody but Penstock has changed the file."""
+    entries = document.entries
+    settings, _, odd = read_head(entries)
+    said = [facts(entry) for entry in entries]
+    counts = Counter(each.id for each in said if each.id is not None)
+    known = [Known(entry.offset, crc32(entry.content), each.id) for entry, each in zip(entries, said, strict=True)]
+    controls = [entry.control for entry in entries]
+    repairs: list[tuple[int, str]] = []
+    for at, each in enumerate(said):
+        if each.id in memory.born and controls[at] == COMMENT:
+            controls[at] = QUEUED
+            repairs.append((entries[at].offset, QUEUED))
+    notes = (in_place if intact else by_content)(memory.notes.values(), known)
+    rewrite = not intact and bool(memory.lines)
+    for at, note in list(notes.items()):
+        if controls[at] == note.byte:
+            continue
+        if note.offset in memory.pending:
+            repairs.append((entries[at].offset, note.byte))
+            controls[at] = note.byte
+        else:
+            rewrite = True
+            del notes[at]
+            if (edited := _edited(note, controls[at], now)) is not None:
+                notes[at] = edited
+    view = View(settings, TextLedger(name, settings), Table(), document.problems, at=memory.at, end=size)
+    view.problems = [*document.problems, *(Problem(1, 0, each) for each in odd)]
+    view.twins = {entries[at].offset: twin for at, twin in twins(known).items()}
+    view.seen = list(memory.seen)
+    seen = _Seen(view, entries, said, min(modified, now), size)
+    rows: list[Row] = []
+    for at, entry in enumerate(entries):
+        if controls[at] == COMMENT:
+            continue
+        each, found = said[at], notes.get(at)
+        received_at = each.received_at if each.received_at is not None else seen.time(entry.offset)
+        if each.id is not None and received_at < now + _WEEK:
+            view.at = max(view.at, received_at)
+        id_ = each.id if each.id is not None and counts[each.id] == 1 else person_id(entry.offset, known[at].crc)
+        if each.key is not None and received_at + FIVE_MINUTES > now:
+            view.keys[each.key] = (id_, received_at + FIVE_MINUTES)
+        row = _row(replace(entry, control=controls[at]), each, received_at, settings, now)
+        if found is None and not memory.lines and each.lease is not None and each.lease[0] > now:
+            # The mutex file was lost: what the message itself says of its lease is all that is known.
+            found = _said_lease(entry, each, known[at].crc, id_) if row.state in (AVAILABLE, DELAYED) else None
+            rewrite = rewrite or found is not None
+        if (found.state if found else row.state) in ("gone", GONE):
+            continue
+        rows.append(row)
+        view.table.add(entry.offset, entry.length, known[at].crc, received_at, controls[at], id_)
+        if found is not None:
+            found = replace(found, offset=entry.offset, twin=view.twins.get(entry.offset, (0, 1)))
+            view.hold(len(rows), found)
+    view.ledger.load(rows, view.notes, packed(view.notes))
+    view.settled = {receipt: (how, when) for receipt, how, when in memory.settled}
+    view.keys |= {key: (each, until) for key, each, until in memory.keys if until > now}
+    view.mutex_end = memory.end
+    return Loaded(view, repairs, rewrite)
+
+
+class _Seen:
+    """When people's messages were first met, which they do not say themselves."""
+
+    def __init__(self, view: View, entries: list[Entry], said: list[Facts], modified: int, size: int) -> None:
+        persons = [
+            entry.offset
+            for entry, each in zip(entries, said, strict=True)
+            if each.received_at is None and entry.control != COMMENT
+        ]
+        if persons and (not view.seen or persons[-1] >= view.seen[-1][0]):
+            view.new_seen.append((size, modified))
+        self._seen = view.seen + view.new_seen
+
+    def time(self, offset: int) -> int:
+        return next((time for end, time in self._seen if offset < end), 0)
+
+
+def _row(entry: Entry, said: Facts, received_at: int, settings: Settings, now: int) -> Row:
+    visible_at = said.visible_at if said.visible_at is not None else received_at
+    if entry.control == QUEUED:
+        state = DELAYED if visible_at > now else AVAILABLE
+    elif entry.control == PROCESSED:
+        state = DONE if settings.keep_done is None else GONE  # when it was done nobody knows
+    else:
+        state = FAILED
+    return Row(state, said.priority, visible_at, said.expires_at or 0, said.attempts, received_at)
+
+
+def _said_lease(entry: Entry, said: Facts, crc: int, id: str) -> Note | None:  # noqa: A002
+    """What the message itself says of who holds it."""
+    if said.lease is None:
+        return None
+    until, secret = said.lease
+    note = Note(entry.offset, crc, QUEUED, "in_flight", said.id, attempts=said.attempts, ends_at=until)
+    note.receipt = f"{id}.{secret}"
+    return note
+
+
+def _edited(note: Note, control: str, now: int) -> Note | None:
+    """What is to be noted about a message whose control character a person has changed."""
+    if control == COMMENT:
+        return None
+    if control == QUEUED:
+        return Note(note.offset, note.crc, control, "available", note.id, history=note.history, visible_at=now)
+    state = "done" if control == PROCESSED else "failed"
+    return replace(note, byte=control, state=state, ends_at=now, receipt=None)
