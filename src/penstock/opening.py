@@ -18,6 +18,7 @@ _PLANNED = {
     "folder": "the folder store",
     "slate": "the slate store",
 }
+_SHARED = ("text", "folder")
 _REMOTE = ("http", "https")
 
 
@@ -92,3 +93,25 @@ def check_remote(sync: str, dialect: str) -> None:
     for name, given, usual in (("sync", sync, "always"), ("dialect", dialect, "doc")):
         if given != usual:
             raise InvalidArgument(f"{name}={given!r}: that is for the server to say; give it to `penstock serve`")
+
+
+def is_shared(url: str) -> bool:
+    """Whether that is a store that any number of processes may open, without an owner."""
+    matched = _SCHEME.match(url)
+    return url.endswith(".tq") or bool(matched and matched[1].lower() in _SHARED)
+
+
+def absolute(url: str) -> str:
+    """The same store, for a process in another folder."""
+    matched = _SCHEME.match(url)
+    if is_remote(url) or (matched and matched[1].lower() == "memory"):
+        return url
+    start = matched.end() if matched else 0
+    return url[:start] + os.path.abspath(url[start:])
+
+
+def shared_folder(url: str) -> str:
+    """The folder in which a store lies that any number of processes may open."""
+    matched = _SCHEME.match(url)
+    path = url[matched.end() :] if matched else url
+    return os.path.dirname(os.path.abspath(path)) if path.endswith(".tq") else os.path.abspath(path)

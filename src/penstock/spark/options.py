@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from penstock import names
 from penstock.errors import InvalidArgument, NotSupported
 from penstock.index.rows import STATES
-from penstock.opening import is_remote, journal_folder
+from penstock.opening import absolute, is_remote, is_shared, journal_folder
 from penstock.spark.tables import TABLES
 
 _WRITING = ("store", "queue", "id")
@@ -24,6 +24,11 @@ class Options:
     table: str
     payload: bool
     states: tuple[str, ...] = STATES  # of messages
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether any number of processes may open the store."""
+        return is_shared(self.store)
 
     @property
     def is_remote(self) -> bool:
@@ -50,7 +55,8 @@ def parse(given: Mapping[str, str]) -> Options:
     queue = names.checked(options["queue"]) if "queue" in options else None
     states = _states(options["state"], table) if "state" in options else STATES
     store = options["store"]
-    return Options(store if is_remote(store) else _folder(store), queue, table, _TRUTH[payload], states)
+    known = is_remote(store) or is_shared(store)
+    return Options(absolute(store) if known else _folder(store), queue, table, _TRUTH[payload], states)
 
 
 def _states(given: str, table: str) -> tuple[str, ...]:
@@ -77,7 +83,7 @@ def parse_writing(given: Mapping[str, str]) -> tuple[str, str | None, str | None
     run, store = options.get("id"), options["store"]
     if run is not None and not 1 <= len(run) <= 255:
         raise InvalidArgument(f"option id has {len(run)} characters; give 1 to 255, or leave it out")
-    return store if is_remote(store) else _folder(store), queue, run
+    return absolute(store) if is_remote(store) or is_shared(store) else _folder(store), queue, run
 
 
 def _folder(url: str) -> str:

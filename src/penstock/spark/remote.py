@@ -17,7 +17,7 @@ from penstock.client.keeper import RemoteKeeper, open_remote
 from penstock.errors import QueueNotFound
 from penstock.index.rows import STATES
 from penstock.keeper import QueueInfo
-from penstock.message import LATEST
+from penstock.spark.columns import column_of
 from penstock.spark.options import Options
 from penstock.spark.tables import attempt_row, queue_row
 
@@ -105,13 +105,7 @@ def _messages(keeper: RemoteKeeper, part: Range, options: Options, schema: pa.Sc
 
 def _array(column: Any, kind: pa.DataType, count: int) -> pa.Array:
     """A column of a frame, which has a value for each message or one for all, as Spark wants it."""
-    values = column if isinstance(column, list) else [column] * count
-    if pa.types.is_timestamp(kind):
-        milliseconds = pc.min_element_wise(pa.array(values, pa.int64()), LATEST, skip_nulls=False)
-        return pc.multiply(milliseconds, 1000).cast(kind)
-    if pa.types.is_map(kind):
-        values = [list((each or {}).items()) for each in values]
-    return pa.array(values, kind)
+    return column_of(column if isinstance(column, list) else [column] * count, kind)
 
 
 def _attempts(keeper: RemoteKeeper, part: Range, options: Options, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

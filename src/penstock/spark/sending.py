@@ -5,13 +5,13 @@ anything of its batch is sent.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.client.loads import LoadingKeeper, Sent
+from penstock.client.loads import Sent
 from penstock.settings import Settings
 from penstock.spark.checking import Column, RowChecker, binary, histories, integers, runs, slices
 from penstock.wire import frames, jsons
@@ -33,12 +33,19 @@ class _Chunk(NamedTuple):
     cost: int
 
 
+class Taker(Protocol):
+    """Who takes frames: a server, or a folder."""
+
+    def add(self, load: str, part: str, number: int, queue: str, frame: bytes) -> None:
+        """Take a frame with messages of one queue, the next of its part."""
+
+
 class Sender(RowChecker):
     """Sends the rows of one task as a part of a load."""
 
     def __init__(
         self,
-        keeper: LoadingKeeper,
+        keeper: Taker,
         load: str,
         part: str,
         queues: Mapping[str, Settings],

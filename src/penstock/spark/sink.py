@@ -31,7 +31,7 @@ from penstock.journal.intake import Load, has_run, make_folder
 from penstock.journal.staging import Part, Piece
 from penstock.journal.store import open_journal
 from penstock.journal.viewing import StoreView
-from penstock.opening import is_remote
+from penstock.opening import is_remote, is_shared
 from penstock.settings import Settings
 from penstock.spark.errors import in_one_line
 from penstock.spark.options import parse_writing
@@ -180,4 +180,8 @@ def writer_for(given: Mapping[str, str], schema: StructType, overwrite: bool) ->
         from penstock.spark.remote_sink import RemoteWriter
 
         return RemoteWriter(target, schema)
+    if is_shared(store):
+        from penstock.spark.shared_sink import SharedWriter
+
+        return SharedWriter(target, schema)
     return JournalWriter(target, schema)

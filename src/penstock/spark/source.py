@@ -23,14 +23,14 @@ class DefaultSource(DataSource):
         spark.read.format("penstock").option("store", "data").option("queue", "jobs").load()
 
     store: the folder of a journal store, or journal:DIR, which may be open in another process that goes on; or
-        http://host:port, to read through a server
+        http://host:port, to read through a server; or text:DIR, NAME.tq, folder:DIR
     queue: of which queue; without it, of all
     state: only messages in this state, or in these, as in "done,failed"
     table: "messages" (the default), "queues" or "attempts"
     payload: "false" leaves the payload out
 
     A DataFrame shows the store as it was when Spark planned the query, and its files are held until Spark ends;
-    what comes through a server is of no single moment.
+    what comes through a server, or from a text or folder store, is of no single moment.
     With .schema("id string, state string") only these columns are read, and no message's body if none of them
     needs it.
     """
@@ -82,6 +82,14 @@ class RemotePart(InputPartition):
         self.ranges = ranges
 
 
+class SharedPart(InputPartition):
+    """The queues that one task reads, of a store that it opens itself."""
+
+    def __init__(self, number: int, queues: list[str]) -> None:
+        super().__init__(number)
+        self.queues = queues
+
+
 class Reader(DataSourceReader):
     """Plans in one process what it reads in others.
 
@@ -100,6 +108,10 @@ class Reader(DataSourceReader):
                 from penstock.spark import remote
 
                 return [RemotePart(number, each) for number, each in enumerate(remote.plan(self._options))]
+            if self._options.is_shared:
+                from penstock.spark import shared
+
+                return [SharedPart(number, each) for number, each in enumerate(shared.plan(self._options))]
             from penstock.spark.planning import plan
 
             return [Part(path, number) for path, number in plan(self._options, self._arrow())]
@@ -111,6 +123,10 @@ class Reader(DataSourceReader):
                 from penstock.spark import remote
 
                 yield from remote.read(self._options, partition.ranges, self._arrow())
+            elif isinstance(partition, SharedPart):
+                from penstock.spark import shared
+
+                yield from shared.read(self._options, partition.queues, self._arrow())
             elif isinstance(partition, Part):  # else there is nothing to read at all
                 from penstock.spark.scan import read_plan
 

@@ -1,7 +1,6 @@
 """The job `convert`: everything that is in one store goes into another, whatever keeps them."""
 
 import json
-import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -9,16 +8,18 @@ import penstock
 from penstock.errors import InvalidArgument, NotSupported
 from penstock.index.rows import STATES
 from penstock.names import DEFAULT
+from penstock.opening import is_shared
 from penstock.settings import Settings
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.summary import Summary
-from penstock.spark.jobs.targets import already_loaded, folder_of, settings_in
+from penstock.spark.jobs.targets import already_loaded, exists, same, settings_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _COLUMNS = ("queue", "made", *STATES, "messages")
 _DROPPED = ("id", "receipt", "lease_until")
+_NEW = ("queue", "payload", "headers", "priority", "created_at", "visible_at", "expires_at")
 _HISTORY = ("attempt", "consumer", "claimed_at", "ended_at", "outcome", "reason")
 
 
@@ -38,21 +39,25 @@ def convert(
     """
     queues = _queues(spark, source)
     run = run_id(id, "convert", source=source, target=target, queues=queues)
-    if (folder_of(target) or target) == (folder_of(source) or source):
+    if same(source, target):
         raise InvalidArgument(f"{source!r} and {target!r} are the same store")
-    if _exists(target) and already_loaded(target, run) is not None:
+    if exists(target) and already_loaded(target, run) is not None:
         return Summary("convert", run, _COLUMNS, [], dry_run, repeated=True)
+    if is_shared(target):
+        _refuse_history(target, queues)
     made = _to_be_made(target, {name: settings for name, (settings, _) in queues.items()})
     rows = [
         [name, "yes" if name in made else "", *(counts[state] for state in STATES), sum(counts.values())]
         for name, (_, counts) in sorted(queues.items())
     ]
     if not dry_run:
-        if not _exists(target):
+        if not exists(target):
             penstock.open(target).close()
         create = json.dumps({name: asdict(settings) for name, settings in made.items()})
-        writer = _messages(spark, source).write.format("penstock").mode("append").option("store", target)
-        writer.options(id=run, _restore="true", _create=create).save()
+        messages = _messages(spark, source)
+        restore = not is_shared(target)
+        writer = (messages if restore else messages.select(*_NEW)).write.format("penstock").mode("append")
+        writer.options(store=target, id=run, _restore=str(restore).lower(), _create=create).save()
     notes = ["messages in flight arrive as available"] if any(row[4] for row in rows) else []
     return Summary("convert", run, _COLUMNS, rows, dry_run, notes=notes)
 
@@ -69,9 +74,19 @@ def _queues(spark: "SparkSession", source: str) -> dict[str, tuple[Settings, dic
     return found
 
 
+def _refuse_history(target: str, queues: dict[str, tuple[Settings, dict[str, int]]]) -> None:
+    """Such a store takes new messages only."""
+    settled = [name for name, (_, counts) in queues.items() if counts["done"] or counts["failed"]]
+    if settled:
+        raise NotSupported(
+            f"{target!r} takes messages that wait, and nothing was written: queue {settled[0]!r} has done or "
+            "failed ones. Archive them, or convert into a journal store"
+        )
+
+
 def _to_be_made(target: str, wanted: dict[str, Settings]) -> dict[str, Settings]:
     """The queues that the target has not; what it cannot hold is refused."""
-    known = settings_in(target) if _exists(target) else {DEFAULT: Settings()}
+    known = settings_in(target) if exists(target) else {DEFAULT: Settings()}
     refused = [
         f"queue {name!r} is there with other settings ({', '.join(_differing(settings, known[name]))})"
         for name, settings in wanted.items()
@@ -106,8 +121,3 @@ def _messages(spark: "SparkSession", source: str) -> "DataFrame":
 
 def _table(spark: "SparkSession", store: str, table: str) -> "DataFrame":
     return spark.read.format("penstock").option("store", store).option("table", table).load()
-
-
-def _exists(store: str) -> bool:
-    folder = folder_of(store)
-    return folder is None or os.path.isdir(os.path.join(folder, ".penstock"))

@@ -12,18 +12,32 @@ from penstock.files import ReadingDisk
 from penstock.journal.catalog import Catalog
 from penstock.journal.intake import read_run
 from penstock.journal.viewing import StoreView
-from penstock.opening import is_remote, journal_folder
+from penstock.opening import absolute, is_remote, is_shared, journal_folder
 from penstock.settings import Settings
 
 
 def folder_of(store: str) -> str | None:
-    """The folder of a journal store; None if a server has it."""
-    if is_remote(store):
+    """The folder of a journal store; None if a server has it, or it is one that everyone may open."""
+    if is_remote(store) or is_shared(store):
         return None
     folder = journal_folder(store)
     if folder is None:
-        raise NotSupported(f"store {store!r}: jobs write into journal stores, and into those that a server has")
+        raise NotSupported(f"store {store!r}: jobs work with stores on disk, and with those that a server has")
     return os.path.abspath(folder)
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two URLs mean one store."""
+    return (folder_of(one) or absolute(one)) == (folder_of(other) or absolute(other))
+
+
+def exists(store: str) -> bool:
+    """Whether there is such a store; of a server that is not asked."""
+    if is_shared(store):
+        path = absolute(store).removeprefix("text:").removeprefix("folder:")
+        return os.path.exists(path)
+    folder = folder_of(store)
+    return folder is None or os.path.isdir(os.path.join(folder, ".penstock"))
 
 
 def settings_in(store: str) -> dict[str, Settings]:
@@ -38,6 +52,8 @@ def settings_in(store: str) -> dict[str, Settings]:
 def already_loaded(store: str, run: str) -> list[list[Any]] | None:
     """What a run has brought into each queue: messages and bytes; None if it has not taken effect."""
     folder = folder_of(store)
+    if is_shared(store):
+        return None  # the write itself finds out
     if folder is None:
         with closing(LoadingKeeper(store)) as keeper:
             brought = keeper.run(run)

@@ -1,0 +1,74 @@
+"""Stores that any number of processes may open, as text and folder stores: each task opens one and lists a part.
+
+Others go on meanwhile, so what is read is not of one moment: a message is listed as it is when its turn comes.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+
+import pyarrow as pa
+
+import penstock
+from penstock.errors import QueueNotFound
+from penstock.index.rows import STATES
+from penstock.spark.columns import column_of
+from penstock.spark.options import Options
+from penstock.spark.tables import attempt_row, queue_row
+
+_PART = 20_000  # messages of small queues that one task reads, about
+_BATCH = 2_000
+
+
+def plan(options: Options) -> list[list[str]]:
+    """The queues that each task reads; of the table of queues there is only one task."""
+    with penstock.open(options.store) as store:
+        infos = [info for info in store.queues() if options.queue in (None, info.name)]
+        if not infos and options.queue is not None:
+            store.queue(options.queue)  # says that there is none
+    if options.table == "queues":
+        return [[]]
+    groups: list[list[str]] = []
+    room = 0
+    for info in infos:
+        count = sum(info.counts.values())
+        if count and (room < count or not groups):
+            groups.append([])
+            room = max(_PART, count)
+        if count:
+            groups[-1].append(info.name)
+            room -= count
+    return groups
+
+
+def read(options: Options, queues: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, in batches of the schema that Spark wants."""
+    with penstock.open(options.store) as store:
+        if options.table == "queues":
+            infos = [info for info in store.queues() if options.queue in (None, info.name)]
+            rows = [queue_row(info.name, info.settings) | info.counts for info in infos]
+            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+        for name in queues:
+            with suppress(QueueNotFound):  # it was deleted meanwhile
+                rows_of = _messages if options.table == "messages" else _attempts
+                yield from rows_of(store.queue(name), options, schema)
+
+
+def _messages(queue: penstock.Queue, options: Options, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    listed = queue.messages(options.states[0] if len(options.states) == 1 else None)
+    while some := list(islice(listed, _BATCH)):
+        if len(options.states) < len(STATES):
+            some = [message for message in some if message.state in options.states]
+        arrays = [column_of([getattr(each, field.name) for each in some], field.type) for field in schema]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _attempts(queue: penstock.Queue, options: Options, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    listed = queue.messages()
+    while some := list(islice(listed, _BATCH)):
+        rows = [
+            attempt_row(queue.name, id=message.id, **attempt._asdict())
+            for message in some
+            for attempt in queue.attempts(message.id)
+        ]
+        yield pa.RecordBatch.from_pylist(rows, schema=schema)
