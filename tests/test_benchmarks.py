@@ -490,9 +490,9 @@ def test_a_rate_counts_operations_until_the_time_is_over_or_most_are_done(
 
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
     monkeypatch.setattr(journal, "SECONDS", 1)
-    assert journal._rate(step) == 4
-    assert journal._rate(step, operations=10) == 40
-    assert journal._rate(step, most=2) == 4
+    assert journal.rate(step) == 4
+    assert journal.rate(step, operations=10) == 40
+    assert journal.rate(step, most=2) == 4
     assert now[0] == 2.5
 
 

@@ -133,7 +133,7 @@ class _Packer:
         self._keeper: Any = store._keeper
         pack: Callable[[str], int] | None = getattr(self._keeper, "pack", None)
         if pack is None:
-            raise NotSupported(f"store {store.url!r} has no journals to pack: this is for journal stores")
+            raise NotSupported(f"store {store.url!r} has nothing to pack: this is for stores on disk")
         self._pack = pack
 
     def pack(self, queue: str) -> dict[str, Any]:
