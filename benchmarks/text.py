@@ -1,6 +1,6 @@
 """The text store through the contract, against the raw disk; and how fast its files are read, against `wc -l`.
 
-Payloads are 1 KiB, and every operation is synced before it returns: a put twice, as a message is born commented out.
+Payloads are 1 KiB, and every operation is synced before it returns; a put twice, as it is born commented out.
 """
 
 import mmap

@@ -69,10 +69,11 @@ def pack(
     master: str | None,
     as_json: bool,
 ) -> None:
-    """Pack the journals of queues: write what is still there anew and free the rest.
+    """Pack the files of queues: write what is still there anew and free the rest.
 
-    Without a QUEUE, all of them. The store does this by itself when it is worth it; do it before a backup, say. It
-    needs space for what is still there. Nothing is lost if it is interrupted.
+    Without a QUEUE, all of them. Journals are packed by themselves when it is worth it; do it before a backup.
+    Text files are packed by this only, while nobody edits them. It needs space for what is still there. Nothing is
+    lost if it is interrupted.
 
     With --spark the packed files are built by tasks, many queues in each, that must see the store's folder under
     the same path; a queue that cannot be packed does not keep the others from it. --dry-run, --id and --master go

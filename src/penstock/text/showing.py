@@ -21,7 +21,9 @@ def shown(data: bytes, view: View) -> list[Shown]:
     """All of the file, in its order."""
     pieces: list[Shown] = []
     at = 0
-    states = {message: state for state in view.ledger.counts() for message in view.ledger.listed(state, 0, 1 << 62)}
+    states = {
+        message: state for state in view.ledger.counts() for message in view.ledger.listed(state, 0, 1 << 62)
+    }
     for entry in parse(data).entries:
         pieces += _between(data[at : entry.offset])
         at = entry.offset + entry.length

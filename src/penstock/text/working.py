@@ -123,7 +123,12 @@ class WorkingQueue:
             return _answers(ids, drafts, view)
         if isinstance(new, Plain) and not any(record.expires_at):
             entries = unborn_plain(new.payloads, fresh, now)
-        elif len(new) == 1 and new[0] == Draft(new[0].payload) and drafts[0].key is None and not record.expires_at[0]:
+        elif (
+            len(new) == 1
+            and new[0] == Draft(new[0].payload)
+            and drafts[0].key is None
+            and not record.expires_at[0]
+        ):
             entries = unborn_plain([new[0].payload], fresh, now)
         else:
             chosen = [draft for draft, each in zip(drafts, ids, strict=True) if each is not None]
