@@ -71,7 +71,7 @@ def random_payloads(count: int, size: int = KIB) -> list[bytes]:
     return [text[at : at + size] for at in range(0, count * size, size)]
 
 
-def _rate(step: Callable[[], object], operations: int = 1, most: float = math.inf) -> float:
+def rate(step: Callable[[], object], operations: int = 1, most: float = math.inf) -> float:
     """Operations per second, of which each step is so many, until the time is over or most of them are done."""
     done, started = 0, time.perf_counter()
     while True:
@@ -110,7 +110,7 @@ def _put(make: Make) -> Measure:
     def measure(folder: Path) -> float:
         supply = itertools.cycle(random_payloads(BATCH))
         with closing(make(folder)) as queue:
-            return _rate(lambda: queue.put(next(supply)))
+            return rate(lambda: queue.put(next(supply)))
 
     return measure
 
@@ -125,7 +125,7 @@ def _consume(make: Make) -> Measure:
                 if queue.consume() is None:
                     raise RuntimeError("the queue has lost messages")
 
-            return _rate(step, most=PREFILLED)
+            return rate(step, most=PREFILLED)
 
     return measure
 
@@ -152,7 +152,7 @@ def _put_by_threads_on_many_queues(folder: Path) -> float:
 def _put_many(folder: Path) -> float:
     with penstock.open(folder) as store:
         queue, payloads = store.queue(), random_payloads(BATCH)
-        return _rate(lambda: queue.put_many(payloads), BATCH)
+        return rate(lambda: queue.put_many(payloads), BATCH)
 
 
 def _claim_and_ack_many(folder: Path) -> float:
@@ -167,7 +167,7 @@ def _claim_and_ack_many(folder: Path) -> float:
                 raise RuntimeError("the queue has lost messages")
             queue.ack(*messages)
 
-        return _rate(step, BATCH, most=BATCHES * BATCH)
+        return rate(step, BATCH, most=BATCHES * BATCH)
 
 
 # The cells

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import benchmarks.__main__ as cli
-from benchmarks import backlog, journal, peers
+from benchmarks import backlog, journal, peers, text
 from benchmarks.harness import (
     RAW_APPEND,
     RAW_SEQUENTIAL,
@@ -490,9 +490,9 @@ def test_a_rate_counts_operations_until_the_time_is_over_or_most_are_done(
 
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
     monkeypatch.setattr(journal, "SECONDS", 1)
-    assert journal._rate(step) == 4
-    assert journal._rate(step, operations=10) == 40
-    assert journal._rate(step, most=2) == 4
+    assert journal.rate(step) == 4
+    assert journal.rate(step, operations=10) == 40
+    assert journal.rate(step, most=2) == 4
     assert now[0] == 2.5
 
 
@@ -508,16 +508,18 @@ def test_an_error_in_a_thread_is_the_measurement_s(monkeypatch: pytest.MonkeyPat
     assert left == [1, 1, 1]
 
 
-@pytest.mark.parametrize("name", [cell.name for cell in (*journal.CELLS, *backlog.CELLS)])
+@pytest.mark.parametrize("name", [cell.name for cell in (*journal.CELLS, *backlog.CELLS, *text.CELLS)])
 def test_a_cell_of_the_journal_measures(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"SECONDS": 0.01, "PREFILLED": 5, "BATCH": 10, "BATCHES": 2, "THREADS": 4, "QUEUES": 3}
     for constant, value in small.items():
         monkeypatch.setattr(journal, constant, value)
+    for constant, value in {"PREFILLED": 5, "BATCH": 10, "SIZE": 2_000_000}.items():
+        monkeypatch.setattr(text, constant, value)
     for constant, value in {"MANY": 2_000, "TURNS": 2, "PER_TURN": 10}.items():
         monkeypatch.setattr(backlog, constant, value)
     folder = tmp_path / "visit" / "cell"
     folder.mkdir(parents=True)
-    [one] = [cell for cell in (*journal.CELLS, *backlog.CELLS) if cell.name == name]
+    [one] = [cell for cell in (*journal.CELLS, *backlog.CELLS, *text.CELLS) if cell.name == name]
     assert math.isfinite(one.measure(folder))
 
 

@@ -262,9 +262,9 @@ def test_a_mistake_gets_one_clear_answer(run: Run, arguments: list[str], code: i
 
 
 def test_a_store_that_does_not_exist_yet_is_named() -> None:
-    result = CliRunner().invoke(cli, ["--store", "text:data", "list"])
+    result = CliRunner().invoke(cli, ["--store", "slate:data", "list"])
     assert result.exit_code == 1
-    assert "the text store is not part of this version" in result.stderr
+    assert "the slate store is not part of this version" in result.stderr
 
 
 def test_the_store_comes_from_the_environment_if_not_given(store: penstock.Store, jobs: penstock.Queue) -> None:

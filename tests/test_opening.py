@@ -12,8 +12,6 @@ import penstock
 @pytest.mark.parametrize(
     ("url", "kind"),
     [
-        ("text:data", "the text store"),
-        ("jobs.tq", "the text store"),
         ("folder:data", "the folder store"),
         ("slate:s3://bucket/prefix", "the slate store"),
     ],

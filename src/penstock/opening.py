@@ -65,8 +65,8 @@ def open(  # noqa: A001
     if scheme not in _PLANNED:
         raise NotSupported(
             f"store {url!r}: there is no kind of store {scheme!r}; give a folder, journal:DIR, text:DIR, "
-            "NAME.tq, memory:, memory:NAME or http://host:port (a path with a colon in its first part can be written "
-            "as ./path)"
+            "NAME.tq, memory:, memory:NAME or http://host:port (a path with a colon in its first part can be "
+            "written as ./path)"
         )
     raise NotSupported(f"store {url!r}: {_PLANNED[scheme]} is not part of this version; open a folder instead")
 

@@ -1,4 +1,4 @@
-"""The power goes before every file operation of a text store; whatever then is on the disk, no promise is broken."""
+"""The power goes before every file operation of a text store; whatever is left then, no promise is broken."""
 
 from random import Random
 

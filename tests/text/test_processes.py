@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import penstock
@@ -77,7 +78,7 @@ def test_many_processes_share_a_file_and_killed_ones_take_nothing_along(tmp_path
         by_id.setdefault(each["id"], []).append((each["from"], each["until"]))
     for times in by_id.values():
         times.sort()
-        assert all(later[0] >= earlier[1] - 0.01 for earlier, later in zip(times, times[1:], strict=False))
+        assert all(later[0] >= earlier[1] - 0.01 for earlier, later in pairwise(times))
 
 
 def test_a_consumer_in_another_process_is_woken_within_a_tenth_of_a_second(tmp_path: Path) -> None:

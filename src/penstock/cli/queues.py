@@ -42,15 +42,26 @@ def list_queues(ctx: click.Context, as_json: bool) -> None:
     epilog="""\b
 Examples:
   penstock show jobs
-  penstock show jobs --json"""
+  penstock show jobs --json
+  penstock --store jobs.tq show --entries"""
 )
 @queue_argument(required=False)
+@click.option("--entries", is_flag=True, help="Of a text store: print the file instead, coloured by state.")
 @json_option
 @click.pass_context
-def show(ctx: click.Context, queue: str, as_json: bool) -> None:
+def show(ctx: click.Context, queue: str, entries: bool, as_json: bool) -> None:
     """Show QUEUE: its counts by state and its settings."""
     store = open_store(ctx)
     name = store.queue(queue).name
+    if entries:
+        from penstock.cli.entries import entries_of, entry_as_json, print_entries  # only text stores have some
+
+        pieces = entries_of(store, name)
+        if as_json:
+            output.print_json([entry_as_json(piece) for piece in pieces if piece.state != "blank"])
+        else:
+            print_entries(pieces)
+        return
     [info] = [info for info in store.queues() if info.name == name]
     if as_json:
         output.print_json(output.queue_as_json(info))

@@ -69,10 +69,11 @@ def pack(
     master: str | None,
     as_json: bool,
 ) -> None:
-    """Pack the journals of queues: write what is still there anew and free the rest.
+    """Pack the files of queues: write what is still there anew and free the rest.
 
-    Without a QUEUE, all of them. The store does this by itself when it is worth it; do it before a backup, say. It
-    needs space for what is still there. Nothing is lost if it is interrupted.
+    Without a QUEUE, all of them. Journals are packed by themselves when it is worth it; do it before a backup.
+    Text files are packed by this only, while nobody edits them. It needs space for what is still there. Nothing is
+    lost if it is interrupted.
 
     With --spark the packed files are built by tasks, many queues in each, that must see the store's folder under
     the same path; a queue that cannot be packed does not keep the others from it. --dry-run, --id and --master go
@@ -133,7 +134,7 @@ class _Packer:
         self._keeper: Any = store._keeper
         pack: Callable[[str], int] | None = getattr(self._keeper, "pack", None)
         if pack is None:
-            raise NotSupported(f"store {store.url!r} has no journals to pack: this is for journal stores")
+            raise NotSupported(f"store {store.url!r} has nothing to pack: this is for stores on disk")
         self._pack = pack
 
     def pack(self, queue: str) -> dict[str, Any]:

@@ -8,10 +8,13 @@ from penstock.text.format import COMMENT, QUEUED
 UNBORN, BORN = COMMENT.encode(), QUEUED.encode()
 
 
-def append_unborn(file: File, entries: Sequence[bytes], sync: bool = True) -> list[int]:
-    """Durably add entries that are commented out; where each starts. Until they are born they are comments."""
-    size = file.size()
-    if size and file.read(size - 1, 1) != b"\n":
+def append_unborn(file: File, entries: Sequence[bytes], sync: bool = True, end: int | None = None) -> list[int]:
+    """Durably add entries that are commented out; where each starts. Until they are born they are comments.
+
+    `end` is where the file ends, if that is known, and known to be after a newline.
+    """
+    size = file.size() if end is None else end
+    if end is None and size and file.read(size - 1, 1) != b"\n":
         # Synced before anything else is written: a torn write must not lengthen a message that lacks its newline.
         file.write(size, b"\n")
         if sync:

@@ -24,6 +24,7 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from mmap import mmap
 from typing import NamedTuple
 
 from penstock.errors import InvalidArgument
@@ -102,7 +103,7 @@ class Starts(NamedTuple):
     controls: bytes
 
 
-def scan(data: bytes) -> Starts:
+def scan(data: bytes | mmap) -> Starts:
     """Find the entries, and nothing more: a large file takes a few times as long as counting its lines."""
     if len(data) >= _WORTH:
         try:
@@ -114,7 +115,7 @@ def scan(data: bytes) -> Starts:
     return Starts(offsets, bytes([data[offset] for offset in offsets]))
 
 
-def _scan_by_columns(data: bytes) -> Starts:
+def _scan_by_columns(data: bytes | mmap) -> Starts:
     import numpy as np
 
     column = np.frombuffer(data, np.uint8)

@@ -6,8 +6,8 @@ r"""The mutex file of a text queue, `NAME.tq.mutex`: what the queue itself has n
 
 Whoever has the lock appends a line, syncs it, changes the bytes in the queue's file, syncs those, and turns `>`
 into `.`. So only the last line can have `>`, and whoever finds that finishes it. A line whose checksum is wrong is
-the torn end. The seal is never synced: if it does not fit, the queue's file is compared with what is known, message
-by message, and every byte that differs was changed by a person.
+the torn end. The seal is never synced: if it does not fit, the queue's file is compared with what is known, by
+message, and every byte that differs was changed by a person.
 
 JSON of a line, each part only if there is something to say:
 

@@ -2,7 +2,7 @@
 
 import os
 
-from penstock.files import Disk, File
+from penstock.files import Disk, File, Stamp
 
 SUFFIX = ".mutex"
 
@@ -13,7 +13,9 @@ class MutexLock:
     def __init__(self, queue_path: str, disk: Disk) -> None:
         self.path = queue_path + SUFFIX
         self.disk = disk
+        self.stamp = Stamp(0, 0, 0)  # of the file when the lock was taken
         self._file: File | None = None
+        self._identity = 0
 
     @property
     def file(self) -> File:
@@ -27,9 +29,11 @@ class MutexLock:
         while True:
             if self._file is None:
                 self._file = self._open()
+                self._identity = self._file.stamp().identity
             self._file.lock(wait=True)
             there = self.disk.stamp(self.path)
-            if there is not None and there.identity == self._file.stamp().identity:
+            if there is not None and there.identity == self._identity:
+                self.stamp = there
                 return
             self.close()  # another process has put a new one in its place, or removed it
 
@@ -41,6 +45,8 @@ class MutexLock:
     def replace(self, file: File) -> None:
         """Hold the lock of the file that has taken the place of the old one; it is locked already."""
         old, self._file = self._file, file
+        self.stamp = file.stamp()
+        self._identity = self.stamp.identity
         if old is not None:
             old.close()
 

@@ -106,16 +106,16 @@ class SharedFile:
         there = self._disk.stamp(self.path)
         if there is None:
             raise self._gone()
-        if self._file is None or self._file.stamp().identity != there.identity:
+        if self._file is None or self._identity != there.identity:
             self._close_file()
             try:
                 self._file = self._disk.open(self.path)
             except FileNotFoundError:
                 raise self._gone() from None
             there = self._file.stamp()
+            self._identity = there.identity
             self._view = None
-        mutex_file, view = self._mutex.file, self._view
-        noted = mutex_file.stamp()
+        mutex_file, view, noted = self._mutex.file, self._view, self._mutex.stamp
         if view is not None and self._mutex_identity == noted.identity:
             if view.stamp == there and view.mutex_end == noted.size:
                 return view
@@ -139,7 +139,7 @@ class SharedFile:
             if document.problems:
                 return False
             view.arrive(document.entries, now)
-            view.end = there.size
+            view.end, view.ended = there.size, False
         found = [(seq, note) for note in lines.notes.values() if (seq := view.table.at(note.offset)) is not None]
         view.ledger.assign(found)
         for seq, note in found:
@@ -183,7 +183,7 @@ class SharedFile:
         return view
 
     _reseal = False
-    _mutex_identity = -1
+    _identity = _mutex_identity = -1
 
     def _now_ns(self) -> int:
         return self._clock.now() * 1_000_000
@@ -208,7 +208,7 @@ class SharedFile:
         view = self._known()
         before = view.end
         try:
-            offsets = append_unborn(self._open_file, unborn, self._sync.due())
+            offsets = append_unborn(self._open_file, unborn, self._sync.due(), before if view.ended else None)
             self._dirty = True
             if len(unborn) > 1:
                 self._note({"at": now, "born": list(ids)}, pending=True)
@@ -225,9 +225,9 @@ class SharedFile:
         if len(unborn) > 1:
             self._note_is_done()
         there = self._disk.stamp(self.path)
-        if there is None or there.identity != self._open_file.stamp().identity:
+        if there is None or there.identity != self._identity:
             raise Edited  # an editor has just put another file in its place: into that one, then
-        view.end = offsets[-1] + len(unborn[-1])
+        view.end, view.ended = offsets[-1] + len(unborn[-1]), True
         return offsets
 
     def record(

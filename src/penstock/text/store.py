@@ -24,6 +24,7 @@ from penstock.text.mutex_lock import MutexLock
 from penstock.text.names import CHOSEN, SUFFIX, file_for, queue_of
 from penstock.text.poller import Poller
 from penstock.text.sharing import Sync
+from penstock.text.showing import Shown, shown
 from penstock.text.working import WorkingQueue
 from penstock.threads import SystemThreads, Threads
 
@@ -250,6 +251,15 @@ class TextKeeper:
     def pack(self, queue: str) -> int:
         """Write a queue's file anew without what is done, while no person edits it; how many bytes that frees."""
         return self.find(queue).pack()
+
+    def stored(self, queue: str) -> int:
+        """How many bytes the queue's file has."""
+        return self.find(queue).run(lambda view, now: view.end)
+
+    def shown(self, queue: str) -> list[Shown]:
+        """The queue's file, piece by piece."""
+        working = self.find(queue)
+        return working.run(lambda view, now: shown(working.files.read_all(), view))
 
     def close(self) -> None:
         """Let go of everything; waiting consumers get StoreClosed."""

@@ -66,6 +66,7 @@ class View:
     twins: dict[int, tuple[int, int]] = field(default_factory=dict)  # by offset
     at: int = 0
     end: int = 0  # of the queue's file
+    ended: bool = False  # whether that is known to be after a newline
     mutex_end: int = 0
     compacted: int = 0  # how long the mutex file was when it was last written anew
     stamp: Stamp | None = None

@@ -123,6 +123,13 @@ class WorkingQueue:
             return _answers(ids, drafts, view)
         if isinstance(new, Plain) and not any(record.expires_at):
             entries = unborn_plain(new.payloads, fresh, now)
+        elif (
+            len(new) == 1
+            and new[0] == Draft(new[0].payload)
+            and drafts[0].key is None
+            and not record.expires_at[0]
+        ):
+            entries = unborn_plain([new[0].payload], fresh, now)
         else:
             chosen = [draft for draft, each in zip(drafts, ids, strict=True) if each is not None]
             columns = zip(chosen, fresh, record.visible_at, record.expires_at, strict=True)

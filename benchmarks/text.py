@@ -1,0 +1,94 @@
+"""The text store through the contract, against the raw disk; and how fast its files are read, against `wc -l`.
+
+Payloads are 1 KiB, and every operation is synced before it returns; a put twice, as it is born commented out.
+"""
+
+import mmap
+import subprocess
+import time
+from pathlib import Path
+
+import penstock
+from benchmarks.harness import RAW_APPEND, Cell
+from benchmarks.journal import BATCH, PREFILLED, random_payloads, rate
+from penstock.text.format import parse, scan
+from penstock.text.variables import unborn_plain
+
+GROUP, READING = "text, one thread", "text, reading"
+SIZE = 100_000_000  # bytes of the file that is read
+PUT, LINES = "text, put", "wc -l of a text queue"
+
+
+def _put(folder: Path) -> float:
+    with penstock.open(f"text:{folder}") as store:
+        supply = iter(random_payloads(20 * PREFILLED))
+        return rate(lambda: store.queue().put(next(supply)), most=20 * PREFILLED)
+
+
+def _put_many(folder: Path) -> float:
+    with penstock.open(f"text:{folder}") as store:
+        queue, payloads = store.queue(), random_payloads(BATCH)
+        return rate(lambda: queue.put_many(payloads), BATCH)
+
+
+def _claim_and_ack(folder: Path) -> float:
+    with penstock.open(f"text:{folder}") as store:
+        queue = store.queue()
+        queue.put_many(random_payloads(PREFILLED))
+
+        def step() -> None:
+            [message] = queue.claim()
+            message.ack()
+
+        return rate(step, most=PREFILLED)
+
+
+def _file(folder: Path) -> tuple[Path, int]:
+    """A queue of messages as people put them: a line of text and its variables. It is in memory afterwards."""
+    texts = [b"resize picture %08d of the holiday in the mountains, please" % number for number in range(1_000)]
+    piece = b"".join(unborn_plain(texts, ["0123456789abcdef"] * len(texts), 0)).replace(b"#resize", b"-resize")
+    path, repeats = folder / "big.tq", SIZE // len(piece) + 1
+    with path.open("wb") as file:
+        for _ in range(repeats):
+            file.write(piece)
+    path.read_bytes()
+    return path, repeats * len(piece)
+
+
+def _scan(folder: Path) -> float:
+    """Entries as arrays of offsets and control characters."""
+    path, size = _file(folder)
+    scan(b"-warm\n" * 400_000)
+    started = time.perf_counter()
+    with path.open("rb") as file:
+        starts = scan(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    elapsed = time.perf_counter() - started
+    if len(starts.offsets) % 1_000:
+        raise RuntimeError("entries were missed")
+    return size / elapsed / 1e6
+
+
+def _parse(folder: Path) -> float:
+    """Entries as objects, with their texts and variables."""
+    path, size = _file(folder)
+    data = path.read_bytes()[: size // 20]
+    started = time.perf_counter()
+    parse(data)
+    return len(data) / (time.perf_counter() - started) / 1e6
+
+
+def _count_lines(folder: Path) -> float:
+    path, size = _file(folder)
+    started = time.perf_counter()
+    subprocess.run(["wc", "-l", str(path)], check=True, capture_output=True)
+    return size / (time.perf_counter() - started) / 1e6
+
+
+CELLS = [
+    Cell(PUT, GROUP, "ops/s", _put, "higher", against={RAW_APPEND: 0.4}),
+    Cell("text, put_many(1,000)", GROUP, "ops/s", _put_many, "higher", against={PUT: 20}),
+    Cell("text, claim and ack", GROUP, "ops/s", _claim_and_ack, "higher", against={RAW_APPEND: None}),
+    Cell("text, offsets of all entries", READING, "MB/s", _scan, "higher", against={LINES: 0.25}),
+    Cell("text, all entries", READING, "MB/s", _parse, "higher"),
+    Cell(LINES, READING, "MB/s", _count_lines, "higher"),
+]
