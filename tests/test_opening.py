@@ -14,7 +14,6 @@ import penstock
     [
         ("text:data", "the text store"),
         ("jobs.tq", "the text store"),
-        ("folder:data", "the folder store"),
         ("slate:s3://bucket/prefix", "the slate store"),
     ],
 )

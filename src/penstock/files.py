@@ -321,7 +321,6 @@ class SystemDisk:
         finally:
             os.close(descriptor)
 
-
     def sync_files(self, paths: Sequence[StrPath]) -> None:
         """Sync files, many at once; fsync, as fdatasync leaves out times and attributes."""
         if len(paths) < _SYNCERS // 4:

@@ -16,7 +16,6 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+]+):")  # at least two letters: C:\qu
 _SYNC = ("always", "interval", "never")
 _PLANNED = {
     "text": "the text store",
-    "folder": "the folder store",
     "slate": "the slate store",
 }
 _REMOTE = ("http", "https")
@@ -29,16 +28,20 @@ def open(  # noqa: A001
     clock: Clock | None = None,
     dialect: "Dialect" = "doc",
     timeout: float | None = None,
+    peers: int = 0,
 ) -> Store:
     """Open a store.
 
-    url: a folder, or `journal:DIR`, for a store on disk, which is made if it is not there; `memory:` for a new
-        store in memory, `memory:NAME` for one that this process shares by name; `http://host:port` or
-        `https://host:port` for one that a server keeps (`penstock serve`)
+    url: a folder, or `journal:DIR`, for a store on disk, which is made if it is not there; `folder:DIR` for one
+        that keeps a file per message, which many processes may open at once; `memory:` for a new store in memory,
+        `memory:NAME` for one that this process shares by name; `http://host:port` or `https://host:port` for one
+        that a server keeps (`penstock serve`)
     sync: when a change counts as stored: "always" before the call returns; "interval" and "never" trade safety
         for speed, where a store has a disk to sync
     dialect: of the journal store: "2.x" writes what a real Kestrel 2.x can take back
     clock: where the store gets its time from; a `penstock.SimulatedClock` lets tests move it
+    peers: of the folder store: how many processes fetch from its queues beside this one; with some, each chooses
+        at random among the first messages, so that they seldom go for the same
     timeout: of a server: the seconds that an answer may take, beyond the time that it was asked to wait; 60
     """
     if sync not in _SYNC:
@@ -53,6 +56,10 @@ def open(  # noqa: A001
 
         check_remote(sync, dialect)
         return Store(url, open_remote(url, timeout, clock))
+    if scheme == "folder":
+        from penstock.folder.keeper import open_folder
+
+        return Store(url, open_folder(url[len("folder:") :], clock=clock, sync=sync, peers=peers))
     if (folder := journal_folder(url)) is not None:
         from penstock.journal.store import open_journal  # here, so that import penstock stays quick
 
@@ -60,8 +67,9 @@ def open(  # noqa: A001
     scheme = "text" if url.endswith(".tq") else scheme
     if scheme not in _PLANNED:
         raise NotSupported(
-            f"store {url!r}: there is no kind of store {scheme!r}; give a folder, journal:DIR, memory:, "
-            "memory:NAME or http://host:port (a path with a colon in its first part can be written as ./path)"
+            f"store {url!r}: there is no kind of store {scheme!r}; give a folder, journal:DIR, folder:DIR, "
+            "memory:, memory:NAME or http://host:port (a path with a colon in its first part can be written as "
+            "./path)"
         )
     raise NotSupported(f"store {url!r}: {_PLANNED[scheme]} is not part of this version; open a folder instead")
 

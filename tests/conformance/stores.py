@@ -31,6 +31,7 @@ class StoreUnderTest:
 STORES = [
     StoreUnderTest("memory", lambda folder, clock: penstock.open("memory:", clock=clock), reopens=False),
     StoreUnderTest("journal", lambda folder, clock: penstock.open(folder, clock=clock)),
+    StoreUnderTest("folder", lambda folder, clock: penstock.open(f"folder:{folder}", clock=clock)),
     StoreUnderTest("http", open_http, in_line=in_line_at_server),
     StoreUnderTest("aio", open_aio, in_line=in_line_at_server),
     StoreUnderTest("aio-local", open_aio_local, in_line=in_line_of_coroutines),
