@@ -47,6 +47,8 @@ class Promise:
 class World:
     """A machine with a disk and a clock, a store on it, and what the store promised."""
 
+    place: Callable[[str], int] = int  # of an id among all that the store ever gave
+
     def __init__(self, seed: object, disk: SimulatedDisk | None = None, segment_size: int = SEGMENT) -> None:
         self.seed = seed
         self.random = Random(f"world {seed}")
@@ -290,8 +292,9 @@ class Asking:
         promise = self._world.promises[self._name]
         nothing: list[str] = []
         ids = self._attempt(lambda: promise.history.put_many(self.queue, drafts), nothing)
-        assert all(int(each) > promise.above for each in ids), f"{ids} were ids of a deleted queue"
-        promise.highest = max([promise.highest, *map(int, ids)])
+        places = [type(self._world).place(each) for each in ids]
+        assert all(place > promise.above for place in places), f"{ids} were ids of a deleted queue"
+        promise.highest = max([promise.highest, *places])
         promise.ids.update(ids)
         return ids
 
@@ -350,10 +353,11 @@ class CrashState:
     promises: bytes
     disk: SimulatedDisk
     operation: tuple[str, str, str] = field(default=("", "", ""))
+    kind: type[World] = World
 
     def check(self, used: bool = False) -> World:
         """Start the machine and hold the store to its promises."""
-        world = World.thaw(self.promises, self.name, self.disk)
+        world = self.kind.thaw(self.promises, self.name, self.disk)
         try:
             world.run(lambda world: world.check_after_start(used))
         except BaseException as error:
@@ -386,7 +390,7 @@ def crash_states(world: World, script: Script, keeps: Iterable[Keep], chance: fl
             content = hash(tuple(sorted(disk.files().items())))
             if content not in seen:
                 seen.add(content)
-                states.append(CrashState(name, promises, disk, world.scheduler.trace[-1]))
+                states.append(CrashState(name, promises, disk, world.scheduler.trace[-1], type(world)))
 
     world.scheduler.observe = observe
     try:

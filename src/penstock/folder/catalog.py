@@ -98,11 +98,17 @@ class Catalog:
         """Make a queue; the lock is held, and there is none of that name."""
         known = [*self._tree.names(SETTINGS), *self._tree.names(QUEUES)]
         listed = Listed(name, queue_file(name, {file.casefold() for file in known}), settings, made)
-        with suppress(FileExistsError):
-            self._tree.disk.mkdir(self._tree.path(f"{QUEUES}/{listed.file}"))
-        self._tree.sync(QUEUES)
-        self._write(listed)
+        self._write(listed)  # before the folder: a folder alone would be a queue with the usual settings
+        self.make_folder(listed)
         return listed
+
+    def make_folder(self, listed: Listed) -> None:
+        """Make the queue's folder, if it is not there."""
+        path = self._tree.path(f"{QUEUES}/{listed.file}")
+        if not self._tree.disk.exists(path):
+            with suppress(FileExistsError):
+                self._tree.disk.mkdir(path)
+        self._tree.sync(QUEUES)
 
     def delete(self, listed: Listed) -> None:
         """Remove a queue and all that is in it; the lock is held."""

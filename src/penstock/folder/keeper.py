@@ -55,8 +55,9 @@ class FolderKeeper:
         peers: int,
     ) -> None:
         self.clock = clock
-        tree = Tree(folder, disk, neighbours.name, sync == "always")
-        self.shared = Shared(tree, SteadyClock(clock), threads, neighbours, peers)
+        steady = SteadyClock(clock)
+        tree = Tree(folder, disk, neighbours.name, sync == "always", steady.now)
+        self.shared = Shared(tree, steady, threads, neighbours, peers)
         self._clock = self.shared.clock
         self._lock = threads.rlock()
         self._catalog = Catalog(self.shared)

@@ -34,11 +34,12 @@ SETTINGS, HELD, BATCHES, KEYS, LOCKS, LONG = (
 )
 FOLDERS = (OWN, NEW, QUEUES, DELAY, DONE, FAILED, REMOVE, SETTINGS, HELD, BATCHES, KEYS, LOCKS, LONG)
 
-_LONGEST = 200  # bytes of a queue's file name: an id, and where a message comes from, must fit behind it
+_LEASE = "lease"  # says where a held message was: in delay/, and in flight
+_LONGEST = 180  # bytes of a queue's file name: an id, and where a message comes from, must fit behind it
 _EPOCH = 122_192_928_000_000_000  # from 1582, where the time of a UUID starts, to 1970, in ticks
 _TICKS = 10_000  # of 100 ns in a millisecond
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.ASCII)
-_HELD = re.compile(r"([a-z]+)\.([0-9]+):([^:]+):(.+)", re.ASCII)
+_HELD = re.compile(r"([a-z]+)\.([0-9a-f]+)\.([0-9a-f]+):([^:]+):(.+)", re.ASCII)
 
 
 class Held(NamedTuple):
@@ -46,8 +47,10 @@ class Held(NamedTuple):
 
     origin: str
     until: int  # milliseconds; 0 outside of delay/
+    taken: int  # a place in the order of everything: of two private names of one file the later one counts
     queue: str
     uid: str
+    leased: bool  # whether it was in flight
 
 
 def queue_file(name: str, taken: Container[str]) -> str:
@@ -81,15 +84,19 @@ def parse_flat(name: str) -> tuple[str, str] | None:
     return (queue, message) if colon and queue and is_id(message) else None
 
 
-def held_name(origin: str, until: int, queue: str, uid: str) -> str:
+def held_name(origin: str, until: int, taken: int, queue: str, uid: str, leased: bool = False) -> str:
     """The private name of a message."""
-    return f"{origin}.{until}:{queue}:{uid}"
+    return f"{_LEASE if leased else origin}.{until:x}.{taken:x}:{queue}:{uid}"
 
 
 def parse_held(name: str) -> Held | None:
     """What a private name says."""
     matched = _HELD.fullmatch(name)
-    return Held(matched[1], int(matched[2]), matched[3], matched[4]) if matched else None
+    if matched is None:
+        return None
+    leased = matched[1] == _LEASE
+    origin = DELAY if leased else matched[1]
+    return Held(origin, int(matched[2], 16), int(matched[3], 16), matched[4], matched[5], leased)
 
 
 def is_id(text: str) -> bool:

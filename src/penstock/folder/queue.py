@@ -5,6 +5,7 @@ renames its file, and what counts is what then is found in it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from penstock.clock import at_least_one
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull
@@ -22,6 +23,7 @@ from penstock.folder.layout import (
     is_foreign,
     is_id,
     order_of,
+    parse_flat,
     parse_held,
     time_of,
 )
@@ -55,6 +57,7 @@ class FolderQueue:
         self._rows = Rows(settings.keep_done)
         self._own = Watch(self._tree.disk, self._tree.path(home(QUEUES, file)), self._clock, shared.changes)
         self._fetched = 0  # since the last listing
+        self._has_order = False
         self._keeps_done = settings.keep_done != 0
         self.refusal: Callable[[], Exception] | None = None
 
@@ -114,7 +117,7 @@ class FolderQueue:
         path = self._tree.place(folder, self.file, uid)
         try:
             stamp = self._tree.stamp_of(path, uid)
-            until = 0 if folder == QUEUES else self._tree.until(path)
+            until = self._until(folder, path, stamp)
         except FileNotFoundError:
             return
         row = self._row(folder, stamp, until)
@@ -122,11 +125,17 @@ class FolderQueue:
             if row.state == "available":
                 self._discard(QUEUES, [uid])
             return
+        self._tree.saw(stamp.order)
         if stamp.stamped:
             self._clock.at_least(stamp.received)
             if row.state == "in_flight" and stamp.holder is not None:
                 self._clock.at_least(stamp.holder.claimed_at)
         self._know(uid, row)
+
+    def _until(self, folder: str, path: str, stamp: Stamp) -> int:
+        if folder == QUEUES:
+            return 0
+        return self._tree.settled_at(path, stamp) if folder == DONE else self._tree.until(path)
 
     def _row(self, folder: str, stamp: Stamp, until: int) -> Row:
         state = _STATE.get(folder) or ("in_flight" if stamp.is_held else "delayed")
@@ -198,7 +207,10 @@ class FolderQueue:
         path = self._tree.place(DELAY, self.file, uid)
         try:
             until = self._tree.until(path)
-            held = self._tree.take(DELAY, self.file, uid, until) if until <= now else None
+            stamp = self._tree.stamp_of(path, uid)
+            held = None
+            if until <= now:
+                held = self._tree.take(DELAY, self.file, uid, until, stamp.is_held)
             if held is None:
                 stamp = self._tree.stamp_of(path, uid)
                 self._know(uid, self._row(DELAY, stamp, until))
@@ -207,7 +219,7 @@ class FolderQueue:
             self._forget(uid)
             return None
         won = Won(uid, held, self._tree.stamp_of(held, uid), self._tree.until(held))
-        if won.until > now:
+        if won.until > now or won.stamp.is_held != stamp.is_held:
             self._tree.move(held, path)
             self._know(uid, self._row(DELAY, won.stamp, won.until))
             return None
@@ -411,6 +423,8 @@ class FolderQueue:
         """Write entries and let them take effect."""
         if not entries:
             return []
+        if not self._has_order:
+            self._learn_order()
         now = self._clock.now()
         ids = self._tree.next_ids(now, len(entries))
         newcomers = [
@@ -440,6 +454,21 @@ class FolderQueue:
                 self._know(each.uid, self._row(each.folder, each.stamp, until))
             self.serve()
         return ids
+
+    def _learn_order(self) -> None:
+        """What is put first by this process comes after what is there; for that the names are enough."""
+        self._has_order = True
+        ids = [name for name in self._tree.names(home(QUEUES, self.file)) if is_id(name)]
+        ids += [uid for queue, uid in filter(None, map(parse_flat, self._tree.names(DELAY))) if queue == self.file]
+        if not ids:
+            return
+        last = max(ids, key=order_of)
+        self._tree.saw(order_of(last))
+        for folder in (QUEUES, DELAY):
+            with suppress(FileNotFoundError):
+                stamp = self._tree.stamp_of(self._tree.place(folder, self.file, last), last)
+                if stamp.stamped:
+                    self._clock.at_least(stamp.received)
 
     def _new_stamp(self, uid: str, entry: Entry, now: int) -> Stamp:
         stamp = Stamp(order_of(uid), entry.priority, entry.created_at)
@@ -495,7 +524,7 @@ class FolderQueue:
         return until, lost
 
     def _win(self, receipts: Sequence[str], now: int, how: str | None) -> tuple[list[Won], list[str]]:
-        """Take hold of the messages that receipts hold; the receipts that neither do that nor repeat themselves."""
+        """Take hold of the messages that receipts hold; the receipts that do not, and repeat nothing."""
         won: dict[str, Won] = {}
         lost = []
         for receipt in receipts:
@@ -676,7 +705,7 @@ class FolderQueue:
                 path = self._tree.place(folder, self.file, uid)
                 try:
                     stamp = self._tree.stamp_of(path, uid)
-                    until = 0 if folder == QUEUES else self._tree.until(path)
+                    until = self._until(folder, path, stamp)
                     payload = read(path)
                 except FileNotFoundError:
                     continue

@@ -39,10 +39,12 @@ def recover(shared: Shared, catalog: Catalog) -> None:
         for listed in catalog.read().values():
             if listed.deleted:
                 catalog.clear(listed)
+            else:
+                catalog.make_folder(listed)
     if gone:
         _finish_batches(shared, gone)
         _drop_unfinished(shared, gone)
-    for process in gone:
+    for process in sorted(gone):
         bring_back(shared, process)
     if any(shared.neighbours.has_stopped(process) for process in gone):
         drop_copies(shared)
@@ -52,7 +54,8 @@ def bring_back(shared: Shared, process: str) -> None:
     """Put what a process held where it was."""
     tree = shared.tree
     folder = f"{HELD}/{process}"
-    touched = set()
+    touched: set[str] = set()
+    held: list[tuple[Held, str]] = []
     for name in tree.names(folder):
         parsed = parse_held(name)
         path = tree.path(f"{folder}/{name}")
@@ -60,7 +63,10 @@ def bring_back(shared: Shared, process: str) -> None:
             with suppress(FileNotFoundError):  # a probe
                 tree.disk.unlink(path)
         else:
-            touched.add(_bring_back(shared, path, parsed))
+            held.append((parsed, path))
+    held.sort(key=lambda each: each[0].taken, reverse=True)  # the latest first: it says where the message was
+    for parsed, path in held:
+        touched.add(_bring_back(shared, path, parsed))
     tree.sync(*sorted(touched))
     tree.sync(folder)
     with suppress(OSError):
@@ -77,20 +83,24 @@ def _bring_back(shared: Shared, path: str, held: Held) -> str:
     if status.names > 1:  # a move that the machine forgot half of: it is also where it was going, or where it was
         for folder in _FURTHEST_FIRST:
             other = tree.status(tree.place(folder, held.queue, held.uid))
-            if other is not None and other.inode == status.inode:
-                tree.disk.unlink(path)
-                return home(folder, held.queue)
+            if other is None or other.inode != status.inode:
+                continue
+            if folder == held.origin == FAILED:  # a redrive, which goes on from here
+                tree.disk.unlink(tree.place(folder, held.queue, held.uid))
+                tree.sync(folder)
+                break
+            if folder == held.origin == DELAY:  # nobody was told that anything has changed
+                _undo(shared, path, held)
+                tree.sync_files([path])
+            tree.disk.unlink(path)
+            return home(folder, held.queue)
     # Under our own private name first: another process may have the same idea.
     mine = tree.path(f"{tree.held}/{path.rpartition('/')[2]}")
     if not tree.move(path, mine):
         return home(held.origin, held.queue)
     target = held.origin
     if held.origin == DELAY:
-        stamp = tree.stamp_of(mine, held.uid)
-        if tree.has_attributes:
-            if stamp.holder is not None and stamp.ended == stamp.holder.secret:
-                tree.stamp(mine, {"ended": b""})
-            tree.set_until(mine, held.until)
+        _undo(shared, mine, held)
     elif held.origin == FAILED:  # a redrive: nothing but going on is right for sure
         steps.start_over(tree, Won(held.uid, mine, tree.stamp_of(mine, held.uid)), shared.clock.now())
         target = QUEUES
@@ -99,6 +109,16 @@ def _bring_back(shared: Shared, path: str, held: Held) -> str:
         tree.move(mine, tree.place(REMOVE, held.queue, held.uid))
         target = REMOVE
     return home(target, held.queue)
+
+
+def _undo(shared: Shared, path: str, held: Held) -> None:
+    """Let a message from delay/ be held, or wait, as it was."""
+    tree = shared.tree
+    if tree.has_attributes:  # without any, the time is all there is, and has its nonce
+        stamp = tree.stamp_of(path, held.uid)
+        if held.leased and stamp.holder is not None and stamp.ended == stamp.holder.secret:
+            tree.stamp(path, {"ended": b""})
+        tree.set_until(path, held.until)
 
 
 def drop_copies(shared: Shared) -> None:

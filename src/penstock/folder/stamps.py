@@ -8,6 +8,7 @@
     penstock.reason       why the last one failed; JSON
     penstock.history      the attempts that have ended; JSON
     penstock.receipt      who holds the message, or held it last; JSON, complete in itself
+    penstock.settled_at   when it was done; counts only in done/
     penstock.ended        the secret of the last receipt that no longer holds
 
 The bytes of a JSON value that are too many for an attribute lie in a file of `long/`; the attribute is then `@`
@@ -61,6 +62,7 @@ class Stamp:
     history: str | None = None
     holder: Holder | None = None
     ended: str | None = None
+    settled_at: int | None = None
     stamped: bool = True  # whether it was put by us
 
     @property
@@ -121,6 +123,7 @@ def parse(uid: str, attributes: Mapping[str, bytes]) -> Stamp:
         text("history"),
         _holder(found.get("receipt")),
         text("ended"),
+        number("settled_at"),
         order is not None,
     )
 

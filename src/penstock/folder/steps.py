@@ -1,6 +1,8 @@
 """How messages move: each step wins files by a rename, changes them under a private name, syncs, moves them on.
 
-Whoever dies in between leaves files under private names, which recovery.py brings back. Nothing here knows what
+What a step changes about a message in delay/ or failed/ must not be durable before the private name is: else a
+machine that stops could leave the change without the move. So that folder is synced first, and once more before anyone
+is told. A claim needs neither: in queues/ nothing that it changes counts. Whoever dies in between leaves files under private names, which recovery.py brings back. Nothing here knows what
 a process remembers of a queue.
 """
 
@@ -61,10 +63,10 @@ def pop(tree: Tree, queue: str, ids: Sequence[str], consumer: str, now: int, kee
         won.secret = os.urandom(8).hex()
         if keep:
             _stamp_holder(tree, won, consumer, now)
+            tree.stamp(won.held, {"settled_at": str(now).encode()})
         else:
             won.stamp.holder = Holder("", won.stamp.attempts + 1, now, consumer)
         won.until = now
-        tree.set_until(won.held, now)
 
     _finish(tree, queue, claimed.won, QUEUES, DONE if keep else REMOVE, stamp, synced=keep)
     return claimed
@@ -83,7 +85,7 @@ def win(tree: Tree, queue: str, uid: str, secret: str, now: int, pause: Callable
                 return None
             pause()
             continue
-        held = tree.take(DELAY, queue, uid, until)
+        held = tree.take(DELAY, queue, uid, until, leased=True)
         if held is None:
             continue
         # Between the look and the rename the lease may have ended, and the message gone to another.
@@ -103,9 +105,13 @@ def done(tree: Tree, queue: str, won: Sequence[Won], now: int, keep: bool) -> No
     """Acknowledge."""
 
     def stamp(each: Won) -> None:
-        tree.set_until(each.held, now)  # if nobody lists it, it may be lost: the reaper then comes later
+        if keep:  # an attribute that counts only in done/
+            tree.stamp(each.held, {"settled_at": str(now).encode()})
 
     _finish(tree, queue, won, DELAY, DONE, stamp, synced=keep, read=False)
+    for each in won:
+        with suppress(OSError):  # when it was, for the reaper; until the lease would have ended will do, too
+            tree.set_until(tree.place(DONE, queue, each.uid), now)
 
 
 def extend(tree: Tree, queue: str, won: Sequence[Won], until: int) -> None:
@@ -115,7 +121,10 @@ def extend(tree: Tree, queue: str, won: Sequence[Won], until: int) -> None:
         tree.set_until(each.held, until, 0 if tree.has_attributes else int(each.secret, 16))
         each.until = until
 
-    _finish(tree, queue, won, DELAY, DELAY, stamp, synced=True, read=False)
+    if won:
+        tree.sync(tree.held)
+        _finish(tree, queue, won, DELAY, DELAY, stamp, synced=True, read=False)
+        tree.sync(tree.held)
 
 
 @dataclass(slots=True)
@@ -134,6 +143,8 @@ class Ending:
 def end(tree: Tree, queue: str, endings: Sequence[Ending]) -> list[Ending]:
     """End attempts: messages go back to their queue, to delay/ or to failed/. Returns what was still there."""
     old: list[str | None] = []
+    if endings:
+        tree.sync(tree.held)
     for ending in endings:
         won, holder = ending.won, ending.won.stamp.holder
         stamp = won.stamp
@@ -164,7 +175,7 @@ def end(tree: Tree, queue: str, endings: Sequence[Ending]) -> list[Ending]:
         if tree.move(ending.won.held, tree.place(ending.target, queue, ending.won.uid)):
             moved.append(ending)
             folders.append((DELAY, home(ending.target, queue)))
-    tree.sync(*folders_of(folders))
+    tree.sync(*folders_of(folders), *([tree.held] if moved else []))
     tree.forget(*old)
     return moved
 
@@ -185,7 +196,10 @@ def redrive(tree: Tree, queue: str, ids: Sequence[str], now: int) -> list[Won]:
     def stamp(each: Won) -> None:
         start_over(tree, each, now)
 
-    _finish(tree, queue, won, FAILED, QUEUES, stamp, synced=True, read=False)
+    if won:
+        tree.sync(tree.held)
+        _finish(tree, queue, won, FAILED, QUEUES, stamp, synced=True, read=False)
+        tree.sync(tree.held)
     tree.forget(*old)
     return won
 

@@ -4,7 +4,7 @@ import errno
 import itertools
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,13 +21,13 @@ _NO_ATTRIBUTES = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS)
 class Tree:
     """A store's folder, as one process uses it."""
 
-    def __init__(self, root: str, disk: Disk, process: str, synced: bool) -> None:
+    def __init__(self, root: str, disk: Disk, process: str, synced: bool, now: Callable[[], int]) -> None:
         self.root = root
         self.disk = disk
         self.process = process
         self.held = f"{layout.HELD}/{process}"
         self.has_attributes = True
-        self._synced = synced
+        self._synced, self._now = synced, now
         self._node, self._sequence = layout.node_of(process), int.from_bytes(os.urandom(2), "big") & 0x3FFF
         self._order = 0
         self._lock = threading.Lock()
@@ -81,11 +81,22 @@ class Tree:
             self._order = first + count - 1
         return [layout.make_id(order, self._sequence, self._node) for order in range(first, first + count)]
 
+    def _next_order(self) -> int:
+        with self._lock:
+            self._order = max(layout.first_order(self._now()), self._order + 1)
+            return self._order
+
+    def saw(self, order: int) -> None:
+        """Ids from now on are later than that."""
+        with self._lock:
+            self._order = max(self._order, order)
+
     # Names
 
-    def take(self, origin: str, queue: str, uid: str, until: int = 0) -> str | None:
+    def take(self, origin: str, queue: str, uid: str, until: int = 0, leased: bool = False) -> str | None:
         """Win a message by giving it a private name; None if it is not there, as somebody else was quicker."""
-        held = self.path(f"{self.held}/{layout.held_name(origin, until, queue, uid)}")
+        name = layout.held_name(origin, until, self._next_order(), queue, uid, leased)
+        held = self.path(f"{self.held}/{name}")
         return held if self.move(self.place(origin, queue, uid), held) else None
 
     def move(self, source: str, target: str) -> bool:
@@ -128,6 +139,10 @@ class Tree:
     def until(self, path: str) -> int:
         """When a file's time in delay/ is over, or when it was settled, in milliseconds; FileNotFoundError."""
         return self.disk.status(path).changed // MILLISECOND
+
+    def settled_at(self, path: str, stamp: Stamp) -> int:
+        """When a message in done/ was settled; FileNotFoundError."""
+        return self.until(path) if stamp.settled_at is None else stamp.settled_at
 
     def set_until(self, path: str, time: int, nonce: int = 0) -> None:
         """Say so; below the millisecond there is room for a nonce, where there are no attributes for one."""
@@ -222,8 +237,10 @@ class Tree:
 
     def discard(self, held: str, queue: str, uid: str, now: int) -> None:
         """Leave a held message to the reaper."""
-        self.set_until(held, now)
-        self.move(held, self.place(layout.REMOVE, queue, uid))
+        target = self.place(layout.REMOVE, queue, uid)
+        self.move(held, target)
+        with suppress(FileNotFoundError):  # the reaper was quick
+            self.set_until(target, now)
 
 
 def home(folder: str, queue: str) -> str:

@@ -53,6 +53,8 @@ def reap(
     """Unlink messages that nobody can ask for any more; how many. `keep_done` says how long a queue lists them."""
     tree, now = shared.tree, shared.clock.now()
     reaped = 0
+    # A private name that is gone, but not durably, must not outlive its file.
+    tree.sync(*(f"{HELD}/{process}" for process in tree.names(HELD)))
     for name in tree.names(folder):
         if reaped >= most:
             break
@@ -61,7 +63,7 @@ def reap(
         try:
             stamp = tree.stamp_of(path, parsed[1]) if parsed else Stamp(0, stamped=False)
             if parsed and (kept := _kept(folder, stamp, keep_done(parsed[0]))) is not None:
-                due = tree.until(path) + kept
+                due = (tree.settled_at(path, stamp) if folder == DONE else tree.until(path)) + kept
             else:
                 due = NEVER if parsed else 0
             if due > now:
