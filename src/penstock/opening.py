@@ -49,6 +49,8 @@ def open(  # noqa: A001
     url = os.fspath(url)
     matched = _SCHEME.match(url)
     scheme = matched[1].lower() if matched else "journal"
+    if peers and scheme != "folder":
+        raise InvalidArgument(f"peers={peers}: store {url!r} has none; that is for folder stores")
     if scheme == "memory":
         return Store(url, open_memory(url[len("memory:") :], clock))
     if is_remote(url):

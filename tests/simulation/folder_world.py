@@ -12,6 +12,8 @@ from tests.simulated_disk import SimulatedDisk
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.world import FOLDER, World
 
+PLACES = itertools.count(1)
+
 
 class SimulatedNeighbours:
     """One process of this machine; those of other machines are those that were there before it stopped."""
@@ -40,7 +42,7 @@ class SimulatedNeighbours:
 class FolderWorld(World):
     """A world with a folder store."""
 
-    place = staticmethod(lambda uid, _places=itertools.count(1): next(_places))  # ids have none: they just differ
+    place = staticmethod(lambda uid: next(PLACES))  # ids have none: they just differ
 
     def __init__(self, seed: object, disk: SimulatedDisk | None = None, segment_size: int = 0) -> None:
         super().__init__(seed, disk, segment_size)

@@ -268,9 +268,22 @@ class FolderKeeper:
 
     def tend(self) -> None:
         """Bring back what is due in all queues, and unlink what nobody needs."""
-        for info in self.queues():
-            self.find(info.name).advance()
-        self._upkeep.tend(thorough=True)
+        self.move_due()
+        self.reap()
+
+    def move_due(self) -> int:
+        """Bring back what is due in all queues, and what processes held that are gone; how many were due."""
+        self._check_open()
+        self._read(eager=True)
+        self._upkeep.help_the_dead()
+        with self._lock:
+            queues = list(self._queues.values())
+        return sum(queue.bring_back() for queue in queues)
+
+    def reap(self) -> int:
+        """Unlink what nobody can ask for any more; how many."""
+        self._check_open()
+        return self._upkeep.reap()
 
     def _keep_done(self, file: str) -> float | None:
         with self._lock:

@@ -175,6 +175,16 @@ class FolderQueue:
             self.serve()
         return now
 
+    def bring_back(self) -> int:
+        """Let happen what is due; how many messages came back."""
+        self.refresh(eager=True)
+        now = self._clock.now()
+        with self.lock:
+            rows = [row for _, row in self._rows.items() if row.state in ("delayed", "in_flight")]
+            due = sum(row.until <= now for row in rows)
+        self.advance()
+        return due
+
     def _discard(self, folder: str, ids: Sequence[str]) -> None:
         if ids:
             removed = steps.remove(self._tree, self.file, folder, ids, self._clock.now())

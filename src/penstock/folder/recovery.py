@@ -28,7 +28,9 @@ from penstock.folder.shared import Shared
 from penstock.folder.steps import Won
 from penstock.folder.tree import home
 
-_FURTHEST_FIRST = (REMOVE, DONE, FAILED, DELAY, QUEUES, NEW)
+# Of two places that a message has, the one to keep. What lies in queues/ is right whichever way it was going: the
+# attributes that count there were complete before it came, and a claim that nobody was told of changes none of them.
+_FURTHEST_FIRST = (REMOVE, DONE, QUEUES, FAILED, DELAY, NEW)
 
 
 def recover(shared: Shared, catalog: Catalog) -> None:
@@ -88,7 +90,7 @@ def _bring_back(shared: Shared, path: str, held: Held) -> str:
             if folder == held.origin == FAILED:  # a redrive, which goes on from here
                 tree.disk.unlink(tree.place(folder, held.queue, held.uid))
                 tree.sync(folder)
-                break
+                continue
             if folder == held.origin == DELAY:  # nobody was told that anything has changed
                 _undo(shared, path, held)
                 tree.sync_files([path])

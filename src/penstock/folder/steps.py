@@ -1,9 +1,10 @@
 """How messages move: each step wins files by a rename, changes them under a private name, syncs, moves them on.
 
 What a step changes about a message in delay/ or failed/ must not be durable before the private name is: else a
-machine that stops could leave the change without the move. So that folder is synced first, and once more before anyone
-is told. A claim needs neither: in queues/ nothing that it changes counts. Whoever dies in between leaves files under private names, which recovery.py brings back. Nothing here knows what
-a process remembers of a queue.
+machine that stops could leave the change without the move. So that folder is synced first, and once more before
+anyone is told. A claim needs neither: in queues/ nothing that it changes counts. Whoever dies in between leaves
+files under private names, which recovery.py brings back. Nothing here knows what a process remembers of a
+queue.
 """
 
 import os

@@ -33,14 +33,18 @@ class Upkeep:
         now = self._shared.clock.monotonic()
         if thorough or now - self._last_thorough >= _SELDOM:
             self._last = self._last_thorough = now
-            self._help_the_dead()
-            reap(self._shared, DONE, self._keep_done)
-            reap(self._shared, REMOVE)
+            self.help_the_dead()
+            self.reap()
         elif now - self._last >= _OFTEN:
             self._last = now
             reap(self._shared, REMOVE)
 
-    def _help_the_dead(self) -> None:
+    def reap(self) -> int:
+        """Unlink what nobody can ask for any more; how many."""
+        return reap(self._shared, DONE, self._keep_done) + reap(self._shared, REMOVE)
+
+    def help_the_dead(self) -> None:
+        """Put back what processes held that are gone."""
         shared = self._shared
         for process in shared.tree.names(HELD):
             if process != shared.tree.process and recovery.is_gone(shared, process):
