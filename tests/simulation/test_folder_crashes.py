@@ -1,7 +1,7 @@
 """The folder store: the power goes before every single file operation, and no promise is broken.
 
-The disk is the strict one, on which a rename is durable only once both folders are synced. For what many do at once
-it has the atomic renames of file systems with a journal: no order of syncs could make up for them.
+The disk is the strict one, on which a rename is durable only once both folders are synced. For what many do at
+once it has the atomic renames of file systems with a journal: no order of syncs could make up for them.
 """
 
 from random import Random

@@ -48,6 +48,7 @@ class World:
     """A machine with a disk and a clock, a store on it, and what the store promised."""
 
     place: Callable[[str], int] = int  # of an id among all that the store ever gave
+    leases: tuple[float, ...] = (0.001, 2, 30)  # that consumers ask for
 
     def __init__(self, seed: object, disk: SimulatedDisk | None = None, segment_size: int = SEGMENT) -> None:
         self.seed = seed

@@ -4,8 +4,11 @@ What a process knows may be a second old. So nothing is decided by it alone: a m
 renames its file, and what counts is what then is found in it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TypeVar
 
 from penstock.clock import at_least_one
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull
@@ -33,11 +36,12 @@ from penstock.folder.shared import Shared
 from penstock.folder.stamps import Stamp
 from penstock.folder.steps import Ending, Won
 from penstock.folder.tree import home
-from penstock.folder.watching import SharedWatch, Watch
+from penstock.folder.watching import Watch, names_of
 from penstock.index.history import Attempt
 from penstock.message import Entry, Message
 from penstock.settings import FIVE_MINUTES, HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
 
+Answer = TypeVar("Answer")
 LEASE_EXPIRED = "lease expired"
 _REPEATS = FIVE_MINUTES + 60_000
 _OUTCOMES = {"fail": "failed", "release": "released", "ack": "acked"}
@@ -58,6 +62,8 @@ class FolderQueue:
         self._own = Watch(self._tree.disk, self._tree.path(home(QUEUES, file)), self._clock, shared.changes)
         self._fetched = 0  # since the last listing
         self._has_order = False
+        self._hands: Counter[str] = Counter()
+        self._doubts = False  # whether something was not where it was thought to be
         self._keeps_done = settings.keep_done != 0
         self.refusal: Callable[[], Exception] | None = None
 
@@ -69,35 +75,33 @@ class FolderQueue:
         if self._keeps_done:
             watches[DONE] = self._shared.done
         with self.lock:
-            looked = [watch.look(eager, certain) for watch in watches.values()]  # all of them
+            looked = [watch.look(eager, certain, self._doubts) for watch in watches.values()]  # all of them
             if not any(looked):
                 return
             self._fetched = 0
-            listed: dict[str, Iterable[str]] = {QUEUES: self._adopt(self._own.names)}
-            listed |= {folder: self._shared_watch(folder).of(self.file) for folder in watches if folder != QUEUES}
-            where = {uid: folder for folder, ids in listed.items() for uid in ids}
+            self._doubts = False
+            listings = {folder: watch.listing for folder, watch in watches.items()}
+            listed: dict[str, Collection[str]] = {
+                folder: names_of(listings[folder], self.file) for folder in watches if folder != QUEUES
+            }
+            listed[QUEUES] = self._adopt(listings[QUEUES].names)
             for uid, row in self._rows.items():
                 folder = _FOLDER[row.state]
-                if where.get(uid) != folder and row.version <= watches[folder].listed_at and not row.taken:
+                elsewhere = uid not in listed[folder] and row.version <= listings[folder].at
+                if elsewhere and not row.taken and uid not in self._hands:
                     self._rows.drop(uid)
-            for uid, folder in where.items():
-                known = self._rows.get(uid)
-                if known is None or (
-                    _FOLDER[known.state] != folder and known.version <= watches[folder].listed_at
-                ):
-                    self._load(folder, uid)
+            for folder, ids in listed.items():
+                for uid in ids:
+                    if self._rows.get(uid) is None and uid not in self._hands:
+                        self._load(folder, uid)
             self.serve()
 
-    def _shared_watch(self, folder: str) -> SharedWatch:
-        shared = self._shared
-        return {DELAY: shared.delay, FAILED: shared.failed, DONE: shared.done}[folder]
-
-    def _adopt(self, names: Iterable[str]) -> list[str]:
+    def _adopt(self, names: Iterable[str]) -> set[str]:
         """The ids in the queue's folder; what was put there by hand gets one now, in the order of arrival."""
-        ids, foreign = [], []
+        ids, foreign = set(), []
         for name in names:
             if is_id(name):
-                ids.append(name)
+                ids.add(name)
             elif is_foreign(name):
                 foreign.append(name)
         found = []
@@ -109,7 +113,7 @@ class FolderQueue:
             if self._tree.move(
                 self._tree.place(QUEUES, self.file, name), self._tree.place(QUEUES, self.file, uid)
             ):
-                ids.append(uid)
+                ids.add(uid)
         return ids
 
     def _load(self, folder: str, uid: str) -> None:
@@ -163,7 +167,7 @@ class FolderQueue:
         now = self._clock.now()
         with self.lock:
             if self._rows.next_due() <= now:
-                due = self._rows.pop_due(now)
+                due = [(uid, row) for uid, row in self._rows.pop_due(now) if uid not in self._hands]
                 for folder in (QUEUES, DELAY, FAILED, DONE):
                     expired = [uid for uid, row in due if _FOLDER[row.state] == folder and _has_expired(row, now)]
                     self._discard(folder, expired)
@@ -227,6 +231,7 @@ class FolderQueue:
                 return None
         except FileNotFoundError:  # somebody else brings it back, or the consumer just settles it
             self._forget(uid)
+            self._doubts = True
             return None
         won = Won(uid, held, self._tree.stamp_of(held, uid), self._tree.until(held))
         if won.until > now or won.stamp.is_held != stamp.is_held:
@@ -297,7 +302,9 @@ class FolderQueue:
         """Claim what was picked; fewer if other processes were quicker."""
         now = self._clock.now()
         until = now + at_least_one(min(lease, self.settings.max_lease))
-        claimed = self._fetching(ids, lambda: steps.claim(self._tree, self.file, ids, until, consumer, now))
+        claimed = self._fetching(
+            ids, "in_flight", lambda: steps.claim(self._tree, self.file, ids, until, consumer, now)
+        )
         messages = []
         for won in claimed.won:
             message = self._message(won, "in_flight")
@@ -308,10 +315,10 @@ class FolderQueue:
     def fetch_for_good(self, ids: Sequence[str], consumer: str) -> Message | None:
         """Claim and acknowledge what was picked."""
         now, keep = self._clock.now(), self._keeps_done
-        claimed = self._fetching(ids, lambda: steps.pop(self._tree, self.file, ids, consumer, now, keep))
+        claimed = self._fetching(ids, "done", lambda: steps.pop(self._tree, self.file, ids, consumer, now, keep))
         return self._message(claimed.won[0], "done") if claimed.won else None
 
-    def _fetching(self, ids: Sequence[str], fetch: Callable[[], steps.Claimed]) -> steps.Claimed:
+    def _fetching(self, ids: Sequence[str], state: str, fetch: Callable[[], steps.Claimed]) -> steps.Claimed:
         try:
             claimed = fetch()
         except BaseException:
@@ -320,9 +327,12 @@ class FolderQueue:
         self._shared.collisions += len(claimed.missing)
         with self.lock:
             for won in claimed.won:
-                state = "in_flight" if won.until > self._clock.now() else "done"
                 row = Row(state, won.stamp.priority, won.stamp.order, won.until, won.stamp.expires_at)
-                self._know(won.uid, row) if state != "done" or self._keeps_done else self._forget(won.uid)
+                if state == "done" and not self._keeps_done:
+                    self._forget(won.uid)
+                else:
+                    self._know(won.uid, row)
+            self._doubts = self._doubts or bool(claimed.missing)
             for uid in [*claimed.missing, *claimed.gone]:
                 self._forget(uid)
             for uid in claimed.busy:
@@ -500,6 +510,10 @@ class FolderQueue:
         now = self.advance()
         if reason is not None:
             self._tree.need_attributes("reason")
+        with self._in_hand(receipt.rpartition(".")[0] for receipt in receipts):
+            return self._settle(receipts, how, now, delay, reason)
+
+    def _settle(self, receipts: Sequence[str], how: str, now: int, delay: float, reason: str | None) -> list[str]:
         won, lost = self._win(receipts, now, how)
         if how == "ack":
             steps.done(self._tree, self.file, won, now, self._keeps_done)
@@ -525,13 +539,31 @@ class FolderQueue:
         """Hold from now on; until when, and the receipts that were lost."""
         now = self.advance()
         until = now + at_least_one(min(lease, self.settings.max_lease))
-        won, lost = self._win(receipts, now, None)
-        steps.extend(self._tree, self.file, won, until)
-        with self.lock:
-            for each in won:
-                row = Row("in_flight", each.stamp.priority, each.stamp.order, until, each.stamp.expires_at)
-                self._know(each.uid, row)
+        with self._in_hand(receipt.rpartition(".")[0] for receipt in receipts):
+            won, lost = self._win(receipts, now, None)
+            steps.extend(self._tree, self.file, won, until)
+            with self.lock:
+                for each in won:
+                    row = Row("in_flight", each.stamp.priority, each.stamp.order, until, each.stamp.expires_at)
+                    self._know(each.uid, row)
         return until, lost
+
+    @contextmanager
+    def _in_hand(self, uids: Iterable[str]) -> Iterator[None]:
+        """Keep what is known of messages as it is while this thread moves them: only it knows better."""
+        held = list(uids)
+        with self.lock:
+            self._hands.update(held)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._hands.subtract(held)
+                self._hands += Counter()  # without those that nobody has in hand
+                for uid in held:
+                    row = self._rows.get(uid)
+                    if row is not None and uid not in self._hands:
+                        self._rows.put(uid, row)  # what was due meanwhile still is
 
     def _win(self, receipts: Sequence[str], now: int, how: str | None) -> tuple[list[Won], list[str]]:
         """Take hold of the messages that receipts hold; the receipts that do not, and repeat nothing."""
@@ -557,6 +589,10 @@ class FolderQueue:
 
     def _outcome(self, uid: str, secret: str, now: int) -> str | None:
         """How a receipt was settled; None if it was not, or too long ago."""
+        return self._seek(uid, partial(self._look_at_outcome, uid, secret, now)) or None
+
+    def _look_at_outcome(self, uid: str, secret: str, now: int) -> str | None:
+        """The same of a message that nobody has in hand; empty if it is there, and the receipt was not settled."""
         for folder in (QUEUES, DELAY, FAILED, DONE, REMOVE):
             try:
                 stamp = self._tree.stamp_of(self._tree.place(folder, self.file, uid), uid)
@@ -564,7 +600,7 @@ class FolderQueue:
                 continue
             if folder == DONE and stamp.holder is not None and stamp.holder.secret == secret:
                 return "acked"
-            return stamps.outcome_of(self._tree.history(stamp), secret, now - _REPEATS)
+            return stamps.outcome_of(self._tree.history(stamp), secret, now - _REPEATS) or ""
         return None
 
     # Out of turn
@@ -577,16 +613,25 @@ class FolderQueue:
         for uid in dict.fromkeys(ids):
             if not is_id(uid):
                 continue
-            for folder in (NEW, QUEUES, DELAY, FAILED, *([DONE] if self._keeps_done else [])):
-                if steps.remove(self._tree, self.file, folder, [uid], now):
-                    removed += not self._was_over(uid, folder, now)
-                    folders.add(home(folder, self.file))
-                    break
+            folder = self._seek(uid, partial(self._remove_one, uid, now))
+            if folder is not None:
+                removed += not self._was_over(uid, folder, now)
+                folders.add(home(folder, self.file))
             with self.lock:
                 self._forget(uid)
         if folders:
             self._tree.sync(REMOVE, *sorted(folders))
         return removed
+
+    def _remove_one(self, uid: str, now: int) -> str | None:
+        """Take a message out; of which folder."""
+        for folder in (NEW, QUEUES, DELAY, FAILED, *([DONE] if self._keeps_done else [])):
+            if steps.remove(self._tree, self.file, folder, [uid], now):
+                return folder
+        return None
+
+    def _seek(self, uid: str, look: Callable[[], Answer | None]) -> Answer | None:
+        return steps.seek(self._tree, self.file, uid, look, self._shared.neighbours.pause)
 
     def _was_over(self, uid: str, folder: str, now: int) -> bool:
         """Whether a message that was just removed had expired, or was no longer listed."""
@@ -594,6 +639,8 @@ class FolderQueue:
             stamp = self._tree.stamp_of(self._tree.place(REMOVE, self.file, uid), uid)
         except FileNotFoundError:
             return False
+        if folder == DONE and self._rows.due_at(self._row(DONE, stamp, stamp.settled_at or now)) <= now:
+            return True
         return stamp.expires_at is not None and stamp.expires_at <= now
 
     def redrive(self, ids: Sequence[str] | None) -> int:

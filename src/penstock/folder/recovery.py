@@ -28,8 +28,8 @@ from penstock.folder.shared import Shared
 from penstock.folder.steps import Won
 from penstock.folder.tree import home
 
-# Of two places that a message has, the one to keep. What lies in queues/ is right whichever way it was going: the
-# attributes that count there were complete before it came, and a claim that nobody was told of changes none of them.
+# Of two places that a message has, the one to keep. What lies in queues/ is right whichever way it was going:
+# the attributes that count there were complete before it came, and a claim that nobody was told of changes none.
 _FURTHEST_FIRST = (REMOVE, DONE, QUEUES, FAILED, DELAY, NEW)
 
 

@@ -7,7 +7,7 @@ from penstock.clock import SteadyClock
 from penstock.folder.layout import DELAY, DONE, FAILED
 from penstock.folder.neighbours import Neighbours
 from penstock.folder.tree import Tree
-from penstock.folder.watching import SharedWatch
+from penstock.folder.watching import Watch
 from penstock.threads import Threads
 
 _REACH = 8  # candidates for each peer, for each message fetched since the last listing
@@ -25,7 +25,7 @@ class Shared:
         self._changes = itertools.count(1)
         self._latest = 0
         self.delay, self.failed, self.done = (
-            SharedWatch(tree.disk, tree.path(folder), clock, self.changes) for folder in (DELAY, FAILED, DONE)
+            Watch(tree.disk, tree.path(folder), clock, self.changes) for folder in (DELAY, FAILED, DONE)
         )
         self.collisions = 0  # messages that a peer had taken first
 

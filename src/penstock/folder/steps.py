@@ -11,11 +11,13 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from penstock.folder.layout import DELAY, DONE, FAILED, HELD, QUEUES, REMOVE
 from penstock.folder.stamps import Holder, Stamp, with_attempt
 from penstock.folder.tree import Tree, folders_of, home
 
+Answer = TypeVar("Answer")
 _PATIENCE = 500  # looks at a message that somebody else has just in hand
 
 
@@ -93,6 +95,25 @@ def win(tree: Tree, queue: str, uid: str, secret: str, now: int, pause: Callable
         if tree.until(held) == until and tree.secret_of(held, uid) == secret:
             return Won(uid, held, tree.stamp_of(held, uid), until, secret=secret)
         tree.move(held, path)
+    return None
+
+
+def seek(
+    tree: Tree, queue: str, uid: str, look: Callable[[], Answer | None], pause: Callable[[], None]
+) -> Answer | None:
+    """What a look finds; again while somebody has the message in hand, and once more as it may just have moved."""
+    misses = 0
+    for _ in range(_PATIENCE):
+        found = look()
+        if found is not None:
+            return found
+        if is_held(tree, queue, uid):
+            misses = 0
+            pause()
+        else:
+            misses += 1
+            if misses > 1:
+                break
     return None
 
 
