@@ -63,6 +63,7 @@ class FolderQueue:
         self._fetched = 0  # since the last listing
         self._has_order = False
         self._hands: Counter[str] = Counter()
+        self._picked: dict[str, int] = {}  # when messages were picked that are about to be fetched: that counts
         self._doubts = False  # whether something was not where it was thought to be
         self._keeps_done = settings.keep_done != 0
         self.refusal: Callable[[], Exception] | None = None
@@ -270,6 +271,8 @@ class FolderQueue:
         else:
             ids = self._rows.pick(n, self._shared.window(self._fetched), self._shared.dice)
         self._fetched += len(ids)
+        for uid in ids:
+            self._picked[uid] = self._clock.now()
         return ids
 
     def pick(self, n: int) -> list[str]:
@@ -295,12 +298,13 @@ class FolderQueue:
         """What was picked is not fetched after all."""
         with self.lock:
             for uid in ids:
+                self._picked.pop(uid, None)
                 self._rows.give_back(uid)
             self.serve()
 
     def fetch(self, ids: Sequence[str], lease: float, consumer: str) -> list[Message]:
         """Claim what was picked; fewer if other processes were quicker."""
-        now = self._clock.now()
+        now = self._picked_at(ids)
         until = now + at_least_one(min(lease, self.settings.max_lease))
         claimed = self._fetching(
             ids, "in_flight", lambda: steps.claim(self._tree, self.file, ids, until, consumer, now)
@@ -314,9 +318,13 @@ class FolderQueue:
 
     def fetch_for_good(self, ids: Sequence[str], consumer: str) -> Message | None:
         """Claim and acknowledge what was picked."""
-        now, keep = self._clock.now(), self._keeps_done
+        now, keep = self._picked_at(ids), self._keeps_done
         claimed = self._fetching(ids, "done", lambda: steps.pop(self._tree, self.file, ids, consumer, now, keep))
         return self._message(claimed.won[0], "done") if claimed.won else None
+
+    def _picked_at(self, ids: Sequence[str]) -> int:
+        with self.lock:
+            return max(self._picked.pop(uid) for uid in ids)
 
     def _fetching(self, ids: Sequence[str], state: str, fetch: Callable[[], steps.Claimed]) -> steps.Claimed:
         try:

@@ -78,13 +78,16 @@ def pop(tree: Tree, queue: str, ids: Sequence[str], consumer: str, now: int, kee
 def win(tree: Tree, queue: str, uid: str, secret: str, now: int, pause: Callable[[], None]) -> Won | None:
     """Take hold of a message by its receipt; None if the receipt does not hold it."""
     path = tree.place(DELAY, queue, uid)
+    misses = 0
     for _ in range(_PATIENCE):
         try:
             until = tree.until(path)
             if until <= now or tree.secret_of(path, uid) != secret:
                 return None
         except FileNotFoundError:
-            if not is_held(tree, queue, uid):
+            held_elsewhere = is_held(tree, queue, uid)
+            misses = 0 if held_elsewhere else misses + 1
+            if misses > 1:  # once may be that it just went back
                 return None
             pause()
             continue
