@@ -606,7 +606,8 @@ class FolderQueue:
                 stamp = self._tree.stamp_of(self._tree.place(folder, self.file, uid), uid)
             except FileNotFoundError:
                 continue
-            if folder == DONE and stamp.holder is not None and stamp.holder.secret == secret:
+            was_done = folder == DONE or (folder == REMOVE and stamp.settled_at is not None)
+            if was_done and stamp.holder is not None and stamp.is_held and stamp.holder.secret == secret:
                 return "acked"
             return stamps.outcome_of(self._tree.history(stamp), secret, now - _REPEATS) or ""
         return None

@@ -120,6 +120,8 @@ def _undo(shared: Shared, path: str, held: Held) -> None:
         stamp = tree.stamp_of(path, held.uid)
         if held.leased and stamp.holder is not None and stamp.ended == stamp.holder.secret:
             tree.stamp(path, {"ended": b""})
+        if stamp.settled_at is not None:
+            tree.stamp(path, {"settled_at": b""})
         tree.set_until(path, held.until)
 
 

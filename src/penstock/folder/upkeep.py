@@ -87,4 +87,4 @@ def _kept(folder: str, stamp: Stamp, keep_done: float | None) -> int | None:
     repeated = FIVE_MINUTES + 60_000
     if folder == DONE:
         return None if keep_done is None else max(repeated, milliseconds(keep_done))
-    return repeated if stamp.history is not None else 0
+    return repeated if stamp.history is not None or stamp.settled_at is not None else 0
