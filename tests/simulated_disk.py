@@ -12,6 +12,7 @@ The model, as hostile as a correct device and file system may be:
   is found under a name was there at some moment since its folder was synced.
 - A rename is one change, until one of its two folders is synced; then the other side is still open. So a
   source folder synced first can leave the file under neither name, a target synced first under both.
+- Attributes and the time of change are changes of a file as writes are: each is lost or kept by itself, whole.
 - Reserved space is a file's own until the file is truncated or gone; a crash does not take it.
 - A failing write may leave a beginning. A failing sync decides like a crash which unsynced changes reach the
   device and forgets the rest, as ext4, XFS and btrfs do: the program still reads them, and the next sync has
@@ -25,14 +26,14 @@ import itertools
 import os
 import posixpath
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
 from typing import Literal, Self
 
-from penstock.files import Data, Stamp, StrPath
+from penstock.files import Data, Stamp, Status, StrPath
 
 Keep = Literal["nothing", "some", "everything"]
 
@@ -109,6 +110,34 @@ class Truncation:
             content.extend(bytes(max(0, self.size - len(content))))
 
 
+@dataclass
+class Facts:
+    """What belongs to a file beside its bytes."""
+
+    changed: int = 0
+    attributes: dict[str, bytes] = field(default_factory=dict)
+
+    def copy(self) -> "Facts":
+        return Facts(self.changed, dict(self.attributes))
+
+
+@dataclass(frozen=True)
+class NewFact:
+    """An attribute, or without a name the time of change."""
+
+    name: str | None
+    value: bytes | int
+
+    def apply(self, facts: Facts, luck: Luck) -> None:
+        if not luck.keeps():
+            return
+        if self.name is None:
+            facts.changed = int(self.value)
+        else:
+            assert isinstance(self.value, bytes)
+            facts.attributes[self.name] = self.value
+
+
 @dataclass(eq=False)
 class FileNode:
     current: bytearray = field(default_factory=bytearray)
@@ -118,6 +147,9 @@ class FileNode:
     reserved: int = 0  # the size up to which the file can grow without asking for space
     number: int = field(default_factory=itertools.count(1).__next__)
     modified: int = 0  # counts the changes; a crash loses it
+    facts: Facts = field(default_factory=Facts)
+    durable_facts: Facts = field(default_factory=Facts)
+    unsynced_facts: list[NewFact] = field(default_factory=list)
 
     def stamp(self) -> Stamp:
         """What tells the file from others and from itself after a change."""
@@ -133,17 +165,29 @@ class FileNode:
             change.apply(self.durable, luck)
         self.unsynced.clear()
 
+    def settle_facts(self, luck: Luck) -> None:
+        """The same for what belongs to it."""
+        for fact in self.unsynced_facts:
+            fact.apply(self.durable_facts, luck)
+        self.unsynced_facts.clear()
+
     def after_crash(self, luck: Luck) -> "FileNode":
         content = bytearray(self.durable)
         for change in self.unsynced:
             change.apply(content, luck)
-        return FileNode(content, bytearray(content), reserved=self.reserved)
+        facts = self.durable_facts.copy()
+        for fact in self.unsynced_facts:
+            fact.apply(facts, luck)
+        return FileNode(
+            content, bytearray(content), reserved=self.reserved, facts=facts, durable_facts=facts.copy()
+        )
 
 
 @dataclass(eq=False)
 class FolderNode:
     current: "dict[str, Node]" = field(default_factory=dict)
     durable: "dict[str, Node]" = field(default_factory=dict)
+    changes: int = 0  # of names, by anyone
 
 
 Node = FileNode | FolderNode
@@ -186,6 +230,9 @@ class SimulatedDisk:
         self.crash_at: int | None = None
         self.capacity: int | None = None
         self.sector = 1  # bytes that are never torn
+        self.has_attributes = True
+        self.attribute_space = 4_000  # bytes of a file's attributes, about what ext4 has
+        self.atomic_renames = False  # as journalling file systems have them: synced on one side is synced on both
         self.open_nodes: list[FileNode] = []  # one for each open handle
         # Called with each operation's name and path before it, outside the mutex: who wants to may wait here.
         self.before_operation: Callable[[str, str], None] | None = None
@@ -236,6 +283,9 @@ class SimulatedDisk:
             disk = SimulatedDisk(random)
             disk.capacity = self.capacity
             disk.sector = self.sector
+            disk.has_attributes = self.has_attributes
+            disk.attribute_space = self.attribute_space
+            disk.atomic_renames = self.atomic_renames
             disk._root = copy_folder(self._root)
             return disk
 
@@ -356,15 +406,86 @@ class SimulatedDisk:
 
     def sync_folder(self, path: StrPath) -> None:
         with self.operation("sync_folder", str(path), partial=True) as failing:
-            folder = self._folder(path)
-            here = [
+            here = self._changes_synced_with(self._folder(path))
+            self._unsynced = [change for change in self._unsynced if change]  # a rename's other side stays open
+            for change in kept_changes(here, Luck(self.random, "some" if failing else "everything")):
+                for (folder, name), node in change.items():
+                    set_name(folder.durable, name, node)
+
+    def _changes_synced_with(self, folder: FolderNode) -> list[NameChange]:
+        """Take them out of what is unsynced: those in the folder, and with atomic renames what they build on."""
+        if not self.atomic_renames:
+            return [
                 {place: change.pop(place) for place in list(change) if place[0] is folder}
                 for change in self._unsynced
             ]
-            self._unsynced = [change for change in self._unsynced if change]  # a rename's other side stays open
-            for change in kept_changes(here, Luck(self.random, "some" if failing else "everything")):
-                for (_, name), node in change.items():
-                    set_name(folder.durable, name, node)
+        needed: set[Place] = set()
+        taken: list[NameChange] = []
+        for change in reversed(self._unsynced):
+            if any(place[0] is folder for place in change) or not needed.isdisjoint(change):
+                needed.update(change)
+                taken.append(dict(change))
+                change.clear()
+        return taken[::-1]
+
+    def sync_files(self, paths: Sequence[StrPath]) -> None:
+        for path in paths:
+            with self.operation("sync_file", str(path), partial=True) as failing:
+                luck = Luck(self.random, "some" if failing else "everything", self.sector)
+                node = self._file(path)
+                node.settle(luck)
+                node.settle_facts(luck)
+
+    def status(self, path: StrPath) -> Status:
+        with self.operation("status", str(path)):
+            node = self._find(path)
+            if isinstance(node, FolderNode):  # every change of names shows
+                return Status(0, node.changes, node.changes, 1, id(node), True)
+            names = self._names_of(node)
+            return Status(len(node.current), node.facts.changed, 0, names, id(node), False)
+
+    def set_changed(self, path: StrPath, time: int) -> None:
+        with self.operation("set_changed", str(path)):
+            self._set_fact(path, NewFact(None, time))
+
+    def attributes(self, path: StrPath) -> dict[str, bytes]:
+        with self.operation("attributes", str(path)):
+            self._check_attributes(path)
+            return dict(self._file(path).facts.attributes)
+
+    def attribute(self, path: StrPath, name: str) -> bytes | None:
+        with self.operation("attribute", f"{path} {name}"):
+            self._check_attributes(path)
+            return self._file(path).facts.attributes.get(name)
+
+    def set_attribute(self, path: StrPath, name: str, value: bytes) -> None:
+        with self.operation("set_attribute", f"{path} {name}"):
+            self._check_attributes(path)
+            others = self._file(path).facts.attributes.items()
+            used = sum(len(other) + len(held) + 20 for other, held in others if other != name)
+            if used + len(name) + len(value) + 20 > self.attribute_space:
+                raise os_error(errno.ENOSPC, path)
+            self._set_fact(path, NewFact(name, value))
+
+    def is_being_written(self, path: StrPath) -> bool:
+        with self.operation("is_being_written", str(path)):
+            return self._file(path) in self.open_nodes
+
+    def _set_fact(self, path: StrPath, fact: NewFact) -> None:
+        node = self._file(path)
+        fact.apply(node.facts, CERTAINTY)
+        node.unsynced_facts.append(fact)
+
+    def _check_attributes(self, path: StrPath) -> None:
+        if not self.has_attributes:
+            raise os_error(errno.ENOTSUP, path)
+
+    def _names_of(self, wanted: FileNode) -> int:
+        folders, names = [self._root], 0
+        for folder in folders:
+            folders += [node for node in folder.current.values() if isinstance(node, FolderNode)]
+            names += sum(node is wanted for node in folder.current.values())
+        return names
 
     def is_synced(self) -> bool:
         """Whether a power cut would lose nothing, so that all its outcomes are the same. No operation."""
@@ -373,7 +494,8 @@ class SimulatedDisk:
             for folder in folders:  # without an open change of names, what is current is durable
                 nodes = folder.current.values()
                 folders += [node for node in nodes if isinstance(node, FolderNode)]
-                if any(isinstance(node, FileNode) and node.unsynced for node in nodes):
+                files = [node for node in nodes if isinstance(node, FileNode)]
+                if any(node.unsynced or node.unsynced_facts for node in files):
                     return False
             return not self._unsynced
 
@@ -420,6 +542,12 @@ class SimulatedDisk:
             node = node.current[name]
         return node
 
+    def _file(self, path: StrPath) -> FileNode:
+        node = self._find(path)
+        if not isinstance(node, FileNode):
+            raise os_error(errno.EISDIR, path)
+        return node
+
     def _folder(self, path: StrPath) -> FolderNode:
         node = self._find(path)
         if not isinstance(node, FolderNode):
@@ -435,6 +563,7 @@ class SimulatedDisk:
     def _change_names(self, change: NameChange) -> None:
         for (folder, name), node in change.items():
             set_name(folder.current, name, node)
+            folder.changes += 1
         self._unsynced.append(change)
 
 
@@ -493,8 +622,8 @@ class SimulatedFile:
         with self._operation("sync", partial=True) as failing:
             self._node.settle(Luck(self._disk.random, "some" if failing else "everything", self._disk.sector))
 
-    def lock(self, wait: bool = False) -> bool:
-        while True:  # who waits asks again and again: each operation is a moment in which others may go on
+    def lock(self, *, wait: bool = False) -> bool:
+        while True:  # who waits asks again: each time others may go first
             with self._operation("lock"):
                 if self._node.locked_by is None:
                     self._node.locked_by = self._mark

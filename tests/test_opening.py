@@ -12,7 +12,6 @@ import penstock
 @pytest.mark.parametrize(
     ("url", "kind"),
     [
-        ("folder:data", "the folder store"),
         ("slate:s3://bucket/prefix", "the slate store"),
     ],
 )

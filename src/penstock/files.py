@@ -16,11 +16,25 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple, Protocol, Self
 
 StrPath = str | os.PathLike[str]
 Data = bytes | bytearray | memoryview
+_SYNCERS = 16  # files that are synced at once: the file system then commits them together
+
+
+class Status(NamedTuple):
+    """What a file or folder is, apart from its bytes. Times are nanoseconds since the epoch."""
+
+    size: int
+    changed: int  # when the bytes changed, or what `set_changed` said
+    moved: int  # when the name or anything else about it last changed; no program can set it
+    names: int
+    inode: int
+    is_folder: bool
 
 
 class Stamp(NamedTuple):
@@ -63,8 +77,8 @@ class File(Protocol):
     def sync(self) -> None:
         """Make content and size durable. After an OSError they may be lost whatever a later sync says."""
 
-    def lock(self, wait: bool = False) -> bool:
-        """Lock the file against every other open of it, in any process; False: it is taken, and we do not wait."""
+    def lock(self, *, wait: bool = False) -> bool:
+        """Lock the file against every other open of it, in any process; False: it is taken, and nobody waits."""
 
     def unlock(self) -> None:
         """Let go of the lock; closing the file, or the end of the process, does so too."""
@@ -119,6 +133,27 @@ class Disk(Protocol):
     def sync_folder(self, path: StrPath) -> None:
         """Make the names in a folder durable. After an OSError they may be lost whatever a later sync says."""
 
+    def sync_files(self, paths: Sequence[StrPath]) -> None:
+        """Make files durable with all that belongs to them: bytes, times, attributes. Fails as `File.sync`."""
+
+    def status(self, path: StrPath) -> Status:
+        """What a file or folder is."""
+
+    def set_changed(self, path: StrPath, time: int) -> None:
+        """Say when a file changed, in nanoseconds since the epoch; durable after `sync_files`."""
+
+    def attributes(self, path: StrPath) -> dict[str, bytes]:
+        """The user's extended attributes, without `user.` before their names; ENOTSUP: there are none here."""
+
+    def attribute(self, path: StrPath, name: str) -> bytes | None:
+        """One of them; None if the file does not have it."""
+
+    def set_attribute(self, path: StrPath, name: str, value: bytes) -> None:
+        """Give a file an attribute, or another value of it; durable after `sync_files`. ENOTSUP as above."""
+
+    def is_being_written(self, path: StrPath) -> bool:
+        """Whether someone has the file open to write, as far as the system can tell."""
+
 
 # A closed file gets a descriptor that Linux never hands out (its limit is a little below 2**31), so that using
 # it is EBADF from every call without a check in each. Not -1: some of Python's calls raise ValueError for it.
@@ -127,6 +162,8 @@ _CLOSED = 2**31 - 1
 
 _DSYNC: int = getattr(os, "RWF_DSYNC", 0)  # 0: not Linux
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_SETLEASE: int = getattr(fcntl, "F_SETLEASE", 1024)
+_USER = "user."
 
 
 def allocate(descriptor: int, offset: int, size: int) -> bool:
@@ -212,7 +249,7 @@ class SystemFile:
         """Make content and size durable: fdatasync flushes a changed size too, only times may lag behind."""
         os.fdatasync(self._descriptor)
 
-    def lock(self, wait: bool = False) -> bool:
+    def lock(self, *, wait: bool = False) -> bool:
         """Take the flock, which belongs to this open file: a second open here is refused as elsewhere."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -316,6 +353,68 @@ class SystemDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def sync_files(self, paths: Sequence[StrPath]) -> None:
+        """Sync files, many at once; fsync, as fdatasync leaves out times and attributes."""
+        if len(paths) < _SYNCERS // 4:
+            for path in paths:
+                _fsync(path)
+            return
+        with ThreadPoolExecutor(_SYNCERS) as pool:
+            list(pool.map(_fsync, paths))
+
+    def status(self, path: StrPath) -> Status:
+        """What stat says; a link is followed to what it leads to."""
+        found = os.stat(path)
+        return Status(
+            found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_nlink, found.st_ino,
+            stat.S_ISDIR(found.st_mode),
+        )  # fmt: skip
+
+    def set_changed(self, path: StrPath, time: int) -> None:
+        """Set mtime, and atime with it."""
+        os.utime(path, ns=(time, time))
+
+    def attributes(self, path: StrPath) -> dict[str, bytes]:
+        """Those that listxattr names; one that goes meanwhile is left out."""
+        found = {}
+        for name in os.listxattr(path):
+            if name.startswith(_USER) and (value := self.attribute(path, name[len(_USER) :])) is not None:
+                found[name[len(_USER) :]] = value
+        return found
+
+    def attribute(self, path: StrPath, name: str) -> bytes | None:
+        """What getxattr says."""
+        try:
+            return os.getxattr(path, _USER + name)
+        except OSError as error:
+            if error.errno == errno.ENODATA:
+                return None
+            raise
+
+    def set_attribute(self, path: StrPath, name: str, value: bytes) -> None:
+        """One setxattr, which is whole or not there."""
+        os.setxattr(path, _USER + name, value)
+
+    def is_being_written(self, path: StrPath) -> bool:
+        """Ask for a lease, which the kernel refuses for a file that is open to write; where it has none, False."""
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.fcntl(descriptor, _SETLEASE, fcntl.F_RDLCK)
+            fcntl.fcntl(descriptor, _SETLEASE, fcntl.F_UNLCK)
+        except OSError as error:
+            return error.errno == errno.EAGAIN
+        finally:
+            os.close(descriptor)
+        return False
+
+
+def _fsync(path: StrPath) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _stamp(found: os.stat_result) -> Stamp:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+]+):")  # at least two letters: C:\queues is a path
 _SYNC = ("always", "interval", "never")
 _PLANNED = {
-    "folder": "the folder store",
     "slate": "the slate store",
 }
 _SHARED = ("text", "folder")
@@ -29,17 +28,21 @@ def open(  # noqa: A001
     clock: Clock | None = None,
     dialect: "Dialect" = "doc",
     timeout: float | None = None,
+    peers: int = 0,
 ) -> Store:
     """Open a store.
 
     url: a folder, or `journal:DIR`, for a store on disk, which is made if it is not there; `text:DIR` for one of
-        text files that people read and edit, `NAME.tq` for one such file; `memory:` for a new
-        store in memory, `memory:NAME` for one that this process shares by name; `http://host:port` or
-        `https://host:port` for one that a server keeps (`penstock serve`)
+        text files that people read and edit, `NAME.tq` for one such file; `folder:DIR` for one with a file per
+        message (many processes may open these at once); `memory:` for a new store in memory, `memory:NAME` for one
+        that this process shares by name; `http://host:port` or `https://host:port` for one that a server keeps
+        (`penstock serve`)
     sync: when a change counts as stored: "always" before the call returns; "interval" and "never" trade safety
         for speed, where a store has a disk to sync
     dialect: of the journal store: "2.x" writes what a real Kestrel 2.x can take back
     clock: where the store gets its time from; a `penstock.SimulatedClock` lets tests move it
+    peers: of the folder store: how many processes fetch from its queues beside this one; with some, each chooses
+        at random among the first messages, so that they seldom go for the same
     timeout: of a server: the seconds that an answer may take, beyond the time that it was asked to wait; 60
     """
     if sync not in _SYNC:
@@ -47,6 +50,8 @@ def open(  # noqa: A001
     url = os.fspath(url)
     matched = _SCHEME.match(url)
     scheme = matched[1].lower() if matched else "journal"
+    if peers and scheme != "folder":
+        raise InvalidArgument(f"peers={peers}: store {url!r} has none; that is for folder stores")
     if scheme == "memory":
         return Store(url, open_memory(url[len("memory:") :], clock))
     if is_remote(url):
@@ -54,6 +59,10 @@ def open(  # noqa: A001
 
         check_remote(sync, dialect)
         return Store(url, open_remote(url, timeout, clock))
+    if scheme == "folder":
+        from penstock.folder.keeper import open_folder
+
+        return Store(url, open_folder(url[len("folder:") :], clock=clock, sync=sync, peers=peers))
     if (folder := journal_folder(url)) is not None:
         from penstock.journal.store import open_journal  # here, so that import penstock stays quick
 
@@ -64,8 +73,8 @@ def open(  # noqa: A001
         return Store(url, open_text(url, clock=clock, sync=sync))
     if scheme not in _PLANNED:
         raise NotSupported(
-            f"store {url!r}: there is no kind of store {scheme!r}; give a folder, journal:DIR, text:DIR, "
-            "NAME.tq, memory:, memory:NAME or http://host:port (a path with a colon in its first part can be "
+            f"store {url!r}: there is no kind of store {scheme!r}; give a folder, journal:DIR, text:DIR, NAME.tq, "
+            "folder:DIR, memory:, memory:NAME or http://host:port (a path with a colon in its first part can be "
             "written as ./path)"
         )
     raise NotSupported(f"store {url!r}: {_PLANNED[scheme]} is not part of this version; open a folder instead")

@@ -49,6 +49,7 @@ STORES = [
     ),
     StoreUnderTest("http-text", open_http_text, in_line=in_line_at_server),
     StoreUnderTest("aio-text", open_aio_text, in_line=in_line_of_coroutines),
+    StoreUnderTest("folder", lambda folder, clock: penstock.open(f"folder:{folder}", clock=clock)),
     StoreUnderTest("http", open_http, in_line=in_line_at_server),
     StoreUnderTest("aio", open_aio, in_line=in_line_at_server),
     StoreUnderTest("aio-local", open_aio_local, in_line=in_line_of_coroutines),

@@ -43,7 +43,7 @@ def consume(world: World, random: Random) -> None:
     if random.random() < 0.2:
         ask.pop()
         return
-    messages = ask.claim(random.choice((1, 1, 2, 5)), random.choice((0.001, 2, 30)))
+    messages = ask.claim(random.choice((1, 1, 2, 5)), random.choice(world.leases))
     if random.random() < 0.2:
         ask.extend(*messages, lease=random.choice((1, 20)))
     settle_some(ask, messages, random)

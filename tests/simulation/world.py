@@ -47,6 +47,9 @@ class Promise:
 class World:
     """A machine with a disk and a clock, a store on it, and what the store promised."""
 
+    place: Callable[[str], int] = int  # of an id among all that the store ever gave
+    leases: tuple[float, ...] = (0.001, 2, 30)  # that consumers ask for
+
     def __init__(self, seed: object, disk: SimulatedDisk | None = None, segment_size: int = SEGMENT) -> None:
         self.seed = seed
         self.random = Random(f"world {seed}")
@@ -189,8 +192,9 @@ class World:
 
     def check_ids(self, promise: Promise, ids: list[str]) -> None:
         """Hold new ids to what was promised about them."""
-        assert all(int(each) > promise.above for each in ids), f"{ids} were ids of a deleted queue"
-        promise.highest = max([promise.highest, *map(int, ids)])
+        places = [type(self).place(each) for each in ids]
+        assert all(place > promise.above for place in places), f"{ids} were ids of a deleted queue"
+        promise.highest = max([promise.highest, *places])
 
     def listing(self) -> dict[str, list[Message]]:
         """Every message of every queue."""

@@ -10,7 +10,7 @@ import penstock
 from penstock.errors import NotSupported
 from penstock.spark import jobs
 
-KINDS = ["text"]
+KINDS = ["text", "folder"]
 
 
 @pytest.fixture(params=KINDS)

@@ -82,9 +82,9 @@ class App(click.Group):
         return result
 
 
-def open_store(ctx: click.Context) -> penstock.Store:
+def open_store(ctx: click.Context, peers: int = 0) -> penstock.Store:
     """The store that --store names, closed with the command."""
-    return ctx.with_resource(penstock.open(ctx.find_root().params["store"]))
+    return ctx.with_resource(penstock.open(ctx.find_root().params["store"], peers=peers))
 
 
 def nothing_there(ctx: click.Context) -> NoReturn:

@@ -25,19 +25,24 @@ Examples:
 @click.option(
     "--port", default=_PORT, show_default=True, type=click.IntRange(0, 65_535), help="0 finds a free one."
 )
+@click.option(
+    "--peers", default=0, show_default=True, type=click.IntRange(0, 1_000),
+    help="Of a folder store: how many others fetch from it.",
+)  # fmt: skip
 @json_option
 @click.pass_context
-def serve(ctx: click.Context, host: str, port: int, as_json: bool) -> None:
+def serve(ctx: click.Context, host: str, port: int, peers: int, as_json: bool) -> None:
     """Serve the store over HTTP until Ctrl-C or SIGTERM.
 
     Other processes and machines then use it with `penstock --store http://HOST:PORT ...`, with
     penstock.open("http://HOST:PORT"), or with curl; http://HOST:PORT/-/docs explains how. The address is printed
-    once the server answers. There are no passwords: listen on an address that only friends can reach.
+    once the server answers. Of a folder store the server is mover and reaper, too. There are no passwords: listen
+    on an address that only friends can reach.
     """
     from penstock.server import Server, listen, url_of  # here, because no other command needs it
     from penstock.server.running import new_loop, raise_file_limit
 
-    store = open_store(ctx)
+    store = open_store(ctx, peers)
     server = Server(store)
     raise_file_limit()
     try:
@@ -60,5 +65,7 @@ def serve(ctx: click.Context, host: str, port: int, as_json: bool) -> None:
         await stopping.wait()
         await server.stop()
 
-    with asyncio.Runner(loop_factory=new_loop) as runner:
+    from penstock.folder.daemons import tended
+
+    with tended(store._keeper), asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(run())

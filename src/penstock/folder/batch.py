@@ -1,0 +1,88 @@
+"""How messages come in: written in new/, made durable, renamed into their queue; many of them all or none.
+
+Of one message the rename is what counts. Of several a manifest is: once it is on disk the batch is rolled
+forward by whoever finds it, before that its files are thrown away. For messages under a key the line in the log
+of keys is it.
+"""
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from penstock.files import replace_file
+from penstock.folder.layout import BATCHES, DELAY, NEW, QUEUES
+from penstock.folder.stamps import Stamp
+from penstock.folder.texts import read_json, read_text
+from penstock.folder.tree import Tree, folders_of, home
+
+
+@dataclass(slots=True)
+class Newcomer:
+    """A message that is about to be put."""
+
+    uid: str
+    payload: bytes
+    stamp: Stamp
+    headers: dict[str, str] | None
+    now: int
+
+    @property
+    def folder(self) -> str:
+        """Where it goes."""
+        return DELAY if self.stamp.visible > self.now else QUEUES
+
+
+def write(tree: Tree, queue: str, newcomers: Sequence[Newcomer]) -> None:
+    """Write messages in new/ and make their files durable; a failure leaves nothing."""
+    written: list[str] = []
+    try:
+        for each in newcomers:
+            path = tree.place(NEW, queue, each.uid)
+            if each.headers:
+                each.stamp.headers = tree.keep(each.headers)
+            written.append(path)
+            tree.write_new(path, each.payload)
+            if tree.has_attributes:
+                tree.stamp(path, each.stamp.to_attributes())
+            tree.set_until(path, each.stamp.visible)
+        tree.sync_files(written)
+    except BaseException:
+        discard(tree, queue, newcomers)
+        raise
+
+
+def discard(tree: Tree, queue: str, newcomers: Sequence[Newcomer]) -> None:
+    """Throw away what was written of a put that failed."""
+    for each in newcomers:
+        with suppress(OSError):
+            tree.disk.unlink(tree.place(NEW, queue, each.uid))
+        tree.forget(each.stamp.headers)
+
+
+def deliver(tree: Tree, queue: str, items: Sequence[tuple[str, str]]) -> list[str]:
+    """Move messages, (id, folder) each, from new/ to where they go; those that were still there."""
+    moved = [
+        (each, folder)
+        for each, folder in items
+        if tree.move(tree.place(NEW, queue, each), tree.place(folder, queue, each))
+    ]
+    tree.sync(*folders_of((NEW, home(folder, queue)) for _, folder in moved))
+    return [each for each, _ in moved]
+
+
+def write_manifest(tree: Tree, queue: str, newcomers: Sequence[Newcomer]) -> str:
+    """Say which messages belong together: from here on they are put, whatever happens."""
+    tree.sync(NEW)  # before the manifest: it must never name a file that is not there
+    path = tree.path(f"{BATCHES}/{newcomers[0].uid}")
+    items = [[each.uid, each.folder] for each in newcomers]
+    replace_file(tree.disk, path, json.dumps({"queue": queue, "messages": items}).encode())
+    return path
+
+
+def read_manifest(tree: Tree, path: str) -> tuple[str, list[tuple[str, str]]] | None:
+    """Queue and messages of a batch; None if it is none."""
+    found = read_json(read_text(tree.disk, path))
+    if not isinstance(found, dict):
+        return None
+    return found["queue"], [(each, folder) for each, folder in found["messages"]]

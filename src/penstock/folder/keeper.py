@@ -1,0 +1,417 @@
+"""The folder store's keeper: names to queues, publishing, waiting, opening and closing."""
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.clock import Clock, SteadyClock, SystemClock, at_least_one
+from penstock.errors import (
+    DiskFull,
+    InvalidArgument,
+    LeaseExpired,
+    NotSupported,
+    QueueExists,
+    QueueNotFound,
+    StoreClosed,
+)
+from penstock.files import Disk, SystemDisk
+from penstock.folder import recovery
+from penstock.folder.catalog import Catalog, Listed
+from penstock.folder.line import Waiter
+from penstock.folder.neighbours import Neighbours, SystemNeighbours
+from penstock.folder.queue import FolderQueue
+from penstock.folder.shared import Shared
+from penstock.folder.tree import Tree
+from penstock.folder.upkeep import Upkeep
+from penstock.index.history import Attempt
+from penstock.keeper import QueueInfo
+from penstock.message import PUBLISH_HEADER, Entry, Message, checked_headers
+from penstock.names import DEFAULT
+from penstock.settings import Settings, whole
+from penstock.threads import SystemThreads, Threads
+
+if TYPE_CHECKING:
+    from penstock.filters import Filter
+
+_LOOK = 0.1  # seconds after which who waits looks for what other processes have done
+_LATER = 1.0  # the same for those who are not first in line
+_MOST_PEERS = 1_000
+
+
+class FolderKeeper:
+    """Keeps queues in a folder that any number of processes share."""
+
+    def __init__(
+        self,
+        folder: str,
+        clock: Clock,
+        disk: Disk,
+        threads: Threads,
+        neighbours: Neighbours,
+        sync: str,
+        peers: int,
+    ) -> None:
+        self.clock = clock
+        steady = SteadyClock(clock)
+        tree = Tree(folder, disk, neighbours.name, sync == "always", steady.now)
+        self.shared = Shared(tree, steady, threads, neighbours, peers)
+        self._clock = self.shared.clock
+        self._lock = threads.rlock()
+        self._catalog = Catalog(self.shared)
+        self._upkeep = Upkeep(self.shared, self._keep_done)
+        self._queues: dict[str, FolderQueue] = {}
+        self._made: dict[str, Listed] = {}
+        self._filters: dict[str, Filter] = {}
+        self._refusal: Callable[[], StoreClosed] | None = None
+        tree.open()
+        recovery.recover(self.shared, self._catalog)
+        with self._catalog.locked():
+            if DEFAULT not in self._catalog.read():
+                self._catalog.make(DEFAULT, Settings(), _new_mark())
+        self._read()
+
+    # Queues
+
+    def create(self, queue: str, settings: Settings) -> None:
+        """Make a queue."""
+        if settings.start != "now":
+            raise NotSupported(
+                f"start={settings.start!r}: this store keeps no log of published messages to start from; leave "
+                "start='now', or use a slate store"
+            )
+        with self._guarded(), self._lock, self._catalog.locked():
+            self._check_open()
+            known = self._catalog.read().get(queue)
+            if known is not None and not known.deleted:
+                raise QueueExists(f"queue {queue!r} exists already: open it with store.queue({queue!r})")
+            if known is not None:
+                self._catalog.clear(known)
+            self._add(self._catalog.make(queue, settings, _new_mark()))
+
+    def delete(self, queue: str) -> None:
+        """Remove a queue and its messages."""
+        with self._guarded(), self._lock:
+            self.find(queue)
+            with self._catalog.locked():
+                listed = self._catalog.read().get(queue)
+                if listed is None or listed.deleted:
+                    self._drop(queue)
+                    raise _not_found(queue)
+                self._drop(queue)
+                self._catalog.delete(listed)
+
+    def _add(self, listed: Listed) -> None:
+        self._queues[listed.name] = FolderQueue(self.shared, listed.name, listed.file, listed.settings)
+        self._made[listed.name] = listed
+        if listed.settings.filter is not None:
+            from penstock import filters  # here, because most processes need none
+
+            self._filters[listed.name] = filters.parse(listed.settings.filter)
+
+    def _drop(self, name: str) -> None:
+        self._made.pop(name, None)
+        self._filters.pop(name, None)
+        dropped = self._queues.pop(name, None)
+        if dropped is not None:
+            dropped.stop(lambda: _not_found(name))
+
+    def _read(self, eager: bool = False) -> None:
+        """Know which queues other processes have made and deleted."""
+        with self._lock:
+            if not self._catalog.changed(eager):
+                return
+            there = {name: listed for name, listed in self._catalog.read().items() if not listed.deleted}
+            for name in list(self._made):
+                if self._made[name] != there.get(name):
+                    self._drop(name)
+            for name, listed in there.items():
+                if name not in self._made:
+                    self._add(listed)
+
+    def find(self, queue: str) -> FolderQueue:
+        """The queue; QueueNotFound."""
+        self._check_open()
+        self._read()
+        if queue not in self._queues:
+            self._read(eager=True)
+        with self._lock:
+            try:
+                return self._queues[queue]
+            except KeyError:
+                raise _not_found(queue) from None
+
+    def queues(self) -> list[QueueInfo]:
+        """Every queue, by name."""
+        self._check_open()
+        self._read(eager=True)
+        with self._lock:
+            queues = sorted(self._queues.items())
+        return [QueueInfo(name, queue.settings, queue.counts()) for name, queue in queues]
+
+    def settings(self, queue: str) -> Settings:
+        """What the queue was created with."""
+        return self.find(queue).settings
+
+    def counts(self, queue: str) -> dict[str, int]:
+        """How many messages are in each state."""
+        return self.find(queue).counts()
+
+    # Messages
+
+    def publish(self, entry: Entry) -> str:
+        """Put a copy into every queue whose filter matches, or into none if one of them refuses it."""
+        self._check_open()
+        self._read()
+        published = os.urandom(16).hex()
+        copy = replace(entry, headers=checked_headers({**(entry.headers or {}), PUBLISH_HEADER: published}))
+        with self._lock:
+            matching = self._matching(entry)
+        with self._guarded(), ExitStack() as locks:
+            for queue in matching:
+                queue.check([copy])
+            for queue in matching:  # by name, so that no two wait for each other
+                if queue.is_exact:
+                    locks.enter_context(queue.admission.locked())
+                    queue.check_room(1)
+            for queue in matching:
+                queue.take_in([copy], exact=queue.is_exact)
+        return published
+
+    def put(self, queue: str, entries: Sequence[Entry]) -> list[str]:
+        """Take in all entries or none."""
+        found = self.find(queue)
+        with self._guarded():
+            self._upkeep.tend()
+            return found.put(entries)
+
+    def claim(self, queue: str, n: int, lease: float, wait: float, consumer: str) -> list[Message]:
+        """Lease up to n messages."""
+        found = self.find(queue)
+        taken = self._take(found, n, wait, lambda ids: found.fetch(ids, lease, consumer))
+        return taken or []
+
+    def pop(self, queue: str, wait: float, consumer: str) -> Message | None:
+        """Claim and acknowledge one message."""
+        found = self.find(queue)
+        taken = self._take(found, 1, wait, lambda ids: _listed(found.fetch_for_good(ids, consumer)))
+        return taken[0] if taken else None
+
+    def ack(self, queue: str, receipts: Sequence[str]) -> None:
+        """Settle for good."""
+        self._settle(queue, receipts, "ack")
+
+    def fail(self, queue: str, receipts: Sequence[str], delay: float, reason: str | None) -> None:
+        """End the attempts."""
+        self._settle(queue, receipts, "fail", delay, reason)
+
+    def release(self, queue: str, receipts: Sequence[str]) -> None:
+        """Give back."""
+        self._settle(queue, receipts, "release")
+
+    def _settle(
+        self, queue: str, receipts: Sequence[str], how: str, delay: float = 0, reason: str | None = None
+    ) -> None:
+        found = self.find(queue)
+        with self._guarded():
+            lost = found.settle(receipts, how, delay, reason)
+            self._upkeep.tend()
+        if lost:
+            raise LeaseExpired(queue, lost)
+
+    def extend(self, queue: str, receipts: Sequence[str], lease: float) -> tuple[int, list[str]]:
+        """Hold from now on."""
+        found = self.find(queue)
+        with self._guarded():
+            return found.extend(receipts, lease)
+
+    def remove(self, queue: str, ids: Sequence[str]) -> int:
+        """Take messages out in any state."""
+        found = self.find(queue)
+        with self._guarded():
+            return found.remove(ids)
+
+    def redrive(self, queue: str, ids: Sequence[str] | None) -> int:
+        """Start over with failed messages."""
+        found = self.find(queue)
+        with self._guarded():
+            return found.redrive(ids)
+
+    def purge(self, queue: str) -> int:
+        """Take out everything but what is in flight."""
+        found = self.find(queue)
+        with self._guarded():
+            return found.purge()
+
+    def peek(self, queue: str, n: int) -> Iterator[Message]:
+        """What claim would give."""
+        return self.find(queue).peek(n)
+
+    def attempts(self, queue: str, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
+        """The attempts at a message."""
+        return self.find(queue).attempts(id)
+
+    def messages(self, queue: str, state: str | None) -> Iterator[Message]:
+        """The messages in that state, in the order in which they were put."""
+        return self.find(queue).messages(state)
+
+    def close(self) -> None:
+        """End every queue's work in this process."""
+        with self._lock:
+            if self._refusal is None:
+                self._refusal = _closed
+                self.shared.tree.close()
+            for queue in self._queues.values():
+                queue.stop(_closed)
+
+    def tend(self) -> None:
+        """Bring back what is due in all queues, and unlink what nobody needs."""
+        self.move_due()
+        self.reap()
+
+    def move_due(self) -> int:
+        """Bring back what is due in all queues, and what processes held that are gone; how many were due."""
+        self._check_open()
+        self._read(eager=True)
+        self._upkeep.help_the_dead()
+        with self._lock:
+            queues = list(self._queues.values())
+        return sum(queue.bring_back() for queue in queues)
+
+    def reap(self) -> int:
+        """Unlink what nobody can ask for any more; how many."""
+        self._check_open()
+        return self._upkeep.reap()
+
+    def _keep_done(self, file: str) -> float | None:
+        with self._lock:
+            queues = [queue for queue in self._queues.values() if queue.file == file]
+        return queues[0].settings.keep_done if queues else 0
+
+    # Waiting
+
+    def _take(
+        self, queue: FolderQueue, n: int, wait: float, fetch: Callable[[list[str]], list[Message]]
+    ) -> list[Message]:
+        with self._guarded():
+            while ids := queue.pick(n):
+                if taken := fetch(ids):
+                    return taken
+                # Others were quicker with all of them: on to the next.
+            if wait <= 0:
+                return []
+            return self._wait_in_line(queue, Waiter(n), self._clock.monotonic() + wait, fetch)
+
+    def _wait_in_line(
+        self, queue: FolderQueue, waiter: Waiter, end: float, fetch: Callable[[list[str]], list[Message]]
+    ) -> list[Message]:
+        queue.stand_in_line(waiter)
+        try:
+            while True:
+                if waiter.ids:
+                    ids, waiter.ids = waiter.ids, []
+                    if taken := fetch(ids):
+                        return taken
+                    queue.stand_in_line(waiter, first=True)
+                    continue
+                if waiter.error is not None:
+                    raise waiter.error
+                left = end - self._clock.monotonic()
+                if left <= 0:
+                    return []
+                self._wait_for_news(queue, waiter, left)
+        finally:
+            queue.leave_line(waiter)
+
+    def _wait_for_news(self, queue: FolderQueue, waiter: Waiter, left: float) -> None:
+        """The first in line looks for what other processes and time bring; the others wait for their turn."""
+        first = queue.line.is_first(waiter)
+        pause = min(left, _LOOK if first else _LATER)
+        if first:
+            pause = min(pause, max(0.001, (queue.next_due() - self._clock.now()) / 1000))
+        self._clock.wait(waiter.woken, pause)
+        if not waiter.ids:
+            waiter.woken.clear()
+        if first and not waiter.ids and waiter.error is None:
+            self._read()
+            queue.refresh(eager=True)
+            queue.advance()
+
+    # What goes wrong
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(
+                    f"no room for more in {self.shared.tree.root!r}: consume, or free space; nothing was put"
+                ) from error
+            raise
+
+    def _check_open(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal()
+
+    def _matching(self, entry: Entry) -> list[FolderQueue]:
+        if not self._filters:
+            return []
+        from penstock.filters import Subject
+
+        now = self._clock.now()
+        subject = Subject(
+            headers=entry.headers or {},
+            priority=entry.priority,
+            size=len(entry.payload),
+            created_at=now if entry.created_at is None else entry.created_at,
+            received_at=now,
+            visible_at=now + at_least_one(entry.delay) if entry.delay else now,
+        )
+        names = sorted(name for name, wanted in self._filters.items() if wanted.matches(subject))
+        return [self._queues[name] for name in names]
+
+
+def open_folder(
+    folder: str,
+    *,
+    clock: Clock | None = None,
+    sync: str = "always",
+    peers: int = 0,
+    disk: Disk | None = None,
+    threads: Threads | None = None,
+    neighbours: Neighbours | None = None,
+) -> FolderKeeper:
+    """Open a folder store, which is made if it is not there."""
+    if not folder:
+        raise InvalidArgument("folder: without a folder; give folder:DIR")
+    if sync == "interval":
+        raise NotSupported('sync="interval": a folder store has no log to sync later; give "always" or "never"')
+    peers = whole("peers", peers, 0, _MOST_PEERS)
+    return FolderKeeper(
+        os.path.abspath(folder) if disk is None else folder,
+        clock or SystemClock(),
+        disk or SystemDisk(),
+        threads or SystemThreads(),
+        neighbours or SystemNeighbours(),
+        sync,
+        peers,
+    )
+
+
+def _listed(message: Message | None) -> list[Message]:
+    return [] if message is None else [message]
+
+
+def _new_mark() -> str:
+    return os.urandom(8).hex()
+
+
+def _not_found(queue: str) -> QueueNotFound:
+    return QueueNotFound(f"there is no queue {queue!r}: create it with store.create({queue!r})")
+
+
+def _closed() -> StoreClosed:
+    return StoreClosed("the store was closed: open it again with penstock.open()")

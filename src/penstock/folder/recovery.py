@@ -1,0 +1,201 @@
+"""What processes that died have left: held messages go back, batches go on, files of unfinished puts are dropped.
+
+A machine that stopped may also leave a message under two names, where a rename was durable on one side only.
+Nobody was told of that move, so either place is right; the one that is further on is kept.
+"""
+
+from contextlib import suppress
+
+from penstock.folder import batch, steps
+from penstock.folder.admission import Admission
+from penstock.folder.catalog import Catalog
+from penstock.folder.layout import (
+    BATCHES,
+    DELAY,
+    DONE,
+    FAILED,
+    HELD,
+    NEW,
+    QUEUES,
+    REMOVE,
+    Held,
+    maker_of,
+    node_of,
+    parse_flat,
+    parse_held,
+)
+from penstock.folder.shared import Shared
+from penstock.folder.steps import Won
+from penstock.folder.tree import home
+
+# Of two places that a message has, the one to keep. What lies in queues/ is right whichever way it was going:
+# the attributes that count there were complete before it came, and a claim that nobody was told of changes none.
+_FURTHEST_FIRST = (REMOVE, DONE, QUEUES, FAILED, DELAY, NEW)
+
+
+def recover(shared: Shared, catalog: Catalog) -> None:
+    """Clean up after processes that are gone; others may be at work."""
+    tree = shared.tree
+    gone = [process for process in tree.names(HELD) if process != tree.process and is_gone(shared, process)]
+    with catalog.locked():
+        for listed in catalog.read().values():
+            if listed.deleted:
+                catalog.clear(listed)
+            else:
+                catalog.make_folder(listed)
+    if gone:
+        _finish_batches(shared, gone)
+        _drop_unfinished(shared, gone)
+    for process in sorted(gone):
+        bring_back(shared, process)
+    if any(shared.neighbours.has_stopped(process) for process in gone):
+        drop_copies(shared)
+
+
+def bring_back(shared: Shared, process: str) -> None:
+    """Put what a process held where it was."""
+    tree = shared.tree
+    folder = f"{HELD}/{process}"
+    touched: set[str] = set()
+    held: list[tuple[Held, str]] = []
+    for name in tree.names(folder):
+        parsed = parse_held(name)
+        path = tree.path(f"{folder}/{name}")
+        if parsed is None:
+            with suppress(FileNotFoundError):  # a probe
+                tree.disk.unlink(path)
+        else:
+            held.append((parsed, path))
+    held.sort(key=lambda each: each[0].taken, reverse=True)  # the latest first: it says where the message was
+    for parsed, path in held:
+        touched.add(_bring_back(shared, path, parsed))
+    tree.sync(*sorted(touched))
+    tree.sync(folder)
+    with suppress(OSError):
+        tree.disk.rmdir(tree.path(folder))
+    tree.sync(HELD)
+
+
+def _bring_back(shared: Shared, path: str, held: Held) -> str:
+    """Returns the folder that a message went to."""
+    tree = shared.tree
+    status = tree.status(path)
+    if status is None:
+        return held.origin if held.origin != QUEUES else home(QUEUES, held.queue)
+    if status.names > 1:  # a move that the machine forgot half of: it is also where it was going, or where it was
+        for folder in _FURTHEST_FIRST:
+            other = tree.status(tree.place(folder, held.queue, held.uid))
+            if other is None or other.inode != status.inode:
+                continue
+            if folder == held.origin == FAILED:  # a redrive, which goes on from here
+                tree.disk.unlink(tree.place(folder, held.queue, held.uid))
+                tree.sync(folder)
+                continue
+            if folder == held.origin == DELAY:  # nobody was told that anything has changed
+                _undo(shared, path, held)
+                tree.sync_files([path])
+            tree.disk.unlink(path)
+            return home(folder, held.queue)
+    # Under our own private name first: another process may have the same idea.
+    mine = tree.path(f"{tree.held}/{path.rpartition('/')[2]}")
+    if not tree.move(path, mine):
+        return home(held.origin, held.queue)
+    target = held.origin
+    if held.origin == DELAY:
+        _undo(shared, mine, held)
+    elif held.origin == FAILED:  # a redrive: nothing but going on is right for sure
+        steps.start_over(tree, Won(held.uid, mine, tree.stamp_of(mine, held.uid)), shared.clock.now())
+        target = QUEUES
+    tree.sync_files([mine])
+    if not tree.move(mine, tree.place(target, held.queue, held.uid)):  # its queue was deleted
+        tree.move(mine, tree.place(REMOVE, held.queue, held.uid))
+        target = REMOVE
+    return home(target, held.queue)
+
+
+def _undo(shared: Shared, path: str, held: Held) -> None:
+    """Let a message from delay/ be held, or wait, as it was."""
+    tree = shared.tree
+    if tree.has_attributes:  # without any, the time is all there is, and has its nonce
+        stamp = tree.stamp_of(path, held.uid)
+        if held.leased and stamp.holder is not None and stamp.ended == stamp.holder.secret:
+            tree.stamp(path, {"ended": b""})
+        if stamp.settled_at is not None:
+            tree.stamp(path, {"settled_at": b""})
+        tree.set_until(path, held.until)
+
+
+def drop_copies(shared: Shared) -> None:
+    """Leave each message under one name: after a machine has stopped, before anyone uses the store."""
+    tree = shared.tree
+    found: dict[int, list[tuple[str, str, str]]] = {}
+    places = [(folder, name) for folder in _FURTHEST_FIRST if folder != QUEUES for name in tree.names(folder)]
+    for folder, name in places:
+        if (parsed := parse_flat(name)) is not None:
+            status = tree.status(tree.place(folder, *parsed))
+            if status is not None and status.names > 1:
+                found.setdefault(status.inode, []).append((folder, *parsed))
+    for queue in tree.names(QUEUES) if found or places else ():
+        for name in tree.names(f"{QUEUES}/{queue}"):
+            status = tree.status(tree.place(QUEUES, queue, name))
+            if status is not None and status.names > 1 and status.inode in found:
+                found[status.inode].append((QUEUES, queue, name))
+    for names in found.values():
+        names.sort(key=lambda place: _FURTHEST_FIRST.index(place[0]))
+        for folder, queue, name in names[1:]:
+            tree.disk.unlink(tree.place(folder, queue, name))
+            tree.sync(home(folder, queue))
+
+
+def _finish_batches(shared: Shared, gone: list[str]) -> None:
+    """Roll forward what was promised to be whole."""
+    tree = shared.tree
+    nodes = {node_of(process) for process in gone}
+    for name in tree.names(BATCHES):
+        path = tree.path(f"{BATCHES}/{name}")
+        if maker_of(name.removesuffix(".new")) not in nodes:
+            continue
+        if not name.endswith(".new") and (found := batch.read_manifest(tree, path)) is not None:
+            queue, messages = found
+            for each, _ in messages:
+                status = tree.status(tree.place(NEW, queue, each))
+                if status is not None and status.names > 1:  # it was delivered; only the old name came back
+                    tree.disk.unlink(tree.place(NEW, queue, each))
+            batch.deliver(tree, queue, messages)
+        with suppress(FileNotFoundError):
+            tree.disk.unlink(path)
+    tree.sync(BATCHES)
+
+
+def _drop_unfinished(shared: Shared, gone: list[str]) -> None:
+    """Throw away what nobody was told of; messages under a key are finished if their line was written."""
+    tree = shared.tree
+    nodes = {node_of(process) for process in gone}
+    by_queue: dict[str, list[str]] = {}
+    for name in tree.names(NEW):
+        parsed = parse_flat(name)
+        if parsed is not None and maker_of(parsed[1]) in nodes:
+            by_queue.setdefault(parsed[0], []).append(parsed[1])
+    for queue, ids in by_queue.items():
+        admission = Admission(tree, queue, shared.threads)
+        with admission.locked():
+            admission.roll_forward()
+            for each in ids:
+                path = tree.place(NEW, queue, each)
+                status = tree.status(path)
+                if status is None:
+                    continue
+                with suppress(OSError):
+                    tree.forget(tree.stamp_of(path, each).headers if status.names == 1 else None)
+                with suppress(FileNotFoundError):
+                    tree.disk.unlink(path)
+    if by_queue:
+        tree.sync(NEW)
+
+
+def is_gone(shared: Shared, process: str) -> bool:
+    """Whether a process will touch nothing any more."""
+    status = shared.tree.status(shared.tree.path(f"{HELD}/{process}"))
+    if status is None:
+        return False
+    return shared.neighbours.is_gone(process, shared.neighbours.idle(status.moved))

@@ -1,0 +1,313 @@
+"""How messages move: each step wins files by a rename, changes them under a private name, syncs, moves them on.
+
+What a step changes about a message in delay/ or failed/ must not be durable before the private name is: else a
+machine that stops could leave the change without the move. So that folder is synced first, and once more before
+anyone is told. A claim needs neither: in queues/ nothing that it changes counts. Whoever dies in between leaves
+files under private names, which recovery.py brings back. Nothing here knows what a process remembers of a
+queue.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from penstock.folder.layout import DELAY, DONE, FAILED, HELD, QUEUES, REMOVE
+from penstock.folder.stamps import Holder, Stamp, with_attempt
+from penstock.folder.tree import Tree, folders_of, home
+
+Answer = TypeVar("Answer")
+_PATIENCE = 500  # looks at a message that somebody else has just in hand
+
+
+@dataclass(slots=True)
+class Won:
+    """A message under its private name."""
+
+    uid: str
+    held: str
+    stamp: Stamp
+    until: int = 0
+    payload: bytes = b""
+    secret: str = ""
+
+
+@dataclass(slots=True)
+class Claimed:
+    """What became of messages that were to be claimed."""
+
+    won: list[Won] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)  # somebody else was quicker
+    busy: list[str] = field(default_factory=list)  # still being copied into the queue
+    gone: list[str] = field(default_factory=list)  # expired
+
+
+def claim(tree: Tree, queue: str, ids: Sequence[str], until: int, consumer: str, now: int) -> Claimed:
+    """Take messages on a lease."""
+    claimed = _win_available(tree, queue, ids, now)
+
+    def stamp(won: Won) -> None:
+        nonce = int.from_bytes(os.urandom(3), "big") % 999_999 + 1
+        won.secret = os.urandom(8).hex() if tree.has_attributes else f"{nonce:016x}"
+        _stamp_holder(tree, won, consumer, now)
+        won.until = until
+        tree.set_until(won.held, until, 0 if tree.has_attributes else nonce)
+
+    _finish(tree, queue, claimed.won, QUEUES, DELAY, stamp, synced=True)
+    return claimed
+
+
+def pop(tree: Tree, queue: str, ids: Sequence[str], consumer: str, now: int, keep: bool) -> Claimed:
+    """Take messages for good; they stay listed only if they are kept."""
+    claimed = _win_available(tree, queue, ids, now)
+
+    def stamp(won: Won) -> None:
+        won.secret = os.urandom(8).hex()
+        if keep:
+            _stamp_holder(tree, won, consumer, now)
+            tree.stamp(won.held, {"settled_at": str(now).encode()})
+        else:
+            won.stamp.holder = Holder("", won.stamp.attempts + 1, now, consumer)
+        won.until = now
+
+    _finish(tree, queue, claimed.won, QUEUES, DONE if keep else REMOVE, stamp, synced=keep)
+    return claimed
+
+
+def win(tree: Tree, queue: str, uid: str, secret: str, now: int, pause: Callable[[], None]) -> Won | None:
+    """Take hold of a message by its receipt; None if the receipt does not hold it."""
+    path = tree.place(DELAY, queue, uid)
+    misses = 0
+    for _ in range(_PATIENCE):
+        try:
+            until = tree.until(path)
+            if until <= now or tree.secret_of(path, uid) != secret:
+                return None
+        except FileNotFoundError:
+            held_elsewhere = is_held(tree, queue, uid)
+            misses = 0 if held_elsewhere else misses + 1
+            if misses > 1:  # once may be that it just went back
+                return None
+            pause()
+            continue
+        held = tree.take(DELAY, queue, uid, until, leased=True)
+        if held is None:
+            continue
+        # Between the look and the rename the lease may have ended, and the message gone to another.
+        if tree.until(held) == until and tree.secret_of(held, uid) == secret:
+            return Won(uid, held, tree.stamp_of(held, uid), until, secret=secret)
+        tree.move(held, path)
+    return None
+
+
+def seek(
+    tree: Tree, queue: str, uid: str, look: Callable[[], Answer | None], pause: Callable[[], None]
+) -> Answer | None:
+    """What a look finds; again while somebody has the message in hand, and once more as it may just have moved."""
+    misses = 0
+    for _ in range(_PATIENCE):
+        found = look()
+        if found is not None:
+            return found
+        if is_held(tree, queue, uid):
+            misses = 0
+            pause()
+        else:
+            misses += 1
+            if misses > 1:
+                break
+    return None
+
+
+def is_held(tree: Tree, queue: str, uid: str) -> bool:
+    """Whether some process is just changing a message."""
+    ending = f":{queue}:{uid}"
+    return any(name.endswith(ending) for process in tree.names(HELD) for name in tree.names(f"{HELD}/{process}"))
+
+
+def done(tree: Tree, queue: str, won: Sequence[Won], now: int, keep: bool) -> None:
+    """Acknowledge."""
+
+    def stamp(each: Won) -> None:
+        if keep:  # an attribute that counts only in done/
+            tree.stamp(each.held, {"settled_at": str(now).encode()})
+
+    _finish(tree, queue, won, DELAY, DONE, stamp, synced=keep, read=False)
+    for each in won:
+        with suppress(OSError):  # when it was, for the reaper; until the lease would have ended will do, too
+            tree.set_until(tree.place(DONE, queue, each.uid), now)
+
+
+def extend(tree: Tree, queue: str, won: Sequence[Won], until: int) -> None:
+    """Hold until another time."""
+
+    def stamp(each: Won) -> None:
+        tree.set_until(each.held, until, 0 if tree.has_attributes else int(each.secret, 16))
+        each.until = until
+
+    if won:
+        tree.sync(tree.held)
+        _finish(tree, queue, won, DELAY, DELAY, stamp, synced=True, read=False)
+        tree.sync(tree.held)
+
+
+@dataclass(slots=True)
+class Ending:
+    """How an attempt ends."""
+
+    won: Won
+    at: int
+    outcome: str  # "failed" or "released"
+    reason: str | None = None
+    visible_at: int = 0
+    settled: bool = True  # by who holds the message, not by time
+    target: str = QUEUES
+
+
+def end(tree: Tree, queue: str, endings: Sequence[Ending]) -> list[Ending]:
+    """End attempts: messages go back to their queue, to delay/ or to failed/. Returns what was still there."""
+    old: list[str | None] = []
+    if endings:
+        tree.sync(tree.held)
+    for ending in endings:
+        won, holder = ending.won, ending.won.stamp.holder
+        stamp = won.stamp
+        if tree.has_attributes and holder is not None:
+            reason = holder.reason
+            if ending.outcome == "failed":
+                reason = None if ending.reason is None else tree.keep(ending.reason)
+            past = with_attempt(
+                tree.history(stamp), holder, ending.at, ending.outcome, ending.reason, ending.settled
+            )
+            history = tree.keep(past)
+            old += [value for value in (stamp.reason, stamp.history) if value not in (reason, history)]
+            stamp.attempts, stamp.reason, stamp.history = holder.attempts, reason, history
+            values = {"attempts": str(stamp.attempts), "reason": reason or "", "history": history}
+            if ending.target != FAILED:
+                stamp.visible_at = ending.visible_at
+                values["visible_at"] = str(stamp.visible_at)
+            tree.stamp(won.held, {name: value.encode() for name, value in values.items()})
+            stamp.ended = holder.secret
+            tree.stamp(won.held, {"ended": holder.secret.encode()})
+        if ending.target == FAILED:
+            tree.set_until(won.held, ending.at)
+        elif ending.target == DELAY:
+            tree.set_until(won.held, ending.visible_at)
+    tree.sync_files([ending.won.held for ending in endings])
+    moved, folders = [], []
+    for ending in endings:
+        if tree.move(ending.won.held, tree.place(ending.target, queue, ending.won.uid)):
+            moved.append(ending)
+            folders.append((DELAY, home(ending.target, queue)))
+    tree.sync(*folders_of(folders), *([tree.held] if moved else []))
+    tree.forget(*old)
+    return moved
+
+
+def redrive(tree: Tree, queue: str, ids: Sequence[str], now: int) -> list[Won]:
+    """Start over with failed messages; those that were there."""
+    won = []
+    for each in ids:
+        try:
+            until = tree.until(tree.place(FAILED, queue, each))
+        except FileNotFoundError:
+            continue
+        held = tree.take(FAILED, queue, each, until)
+        if held is not None:
+            won.append(Won(each, held, tree.stamp_of(held, each)))
+    old = [each.stamp.reason for each in won]
+
+    def stamp(each: Won) -> None:
+        start_over(tree, each, now)
+
+    if won:
+        tree.sync(tree.held)
+        _finish(tree, queue, won, FAILED, QUEUES, stamp, synced=True, read=False)
+        tree.sync(tree.held)
+    tree.forget(*old)
+    return won
+
+
+def start_over(tree: Tree, won: Won, now: int) -> None:
+    """Stamp a failed message as one that was never attempted."""
+    won.stamp.attempts, won.stamp.reason, won.stamp.visible_at = 0, None, now
+    if tree.has_attributes:
+        tree.stamp(won.held, {"attempts": b"0", "reason": b"", "visible_at": str(now).encode()})
+
+
+def remove(tree: Tree, queue: str, folder: str, ids: Sequence[str], now: int) -> list[str]:
+    """Take messages out of a folder; those that were there. Syncs nothing."""
+    removed = []
+    for each in ids:
+        target = tree.place(REMOVE, queue, each)
+        if tree.move(tree.place(folder, queue, each), target):
+            with suppress(FileNotFoundError):  # the reaper was quick
+                tree.set_until(target, now)
+            removed.append(each)
+    return removed
+
+
+def _win_available(tree: Tree, queue: str, ids: Sequence[str], now: int) -> Claimed:
+    claimed = Claimed()
+    for each in ids:
+        held = tree.take(QUEUES, queue, each)
+        if held is None:
+            claimed.missing.append(each)
+            continue
+        stamp = tree.stamp_of(held, each)
+        if not stamp.stamped and tree.disk.is_being_written(held):
+            tree.move(held, tree.place(QUEUES, queue, each))
+            claimed.busy.append(each)
+        elif stamp.expires_at is not None and stamp.expires_at <= now:
+            tree.discard(held, queue, each, now)
+            claimed.gone.append(each)
+        elif tree.exists(DELAY, queue, each):  # a copy of a message that is being worked on: one of its own
+            [other] = tree.next_ids(now, 1)
+            tree.move(held, tree.place(QUEUES, queue, other))
+            claimed.missing.append(each)
+        else:
+            claimed.won.append(Won(each, held, stamp))
+    return claimed
+
+
+def _stamp_holder(tree: Tree, won: Won, consumer: str, now: int) -> None:
+    won.stamp.holder = Holder(won.secret, won.stamp.attempts + 1, now, consumer, won.stamp.reason)
+    if tree.has_attributes:
+        values = {"receipt": won.stamp.holder.to_bytes()}
+        if not won.stamp.stamped:
+            values["order"] = str(won.stamp.order).encode()
+        tree.stamp(won.held, values)
+
+
+def _finish(
+    tree: Tree,
+    queue: str,
+    won: Sequence[Won],
+    source: str,
+    target: str,
+    stamp: Callable[[Won], None],
+    synced: bool,
+    read: bool = True,
+) -> None:
+    """Stamp what was won, make that durable, move it on, and make that durable. A failure puts it back."""
+    if not won:
+        return
+    try:
+        for each in won:
+            stamp(each)
+            if read:
+                each.payload = tree.read(each.held)
+        if synced:
+            tree.sync_files([each.held for each in won])
+        for each in won:
+            tree.move(each.held, tree.place(target, queue, each.uid))
+    except OSError:
+        for each in won:
+            if source == DELAY:
+                with suppress(OSError):
+                    tree.set_until(each.held, each.until, 0 if tree.has_attributes else int(each.secret, 16))
+            with suppress(OSError):
+                tree.move(each.held, tree.place(source, queue, each.uid))
+        raise
+    tree.sync(*folders_of([(home(source, queue), home(target, queue))]))

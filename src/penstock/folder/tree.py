@@ -1,0 +1,260 @@
+"""The folders on disk: every operation on a message's file goes through here, one line of policy each."""
+
+import errno
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from penstock.errors import NotSupported
+from penstock.files import Disk, Status
+from penstock.folder import layout, stamps
+from penstock.folder.stamps import Details, Holder, Stamp
+from penstock.folder.texts import read_json, read_text
+
+MILLISECOND = 1_000_000  # in nanoseconds
+_NO_ATTRIBUTES = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS)
+
+
+class Tree:
+    """A store's folder, as one process uses it."""
+
+    def __init__(self, root: str, disk: Disk, process: str, synced: bool, now: Callable[[], int]) -> None:
+        self.root = root
+        self.disk = disk
+        self.process = process
+        self.held = f"{layout.HELD}/{process}"
+        self.has_attributes = True
+        self._synced, self._now = synced, now
+        self._node, self._sequence = layout.node_of(process), int.from_bytes(os.urandom(2), "big") & 0x3FFF
+        self._order = 0
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+
+    def open(self) -> None:
+        """Make the folders that are missing, and one for what this process holds."""
+        missing = []
+        path = self.root
+        while not self.disk.exists(path):
+            missing.append(path)
+            path = os.path.dirname(path) or "."
+        for path in [*reversed(missing), *map(self.path, layout.FOLDERS), self.path(self.held)]:
+            if not self.disk.exists(path):
+                with suppress(FileExistsError):  # another process was quicker
+                    self.disk.mkdir(path)
+            # Even if it was there: who made it may have stopped before this.
+            self._sync_folder(os.path.dirname(path) or ".")
+        self.has_attributes = self._try_attributes()
+
+    def close(self) -> None:
+        """Let go of the private folder; what is left in it is found by whoever opens the store next."""
+        with suppress(OSError):
+            self.disk.rmdir(self.path(self.held))
+
+    def _try_attributes(self) -> bool:
+        path = self.path(f"{self.held}/probe")
+        self.disk.open(path, create=True).close()
+        try:
+            self.disk.set_attribute(path, stamps.PREFIX + "probe", b"1")
+        except OSError as error:
+            if error.errno not in _NO_ATTRIBUTES:
+                raise
+            return False
+        finally:
+            self.disk.unlink(path)
+        return True
+
+    def path(self, name: str) -> str:
+        """A path of the store."""
+        return os.path.join(self.root, name)
+
+    def place(self, folder: str, queue: str, uid: str) -> str:
+        """Where a message lies."""
+        return self.path(layout.message_path(folder, queue, uid))
+
+    def next_ids(self, now: int, count: int) -> list[str]:
+        """Ids for messages that arrive now, later than any before."""
+        with self._lock:
+            first = max(layout.first_order(now), self._order + 1)
+            self._order = first + count - 1
+        return [layout.make_id(order, self._sequence, self._node) for order in range(first, first + count)]
+
+    def _next_order(self) -> int:
+        with self._lock:
+            self._order = max(layout.first_order(self._now()), self._order + 1)
+            return self._order
+
+    def saw(self, order: int) -> None:
+        """Ids from now on are later than that."""
+        with self._lock:
+            self._order = max(self._order, order)
+
+    # Names
+
+    def take(self, origin: str, queue: str, uid: str, until: int = 0, leased: bool = False) -> str | None:
+        """Win a message by giving it a private name; None if it is not there, as somebody else was quicker."""
+        name = layout.held_name(origin, until, self._next_order(), queue, uid, leased)
+        held = self.path(f"{self.held}/{name}")
+        return held if self.move(self.place(origin, queue, uid), held) else None
+
+    def move(self, source: str, target: str) -> bool:
+        """Rename; False if there is nothing to rename, or no folder for it any more."""
+        try:
+            self.disk.rename(source, target)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder; none if it is gone."""
+        try:
+            return self.disk.listdir(self.path(folder))
+        except FileNotFoundError:
+            return []
+
+    def exists(self, folder: str, queue: str, uid: str) -> bool:
+        """Whether a message lies there."""
+        return self.disk.exists(self.place(folder, queue, uid))
+
+    # What belongs to a file
+
+    def stamp_of(self, path: str, uid: str) -> Stamp:
+        """What is known of a message; FileNotFoundError."""
+        if self.has_attributes:
+            return stamps.parse(uid, self.disk.attributes(path))
+        stamp = stamps.parse(uid, {})
+        if (secret := secret_in(self.disk.status(path).changed)) is not None:
+            stamp.holder = Holder(secret, 1, 0, "")
+        return stamp
+
+    def status(self, path: str) -> Status | None:
+        """What a file is; None if it is gone."""
+        try:
+            return self.disk.status(path)
+        except FileNotFoundError:
+            return None
+
+    def until(self, path: str) -> int:
+        """When a file's time in delay/ is over, or when it was settled, in milliseconds; FileNotFoundError."""
+        return self.disk.status(path).changed // MILLISECOND
+
+    def settled_at(self, path: str, stamp: Stamp) -> int:
+        """When a message in done/ was settled; FileNotFoundError."""
+        return self.until(path) if stamp.settled_at is None else stamp.settled_at
+
+    def set_until(self, path: str, time: int, nonce: int = 0) -> None:
+        """Say so; below the millisecond there is room for a nonce, where there are no attributes for one."""
+        self.disk.set_changed(path, time * MILLISECOND + nonce)
+
+    def stamp(self, path: str, values: Mapping[str, bytes]) -> None:
+        """Give a file attributes."""
+        for name, value in values.items():
+            self.disk.set_attribute(path, stamps.PREFIX + name, value)
+
+    def secret_of(self, path: str, uid: str) -> str | None:
+        """The secret that holds a message in delay/; None if none does. FileNotFoundError."""
+        found = self.stamp_of(path, uid)
+        return found.holder.secret if found.is_held and found.holder else None
+
+    def need_attributes(self, what: str) -> None:
+        """Refuse what cannot be kept here."""
+        if not self.has_attributes:
+            raise NotSupported(
+                f"{what}: the file system of {self.root!r} has no user extended attributes to keep it in; leave "
+                "it out, or move the store to ext4, XFS or btrfs"
+            )
+
+    # Contents
+
+    def read(self, path: str) -> bytes:
+        """The payload; FileNotFoundError."""
+        with self.disk.open(path) as file:
+            return file.read(0, file.size())
+
+    def write_new(self, path: str, payload: bytes) -> None:
+        """A file that was not there."""
+        with self.disk.open(path, exclusive=True) as file:
+            if payload:
+                file.write(0, payload)
+
+    def keep(self, value: object) -> str:
+        """A value as an attribute holds it; a long one goes to a file first, durably."""
+        text = stamps.to_json(value)
+        if len(text.encode()) <= stamps.LONGEST:
+            return text
+        name = f"{self.process}.{next(self._numbers)}"
+        path = self.path(f"{layout.LONG}/{name}")
+        self.write_new(path, text.encode())
+        self.sync_files([path])
+        self.sync(layout.LONG)
+        return f"@{name}"
+
+    def forget(self, *values: str | None) -> None:
+        """Long values that nobody needs any more."""
+        for value in values:
+            if value is not None and value.startswith("@"):
+                with suppress(OSError):
+                    self.disk.unlink(self.path(f"{layout.LONG}/{value[1:]}"))
+
+    def details(self, stamp: Stamp, state: str) -> Details:
+        """The long values of a message in that state."""
+        reason = None if state == "done" else stamp.reason
+        if state == "in_flight" and stamp.holder is not None:
+            reason = stamp.holder.reason
+        headers: dict[str, str] = self._value(stamp.headers, {})
+        return Details(headers, self._value(reason, None), self.history(stamp))
+
+    def history(self, stamp: Stamp) -> list[list[Any]]:
+        """The attempts that have ended, oldest first."""
+        found: list[list[Any]] = self._value(stamp.history, [])
+        return found
+
+    def _value(self, value: str | None, otherwise: Any) -> Any:
+        if value is None:
+            return otherwise
+        if value.startswith("@"):
+            value = read_text(self.disk, self.path(f"{layout.LONG}/{value[1:]}")) or ""
+        return read_json(value, otherwise)
+
+    # Durability
+
+    def sync_files(self, paths: Sequence[str]) -> None:
+        """Make files durable with all that belongs to them."""
+        if self._synced and paths:
+            self.disk.sync_files(paths)
+
+    def sync(self, *folders: str) -> None:
+        """Make names durable; folders into which something was moved come first."""
+        for folder in folders:
+            with suppress(FileNotFoundError):  # a queue that was deleted meanwhile
+                self._sync_folder(self.path(folder))
+
+    def _sync_folder(self, path: str) -> None:
+        if self._synced:
+            self.disk.sync_folder(path)
+
+    def discard(self, held: str, queue: str, uid: str, now: int) -> None:
+        """Leave a held message to the reaper."""
+        target = self.place(layout.REMOVE, queue, uid)
+        self.move(held, target)
+        with suppress(FileNotFoundError):  # the reaper was quick
+            self.set_until(target, now)
+
+
+def home(folder: str, queue: str) -> str:
+    """The folder itself in which a queue's messages lie."""
+    return f"{layout.QUEUES}/{queue}" if folder == layout.QUEUES else folder
+
+
+def secret_in(changed: int) -> str | None:
+    """The secret of a lease that nothing but a time holds."""
+    nonce = changed % MILLISECOND
+    return f"{nonce:016x}" if nonce else None
+
+
+def folders_of(moves: Iterable[tuple[str, str]]) -> list[str]:
+    """What to sync after moves from one folder to another: targets, then sources, each once."""
+    moves = list(moves)
+    return list(dict.fromkeys([*(target for _, target in moves), *(source for source, _ in moves)]))

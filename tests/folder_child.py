@@ -1,0 +1,52 @@
+"""A process that uses a queue of a folder store until it is killed.
+
+    python -m tests.folder_child LOG NAME FOLDER
+
+As kill_child, of which it has the threads: what it asks and is told goes to the log at once.
+"""
+
+import os
+import sys
+import threading
+import time
+from random import Random
+
+import penstock
+from penstock.folder.keeper import FolderKeeper, open_folder
+from penstock.store import Store
+from tests.history import History
+from tests.kill_child import QUEUE, Child
+
+
+class FolderChild(Child):
+    def __init__(self, keeper: FolderKeeper, queue: penstock.Queue, history: History, name: str) -> None:
+        self.tended = keeper
+        self.queue = queue
+        self.history = history
+        self.name = name
+
+    def pack(self, random: Random, name: str) -> None:
+        """Instead: what mover and reaper do."""
+        while True:
+            time.sleep(random.choice([0, 0.05, 0.2]))
+            self.tended.tend()
+
+
+def main(log: str, name: str, folder: str) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    keeper = open_folder(folder)
+    queue = Store("", keeper).queue(QUEUE)
+    history = History(
+        penstock.SystemClock().now,
+        queue.settings,
+        name=name,
+        write=lambda line: os.write(descriptor, line.encode()),
+    )
+    history.look(queue, reopened=True)
+    FolderChild(keeper, queue, history, name).start()
+    print("ready", flush=True)  # noqa: T201 - the parent waits for this
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,100 @@
+"""The folder store: the power goes before every single file operation, and no promise is broken.
+
+The disk is the strict one, on which a rename is durable only once both folders are synced. For what many do at
+once it has the atomic renames of file systems with a journal: no order of syncs could make up for them.
+"""
+
+from random import Random
+
+import pytest
+
+from tests.simulated_disk import Keep, SimulatedCrash
+from tests.simulation import scripts
+from tests.simulation.actors import live, rest
+from tests.simulation.folder_world import FolderWorld
+from tests.simulation.world import CrashState, Script, World, crash_states
+
+KEEPS: tuple[Keep, ...] = ("nothing", "everything", "some", "some", "some")
+ENOUGH = 0.2  # of all crash states, unless there is time
+LIVES = 4
+SCRIPTS: dict[str, Script] = {
+    script.__name__: script
+    for script in (
+        scripts.puts_and_acks,
+        scripts.what_expires,
+        scripts.batches,
+        scripts.attempts_and_leases,
+        scripts.queues_that_come_and_go,
+        scripts.closing_and_opening,
+        scripts.emptying,
+    )
+}
+
+
+def check_crashes(name: str, chance: float) -> int:
+    choice, count = Random(name), 0
+    for state in crash_states(FolderWorld(f"{name} 0"), SCRIPTS[name], KEEPS, chance):
+        state.check(used=choice.random() < 0.3)
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_crash_before_one_in_five_file_operations_breaks_no_promise(name: str) -> None:
+    assert check_crashes(name, ENOUGH) > 50
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_crash_before_any_file_operation_breaks_no_promise(name: str) -> None:
+    assert check_crashes(name, 1) > 300
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_crash_while_the_store_starts_after_a_crash_breaks_no_promise(name: str) -> None:
+    choice = Random(name)
+    for state in crash_states(FolderWorld(f"{name} 0"), SCRIPTS[name], ["some"], ENOUGH):
+        if choice.random() < 0.05:
+            world = FolderWorld.thaw(state.promises, state.name, state.disk)
+            for second in crash_states(world, lambda world: world.check_after_start(used=True), ["some"], 0.1):
+                second.check()
+
+
+def run_lives(seed: object) -> int:
+    """Several lives of a store that all use at once; how many outcomes of crashes were checked."""
+    random = Random(f"lives {seed}")
+    world: World = FolderWorld(seed)
+    world.disk.atomic_renames = True
+    checked = 0
+    for life in range(LIVES):
+        if random.random() < 0.8:
+            world.disk.crash_at = world.disk.operations + int(random.triangular(1, 1_500))
+        try:
+            world.run(live)
+            world.run(rest)
+        except SimulatedCrash:
+            pass
+        except BaseException as error:
+            error.add_note(f"in run_lives({seed!r}), life {life}")
+            raise
+        promises = world.freeze()
+        for number, keep in enumerate(KEEPS):
+            name = f"{seed} / {life} {keep} {number}"
+            disk = world.disk.after_crash(Random(name), keep)
+            CrashState(name, promises, disk, kind=FolderWorld).check(used=random.random() < 0.3)
+            checked += 1
+        name = f"{seed} / {life}"
+        world = FolderWorld.thaw(promises, name, world.disk.after_crash(Random(name), random.choice(KEEPS)))
+    return checked
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_store_that_all_use_at_once_keeps_its_promises_through_crashes(seed: int) -> None:
+    assert run_lives(seed) == LIVES * len(KEEPS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(10))
+def test_hundreds_of_lives_keep_their_promises(part: int) -> None:
+    for seed in range(50):
+        run_lives(f"{part}.{seed}")
