@@ -10,6 +10,7 @@ from penstock.arguments import MAX_REASON, checked_consumer, checked_lease
 from penstock.errors import DiskFull, StoreUnreachable
 from penstock.message import Message
 from penstock.settings import seconds, whole
+from penstock.working.holding import RELEASE, Outcome
 
 MAX_CONCURRENCY = 10_000
 POLL = 1.0  # seconds that a claim waits before the worker looks around: no stop takes longer to be noticed
@@ -19,6 +20,14 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 
 Backoff: TypeAlias = float | Callable[[Message], float]
 _log = logging.getLogger("penstock")
+
+
+class Fail(Exception):
+    """Raised by a handler to fail its message for a reason that needs no traceback in the log."""
+
+
+class Release(Exception):
+    """Raised by a handler to give its message back unworked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,15 @@ class Options:
         except Exception as error:  # a mistake in it must not stop the work
             _log.warning("backoff of message %s: %s; the usual one is taken", message.id, reason_of(error))
             return exponential(message)
+
+    def outcome(self, message: Message, error: Exception) -> Outcome:
+        """How a message is settled whose handler has raised."""
+        if isinstance(error, Release):
+            return RELEASE
+        if isinstance(error, Fail):
+            return Outcome("fail", self.delay(message), str(error))
+        _log.warning("the handler failed on message %s of queue %r", message.id, message.queue, exc_info=error)
+        return Outcome("fail", self.delay(message), reason_of(error))
 
     def tell(self, result: Result) -> None:
         """Report how the work on a message ended."""

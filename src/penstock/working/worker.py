@@ -21,7 +21,7 @@ from penstock.errors import LeaseExpired
 from penstock.message import Message
 from penstock.store import Queue
 from penstock.working.holding import ACK, RELEASE, Held, Holding, Outcome, alike
-from penstock.working.options import PASSING, POLL, Backoff, Options, Pauses, Result, Worked, reason_of
+from penstock.working.options import PASSING, POLL, Backoff, Options, Pauses, Result, Worked
 from penstock.working.signals import stop_signals
 
 _GLANCE = 0.2  # seconds between looks at a stop event, which is not ours and wakes nobody
@@ -309,8 +309,7 @@ class _Worker:
         try:
             self._handler(message)
         except Exception as error:
-            _log.warning("the handler failed on message %s of queue %r", message.id, message.queue, exc_info=error)
-            return Outcome("fail", self._options.delay(message), reason_of(error)), None
+            return self._options.outcome(message, error), None
         except BaseException as error:  # such as SystemExit
             return RELEASE, error
         return ACK, None
