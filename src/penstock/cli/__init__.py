@@ -1,12 +1,24 @@
 """The command line: `penstock [--store URL] COMMAND`."""
 
-from penstock.cli import messages, queues, serving, upkeep, working
+from penstock.cli import backups, messages, queues, serving, upkeep, working
 from penstock.cli.app import cli
 
 # isort: split
 from penstock.cli import history, moving, queries  # after the others, as they are in the list of commands
 
-__all__ = ["cli", "history", "main", "messages", "moving", "queries", "queues", "serving", "upkeep", "working"]
+__all__ = [
+    "backups",
+    "cli",
+    "history",
+    "main",
+    "messages",
+    "moving",
+    "queries",
+    "queues",
+    "serving",
+    "upkeep",
+    "working",
+]
 
 
 def main() -> None:
