@@ -34,6 +34,7 @@ from penstock.message import Draft, Message
 from penstock.opening import open  # noqa: A004 - penstock.open() is the contract's word
 from penstock.settings import Settings
 from penstock.store import Queue, Store
+from penstock.working import work
 
 __version__ = "0.1.0"
 
@@ -66,4 +67,5 @@ __all__ = [
     "StoreUnreachable",
     "SystemClock",
     "open",
+    "work",
 ]

@@ -48,6 +48,10 @@ class View:
 
     contents: Contents
     files: list[SegmentFile]  # in which the bodies are
+    journal: str  # the name of its latest file
+    entry: Entry | None  # what the store has written of it
+    end: int  # of the last whole group in the last file
+    next_group: int
 
 
 class _Queue(NamedTuple):
@@ -179,7 +183,8 @@ class StoreView:
             ledger = reading.ledger
             ledger.advance(max(self._now, reading.loader.at, known.at if known else 0))
             parts = zip(segments, opened, strict=True)
-            view = View(ledger, [SegmentFile(segment.number, segment.name, path) for segment, path in parts])
+            files = [SegmentFile(segment.number, segment.name, path) for segment, path in parts]
+            view = View(ledger, files, file, known, reading.end, reading.loader.next_group)
             return view, None
         finally:
             close(segments)

@@ -1,0 +1,68 @@
+"""The command that copies a store: backup."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from penstock.cli import output
+from penstock.cli.app import cli, json_option
+from penstock.index.rows import STATES
+
+
+@cli.command(
+    epilog="""\b
+Examples:
+  penstock backup /backups/queues-2026-05-01
+  penstock --store data backup "/backups/$(date +%F)" --json
+  penstock --store /backups/2026-05-01 doctor
+  cp -a /backups/2026-05-01 data        (that is how to restore: a backup is a store)"""
+)
+@click.argument("dest", type=click.Path())
+@click.option("--no-verify", is_flag=True, help="Do not read the copy again.")
+@json_option
+@click.pass_context
+def backup(ctx: click.Context, dest: str, no_verify: bool, as_json: bool) -> None:
+    """Copy the store to DEST, while others go on using it.
+
+    DEST is a folder that is empty or not there yet, and becomes a store like any other. It has everything that was
+    acknowledged before the command began; of what happens meanwhile, each queue has all up to one moment. The copy
+    is made in DEST.partial, synced, read once more from its first byte, and only then gets its name: a DEST that is
+    there is whole. If the command is killed, the next one clears up.
+
+    This is for journal stores, on the machine that has the folder; a server that keeps the store may go on.
+    """
+    from penstock.journal import backup  # here, because most commands do not need it
+
+    began = time.monotonic()
+    with _shown(dest) as progress:
+        made = backup(ctx.find_root().params["store"], dest, verify=not no_verify, progress=progress)
+    took, size = time.monotonic() - began, sum(each.bytes for each in made)
+    if as_json:
+        summed = {"dest": dest, "bytes": size, "seconds": round(took, 3)}
+        output.print_json({**summed, "queues": [asdict(each) for each in made]})
+        return
+    columns = ("files", "bytes", *STATES)
+    rows = [
+        [each.queue, f"{each.files:,}", f"{each.bytes:,}", *(f"{each.counts[state]:,}" for state in STATES)]
+        for each in made
+    ]
+    output.print_table(["queue", *columns], rows, right=columns)
+    click.echo(f"{dest}: {output.plural(len(made), 'queue')}, {output.plural(size, 'byte')} in {took:,.1f} s")
+
+
+@contextmanager
+def _shown(dest: str) -> Iterator[Callable[[int, int], object] | None]:
+    """A bar for people who watch."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield None
+        return
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"copying to {dest}", total=None)
+        yield lambda copied, total: progress.update(task, completed=copied, total=total)

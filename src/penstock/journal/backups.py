@@ -1,0 +1,272 @@
+"""A copy of a journal store, made without its lock while another process, or this one, goes on with it.
+
+1. Every queue is viewed at one moment, its files pinned so that packing cannot take them away. If a load took effect
+   meanwhile that is done again, so that a load is in the copy with all of its queues, or with none.
+2. The files are copied to DEST.partial, the latest of each journal up to its last whole group, and synced.
+3. What was copied is read from its first byte and compared with what was seen.
+4. DEST.partial becomes DEST. Whatever breaks before that leaves no DEST.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import InvalidArgument, NotSupported, PenstockError, StoreCorrupt, StoreLocked
+from penstock.files import Disk, ReadingDisk, SystemDisk
+from penstock.journal.catalog import FOLDER, Catalog
+from penstock.journal.pins import Pins, sweep
+from penstock.journal.reading import Found, close, open_segments, read
+from penstock.journal.staging import MANIFEST, folder_of, staged_loads
+from penstock.journal.viewing import StoreView, View
+
+PARTIAL = ".partial"
+_MARK = "backup"  # says that a folder is the unfinished copy of a store
+_LOADS = "loads"  # manifests of loads that have taken effect, so that none does twice
+_CHUNK = 4 << 20
+_TRIES = 20
+_PAUSE = 0.5  # seconds between two tries while loads take effect
+
+Progress = Callable[[int, int], object]  # bytes copied, of how many
+
+
+@dataclass(frozen=True, slots=True)
+class BackedUp:
+    """A queue in the copy."""
+
+    queue: str
+    files: int
+    bytes: int
+    counts: dict[str, int]  # messages by state
+
+
+def backup(
+    store: str | os.PathLike[str],
+    dest: str | os.PathLike[str],
+    *,
+    verify: bool = True,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> list[BackedUp]:
+    """Copy a journal store to DEST, a folder that is empty or not there yet; what is in the copy, by queue.
+
+    Others may have the store open and go on. What was acknowledged before the call is in the copy; of what happens
+    during it, each queue has all up to one moment. DEST is a store like any other: open it. Without `verify` the
+    copy is not read again.
+    """
+    from penstock.opening import journal_folder
+
+    folder = journal_folder(os.fspath(store))
+    if folder is None:
+        raise NotSupported(_not_here(os.fspath(store)))
+    return _Backup(folder, os.fspath(dest), clock or SystemClock(), progress).run(verify)
+
+
+def _not_here(store: str) -> str:
+    if store.lower().startswith(("http:", "https:")):
+        return (
+            f"store {store!r} is kept by a server: run `penstock --store DIR backup DEST` on the machine that has "
+            "its folder; the server may go on meanwhile"
+        )
+    return f"store {store!r} has no journals: backup is for journal stores, on the machine that has the folder"
+
+
+class _Backup:
+    """One copy."""
+
+    def __init__(self, folder: str, dest: str, clock: Clock, progress: Progress | None) -> None:
+        self._source = folder
+        self._dest = os.path.abspath(dest)
+        self._partial = self._dest + PARTIAL
+        self._clock = clock
+        self._progress = progress or (lambda copied, total: None)
+        self._disk: Disk = SystemDisk()
+        self._reading = ReadingDisk()
+        self._catalog = Catalog(self._partial, self._disk)
+        self._copied = self._total = 0
+
+    def run(self, verify: bool) -> list[BackedUp]:
+        """Make the copy."""
+        self._check()
+        StoreView(self._source, self._reading, self._clock.now())  # an error before anything is made
+        self._begin()
+        try:
+            sweep(self._source, self._disk)
+            pins = Pins(self._source, os.getpid())
+            try:
+                views, loads = self._look(pins)
+                self._total = sum(self._size(view, each) for view in views.values() for each in _files(view))
+                made = [self._copy(name, view) for name, view in views.items()]
+                self._copy_rest(views, loads)
+            finally:
+                pins.drop()
+            if verify:
+                for name, view in views.items():
+                    self._verify(name, view)
+            self._finish()
+        except BaseException:
+            self._catalog.close()
+            with suppress(OSError):
+                _remove(self._disk, self._partial)
+            raise
+        self._catalog.close()
+        return made
+
+    # Before and after
+
+    def _check(self) -> None:
+        source, dest = os.path.realpath(self._source), os.path.realpath(self._dest)
+        if os.path.commonpath([source, dest]) == source:
+            raise InvalidArgument(f"DEST {self._dest!r} is inside of the store: give a folder elsewhere")
+        if self._disk.exists(self._dest):
+            if not self._disk.is_folder(self._dest):
+                raise PenstockError(f"DEST {self._dest!r} is a file: give a folder that is empty or not there yet")
+            if self._disk.listdir(self._dest):
+                raise PenstockError(
+                    f"DEST {self._dest!r} is not empty: give another folder, such as one with the date in its name"
+                )
+        if self._disk.exists(self._partial) and not self._is_ours():
+            raise PenstockError(
+                f"{self._partial!r} is in the way, and no backup made it: move it, or give another"
+            )
+
+    def _is_ours(self) -> bool:
+        """Whether the partial copy is what a backup left that was killed."""
+        return self._disk.exists(os.path.join(self._catalog.path, _MARK)) or set(
+            self._disk.listdir(self._partial)
+        ) <= {FOLDER}
+
+    def _begin(self) -> None:
+        try:
+            self._catalog.open()  # also locks it, so that no two backups are made there
+        except StoreLocked as error:
+            raise StoreLocked(f"another backup to {self._dest!r} is being made: wait until it is done") from error
+        with self._disk.open(os.path.join(self._catalog.path, _MARK), create=True) as file:
+            file.sync()
+        for name in self._disk.listdir(self._partial):
+            if name != FOLDER:
+                _remove(self._disk, os.path.join(self._partial, name))
+        for name in ("queues", _LOADS, "clean", "store"):
+            _remove(self._disk, os.path.join(self._catalog.path, name))
+        self._disk.mkdir(os.path.join(self._catalog.path, "queues"))
+
+    def _finish(self) -> None:
+        self._disk.unlink(os.path.join(self._catalog.path, _MARK))
+        for folder in (os.path.join(self._catalog.path, "queues"), self._catalog.path, self._partial):
+            self._disk.sync_folder(folder)
+        self._disk.rename(self._partial, self._dest)
+        self._disk.sync_folder(os.path.dirname(self._dest))
+
+    # Looking
+
+    def _look(self, pins: Pins) -> tuple[dict[str, View], list[str]]:
+        """Every queue at one moment, and the loads that had taken effect before all of these moments."""
+        for _ in range(_TRIES):
+            before = self._loads()
+            if not self._is_loading():
+                store = StoreView(self._source, self._reading, self._clock.now())
+                found = {
+                    name: view
+                    for name in store.settings()
+                    if (view := store.view(name, lambda path: self._reading.open(pins.pin(path)), pins.unpin))
+                }
+                if not self._is_loading() and self._loads() == before:
+                    return found, before
+                for view in found.values():
+                    for each in view.files:
+                        pins.unpin(each.path)
+            time.sleep(_PAUSE)
+        raise PenstockError(
+            f"many messages are just being loaded into the store {self._source!r}, or were when that was "
+            "interrupted: try again, or open the store once with penstock.open(), which finishes it"
+        )
+
+    def _loads(self) -> list[str]:
+        folder = os.path.join(self._source, FOLDER, _LOADS)
+        return sorted(self._disk.listdir(folder)) if self._disk.exists(folder) else []
+
+    def _is_loading(self) -> bool:
+        """Whether a load counts that may not have arrived in all of its queues."""
+        return any(
+            self._disk.exists(os.path.join(folder_of(self._source, load), MANIFEST))
+            for load in staged_loads(self._disk, self._source)
+        )
+
+    # Copying
+
+    def _size(self, view: View, path: str) -> int:
+        if path == view.files[-1].path:
+            return view.end
+        with self._reading.open(path) as file:
+            return file.size()
+
+    def _copy(self, name: str, view: View) -> BackedUp:
+        size = 0
+        for each in view.files:
+            target = os.path.join(self._partial, each.name)
+            size += self._copy_file(each.path, target, self._size(view, each.path))
+        if view.entry is not None:
+            self._catalog.keep(view.journal, view.entry)
+        return BackedUp(name, len(view.files), size, view.contents.counts())
+
+    def _copy_file(self, source: str, target: str, size: int) -> int:
+        copied = 0
+        with self._reading.open(source) as old, self._disk.open(target, exclusive=True) as new:
+            # A file may have been cut to what counts since it was looked at; that it counts is verified.
+            while data := old.read(copied, min(_CHUNK, size - copied)):
+                new.write(copied, data)
+                copied += len(data)
+                self._copied += len(data)
+                self._progress(self._copied, self._total)
+            new.sync()
+        return copied
+
+    def _copy_rest(self, views: dict[str, View], loads: list[str]) -> None:
+        """What is beside the journals: loads, the number above those of deleted queues, how far journals reach."""
+        if loads:
+            folder = os.path.join(self._catalog.path, _LOADS)
+            self._disk.mkdir(folder)
+            for name in loads:
+                with suppress(FileNotFoundError):  # forgotten since, as its time was over
+                    source = os.path.join(self._source, FOLDER, _LOADS, name)
+                    with self._reading.open(source) as file:
+                        size = file.size()
+                    self._copy_file(source, os.path.join(folder, name), size)
+            self._disk.sync_folder(folder)
+        self._catalog.keep_first(Catalog(self._source, self._reading).first())
+        # As of a store that was closed: should the copy lose its end, opening it will say so.
+        self._catalog.keep_clean({view.journal: view.next_group for view in views.values() if view.files})
+        with self._disk.open(os.path.join(self._catalog.path, "clean")) as file:
+            file.sync()
+
+    def _verify(self, name: str, view: View) -> None:
+        segments = open_segments(self._partial, view.journal, self._reading)
+        try:
+            reading = read(Found(name, view.journal, view.entry, segments, view.next_group, "doc"))
+        finally:
+            close(segments)
+        why = None if reading.damage is None else reading.damage.why
+        if why is None and reading.loader.next_group != view.next_group:
+            why = f"it reaches group {reading.loader.next_group - 1} and not {view.next_group - 1}"
+        if why is not None:
+            raise StoreCorrupt(
+                f"the copy of queue {name!r} is not whole: {why}. There is no backup; `penstock doctor` shows whether "
+                "the store itself is damaged"
+            )
+
+
+def _files(view: View) -> list[str]:
+    return [each.path for each in view.files]
+
+
+def _remove(disk: Disk, path: str) -> None:
+    """Remove a file, or a folder with all that is in it."""
+    if disk.is_folder(path):
+        for name in disk.listdir(path):
+            _remove(disk, os.path.join(path, name))
+        disk.rmdir(path)
+    else:
+        with suppress(FileNotFoundError):
+            disk.unlink(path)
