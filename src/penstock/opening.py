@@ -29,6 +29,8 @@ def open(  # noqa: A001
     clock: Clock | None = None,
     dialect: "Dialect" = "doc",
     timeout: float | None = None,
+    token: str | None = None,
+    ca: str | None = None,
 ) -> Store:
     """Open a store.
 
@@ -40,6 +42,9 @@ def open(  # noqa: A001
     dialect: of the journal store: "2.x" writes what a real Kestrel 2.x can take back
     clock: where the store gets its time from; a `penstock.SimulatedClock` lets tests move it
     timeout: of a server: the seconds that an answer may take, beyond the time that it was asked to wait; 60
+    token: of a server: the secret that `penstock token create` printed; otherwise that of $PENSTOCK_TOKEN
+    ca: of an https server: a file with the certificates to trust (PEM); otherwise those of the system, or of
+        $SSL_CERT_FILE
     """
     if sync not in _SYNC:
         raise InvalidArgument(f"sync={sync!r} is none of {', '.join(_SYNC)}")
@@ -52,7 +57,7 @@ def open(  # noqa: A001
         from penstock.client.keeper import open_remote
 
         check_remote(sync, dialect)
-        return Store(url, open_remote(url, timeout, clock))
+        return Store(url, open_remote(url, timeout, clock, token, ca))
     if (folder := journal_folder(url)) is not None:
         from penstock.journal.store import open_journal  # here, so that import penstock stays quick
 

@@ -7,6 +7,7 @@ time and its answer must be read in time, and what is no HTTP is answered with 4
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 from collections import deque
 from itertools import takewhile
@@ -16,11 +17,14 @@ import httptools
 
 from penstock.errors import PenstockError
 from penstock.names import DEFAULT
+from penstock.server import logs, roles
+from penstock.server.access import Access, forbidden, unauthorized
 from penstock.server.exchange import Answer, Problem, Request, as_bytes, refusal, refusal_of
 from penstock.server.routes import find
 
 if TYPE_CHECKING:
     from penstock.server.running import Service
+    from penstock.server.tokens import Token
 
 MAX_HEADERS = 32_768
 _PIPELINED = 16  # requests that may wait for the one before them; then the client has to
@@ -56,6 +60,9 @@ class Connection(asyncio.Protocol):
         self._clogged = False  # writing
         self._ending = False  # after the answer to come
         self._lost = False
+        self._authorization = b""  # that was found to be that of
+        self._holder: Token | None = None
+        self._generation = 0  # of the tokens then
 
     # From the transport
 
@@ -170,13 +177,21 @@ class Connection(asyncio.Protocol):
             self._declined = b"%b %b HTTP/%b\r\n%b\r\n" % (method, url, http.encode(), b"".join(lines))
             return
         route, arguments, query = find(method, url)
-        request = Request(route, arguments, query, headers, self._peer)
+        service = self._service
+        request = Request(route, arguments, query, headers, self._peer, method, url, service)
         request.told, self._told = self._told, False
         request.keep_alive = http == "1.1" and self._parser.should_keep_alive()
         request.is_head = method == b"HEAD"
         self._request = request
+        if service.access_log:
+            request.begun = service.loop.time()
+        if service.access is not None:
+            problem = self._authorize(service.access, request)
+            if problem is not None:
+                self._refuse(refusal(problem))
+                return
         if route.is_payload:
-            request.most = min(route.most, self._service.keeper.max_payload(arguments[0]))
+            request.most = min(route.most, service.keeper.max_payload(arguments[0]))
         if http == "1.1" and b"," in headers.get(b"host", b","):
             self._refuse(refusal(Problem("BadRequest", "a request needs the header Host, and only once")))
         elif (
@@ -190,6 +205,20 @@ class Connection(asyncio.Protocol):
             self._refuse(refusal(_too_large(request)))
         elif http == "1.1" and headers.get(b"expect", b"").lower() == b"100-continue":
             self.transport.write(_CONTINUE)
+
+    def _authorize(self, access: Access, request: Request) -> Problem | None:
+        """What is wrong with who asks, before anything of the body is kept."""
+        needed, given = access.needs(request.route), request.headers.get(b"authorization", b"")
+        if given:
+            # Clients say the same with every request. Comparing takes as long whatever they say.
+            if self._generation != access.generation or not hmac.compare_digest(given, self._authorization):
+                self._holder = access.holder(given)
+                self._authorization, self._generation = given, access.generation
+            if self._holder is not None:
+                request.roles, request.holder = self._holder.roles, self._holder.name
+                return None if roles.allows(request.roles, needed) else forbidden(self._holder, needed)
+        request.roles = roles.ANYONE
+        return unauthorized(bool(given)) if needed else None
 
     def on_body(self, chunk: bytes) -> None:
         """A part of the body."""
@@ -263,14 +292,20 @@ class Connection(asyncio.Protocol):
             answer = refusal(problem)
         except PenstockError as error:
             answer = refusal_of(error)
+            if answer.status == 500:  # damage, which is as unexpected as a bug
+                _log.exception("a request failed", extra=logs.about(request))
+                answer = answer._replace(close=True)
         except Exception:
-            _log.exception("a request failed")
+            _log.exception("a request failed", extra=logs.about(request))
             answer = refusal(_FAILED, close=True)
         finally:
             self._release(request)
         self._current = self._task = None
+        self._count(request, answer)
         if self._lost:
             return
+        if answer.status >= 400 or b"x-request-id" in request.headers:
+            answer = answer._replace(headers=b"%bX-Request-Id: %b\r\n" % (answer.headers, request.id.encode()))
         if answer.close or self._service.stopping or not request.keep_alive:
             self._ending = True
         keep_alive = not self._ending or bool(self._waiting)
@@ -298,9 +333,18 @@ class Connection(asyncio.Protocol):
     def _refuse(self, answer: Answer) -> None:
         """Answer this once those before it are answered, and end."""
         self._refused = answer
+        if self._request is not None:
+            self._count(self._request, answer)
+        else:
+            self._service.answers[answer.status] += 1
         self._drop_body()
         self._service.arriving.stop(self)
         self._next()
+
+    def _count(self, request: Request, answer: Answer) -> None:
+        self._service.answers[answer.status] += 1
+        if self._service.access_log:
+            logs.access(request, answer, self._service.loop.time() - request.begun)
 
     def _say_goodbye(self, answer: Answer) -> None:
         self.transport.write(as_bytes(answer, keep_alive=False))
