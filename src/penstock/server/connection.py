@@ -89,6 +89,10 @@ class Connection(asyncio.Protocol):
                 break
             except httptools.HttpParserUpgrade as upgrade:
                 data = self._decline(data[upgrade.args[0] :])
+            except httptools.HttpParserCallbackError as error:  # one of ours below, and no fault of the client
+                _log.error("a request failed", exc_info=error.__context__ or error, extra={"peer": self._peer})
+                self._refuse(refusal(_FAILED))
+                break
             except httptools.HttpParserError as error:
                 if self._refused is None and not self._ending:
                     self._refuse(refusal(Problem("BadRequest", f"this is no HTTP/1.1 request: {_reason(error)}")))
