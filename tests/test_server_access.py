@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import json
 import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -20,7 +21,7 @@ import penstock
 import penstock.aio
 from penstock import Forbidden, InvalidArgument, StoreUnreachable, Unauthorized
 from penstock.cli import cli
-from penstock.server import Access, RunningServer, roles, serve_in_thread, tokens
+from penstock.server import Access, Limits, RunningServer, roles, serve_in_thread, tokens
 from penstock.server.description.openapi import document
 from penstock.server.routes import find
 from tests.server_child import ServerChild
@@ -365,13 +366,17 @@ def test_only_this_machine_is_let_in_without_tokens(store: penstock.Store, tmp_p
 @pytest.fixture(scope="module")
 def certificate(folder: Path) -> tuple[str, str]:
     cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
+    make_certificate(cert, key)
+    return cert, key
+
+
+def make_certificate(cert: str, key: str) -> None:
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
          "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost",
          "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
         check=True, capture_output=True,
     )  # fmt: skip
-    return cert, key
 
 
 def test_tls_and_tokens_work_together(
@@ -419,6 +424,40 @@ def test_tls_and_tokens_work_together(
             old.wrap_socket(raw)
         assert server.stop() == 0
         assert server.errors.read_text() == ""
+
+
+def test_who_does_not_finish_the_handshake_is_cut_off(store: penstock.Store, certificate: tuple[str, str]) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+    running = serve_in_thread(store, tls=context, limits=Limits(arriving=1.0))
+    try:
+        with socket.create_connection(("127.0.0.1", urlsplit(running.url).port), 60) as raw:
+            raw.sendall(b"\x16\x03\x01")
+            assert raw.recv(100) == b""
+        with penstock.open(running.url, ca=certificate[0]) as remote:
+            assert remote.queues()
+    finally:
+        running.stop()
+
+
+def test_sighup_reads_tokens_and_certificate_again(tmp_path: Path, certificate: tuple[str, str]) -> None:
+    cert, key, path = tmp_path / "cert.pem", tmp_path / "key.pem", str(tmp_path / "tokens")
+    secret = tokens.create(path, "me", roles.ADMIN)
+    for file, source in ((cert, certificate[0]), (key, certificate[1])):
+        file.write_bytes(Path(source).read_bytes())
+    options = ("--tls-cert", str(cert), "--tls-key", str(key), "--tokens", path, "--log-level", "info")
+    with ServerChild(tmp_path / "store", *options) as server:
+        make_certificate(str(cert), str(key))
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: "read 1 tokens" in server.errors.read_text())
+        with pytest.raises(StoreUnreachable, match="certificate"):
+            penstock.open(server.url, token=secret, ca=certificate[0])
+        with penstock.open(server.url, token=secret, ca=str(cert)) as store:
+            assert store.queues()
+        cert.write_text("nonsense")
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: "the old one stays in use" in server.errors.read_text())
+        assert server.stop() == 0
 
 
 def test_a_certificate_that_is_none_is_refused(tmp_path: Path, certificate: tuple[str, str]) -> None:
