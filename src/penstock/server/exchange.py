@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.server import roles
+from penstock.server.tokens import Token
 from penstock.wire import jsons, problems
 
 JSON = b"Content-Type: application/json\r\n"
@@ -43,9 +44,10 @@ class Request:
     """One request, complete with its body."""
 
     __slots__ = (
-        "_id", "arguments", "begun", "body", "headers", "holder", "is_head", "keep_alive", "method", "most",
-        "peer", "query", "roles", "route", "service", "target", "told",
+        "_id", "arguments", "begun", "body", "connection", "headers", "holder", "is_head", "keep_alive", "method",
+        "most", "query", "route", "target", "told",
     )  # fmt: skip
+    begun: float  # when, if requests are logged
 
     def __init__(
         self,
@@ -53,16 +55,15 @@ class Request:
         arguments: tuple[str, ...],
         query: bytes,
         headers: dict[bytes, bytes],
-        peer: str,
+        connection: Any,
         method: bytes,
         target: bytes,
-        service: Any,
     ) -> None:
         self.route = route
         self.arguments = arguments  # the variable parts of the path
         self.query = query
         self.headers = headers  # names in lower case
-        self.peer = peer
+        self.connection = connection
         self.most = route.most  # bytes of a body
         self.body = b""
         self.keep_alive = True
@@ -70,16 +71,30 @@ class Request:
         self.told = False  # it carries headers of ours
         self.method = method
         self.target = target
-        self.service = service  # what all connections share
-        self.roles = roles.ALL  # where there are no tokens
-        self.holder = ""  # the name of the token
-        self.begun = 0.0
-        self._id = ""
+        self.holder: Token | None = None
+
+    @property
+    def peer(self) -> str:
+        """Who is at the other end."""
+        peer: str = self.connection.peer
+        return peer
+
+    @property
+    def service(self) -> Any:
+        """What all connections share."""
+        return self.connection.service
+
+    @property
+    def roles(self) -> int:
+        """What the client may do; everything where there are no tokens."""
+        if self.service.access is None:
+            return roles.ALL
+        return roles.ANYONE if self.holder is None else self.holder.roles
 
     @property
     def id(self) -> str:
         """What log and answer call this request: as the client does, or by a name of our own."""
-        if not self._id:
+        if not hasattr(self, "_id"):  # few are ever asked for
             given = self.headers.get(b"x-request-id", b"")
             self._id = given.decode() if _AN_ID.fullmatch(given) else f"{_RUN}-{next(_COUNT):x}"
         return self._id

@@ -76,10 +76,11 @@ def about(request: Request) -> dict[str, Any]:
         "method": request.method.decode("latin-1"),
         "path": request.target.partition(b"?")[0].decode("latin-1"),
     }
-    return {**told, "token": request.holder} if request.holder else told
+    return {**told, "token": request.holder.name} if request.holder else told
 
 
-def access(request: Request, answer: Answer, seconds: float) -> None:
+def access(request: Request, answer: Answer) -> None:
     """A line for a request that was answered."""
+    seconds = request.service.loop.time() - request.begun
     told = {"status": answer.status, "bytes": len(answer.body), "seconds": round(seconds, 6)}
     _access.info("answered", extra={**about(request), **told})
