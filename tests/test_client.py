@@ -67,7 +67,7 @@ def test_a_url_that_says_something_else_is_refused(url: str, complaint: str) -> 
 
 
 def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
-    with pytest.raises(InvalidArgument, match="a server asks for none: give http://localhost") as raised:
+    with pytest.raises(InvalidArgument, match="a server asks for tokens: give http://localhost") as raised:
         penstock.open("http://me:secret@localhost:1")
     assert "secret" not in str(raised.value)
 

@@ -269,7 +269,10 @@ def test_a_life_in_which_every_success_happens(url: str) -> None:
     assert call("GET", "/-/runs/{run}", 200).json()["queues"] == [{"queue": "life", "messages": 1, "bytes": 1}]
     call("DELETE", loads + "/{load}", 204)
     call("DELETE", "/{queue}", 204)
-    for path, status in (("/", 303), ("/-/docs", 200), ("/-/openapi.json", 200)):
+    for path, status in (
+        ("/", 303), ("/-/docs", 200), ("/-/openapi.json", 200), ("/-/healthz", 200), ("/-/readyz", 200),
+        ("/-/metrics", 200),
+    ):  # fmt: skip
         call("GET", path, status)
     described = {
         (method.upper(), path, status)

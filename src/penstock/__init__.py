@@ -11,6 +11,7 @@
 from penstock.clock import Clock, SimulatedClock, SystemClock
 from penstock.errors import (
     DiskFull,
+    Forbidden,
     InvalidArgument,
     InvalidFilter,
     InvalidName,
@@ -27,6 +28,7 @@ from penstock.errors import (
     StoreCorrupt,
     StoreLocked,
     StoreUnreachable,
+    Unauthorized,
 )
 from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
@@ -43,6 +45,7 @@ __all__ = [
     "Clock",
     "DiskFull",
     "Draft",
+    "Forbidden",
     "InvalidArgument",
     "InvalidFilter",
     "InvalidName",
@@ -66,6 +69,7 @@ __all__ = [
     "StoreLocked",
     "StoreUnreachable",
     "SystemClock",
+    "Unauthorized",
     "open",
     "work",
 ]

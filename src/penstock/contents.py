@@ -17,6 +17,7 @@ from penstock.index.rows import AVAILABLE, DELAYED, DONE, IN_FLIGHT, PAGE, STATE
 from penstock.settings import Settings
 
 NEVER = 1 << 63
+_LOOKED_AT = 1_000  # messages, of those that may have waited for longest
 
 
 class Frozen(NamedTuple):
@@ -65,6 +66,14 @@ class Contents:
     def counts(self) -> dict[str, int]:
         """How many messages are in each state."""
         return dict(zip(STATES, self._counts[1:], strict=True))
+
+    def waiting_since(self) -> int | None:
+        """Since when the available message can be claimed that has waited longest, as far as a look at some tells.
+
+        Those that came first are looked at. One of them may have come back just now, but hardly a thousand.
+        """
+        first = islice(self._rows.with_state(AVAILABLE), _LOOKED_AT)
+        return min((page.visible_at[at] for page, at in map(self.locate, first)), default=None)
 
     def peek(self, n: int) -> list[int]:
         """The messages that would be claimed next."""

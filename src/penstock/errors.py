@@ -84,5 +84,13 @@ class StoreUnreachable(PenstockError, ConnectionError):
     """The server did not answer; the message says whether the operation may have happened, and what to do."""
 
 
+class Unauthorized(PenstockError):
+    """The server asks for a token that it knows; give token=, or set PENSTOCK_TOKEN."""
+
+
+class Forbidden(Unauthorized):
+    """The token lacks the role that this needs; ask for one that has it."""
+
+
 class NotSupported(PenstockError):
     """This store cannot do that; the message names one that can."""

@@ -29,6 +29,8 @@ def open(  # noqa: A001
     dialect: "Dialect" = "doc",
     timeout: float | None = None,
     peers: int = 0,
+    token: str | None = None,
+    ca: str | None = None,
 ) -> Store:
     """Open a store.
 
@@ -44,6 +46,9 @@ def open(  # noqa: A001
     peers: of the folder store: how many processes fetch from its queues beside this one; with some, each chooses
         at random among the first messages, so that they seldom go for the same
     timeout: of a server: the seconds that an answer may take, beyond the time that it was asked to wait; 60
+    token: of a server: the secret that `penstock token create` printed; otherwise that of $PENSTOCK_TOKEN
+    ca: of an https server: a file with the certificates to trust (PEM); otherwise those of the system, or of
+        $SSL_CERT_FILE
     """
     if sync not in _SYNC:
         raise InvalidArgument(f"sync={sync!r} is none of {', '.join(_SYNC)}")
@@ -58,7 +63,7 @@ def open(  # noqa: A001
         from penstock.client.keeper import open_remote
 
         check_remote(sync, dialect)
-        return Store(url, open_remote(url, timeout, clock))
+        return Store(url, open_remote(url, timeout, clock, token, ca))
     if scheme == "folder":
         from penstock.folder.keeper import open_folder
 

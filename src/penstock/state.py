@@ -29,6 +29,7 @@ class State(Contents):
         super().__init__(name, settings, first)
         self.gone: list[int] = []  # messages that ceased to exist; the store takes them from here
         self._advanced = 0  # up to when everything has happened
+        self.leases_expired = self.expired = self.given_up = 0  # messages to which that has happened
 
     def replay(self, record: Record) -> None:
         """Apply a record that this ledger, or an earlier life of it, returned."""
@@ -77,10 +78,12 @@ class State(Contents):
         page, at = found
         state = page.state[at]
         if page.expires_at[at] == time or state == DONE:
+            self.expired += state != DONE
             self._drop(seq, page, at)
         elif state == DELAYED:
             self._come_back(seq, page, at, time, time)
         else:
+            self.leases_expired += 1
             self._end_attempt(seq, page, at, time, time, LEASE_EXPIRED)
 
     @property
@@ -270,6 +273,7 @@ class State(Contents):
         self._remember(seq, page, at, now, "failed", reason)
         if self.settings.max_attempts and page.attempts[at] >= self.settings.max_attempts:
             claims.ends_at[at] = now
+            self.given_up += 1
             self._enter(seq, page, at, FAILED)
         else:
             self._come_back(seq, page, at, now, visible_at)

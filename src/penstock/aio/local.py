@@ -5,6 +5,7 @@ in threads: while one commit of a queue runs, everything that comes gathers for 
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from penstock.clock import pause
 from penstock.errors import LeaseExpired, PenstockError
+from penstock.histogram import Histogram
 from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
+from penstock.live.figures import Figures
 from penstock.live.keeper import LiveKeeper
 from penstock.live.queue import LiveQueue, Take, Waiter
 from penstock.live.taken import Taken
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 _THREADS = 32  # commits of different queues side by side
 _LOADERS = 4  # what loads do side by side: each has much in memory
 _PAGE = 256
+COMMIT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+COMMIT_RECORDS = tuple(1 << power for power in range(13))
 Result = TypeVar("Result")
 
 
@@ -48,6 +53,9 @@ class LocalKeeper:
         self._threads = ThreadPoolExecutor(_THREADS, "penstock-commit")
         self._loaders = ThreadPoolExecutor(_LOADERS, "penstock-load")
         self._pending: dict[LiveQueue, list[_Pending]] = {}  # of queues of which a commit runs
+        self._committing: dict[LiveQueue, float] = {}  # since when
+        self.commit_seconds = Histogram(COMMIT_SECONDS)
+        self.commit_records = Histogram(COMMIT_RECORDS)  # that one commit made durable
 
     async def create(self, queue: str, settings: Settings) -> None:
         """Make a queue."""
@@ -79,6 +87,27 @@ class LocalKeeper:
     async def publish(self, entry: Entry) -> str:
         """Put into every queue whose filter matches."""
         return await self._in_thread(self._keeper.publish, entry)
+
+    async def figures(self) -> list[Figures]:
+        """How every queue is."""
+        return await self._in_thread(self._keeper.figures)
+
+    def is_open(self) -> bool:
+        """Whether operations are carried out."""
+        return self._keeper.is_open()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What has stopped the store, if it was not closed."""
+        return self._keeper.failure
+
+    def longest_commit(self) -> float:
+        """Seconds for which a commit has been running, the longest of them."""
+        return time.monotonic() - min([*self._committing.values()], default=time.monotonic())
+
+    def tend(self) -> "asyncio.Future[None]":
+        """Let time have passed in queues where nobody comes by."""
+        return asyncio.get_running_loop().run_in_executor(self._threads, self._keeper.tend)
 
     async def put(self, queue: str, entries: Sequence[Entry]) -> list[str]:
         """Take in all entries or none."""
@@ -255,12 +284,19 @@ class LocalKeeper:
     def _commit(self, loop: asyncio.AbstractEventLoop, live: LiveQueue, batch: list[_Pending]) -> None:
         """In a thread: commit for all, and read for those who have something to read."""
         results: list[Any]
+        before, began = live.durable, time.monotonic()
+        self._committing[live] = began
         try:
             live.commit(max([pending.written for pending in batch]))
+            if live.durable > before:
+                self.commit_seconds.observe(time.monotonic() - began)
+                self.commit_records.observe(live.durable - before)
         except BaseException as error:
             results = [error] * len(batch)
         else:
             results = [None if pending.then is None else _outcome(pending.then) for pending in batch]
+        finally:
+            del self._committing[live]
         _call(loop, self._finish, loop, live, batch, results)
 
     def _finish(

@@ -26,6 +26,8 @@ def open(  # noqa: A001
     clock: Clock | None = None,
     dialect: Dialect = "doc",
     timeout: float | None = None,
+    token: str | None = None,
+    ca: str | None = None,
 ) -> Opening:
     """Open a store: `async with penstock.aio.open(url) as store`, or `store = await penstock.aio.open(url)`.
 
@@ -34,7 +36,7 @@ def open(  # noqa: A001
     url = os.fspath(url)
     if opening.is_remote(url):
         opening.check_remote(sync, dialect)
-        return Opening(lambda: _open_remote(url, timeout, clock))
+        return Opening(lambda: _open_remote(url, timeout, clock, token, ca))
     return Opening(
         lambda: _open_local(lambda: opening.open(url, sync=sync, clock=clock, dialect=dialect, timeout=timeout))
     )
@@ -59,10 +61,12 @@ class Opening:
         await self._store.close()
 
 
-async def _open_remote(url: str, timeout: float | None, clock: Clock | None) -> Store:
+async def _open_remote(
+    url: str, timeout: float | None, clock: Clock | None, token: str | None, ca: str | None
+) -> Store:
     from penstock.aio.remote import open_remote
 
-    return Store(url, await open_remote(url, timeout, clock))
+    return Store(url, await open_remote(url, timeout, clock, token, ca))
 
 
 async def _open_local(open: Callable[[], penstock.Store]) -> Store:  # noqa: A002

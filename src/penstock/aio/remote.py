@@ -23,8 +23,15 @@ Result = TypeVar("Result")
 class RemoteKeeper:
     """Asks a server to keep queues. What fails on the way is tried again for a while, where that does no harm."""
 
-    def __init__(self, url: str, timeout: float | None = None, clock: Clock | None = None) -> None:
-        self._address = address.parse(url)
+    def __init__(
+        self,
+        url: str,
+        timeout: float | None = None,
+        clock: Clock | None = None,
+        token: str | None = None,
+        ca: str | None = None,
+    ) -> None:
+        self._address = address.parse(url, token, ca)
         self._timeout = checked_timeout(timeout)
         self._clock = clock or SystemClock()
         self._pool = Pool(self._address)
@@ -132,7 +139,7 @@ class RemoteKeeper:
         await self._pool.close()
 
     async def _run(self, call: Call[Result], tries: int = TRIES) -> Result:
-        request = call.request(self._address.authority)
+        request = call.request(self._address.authority, self._address.credentials)
         patience: Patience | None = None
         while True:
             try:
@@ -152,9 +159,11 @@ class RemoteKeeper:
                 await asyncio.wait_for(self._closing.wait(), pause(self._clock, left))
 
 
-async def open_remote(url: str, timeout: float | None, clock: Clock | None) -> RemoteKeeper:
+async def open_remote(
+    url: str, timeout: float | None, clock: Clock | None, token: str | None = None, ca: str | None = None
+) -> RemoteKeeper:
     """The keeper of the store of a server that is there; StoreUnreachable if it is not."""
-    keeper = RemoteKeeper(url, timeout, clock)
+    keeper = RemoteKeeper(url, timeout, clock, token, ca)
     try:
         await keeper.connect()
     except BaseException:

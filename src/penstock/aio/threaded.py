@@ -12,10 +12,13 @@ from functools import partial
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.aio.local import COMMIT_RECORDS, COMMIT_SECONDS
 from penstock.clock import SystemClock, pause
 from penstock.errors import NotSupported, PenstockError
+from penstock.histogram import Histogram
 from penstock.index.history import Attempt
 from penstock.keeper import Keeper, QueueInfo
+from penstock.live.figures import Figures
 from penstock.message import Entry, Message
 from penstock.names import DEFAULT
 from penstock.settings import MAX_PAYLOAD, Settings
@@ -47,12 +50,40 @@ class ThreadedKeeper:
         self._threads = ThreadPoolExecutor(_THREADS, "penstock-operation")
         self._lines: dict[str, _Line] = {}
         self._closing = False
+        self.commit_seconds, self.commit_records = Histogram(COMMIT_SECONDS), Histogram(COMMIT_RECORDS)
         self.only = getattr(keeper, "only", DEFAULT)
 
     @property
     def in_line(self) -> int:
         """How many consumers wait."""
         return sum(line.waiting for line in self._lines.values())
+
+    # For who watches: of a store that other processes share, this one knows what is there and little more
+
+    failure: BaseException | None = None  # such a store fails operation by operation, and never as a whole
+
+    def is_open(self) -> bool:
+        """Whether it takes and gives messages."""
+        return not self._closing
+
+    def longest_commit(self) -> float:
+        """Seconds for which a commit has been running: there are none apart from the operations."""
+        return 0.0
+
+    def tend(self) -> "asyncio.Future[None]":
+        """Let time have passed in queues where nobody comes by."""
+
+        def look() -> None:
+            with suppress(PenstockError):  # whoever comes by is told
+                self._keeper.queues()
+
+        return asyncio.get_running_loop().run_in_executor(self._threads, look)
+
+    async def figures(self) -> list[Figures]:
+        """How every queue is."""
+        infos = await self._run(self._keeper.queues)
+        lines = {name: line.waiting for name, line in self._lines.items()}
+        return [Figures(each.name, True, each.counts, 0, lines.get(each.name, 0), {}, 0, 0, 0) for each in infos]
 
     async def create(self, queue: str, settings: Settings) -> None:
         """Make a queue."""

@@ -1,6 +1,6 @@
 """The command line: `penstock [--store URL] COMMAND`."""
 
-from penstock.cli import backups, daemons, messages, queues, serving, upkeep, working
+from penstock.cli import backups, daemons, messages, queues, serving, tokens, upkeep, working
 from penstock.cli.app import cli
 
 # isort: split
@@ -17,6 +17,7 @@ __all__ = [
     "queries",
     "queues",
     "serving",
+    "tokens",
     "upkeep",
     "working",
 ]

@@ -1,15 +1,37 @@
 """The command that serves: serve."""
 
 import asyncio
+import logging
 import signal
 import sys
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock.cli import output
 from penstock.cli.app import Failure, cli, json_option, open_store
+from penstock.cli.configuration import config_option
+from penstock.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from penstock.server import Server
 
 _PORT = 8390
+_log = logging.getLogger("penstock.server")
+
+
+def _option(name: str, **more: Any) -> "Callable[[Any], Any]":
+    """An option that the environment can give as well: --tls-key is PENSTOCK_SERVE_TLS_KEY."""
+    plain = name.removeprefix("--").replace("-", "_")
+    return click.option(name, envvar=f"PENSTOCK_SERVE_{plain.upper()}", **more)
+
+
+_seconds = click.FloatRange(0, 60, min_open=True)
 
 
 @cli.command(
@@ -19,53 +41,172 @@ Examples:
   penstock --store data serve --port 9000
   curl -X PUT localhost:8390/jobs
   curl --data-binary 'resize cat.jpg' localhost:8390/jobs/messages
-  curl -i localhost:8390/jobs/messages"""
+  curl -i localhost:8390/jobs/messages
+\b
+For other machines, with tokens and TLS:
+  penstock token create me --role admin --tokens tokens
+  penstock --store data serve --host 0.0.0.0 --tokens tokens \\
+      --tls-cert cert.pem --tls-key key.pem
+\b
+Each setting can be given as a flag, in the environment (--tls-cert as PENSTOCK_SERVE_TLS_CERT), or in
+the file that --config names:
+  store = "/var/lib/penstock"
+  [serve]
+  host = "0.0.0.0"
+  tokens = "/etc/penstock/tokens"
+  max_connections = 5000"""
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@config_option
+@_option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@_option("--port", default=_PORT, show_default=True, type=click.IntRange(0, 65_535), help="0 finds a free one.")
 @click.option(
-    "--port", default=_PORT, show_default=True, type=click.IntRange(0, 65_535), help="0 finds a free one."
-)
-@click.option(
-    "--peers", default=0, show_default=True, type=click.IntRange(0, 1_000),
-    help="Of a folder store: how many others fetch from it.",
+    "--tokens", envvar=["PENSTOCK_SERVE_TOKENS", "PENSTOCK_TOKENS"], metavar="FILE",
+    help="Ask for tokens, those of this file: see `penstock token --help`.",
 )  # fmt: skip
+@_option("--insecure", is_flag=True, help="Listen beyond this machine without tokens: everyone may do everything.")
+@_option("--open-monitoring", is_flag=True, help="readyz and metrics need no token.")
+@_option("--tls-cert", metavar="FILE", help="Speak TLS, with this certificate and its chain (PEM).")
+@_option("--tls-key", metavar="FILE", help="The certificate's key (PEM), if it is not in the same file.")
+@_option("--log-format", default="auto", show_default=True, type=click.Choice(["auto", "json", "text"]),
+         help="Of the log on stderr; auto is text for a terminal, and JSON otherwise.")  # fmt: skip
+@_option("--log-level", default="warning", show_default=True,
+         type=click.Choice(["debug", "info", "warning", "error"]), help="What is logged at least.")  # fmt: skip
+@_option("--access-log", is_flag=True, help="Log a line for every request, which takes time.")
+@_option("--max-connections", default=20_000, show_default=True, type=click.IntRange(1),
+         help="Open at a time.")  # fmt: skip
+@_option("--max-buffered", default=512 << 20, show_default=True, type=click.IntRange(1 << 20),
+         help="Bytes of bodies in memory.")  # fmt: skip
+@_option("--arriving", default=30.0, show_default=True, type=_seconds,
+         help="Seconds in which a request must be there.")  # fmt: skip
+@_option("--leaving", default=60.0, show_default=True, type=_seconds,
+         help="Seconds in which an answer must be read.")  # fmt: skip
+@_option("--idle", default=300.0, show_default=True, type=click.FloatRange(1),
+         help="Seconds for which a connection is kept between requests.")  # fmt: skip
+@_option("--peers", default=0, show_default=True, type=click.IntRange(0, 1_000),
+         help="Of a folder store: how many others fetch from it.")  # fmt: skip
 @json_option
 @click.pass_context
-def serve(ctx: click.Context, host: str, port: int, peers: int, as_json: bool) -> None:
+def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: Any) -> None:
     """Serve the store over HTTP until Ctrl-C or SIGTERM.
 
     Other processes and machines then use it with `penstock --store http://HOST:PORT ...`, with
     penstock.open("http://HOST:PORT"), or with curl; http://HOST:PORT/-/docs explains how. The address is printed
-    once the server answers. Of a folder store the server is mover and reaper, too. There are no passwords: listen
-    on an address that only friends can reach.
+    once the server answers. Of a folder store the server is mover and reaper, too. Without tokens only this
+    machine is let in. SIGHUP reads tokens and certificate anew. /-/healthz, /-/readyz and /-/metrics tell how it is.
     """
-    from penstock.server import Server, listen, url_of  # here, because no other command needs it
-    from penstock.server.running import new_loop, raise_file_limit
+    from penstock.server import Access, Limits, Server, listen, logs, url_of  # here, as no other command needs it
+    from penstock.server.running import check_reach, is_loopback, raise_file_limit
 
-    store = open_store(ctx, peers)
-    server = Server(store)
+    ctx.call_on_close(logs.set_up(given["log_format"], given["log_level"]))
+    ctx.call_on_close(lambda: _log.info("stopped"))  # once the store is closed
+    access = None if given["tokens"] is None else Access(given["tokens"], given["open_monitoring"])
+    tls = _tls(given["tls_cert"], given["tls_key"])
+    store = open_store(ctx, given["peers"])
+    limits = Limits(
+        given["max_connections"], given["max_buffered"], given["arriving"], given["leaving"], given["idle"]
+    )
+    server = Server(store, limits, access=access, tls=tls, access_log=given["access_log"])
     raise_file_limit()
     try:
         listening = listen(host, port)
     except OSError as error:
         raise Failure(OSError(f"cannot listen on {host} port {port}: {error.strerror}; try another")) from error
-    url = url_of(listening)
+    with listening:
+        check_reach(listening, access, given["insecure"])
+        if access is not None and tls is None and not is_loopback(listening):
+            _log.warning("tokens travel in the clear: give --tls-cert, or have a proxy in front that speaks TLS")
+        url = url_of(listening, "http" if tls is None else "https")
 
-    async def run() -> None:
-        stopping = asyncio.Event()
-        loop = asyncio.get_running_loop()
+        def told() -> None:
+            if as_json:
+                output.print_json({"url": url, "store": store.url})
+            else:
+                click.echo(f"{url} serves {store.url}")
+            sys.stdout.flush()
+            _log.info("serving %s", url)
+
+        def again() -> None:
+            if access is not None:
+                access.reload()
+            _load(tls, given["tls_cert"], given["tls_key"])
+
+        if not _run(server, store._keeper, [listening], told, again):
+            ctx.exit(1)  # the log says why
+
+
+def _run(
+    server: "Server",
+    keeper: Any,
+    sockets: list[Any],
+    told: "Callable[[], None]",
+    again: "Callable[[], None]",
+) -> bool:
+    """Serve until a signal comes; False: until something went wrong that is no request's."""
+    from penstock.server.running import new_loop
+
+    async def run() -> bool:
+        stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+        await server.start(sockets)
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, stopping.set)
-        await server.start([listening])
-        if as_json:
-            output.print_json({"url": url, "store": store.url})
-        else:
-            click.echo(f"{url} serves {store.url}")
-        sys.stdout.flush()
-        await stopping.wait()
+        loop.add_signal_handler(signal.SIGHUP, again)
+        threading.excepthook = partial(_thread_failed, loop, server)
+        told()
+        signalled = asyncio.ensure_future(stopping.wait())
+        failed = asyncio.ensure_future(server.failure())
+        await asyncio.wait([signalled, failed], return_when=asyncio.FIRST_COMPLETED)
+        ended_well = signalled.done()
+        _log.info("stopping")
+        signalled.cancel()
+        failed.cancel()
         await server.stop()
+        return ended_well
 
     from penstock.folder.daemons import tended
 
-    with tended(store._keeper), asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(run())
+    hook = threading.excepthook
+    try:
+        with tended(keeper), asyncio.Runner(loop_factory=new_loop) as runner:
+            return runner.run(run())
+    except Exception:
+        _log.exception("the server failed")
+        return False
+    finally:
+        threading.excepthook = hook
+
+
+def _thread_failed(loop: asyncio.AbstractEventLoop, server: "Server", failure: threading.ExceptHookArgs) -> None:
+    """A thread that works for no request has ended, and with it what it was there for."""
+    _log.error(
+        "thread %s failed", failure.thread.name if failure.thread else "", exc_info=failure.exc_value or True
+    )
+    loop.call_soon_threadsafe(server.give_up)
+
+
+def _tls(cert: str | None, key: str | None) -> "ssl.SSLContext | None":
+    if cert is None:
+        if key is not None:
+            raise InvalidArgument("--tls-key without --tls-cert: give the certificate as well")
+        return None
+    import ssl
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert, key)
+    except OSError as error:  # of which SSLError is one
+        raise InvalidArgument(
+            f"cannot use the certificate {cert} with the key {key or cert}: {error.strerror or error}; give PEM "
+            "files that belong together"
+        ) from None
+    return context
+
+
+def _load(context: "ssl.SSLContext | None", cert: str, key: str | None) -> None:
+    """Use a certificate that was renewed, for connections from now on."""
+    if context is None:
+        return
+    try:
+        context.load_cert_chain(cert, key)
+    except OSError as error:
+        _log.error("the certificate cannot be read again, the old one stays in use: %s", str(error))

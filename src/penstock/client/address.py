@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -24,6 +25,7 @@ class Address:
     host: str
     port: int
     tls: ssl.SSLContext | None = None
+    credentials: str = field(default="", repr=False)  # the header that says who asks
 
     @property
     def authority(self) -> str:
@@ -32,8 +34,11 @@ class Address:
         return f"{host}:{self.port}"
 
 
-def parse(url: str) -> Address:
-    """The address of `http://host:port` or `https://host:port`; InvalidArgument says what else is in the URL."""
+def parse(url: str, token: str | None = None, ca: str | None = None) -> Address:
+    """The address of `http://host:port` or `https://host:port`; InvalidArgument says what else is in the URL.
+
+    Without a token that of $PENSTOCK_TOKEN is used, if there is one.
+    """
     shown = f"the address {url!r}"
     if not _VISIBLE.fullmatch(url):
         raise InvalidArgument(f"{shown} has spaces or letters that no URL has; give http://host:port")
@@ -44,7 +49,8 @@ def parse(url: str) -> Address:
         raise InvalidArgument(f"{shown} cannot be read: {error}; give http://host:port") from None
     if "@" in parts.netloc:  # and the URL is not shown, as it may end up in a log
         raise InvalidArgument(
-            f"an address with a user name or a password; a server asks for none: give {parts.scheme}://{host}"
+            f"an address with a user name or a password; a server asks for tokens: give {parts.scheme}://{host} "
+            "and token=, or set PENSTOCK_TOKEN"
         )
     if not host:
         raise InvalidArgument(f"{shown} names no host; give http://host:port")
@@ -57,11 +63,23 @@ def parse(url: str) -> Address:
         f"{parts.scheme}://{parts.netloc}",
         host,
         _PORTS[parts.scheme] if port is None else port,
-        _context() if parts.scheme == "https" else None,
+        _context(ca) if parts.scheme == "https" else None,
+        _credentials(os.environ.get("PENSTOCK_TOKEN", "") if token is None else token),
     )
 
 
-def _context() -> ssl.SSLContext:
+def _credentials(token: str) -> str:
+    if not token:
+        return ""
+    if not _VISIBLE.fullmatch(token):  # and it is not shown
+        raise InvalidArgument("the token has characters that none has: give what `penstock token create` printed")
+    return f"Authorization: Bearer {token}\r\n"
+
+
+def _context(ca: str | None) -> ssl.SSLContext:
     import ssl  # here, because it takes long and few need it
 
-    return ssl.create_default_context()
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except (OSError, ValueError) as error:  # of which SSLError is one
+        raise InvalidArgument(f"ca={ca!r} has no certificates to trust: {error}; give a PEM file") from None

@@ -32,12 +32,12 @@ class Call(NamedTuple, Generic[Result]):
     read: Callable[[Answer], Result]
     wait: float = 0.0  # seconds for which the server may hold the answer back
 
-    def request(self, authority: str) -> bytes:
+    def request(self, authority: str, credentials: str = "") -> bytes:
         """The bytes to send."""
+        head = f"{self.start} HTTP/1.1\r\nHost: {authority}\r\n{credentials}{self.headers}"
         if self.body is None:
-            return f"{self.start} HTTP/1.1\r\nHost: {authority}\r\n{self.headers}\r\n".encode()
-        length = len(self.body)
-        head = f"{self.start} HTTP/1.1\r\nHost: {authority}\r\n{self.headers}Content-Length: {length}\r\n\r\n"
+            return f"{head}\r\n".encode()
+        head += f"Content-Length: {len(self.body)}\r\n\r\n"
         return head.encode() + self.body
 
     def result(self, answer: Answer) -> Result:

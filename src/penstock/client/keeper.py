@@ -23,8 +23,15 @@ Result = TypeVar("Result")
 class RemoteKeeper:
     """Asks a server to keep queues. What fails on the way is tried again for a while, where that does no harm."""
 
-    def __init__(self, url: str, timeout: float | None = None, clock: Clock | None = None) -> None:
-        self._address = address.parse(url)
+    def __init__(
+        self,
+        url: str,
+        timeout: float | None = None,
+        clock: Clock | None = None,
+        token: str | None = None,
+        ca: str | None = None,
+    ) -> None:
+        self._address = address.parse(url, token, ca)
         self._timeout = checked_timeout(timeout)
         self._clock = clock or SystemClock()
         self._pool = Pool(self._address)
@@ -134,7 +141,7 @@ class RemoteKeeper:
         return self._run(call)
 
     def _run(self, call: Call[Result], tries: int = TRIES) -> Result:
-        request = call.request(self._address.authority)
+        request = call.request(self._address.authority, self._address.credentials)
         patience: Patience | None = None
         while True:
             try:
@@ -160,9 +167,11 @@ def checked_timeout(timeout: float | None) -> float:
     return timeout
 
 
-def open_remote(url: str, timeout: float | None, clock: Clock | None) -> RemoteKeeper:
+def open_remote(
+    url: str, timeout: float | None, clock: Clock | None, token: str | None = None, ca: str | None = None
+) -> RemoteKeeper:
     """The keeper of the store of a server that is there; StoreUnreachable if it is not."""
-    keeper = RemoteKeeper(url, timeout, clock)
+    keeper = RemoteKeeper(url, timeout, clock, token, ca)
     try:
         keeper.connect()
     except BaseException:

@@ -13,6 +13,7 @@ from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
 from penstock.ledger import Ledger
 from penstock.live.alarm import Alarm
+from penstock.live.figures import Figures
 from penstock.live.queue import LiveQueue, Take, Waiter
 from penstock.live.shelf import Shelf
 from penstock.live.taken import Taken
@@ -40,6 +41,7 @@ class LiveKeeper:
         self._filters: dict[str, Filter] = {}
         self._first = 1  # above every id of a deleted queue: an old id never means a new message
         self._refusal: Callable[[], StoreClosed] | None = None  # what everyone is told once the store is closed
+        self._failure: BaseException | None = None
 
     def create(self, queue: str, settings: Settings) -> None:
         """Make a queue."""
@@ -86,6 +88,26 @@ class LiveKeeper:
             self._check_open()
             queues = sorted(self._queues.items())
             return [QueueInfo(name, queue.settings, queue.counts()) for name, queue in queues]
+
+    def figures(self) -> list[Figures]:
+        """How every queue is, by name; also of a store that was stopped."""
+        with self._lock:
+            queues = sorted(self._queues.items())
+        return [queue.figures() for _, queue in queues]
+
+    def tend(self) -> None:
+        """Let time have passed in queues where nobody comes by."""
+        for queue in list(self._queues.values()):
+            queue.tend()
+
+    def is_open(self) -> bool:
+        """Whether operations are carried out: the store was neither closed, nor has it failed."""
+        return self._refusal is None
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What has stopped the store, if it was not closed."""
+        return self._failure
 
     def publish(self, entry: Entry) -> str:
         """Put a copy into every queue whose filter matches, or into none if one of them refuses it."""

@@ -9,6 +9,7 @@ turn, before anyone else can take them. Nobody is woken in vain and nobody overt
 
 import os
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
@@ -19,11 +20,12 @@ from penstock.errors import PenstockError, StoreClosed
 from penstock.index.history import Attempt
 from penstock.ledger import Ledger, Receipt
 from penstock.live.alarm import Alarm
+from penstock.live.figures import EVENTS, Figures
 from penstock.live.receipts import parse_ids, parse_receipts
 from penstock.live.shelf import Shelf
 from penstock.live.taken import NOTHING, Taken, as_seen, claimed, fill
 from penstock.message import Entry, Message
-from penstock.records import Record, Redrive, Remove
+from penstock.records import Put, Record, Redrive, Remove, Restore
 from penstock.settings import Settings
 from penstock.threads import Lock
 
@@ -61,6 +63,8 @@ class LiveQueue:
         self._armed: int | None = None
         self._line: dict[Waiter, None] = {}
         self._stopped: Callable[[], PenstockError] | None = None
+        self._written: dict[type, int] = defaultdict(int)  # messages, by what was recorded of them
+        self._before = self._counted()
 
     @property
     def settings(self) -> Settings:
@@ -230,6 +234,39 @@ class LiveQueue:
         """How many messages are in each state."""
         return self._run(lambda now: self._ledger.counts())[0]
 
+    def figures(self) -> Figures:
+        """How the queue is, and what has happened here since it was opened."""
+
+        def look(now: int) -> Figures:
+            since = self._ledger.waiting_since()
+            put, *by_time = [now - then for now, then in zip(self._counted(), self._before, strict=True)]
+            events = {"put": put, **{name: self._written.get(kind, 0) for kind, name in EVENTS.items()}}
+            waiting = 0 if since is None else max(now - since, 0) / 1000
+            return Figures(self.name, True, self._ledger.counts(), waiting, len(self._line), events, *by_time)
+
+        try:
+            return self._run(look)[0]
+        except PenstockError:
+            return Figures(self.name, False, {}, 0, 0, {}, 0, 0, 0)
+
+    def _counted(self) -> tuple[int, int, int, int]:
+        """What the ledger counts, its replay included; a load's messages have numbers as all others."""
+        ledger = self._ledger
+        return ledger.next_seq, ledger.leases_expired, ledger.expired, ledger.given_up
+
+    def tend(self) -> None:
+        """Let time have passed where nobody comes by; and what it took may be worth packing."""
+        due = self._ledger.next_time()
+        if due is None or self._stopped is not None or due > self._clock.now():
+            return
+        with suppress(PenstockError):  # stopped meanwhile
+            self._run(lambda now: None)
+            look = getattr(
+                self._shelf, "on_commit", None
+            )  # of a journal, which otherwise looks after commits only
+            if look is not None:
+                look()
+
     def peek(self, n: int, skip: int = 0) -> Iterator[Message]:
         """What claim would give, after some that are skipped."""
         seqs = self._run(lambda now: self._ledger.peek(n + skip)[skip:])[0]
@@ -332,6 +369,8 @@ class LiveQueue:
     def _write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
         try:
             self._shelf.write(record, entries)
+            if not isinstance(record, Put | Restore):
+                self._written[type(record)] += len(record.seqs)
         except PenstockError as error:  # no refusal: the ledger has changed already
             self._break(error)
             raise

@@ -7,6 +7,7 @@ time and its answer must be read in time, and what is no HTTP is answered with 4
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 from collections import deque
 from itertools import takewhile
@@ -16,11 +17,14 @@ import httptools
 
 from penstock.errors import PenstockError
 from penstock.names import DEFAULT
+from penstock.server import logs, roles
+from penstock.server.access import Access, forbidden, unauthorized
 from penstock.server.exchange import Answer, Problem, Request, as_bytes, refusal, refusal_of
 from penstock.server.routes import find
 
 if TYPE_CHECKING:
     from penstock.server.running import Service
+    from penstock.server.tokens import Token
 
 MAX_HEADERS = 32_768
 _PIPELINED = 16  # requests that may wait for the one before them; then the client has to
@@ -35,9 +39,9 @@ class Connection(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self, service: Service) -> None:
-        self._service = service
+        self.service = service
         self._parser = httptools.HttpRequestParser(self)
-        self._peer = ""
+        self.peer = ""
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._fed = 0  # bytes since a head, or a part of a body, was complete
@@ -56,20 +60,23 @@ class Connection(asyncio.Protocol):
         self._clogged = False  # writing
         self._ending = False  # after the answer to come
         self._lost = False
+        self._authorization = b""  # that was found to be that of
+        self._holder: Token | None = None
+        self._generation = 0  # of the tokens then
 
     # From the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self.transport = cast("asyncio.Transport", transport)
-        if not self._service.welcome(self):
+        if not self.service.welcome(self):
             self._lost = True
             self.transport.write(as_bytes(refusal(_OVERLOADED), keep_alive=False))
             self.transport.close()
             return
         peer = transport.get_extra_info("peername")
-        self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
-        self._service.idle.start(self)
+        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
+        self.service.idle.start(self)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request, or of several."""
@@ -82,13 +89,17 @@ class Connection(asyncio.Protocol):
                 break
             except httptools.HttpParserUpgrade as upgrade:
                 data = self._decline(data[upgrade.args[0] :])
+            except httptools.HttpParserCallbackError as error:  # one of ours below, and no fault of the client
+                _log.error("a request failed", exc_info=error.__context__ or error, extra={"peer": self.peer})
+                self._refuse(refusal(_FAILED))
+                break
             except httptools.HttpParserError as error:
                 if self._refused is None and not self._ending:
                     self._refuse(refusal(Problem("BadRequest", f"this is no HTTP/1.1 request: {_reason(error)}")))
                 break
         if self._refused is None and self._arriving:
             if not self._paused:
-                self._service.arriving.start(self)
+                self.service.arriving.start(self)
             if self._fed > MAX_HEADERS:
                 self._refuse(refusal(_TOO_LONG))
 
@@ -114,7 +125,7 @@ class Connection(asyncio.Protocol):
         self._lost = True
         self._drop_body()
         self._drop_waiting()
-        self._service.farewell(self)
+        self.service.farewell(self)
         if self._task is not None and self._current is not None and self._current.route.polls:
             self._task.cancel()
             self._release(self._current)  # as it may not even have begun
@@ -122,12 +133,12 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client does not read its answers."""
         self._clogged = True
-        self._service.leaving.start(self)
+        self.service.leaving.start(self)
 
     def resume_writing(self) -> None:
         """It reads on."""
         self._clogged = False
-        self._service.leaving.stop(self)
+        self.service.leaving.stop(self)
         self._next()
 
     # From the parser
@@ -135,7 +146,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """A request begins."""
         self._arriving = True
-        self._service.idle.stop(self)
+        self.service.idle.stop(self)
 
     def on_url(self, url: bytes) -> None:
         """A part of the request's target."""
@@ -170,18 +181,25 @@ class Connection(asyncio.Protocol):
             self._declined = b"%b %b HTTP/%b\r\n%b\r\n" % (method, url, http.encode(), b"".join(lines))
             return
         route, arguments, query = find(method, url)
-        request = Request(route, arguments, query, headers, self._peer)
+        service = self.service
+        request = Request(route, arguments, query, headers, self, method, url)
         request.told, self._told = self._told, False
         request.keep_alive = http == "1.1" and self._parser.should_keep_alive()
         request.is_head = method == b"HEAD"
         self._request = request
+        if service.access_log:
+            request.begun = service.loop.time()
+        if service.access is not None:
+            problem = self._authorize(service.access, request)
+            if problem is not None:
+                self._refuse(refusal(problem))
+                return
         if route.is_payload:
-            request.most = min(route.most, self._service.keeper.max_payload(arguments[0]))
+            request.most = min(route.most, service.keeper.max_payload(arguments[0]))
         if http == "1.1" and b"," in headers.get(b"host", b","):
             self._refuse(refusal(Problem("BadRequest", "a request needs the header Host, and only once")))
-        elif (
-            headers.get(b"content-encoding", b"identity").lower() != b"identity"
-            or headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked"
+        elif (b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity") or (
+            b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked"
         ):
             self._refuse(
                 refusal(Problem("UnsupportedMediaType", "send the body as it is: neither packed nor encoded"))
@@ -191,6 +209,19 @@ class Connection(asyncio.Protocol):
         elif http == "1.1" and headers.get(b"expect", b"").lower() == b"100-continue":
             self.transport.write(_CONTINUE)
 
+    def _authorize(self, access: Access, request: Request) -> Problem | None:
+        """What is wrong with who asks, before anything of the body is kept."""
+        needed, given = access.needs(request.route), request.headers.get(b"authorization", b"")
+        if given:
+            # Clients say the same with every request. Comparing takes as long whatever they say.
+            if self._generation != access.generation or not hmac.compare_digest(given, self._authorization):
+                self._holder = access.holder(given)
+                self._authorization, self._generation = given, access.generation
+            if self._holder is not None:
+                request.holder = self._holder
+                return None if roles.allows(self._holder.roles, needed) else forbidden(self._holder, needed)
+        return unauthorized(bool(given)) if needed else None
+
     def on_body(self, chunk: bytes) -> None:
         """A part of the body."""
         request = self._request
@@ -198,10 +229,10 @@ class Connection(asyncio.Protocol):
             return
         self._fed = 0
         self._size += len(chunk)
-        self._service.buffered += len(chunk)
+        self.service.buffered += len(chunk)
         if self._size > request.most:
             self._refuse(refusal(_too_large(request)))
-        elif self._service.buffered > self._service.limits.buffered:
+        elif self.service.buffered > self.service.limits.buffered:
             self._refuse(refusal(_OVERLOADED))
         elif not self._body and not request.route.discards:
             self._body = chunk  # all of it, most of the time
@@ -217,9 +248,9 @@ class Connection(asyncio.Protocol):
             return
         request.body = bytes(self._body)
         self._drop_body()
-        self._service.buffered += len(request.body)
+        self.service.buffered += len(request.body)
         self._arriving = False
-        self._service.arriving.stop(self)
+        self.service.arriving.stop(self)
         if not request.keep_alive:
             self._ending = True
         self._waiting.append(request)
@@ -240,20 +271,20 @@ class Connection(asyncio.Protocol):
                 self._paused = False
                 self.transport.resume_reading()
                 if self._arriving:
-                    self._service.arriving.start(self)
-            self._task = self._service.loop.create_task(self._handle(request))
+                    self.service.arriving.start(self)
+            self._task = self.service.loop.create_task(self._handle(request))
         elif self._refused is not None:
             self._say_goodbye(self._refused)
         elif self._ending:
             self._close()
         elif not self._arriving:
-            self._service.idle.start(self)
+            self.service.idle.start(self)
 
     async def _handle(self, request: Request) -> None:
         try:
-            answer = await request.route.handler(self._service.keeper, request)
+            answer = await request.route.handler(self.service.keeper, request)
         except asyncio.CancelledError:
-            if self._service.stopping and not self._lost:
+            if self.service.stopping and not self._lost:
                 answer = refusal(_GOING, close=True)
             else:
                 self._current = self._task = None
@@ -263,15 +294,24 @@ class Connection(asyncio.Protocol):
             answer = refusal(problem)
         except PenstockError as error:
             answer = refusal_of(error)
+            if answer.status == 500:  # damage, which is as unexpected as a bug
+                _log.exception("a request failed", extra=logs.about(request))
+                answer = answer._replace(close=True)
         except Exception:
-            _log.exception("a request failed")
+            _log.exception("a request failed", extra=logs.about(request))
             answer = refusal(_FAILED, close=True)
         finally:
             self._release(request)
         self._current = self._task = None
+        service = self.service
+        service.answers[answer.status] += 1
+        if service.access_log:
+            logs.access(request, answer)
         if self._lost:
             return
-        if answer.close or self._service.stopping or not request.keep_alive:
+        if answer.status >= 400 or b"x-request-id" in request.headers:
+            answer = answer._replace(headers=b"%bX-Request-Id: %b\r\n" % (answer.headers, request.id.encode()))
+        if answer.close or service.stopping or not request.keep_alive:
             self._ending = True
         keep_alive = not self._ending or bool(self._waiting)
         self.transport.write(as_bytes(answer, keep_alive, request.is_head))
@@ -298,8 +338,11 @@ class Connection(asyncio.Protocol):
     def _refuse(self, answer: Answer) -> None:
         """Answer this once those before it are answered, and end."""
         self._refused = answer
+        self.service.answers[answer.status] += 1
+        if self._request is not None and self.service.access_log:
+            logs.access(self._request, answer)
         self._drop_body()
-        self._service.arriving.stop(self)
+        self.service.arriving.stop(self)
         self._next()
 
     def _say_goodbye(self, answer: Answer) -> None:
@@ -307,12 +350,12 @@ class Connection(asyncio.Protocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         # Closing at once would reset the connection of a client that still sends, and with it the answer.
-        self._service.loop.call_later(_LINGER, self._close)
+        self.service.loop.call_later(_LINGER, self._close)
 
     def _close(self) -> None:
         """End, once the client has read what was said, if it does so in time."""
         if not self._lost:
-            self._service.leaving.start(self)
+            self.service.leaving.start(self)
             self.transport.close()
 
     def _decline(self, rest: bytes) -> bytes:
@@ -325,7 +368,7 @@ class Connection(asyncio.Protocol):
         return head + rest
 
     def _drop_body(self) -> None:
-        self._service.buffered -= self._size
+        self.service.buffered -= self._size
         self._size = 0
         self._body = b""
         self._request = None
@@ -335,7 +378,7 @@ class Connection(asyncio.Protocol):
             self._release(self._waiting.pop())
 
     def _release(self, request: Request) -> None:
-        self._service.buffered -= len(request.body)
+        self.service.buffered -= len(request.body)
         request.body = b""
 
 

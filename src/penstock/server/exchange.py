@@ -1,5 +1,8 @@
 """What comes in and what goes out: a request as handlers see it, and an answer as bytes."""
 
+import itertools
+import os
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
@@ -8,6 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl
 
 from penstock.errors import InvalidArgument, PenstockError
+from penstock.server import roles
+from penstock.server.tokens import Token
 from penstock.wire import jsons, problems
 
 JSON = b"Content-Type: application/json\r\n"
@@ -15,6 +20,8 @@ LONG = 2048  # bytes of a path or a query that are not remembered, lest stranger
 _PROBLEM = f"Content-Type: {problems.MEDIA_TYPE}\r\n".encode()
 STATUSES = {
     "BadRequest": 400,
+    "Unauthorized": 401,
+    "Forbidden": 403,
     "NotFound": 404,
     "MessageNotFound": 404,
     "LoadNotFound": 404,
@@ -28,6 +35,8 @@ STATUSES = {
     "Overloaded": 503,
     "StoreClosed": 503,
 }
+_RUN, _COUNT = os.urandom(4).hex(), itertools.count(1)
+_AN_ID = re.compile(rb"[!-~]{1,128}")
 _PHRASES = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
 
 
@@ -35,22 +44,60 @@ class Request:
     """One request, complete with its body."""
 
     __slots__ = (
-        "arguments", "body", "headers", "is_head", "keep_alive", "most", "peer", "query", "route", "told",
+        "_id", "arguments", "begun", "body", "connection", "headers", "holder", "is_head", "keep_alive", "method",
+        "most", "query", "route", "target", "told",
     )  # fmt: skip
+    begun: float  # when, if requests are logged
 
     def __init__(
-        self, route: "Route", arguments: tuple[str, ...], query: bytes, headers: dict[bytes, bytes], peer: str
+        self,
+        route: "Route",
+        arguments: tuple[str, ...],
+        query: bytes,
+        headers: dict[bytes, bytes],
+        connection: Any,
+        method: bytes,
+        target: bytes,
     ) -> None:
         self.route = route
         self.arguments = arguments  # the variable parts of the path
         self.query = query
         self.headers = headers  # names in lower case
-        self.peer = peer
+        self.connection = connection
         self.most = route.most  # bytes of a body
         self.body = b""
         self.keep_alive = True
         self.is_head = False
         self.told = False  # it carries headers of ours
+        self.method = method
+        self.target = target
+        self.holder: Token | None = None
+
+    @property
+    def peer(self) -> str:
+        """Who is at the other end."""
+        peer: str = self.connection.peer
+        return peer
+
+    @property
+    def service(self) -> Any:
+        """What all connections share."""
+        return self.connection.service
+
+    @property
+    def roles(self) -> int:
+        """What the client may do; everything where there are no tokens."""
+        if self.service.access is None:
+            return roles.ALL
+        return roles.ANYONE if self.holder is None else self.holder.roles
+
+    @property
+    def id(self) -> str:
+        """What log and answer call this request: as the client does, or by a name of our own."""
+        if not hasattr(self, "_id"):  # few are ever asked for
+            given = self.headers.get(b"x-request-id", b"")
+            self._id = given.decode() if _AN_ID.fullmatch(given) else f"{_RUN}-{next(_COUNT):x}"
+        return self._id
 
     def header(self, name: bytes) -> str | None:
         """A header's value as text."""
@@ -94,10 +141,12 @@ class Route(NamedTuple):
     """How a kind of request is answered."""
 
     handler: Handler
+    roles: int  # of which one is needed, where tokens are
     most: int = 65_536  # bytes of a body
     is_payload: bool = False  # the body, so that the queue has a say in its length
     discards: bool = False  # the body
     polls: bool = False  # may wait for long, and must stop once nobody listens any more
+    monitors: bool = False  # tells how the server is
 
 
 @lru_cache(maxsize=1024)

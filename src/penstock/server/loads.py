@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock import names
 from penstock.aio.serving import ServedKeeper
-from penstock.errors import InvalidArgument
+from penstock.errors import Forbidden, InvalidArgument
 from penstock.index.rows import STATES
+from penstock.server import roles
 from penstock.server.bodies import batch_type, json_answer, json_object, whole_number
 from penstock.server.exchange import Answer, Problem, Request
 from penstock.settings import MAX_COUNT, whole
@@ -25,6 +26,8 @@ async def begin(keeper: ServedKeeper, request: Request) -> Answer:
     given = json_object(request, "queues").get("queues", {})
     if not isinstance(given, dict):
         raise InvalidArgument('"queues" is an object: {"queues": {NAME: {settings}}}')
+    if given and not roles.allows(request.roles, roles.ADMIN):
+        raise Forbidden("a load that makes queues needs the role admin: ask for it, or create the queues before")
 
     def start(uploads: "Uploads") -> str:
         return uploads.begin(

@@ -8,8 +8,9 @@ from urllib.parse import unquote_to_bytes
 
 import httptools
 
-from penstock.server import api, description, loads, mqcore
+from penstock.server import api, description, loads, monitoring, mqcore
 from penstock.server.exchange import LONG, Answer, Problem, Request, Route
+from penstock.server.roles import ADMIN, ANY_ROLE, ANYONE, CONSUME, READ, WRITE
 
 _Methods = dict[bytes, Route]
 
@@ -18,46 +19,50 @@ _BATCH = 64 * 1024 * 1024
 _LIST = 8 * 1024 * 1024  # of receipts or ids
 
 _QUEUE: _Methods = {
-    b"GET": Route(mqcore.show_queue),
-    b"PUT": Route(mqcore.create_queue, 1024 * 1024, discards=True),
-    b"DELETE": Route(mqcore.delete_queue),
+    b"GET": Route(mqcore.show_queue, ANY_ROLE),
+    b"PUT": Route(mqcore.create_queue, ADMIN, 1024 * 1024, discards=True),
+    b"DELETE": Route(mqcore.delete_queue, ADMIN),
 }
 _MESSAGES: _Methods = {
-    b"GET": Route(mqcore.fetch_message, polls=True),
-    b"POST": Route(mqcore.add_message, _BODY, is_payload=True),
+    b"GET": Route(mqcore.fetch_message, CONSUME, polls=True),
+    b"POST": Route(mqcore.add_message, WRITE, _BODY, is_payload=True),
 }
-_MESSAGE: _Methods = {b"DELETE": Route(mqcore.remove_message)}
+_MESSAGE: _Methods = {b"DELETE": Route(mqcore.remove_message, CONSUME)}
 
+# Whoever settles may remove, as MQ-Core's consumers do. Loads that make queues need admin as well.
 _OWN: dict[tuple[bytes, ...], _Methods] = {
-    (b"openapi.json",): {b"GET": Route(description.openapi)},
-    (b"docs",): {b"GET": Route(description.docs)},
-    (b"api", b"queues"): {b"GET": Route(api.list_queues), b"POST": Route(api.create_queue)},
-    (b"api", b"publish"): {b"POST": Route(api.publish, _BATCH)},
-    (b"loads",): {b"POST": Route(loads.begin, _LIST)},
+    (b"healthz",): {b"GET": Route(monitoring.healthz, ANYONE)},
+    (b"readyz",): {b"GET": Route(monitoring.readyz, READ, monitors=True)},
+    (b"metrics",): {b"GET": Route(monitoring.metrics, READ, monitors=True)},
+    (b"openapi.json",): {b"GET": Route(description.openapi, ANYONE)},
+    (b"docs",): {b"GET": Route(description.docs, ANYONE)},
+    (b"api", b"queues"): {b"GET": Route(api.list_queues, READ), b"POST": Route(api.create_queue, ADMIN)},
+    (b"api", b"publish"): {b"POST": Route(api.publish, WRITE, _BATCH)},
+    (b"loads",): {b"POST": Route(loads.begin, WRITE, _LIST)},
 }
 _OF_QUEUE: dict[tuple[bytes, ...], _Methods] = {
-    (): {b"GET": Route(api.show_queue), b"DELETE": Route(mqcore.delete_queue)},
-    (b"put",): {b"POST": Route(api.put, _BATCH)},
-    (b"claim",): {b"POST": Route(api.claim, polls=True)},
-    (b"pop",): {b"POST": Route(api.pop, polls=True)},
-    (b"ack",): {b"POST": Route(api.ack, _LIST)},
-    (b"fail",): {b"POST": Route(api.fail, _LIST)},
-    (b"release",): {b"POST": Route(api.release, _LIST)},
-    (b"extend",): {b"POST": Route(api.extend, _LIST)},
-    (b"remove",): {b"POST": Route(api.remove, _LIST)},
-    (b"redrive",): {b"POST": Route(api.redrive, _LIST)},
-    (b"purge",): {b"POST": Route(api.purge)},
-    (b"peek",): {b"GET": Route(api.peek)},
-    (b"messages",): {b"GET": Route(api.browse)},
-    (b"attempts",): {b"GET": Route(api.all_attempts)},
-    (b"parts",): {b"GET": Route(api.parts)},
+    (): {b"GET": Route(api.show_queue, ANY_ROLE), b"DELETE": Route(mqcore.delete_queue, ADMIN)},
+    (b"put",): {b"POST": Route(api.put, WRITE, _BATCH)},
+    (b"claim",): {b"POST": Route(api.claim, CONSUME, polls=True)},
+    (b"pop",): {b"POST": Route(api.pop, CONSUME, polls=True)},
+    (b"ack",): {b"POST": Route(api.ack, CONSUME, _LIST)},
+    (b"fail",): {b"POST": Route(api.fail, CONSUME, _LIST)},
+    (b"release",): {b"POST": Route(api.release, CONSUME, _LIST)},
+    (b"extend",): {b"POST": Route(api.extend, CONSUME, _LIST)},
+    (b"remove",): {b"POST": Route(api.remove, CONSUME, _LIST)},
+    (b"redrive",): {b"POST": Route(api.redrive, ADMIN, _LIST)},
+    (b"purge",): {b"POST": Route(api.purge, ADMIN)},
+    (b"peek",): {b"GET": Route(api.peek, READ)},
+    (b"messages",): {b"GET": Route(api.browse, READ)},
+    (b"attempts",): {b"GET": Route(api.all_attempts, READ)},
+    (b"parts",): {b"GET": Route(api.parts, READ)},
 }
-_ATTEMPTS: _Methods = {b"GET": Route(api.attempts)}
-_LOAD: _Methods = {b"DELETE": Route(loads.abort)}
-_COMMIT: _Methods = {b"POST": Route(loads.commit, _LIST)}
-_STAGED: _Methods = {b"PUT": Route(loads.add, _BATCH)}
-_RUN: _Methods = {b"GET": Route(loads.show_run)}
-_START: _Methods = {b"GET": Route(description.start)}
+_ATTEMPTS: _Methods = {b"GET": Route(api.attempts, READ)}
+_LOAD: _Methods = {b"DELETE": Route(loads.abort, WRITE)}
+_COMMIT: _Methods = {b"POST": Route(loads.commit, WRITE, _LIST)}
+_STAGED: _Methods = {b"PUT": Route(loads.add, WRITE, _BATCH)}
+_RUN: _Methods = {b"GET": Route(loads.show_run, READ | WRITE)}
+_START: _Methods = {b"GET": Route(description.start, ANYONE)}
 
 
 def find(method: bytes, target: bytes) -> tuple[Route, tuple[str, ...], bytes]:
@@ -71,7 +76,7 @@ def find(method: bytes, target: bytes) -> tuple[Route, tuple[str, ...], bytes]:
         if route is None or (method == b"HEAD" and route.polls):
             raise _not_allowed(methods)
     except Problem as problem:
-        return Route(partial(_refuse, problem), _BATCH, discards=True), (), b""
+        return Route(partial(_refuse, problem), ANY_ROLE, _BATCH, discards=True), (), b""
     decoded = _decoded if len(path) <= LONG else _decoded.__wrapped__
     return route, tuple(map(decoded, arguments)), query
 

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 import socket
 import threading
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
 
 from penstock.aio.local import LocalKeeper
 from penstock.aio.serving import ServedKeeper
 from penstock.aio.threaded import ThreadedKeeper
-from penstock.errors import NotSupported
+from penstock.errors import InvalidArgument, NotSupported
 from penstock.live.keeper import LiveKeeper
 from penstock.opening import is_remote
 from penstock.server.connection import Connection
 from penstock.server.deadlines import Deadlines
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Sequence
 
+    from penstock.server.access import Access
     from penstock.store import Store
 
 _TICK = 1.0  # seconds
 _GRACE = 5.0  # seconds for requests to end when the server stops
 _BACKLOG = 4_096
+_HOUSEKEEPING = 5  # ticks
+_log = logging.getLogger("penstock.server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +56,16 @@ class Limits:
 class Service:
     """What all connections share."""
 
-    def __init__(self, keeper: ServedKeeper, limits: Limits) -> None:
+    def __init__(
+        self, keeper: ServedKeeper, limits: Limits, access: Access | None = None, access_log: bool = False
+    ) -> None:
         self.keeper = keeper
         self.limits = limits
+        self.access = access
+        self.access_log = access_log
+        self.answers: dict[int, int] = defaultdict(int)  # by status
         self.loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[None] = self.loop.create_future()  # done once the server is of no more use
         self.arriving = Deadlines(limits.arriving)
         self.leaving = Deadlines(limits.leaving)
         self.idle = Deadlines(limits.idle)
@@ -60,7 +73,14 @@ class Service:
         self.stopping = False
         self._connections: set[Connection] = set()
         self._nobody = asyncio.Event()
+        self._ticks = 0
+        self._tending: asyncio.Future[None] | None = None
         self._tick()
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._connections)
 
     def welcome(self, connection: Connection) -> bool:
         """Whether one more can be served."""
@@ -95,17 +115,59 @@ class Service:
         for deadlines in (self.arriving, self.leaving, self.idle):
             deadlines.tick(now)
         self._timer = self.loop.call_later(_TICK, self._tick)
+        if self.access is not None:
+            self.access.refresh()
+        self._ticks += 1
+        if self.keeper.failure is not None:  # the store has said in the log what it was
+            self.give_up()
+        elif self._ticks % _HOUSEKEEPING == 0 and (self._tending is None or self._tending.done()):
+            self._tending = self.keeper.tend()
+            self._tending.add_done_callback(self._tended)
+
+    def _tended(self, tending: asyncio.Future[None]) -> None:
+        if not tending.cancelled() and (error := tending.exception()) is not None:
+            _log.error("housekeeping failed", exc_info=error)
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Something went wrong that is no request's: whoever runs the server ends it."""
+        if not self.failed.done():
+            self.failed.set_result(None)
+
+    def on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What the event loop could not tell anyone else."""
+        error, message = context.get("exception"), context.get("message") or "an error in the event loop"
+        _log.error("%s", message, exc_info=error)
+        # Of a connection, which has ended thereby, or of accepting one, which is tried again.
+        if not context.keys() & {"transport", "protocol", "socket"}:
+            self.give_up()
 
 
 class Server:
-    """Serves a store on sockets until it is stopped; the store stays open."""
+    """Serves a store on sockets until it is stopped; the store stays open.
 
-    def __init__(self, store: Store, limits: Limits | None = None) -> None:
+    access: whose tokens are asked for; None: everyone may do everything
+    tls: what connections are encrypted with
+    access_log: a line in the log for every request
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        limits: Limits | None = None,
+        *,
+        access: Access | None = None,
+        tls: ssl.SSLContext | None = None,
+        access_log: bool = False,
+    ) -> None:
         keeper = store._keeper
         if is_remote(store.url):
             raise NotSupported(f"store {store.url!r} is kept elsewhere: serve it where it is kept")
         self._keeper = keeper
         self._limits = limits or Limits()
+        self._access = access
+        self._tls = tls
+        self._access_log = access_log
         self._servers: list[asyncio.Server] = []
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
@@ -113,11 +175,26 @@ class Server:
         keeper = self._keeper
         local = LocalKeeper(keeper) if isinstance(keeper, LiveKeeper) else ThreadedKeeper(keeper)
         self._local = local
-        self._service = Service(local, self._limits)
+        self._service = Service(local, self._limits, self._access, self._access_log)
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._service.on_error)
         for each in sockets:
-            server = await loop.create_server(lambda: Connection(self._service), sock=each, backlog=_BACKLOG)
+            server = await loop.create_server(
+                lambda: Connection(self._service),
+                sock=each,
+                backlog=_BACKLOG,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else self._limits.arriving,
+            )
             self._servers.append(server)
+
+    async def failure(self) -> None:
+        """Return once something went wrong that is no request's, so that the server had better end."""
+        await asyncio.shield(self._service.failed)
+
+    def give_up(self) -> None:
+        """Let failure() return."""
+        self._service.give_up()
 
     async def stop(self) -> None:
         """Stop accepting, finish what was begun, end what waits."""
@@ -144,10 +221,27 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def url_of(listening: socket.socket) -> str:
+def url_of(listening: socket.socket, scheme: str = "http") -> str:
     """Where clients find it."""
     host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def is_loopback(listening: socket.socket) -> bool:
+    """Whether only this machine can reach it."""
+    if listening.family not in (socket.AF_INET, socket.AF_INET6):
+        return True
+    return ip_address(listening.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def check_reach(listening: socket.socket, access: Access | None, insecure: bool) -> None:
+    """Refuse to let strangers in by mistake."""
+    if access is None and not insecure and not is_loopback(listening):
+        raise InvalidArgument(
+            f"{listening.getsockname()[0]} can be reached from other machines, and without tokens everyone there "
+            "could do everything: give --tokens FILE (see `penstock token create --help`), or --insecure if only "
+            "friends can reach it"
+        )
 
 
 def raise_file_limit() -> None:
@@ -160,10 +254,24 @@ def raise_file_limit() -> None:
 class RunningServer:
     """A server in a thread of its own."""
 
-    def __init__(self, store: Store, host: str, port: int, limits: Limits | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        host: str,
+        port: int,
+        limits: Limits | None,
+        access: Access | None,
+        tls: ssl.SSLContext | None,
+        insecure: bool,
+    ) -> None:
+        self._server = Server(store, limits, access=access, tls=tls)
         self._listening = listen(host, port)
-        self.url = url_of(self._listening)
-        self._server = Server(store, limits)
+        try:
+            check_reach(self._listening, access, insecure)
+        except BaseException:
+            self._listening.close()
+            raise
+        self.url = url_of(self._listening, "http" if tls is None else "https")
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-server", daemon=True)
         self._thread.start()
@@ -197,7 +305,17 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def serve_in_thread(
-    store: Store, host: str = "127.0.0.1", port: int = 0, limits: Limits | None = None
+    store: Store,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    limits: Limits | None = None,
+    *,
+    access: Access | None = None,
+    tls: ssl.SSLContext | None = None,
+    insecure: bool = False,
 ) -> RunningServer:
-    """Serve a store of this process to others, in a thread, until stop()."""
-    return RunningServer(store, host, port, limits)
+    """Serve a store of this process to others, in a thread, until stop().
+
+    Another address than one of loopback needs `access`, or `insecure` if everyone there may do everything.
+    """
+    return RunningServer(store, host, port, limits, access, tls, insecure)

@@ -13,6 +13,8 @@ STATUSES: dict[str, int] = {
     "InvalidName": 400,
     "InvalidPriority": 400,
     "InvalidFilter": 400,
+    "Unauthorized": 401,
+    "Forbidden": 403,
     "QueueProtected": 403,
     "QueueNotFound": 404,
     "QueueExists": 409,

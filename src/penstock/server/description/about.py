@@ -10,7 +10,20 @@ storage.
 
 Names and ids are percent-encoded, each in one segment of the path: queue `a/b` is `/a%2Fb`. Times are integer
 milliseconds since 1970 (UTC), durations are seconds. `HEAD` works where `GET` changes nothing. Query parameters
-and members of a body that are not listed here are refused."""
+and members of a body that are not listed here are refused.
+
+A server may ask for a token, `Authorization: Bearer TOKEN`. Each operation says which role that needs; `admin`
+includes the others."""
+SECURITY = {
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": (
+            "What `penstock token create` printed. Roles: `read`, `write`, `consume`, `admin`, of which the last "
+            "includes the others. A server that was started without tokens asks for none."
+        ),
+    }
+}
 _BATCHES = f"""\
 The rest of the contract. A batch of messages is JSON for people, or a frame for speed: `Content-Type` says which
 one a request has, `Accept` which one the answer shall have (JSON, unless it names the frame's type). A batch has
@@ -28,6 +41,7 @@ TAGS = {
     "Queues": "Queues as JSON.",
     "Messages": _BATCHES,
     "Loads": _LOADS,
+    "Monitoring": "How the server is.",
     "About": "The server describes itself.",
 }
 OPERATIONS = [

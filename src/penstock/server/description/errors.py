@@ -9,6 +9,8 @@ from penstock.wire import problems
 # HTTP's own errors, and those that mean something else here than in Python.
 _MEANINGS = {
     "BadRequest": "What came is no HTTP/1.1 request: its head cannot be read, or it ended too early.",
+    "Unauthorized": "The server asks for a token that it knows: `Authorization: Bearer TOKEN`.",
+    "Forbidden": "The token lacks the role that this needs, which the answer names.",
     "NotFound": "There is nothing at this path. A `/` in a name is written as `%2F`.",
     "MessageNotFound": "The queue has no such message (any more).",
     "LoadNotFound": (
@@ -56,6 +58,8 @@ def _failure(name: str, status: int) -> Failure:
 STATUSES = problems.STATUSES | exchange.STATUSES
 FAILURES = {name: _failure(name, status) for name, status in sorted(STATUSES.items(), key=lambda each: each[::-1])}
 
+# What any request can meet that needs a role, where there are tokens.
+GUARDED = ("Unauthorized", "Forbidden")
 # What any request can meet, whatever it asks for.
 COMMON = (
     "BadRequest", "InvalidArgument", "RequestTimeout", "PayloadTooLarge", "UnsupportedMediaType",

@@ -4,14 +4,24 @@ from itertools import groupby
 from typing import Any
 
 import penstock
-from penstock.server.description import about, api, loads, mqcore
-from penstock.server.description.errors import COMMON, FAILURES
+from penstock.server.description import about, api, loads, monitoring, mqcore
+from penstock.server.description.errors import COMMON, FAILURES, GUARDED
 from penstock.server.description.operation import Operation
 from penstock.server.description.schemas import ref, schemas
+from penstock.server.roles import ANY_ROLE, names
 from penstock.wire import problems
 
-_OPERATIONS = [*mqcore.OPERATIONS, *api.QUEUES, *api.MESSAGES, *loads.OPERATIONS, *about.OPERATIONS]
+_OPERATIONS = [
+    *mqcore.OPERATIONS,
+    *api.QUEUES,
+    *api.MESSAGES,
+    *loads.OPERATIONS,
+    *monitoring.OPERATIONS,
+    *about.OPERATIONS,
+]
 _RETRY = {"Retry-After": {"required": True, "description": "Seconds to wait.", "schema": {"type": "integer"}}}
+
+_CHALLENGE = {"WWW-Authenticate": {"required": True, "description": "Bearer.", "schema": {"type": "string"}}}
 
 
 def document() -> dict[str, Any]:
@@ -35,11 +45,14 @@ def document() -> dict[str, Any]:
         "servers": [{"url": "/"}],
         "tags": [{"name": name, "description": description} for name, description in about.TAGS.items()],
         "paths": paths,
-        "components": {"schemas": schemas(), "responses": responses},
+        "components": {"schemas": schemas(), "responses": responses, "securitySchemes": about.SECURITY},
     }
 
 
 def _described(operation: Operation, responses: dict[str, Any]) -> dict[str, Any]:
+    from penstock.server.routes import find  # here, as routes lead to this document
+
+    needed = find(operation.method.encode(), operation.path.encode())[0].roles
     described: dict[str, Any] = {
         "operationId": operation.id,
         "tags": [operation.tag],
@@ -47,9 +60,15 @@ def _described(operation: Operation, responses: dict[str, Any]) -> dict[str, Any
         "description": operation.description,
         "parameters": list(operation.parameters),
         "requestBody": operation.body,
-        "responses": {**operation.answers, **_refusals(operation, responses)},
+        "responses": {**operation.answers, **_refusals(operation, responses, bool(needed))},
+        # Either one of these roles, or a server without tokens.
+        "security": [*_tokens(needed), {}] if needed else [],
     }
     return {name: value for name, value in described.items() if value}
+
+
+def _tokens(needed: int) -> list[dict[str, list[str]]]:
+    return [{"token": []}] if needed == ANY_ROLE else [{"token": [name]} for name in names(needed)]
 
 
 def _head(described: dict[str, Any]) -> dict[str, Any]:
@@ -72,9 +91,10 @@ def _head(described: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _refusals(operation: Operation, responses: dict[str, Any]) -> dict[str, Any]:
+def _refusals(operation: Operation, responses: dict[str, Any], guarded: bool) -> dict[str, Any]:
     """What goes wrong, by status; which is a response that operations share if they share its errors."""
-    failures = [each for each in FAILURES.values() if each.name in (*operation.errors, *COMMON)]
+    met = (*operation.errors, *COMMON, *(GUARDED if guarded else ()))
+    failures = [each for each in FAILURES.values() if each.name in met]
     refusals = {}
     for status, group in groupby(failures, lambda failure: failure.status):
         names = [failure.name for failure in group]
@@ -96,5 +116,6 @@ def _refusal(status: int, names: list[str]) -> dict[str, Any]:
     return {
         "description": " ".join(f"{name}: {FAILURES[name].meaning}" for name in names),
         **({"headers": _RETRY} if status in (503, 507) else {}),
+        **({"headers": _CHALLENGE} if status == 401 else {}),
         "content": {problems.MEDIA_TYPE: {"schema": schema, "examples": examples}},
     }

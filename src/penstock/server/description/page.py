@@ -10,7 +10,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from penstock.server.description.errors import COMMON, FAILURES
+from penstock.server.description.errors import COMMON, FAILURES, GUARDED
 from penstock.settings import MAX_COUNT
 from penstock.wire import problems
 
@@ -116,10 +116,19 @@ def _operation(method: str, path: str, operation: Mapping[str, Any], document: M
     errors = [f'{FAILURES[name].status} <a href="#{name}">{name}</a>' for name in _met_by(operation)]
     common = f'<a href="#{_anchor("Errors")}">those of any request</a>'
     parts.append(f"<p class=errors>Errors: {', '.join([*errors, common])}</p>")
+    parts.append(f"<p class=errors>Role: {_role(operation)}</p>")
     return (
         f'<details id="{escape(operation["operationId"])}"><summary><b class="{method.lower()}">{method}</b> '
         f"<code>{called}</code> <span>{_text(operation['summary'])}</span></summary>{''.join(parts)}</details>\n"
     )
+
+
+def _role(operation: Mapping[str, Any]) -> str:
+    """What a token must have."""
+    named = [role for each in operation.get("security", ()) for role in each.get("token", ())]
+    if named:
+        return " or ".join(f"<code>{role}</code>" for role in named)
+    return "any" if operation.get("security") else "none, and no token either"
 
 
 def _parameter(parameter: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -191,7 +200,7 @@ def _fields(document: Mapping[str, Any]) -> str:
 def _met_by(operation: Mapping[str, Any]) -> list[str]:
     """The errors that are its own."""
     shared = [answer["$ref"].rpartition("/")[2] for answer in operation["responses"].values() if "$ref" in answer]
-    return [name for each in shared for name in each.split(".") if name not in COMMON]
+    return [name for each in shared for name in each.split(".") if name not in (*COMMON, *GUARDED)]
 
 
 def _errors(document: Mapping[str, Any]) -> str:
@@ -200,7 +209,7 @@ def _errors(document: Mapping[str, Any]) -> str:
     for name, status, meaning in FAILURES.values():
         ids = [operation["operationId"] for _, _, operation in _operations(document) if name in _met_by(operation)]
         links = ", ".join(f'<a href="#{each}">{each}</a>' for each in ids)
-        where = "any request" if name in COMMON else links or "what is not in these tables"
+        where = "any request" if name in (*COMMON, *GUARDED) else links or "what is not in these tables"
         entries.append(
             f'<article id="{name}"><h3>{name} <b>{status}</b></h3><p>{_text(meaning)}</p>'
             f"<p class=errors>Met by: {where}</p></article>\n"

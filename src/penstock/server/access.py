@@ -1,0 +1,77 @@
+"""Who may do what: a request's bearer token against what its route needs."""
+
+import logging
+import os
+
+from penstock.errors import InvalidArgument
+from penstock.server import roles, tokens
+from penstock.server.exchange import Problem, Route
+from penstock.server.tokens import Token
+
+_log = logging.getLogger("penstock.server")
+_CHALLENGE = 'WWW-Authenticate: Bearer realm="penstock"'
+
+
+class Access:
+    """The tokens of a file, read again when that has changed. `open_monitoring`: readyz and metrics need none."""
+
+    def __init__(self, path: str, open_monitoring: bool = False) -> None:
+        self._path = path
+        self._open_monitoring = open_monitoring
+        self._seen = _look(path)
+        self._tokens = tokens.read(path)
+        self.generation = 0  # changes with the tokens: what was found before no longer counts
+
+    def holder(self, authorization: bytes) -> Token | None:
+        """Whose token that header has."""
+        scheme, _, secret = authorization.partition(b" ")
+        return tokens.find(self._tokens, secret.strip()) if scheme.lower() == b"bearer" else None
+
+    def needs(self, route: Route) -> int:
+        """The roles of which one is needed."""
+        return roles.ANYONE if route.monitors and self._open_monitoring else route.roles
+
+    def refresh(self) -> None:
+        """Read the file again if it is another one than before."""
+        if _look(self._path) != self._seen:
+            self.reload()
+
+    def reload(self) -> None:
+        """Read the file again. If it cannot be read, what was known goes on."""
+        self._seen = _look(self._path)
+        try:
+            self._tokens = tokens.read(self._path)
+        except InvalidArgument as error:
+            _log.error("%s; the tokens that were read before are still good", str(error))
+            return
+        self.generation += 1
+        _log.info("read %d tokens", len(self._tokens))
+
+
+def unauthorized(given: bool) -> Problem:
+    """Nobody knows who asks."""
+    if given:
+        detail = "this token is not, or no longer, known: ask for a new one (`penstock token create`)"
+        return Problem("Unauthorized", detail, f'{_CHALLENGE}, error="invalid_token"\r\n'.encode())
+    detail = "this server asks for a token: send Authorization: Bearer TOKEN, or set PENSTOCK_TOKEN for a client"
+    return Problem("Unauthorized", detail, f"{_CHALLENGE}\r\n".encode())
+
+
+def forbidden(token: Token, needed: int) -> Problem:
+    """It is known who asks, and that is not enough."""
+    names = roles.names(needed)
+    return Problem(
+        "Forbidden",
+        f"token {token.name!r} lacks the role {' or '.join(names)}: ask for one that has it "
+        f"(`penstock token create NAME --role {names[0]}`)",
+        f'{_CHALLENGE}, error="insufficient_scope", scope="{names[0]}"\r\n'.encode(),
+    )
+
+
+def _look(path: str) -> tuple[int, ...]:
+    """What is another one after each change."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

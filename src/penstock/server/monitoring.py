@@ -1,0 +1,44 @@
+"""How the server is: healthz for who restarts it, readyz for who sends it work, metrics for who watches."""
+
+from itertools import chain
+from typing import Any
+
+from penstock.server import exposition
+from penstock.server.bodies import json_answer
+from penstock.server.exchange import Answer, Problem, Request
+
+_STUCK = 10.0  # seconds after which a commit that still runs means a disk that hangs
+_TEXT = f"Content-Type: {exposition.MEDIA_TYPE}\r\n".encode()
+
+
+async def healthz(keeper: Any, request: Request) -> Answer:
+    """GET /-/healthz: the process is alive, whatever its store is."""
+    request.parameters()
+    return json_answer({"status": "ok"})
+
+
+async def readyz(keeper: Any, request: Request) -> Answer:
+    """GET /-/readyz: the store takes messages, and gives them."""
+    request.parameters()
+    if not keeper.is_open() or request.service.stopping:
+        raise Problem("StoreClosed", "the server is stopping, or its store has failed: send work elsewhere")
+    if keeper.longest_commit() > _STUCK:
+        raise Problem("Overloaded", f"a commit has been running for {_STUCK:.0f} s or more: look at the disk")
+    return json_answer({"status": "ready"})
+
+
+async def metrics(keeper: Any, request: Request) -> Answer:
+    """GET /-/metrics."""
+    request.parameters()
+    service, figures = request.service, await keeper.figures()
+
+    def render() -> bytes:  # in a thread, as there may be very many queues
+        parts = chain(
+            exposition.queues(figures),
+            exposition.commits(keeper.commit_seconds, keeper.commit_records),
+            exposition.server(keeper.is_open(), service.connections, service.buffered, dict(service.answers)),
+            exposition.process(),
+        )
+        return "".join(parts).encode()
+
+    return Answer(200, _TEXT, await service.loop.run_in_executor(None, render))
