@@ -92,7 +92,8 @@ def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: A
     Other processes and machines then use it with `penstock --store http://HOST:PORT ...`, with
     penstock.open("http://HOST:PORT"), or with curl; http://HOST:PORT/-/docs explains how. The address is printed
     once the server answers. Of a folder store the server is mover and reaper, too. Without tokens only this
-    machine is let in. SIGHUP reads tokens and certificate anew. /-/healthz, /-/readyz and /-/metrics tell how it is.
+    machine is let in. SIGHUP reads tokens and certificate anew. /-/healthz, /-/readyz and /-/metrics tell how
+    it is.
     """
     from penstock.server import Access, Limits, Server, listen, logs, url_of  # here, as no other command needs it
     from penstock.server.running import check_reach, is_loopback, raise_file_limit
