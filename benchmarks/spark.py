@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MESSAGES = int(os.environ.get("PENSTOCK_SPARK_MESSAGES", "1000000"))
 BATCH = 1_000
 QUEUES, IN_QUEUE = 1_000, 1_000  # of the store with many queues, 1 KiB each
+FEW = min(MESSAGES, 100_000)  # of text and folder stores
 WARM_UP = 2  # readings before the first that counts
 TURNS = 5  # of the quick ones, the quickest counts
 
@@ -139,6 +140,59 @@ def _crowd(folder: Path) -> float:
     return float(beside / alone)
 
 
+@functools.cache
+def _shared_store(scratch: Path, kind: str) -> tuple[str, Path]:
+    """The URL of a text or folder store with many small messages, and where its files are."""
+    folder = Path(tempfile.mkdtemp(prefix="spark-", dir=scratch))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with penstock.open(f"{kind}:{folder}", sync="never") as store:
+        queue = store.create("jobs")
+        for start in range(0, FEW, BATCH):
+            queue.put_many([f"message {number} of the benchmark" for number in range(start, start + BATCH)])
+    return f"{kind}:{folder}", folder
+
+
+def _shared(kind: str) -> Measure:
+    """Messages per second of reading such a store."""
+
+    def measure(folder: Path) -> float:
+        url, _ = _shared_store(folder.parents[1], kind)
+
+        def read() -> int:
+            reader = _session().read.format("penstock").option("store", url).option("queue", "jobs")
+            return reader.schema("payload binary").load().where("length(payload) > 0").count()
+
+        return _warm(f"store {kind}", read)
+
+    return measure
+
+
+def _files(kind: str) -> Measure:
+    """Messages per second of Spark's own source on the same files."""
+
+    def measure(folder: Path) -> float:
+        _, files = _shared_store(folder.parents[1], kind)
+
+        def read() -> int:
+            if kind == "text":
+                lines = _session().read.text(str(files / "jobs.tq"))
+                return lines.where("value LIKE '-%'").count()
+            found = _session().read.format("binaryFile").load(str(files / "queues" / "jobs"))
+            return found.where("length(content) > 0").count()
+
+        return _warm(f"files {kind}", read)
+
+    return measure
+
+
+def _warm(what: str, read: Callable[[], int]) -> float:
+    if what not in _warmed:
+        for _ in range(WARM_UP):
+            read()
+        _warmed.add(what)
+    return FEW / _seconds(read, FEW)
+
+
 def _source(scratch: Path) -> "DataFrame":
     """What is written: payloads alone."""
     return _session().read.parquet(str(_parquet(scratch, MESSAGES))).select("payload")
@@ -195,6 +249,7 @@ def _put_many(folder: Path) -> float:
 
 
 GROUP = f"spark, {MESSAGES:,} messages of 1 KiB"
+SHARED = f"spark, {FEW:,} small messages in text and folder stores"
 PAYLOADS, STATES = "sum(length(payload))", "count by state"
 
 CELLS = [
@@ -252,6 +307,24 @@ CELLS = [
         "higher",
     ),
     Cell("put_many over HTTP, one process", GROUP, "messages/s", _put_many, "higher"),
+    Cell(
+        "spark reads a text store",
+        SHARED,
+        "messages/s",
+        _shared("text"),
+        "higher",
+        {"spark reads the lines of its file": 0.5},
+    ),
+    Cell("spark reads the lines of its file", SHARED, "messages/s", _files("text"), "higher"),
+    Cell(
+        "spark reads a folder store",
+        SHARED,
+        "messages/s",
+        _shared("folder"),
+        "higher",
+        {"spark reads its files as binaryFile": 0.5},
+    ),
+    Cell("spark reads its files as binaryFile", SHARED, "messages/s", _files("folder"), "higher"),
     Cell("spark reads 10 times the messages", GROUP, "x the time", _growth, "lower", target=11),
     Cell("spark reads a queue beside 1,000", GROUP, "x that alone", _crowd, "lower", target=2),
 ]
