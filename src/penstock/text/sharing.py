@@ -79,8 +79,7 @@ class SharedFile:
                 raise
             finally:
                 self._depth = 0
-                with suppress(OSError):
-                    self._mutex.release()
+                self._mutex.release()
 
     @property
     def known(self) -> View | None:
@@ -303,8 +302,8 @@ class SharedFile:
         except BaseException:
             file.close()
             raise
+        self._mutex.replace(file)  # before anything else can fail: it is locked, and others have found it
         self._disk.sync_folder(os.path.dirname(self.path) or ".")
-        self._mutex.replace(file)
         self._mutex_identity = file.stamp().identity
         view.mutex_end = HEAD + len(line)
         view.compacted = view.mutex_end
