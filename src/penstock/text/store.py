@@ -252,6 +252,10 @@ class TextKeeper:
         """The messages in that state, in the order in which they were put."""
         return self.find(queue).messages(state)
 
+    def messages_between(self, queue: str, state: str | None, after: str, until: str) -> Iterator[Message]:
+        """The same from after one on until another, for who reads them page by page."""
+        return self.find(queue).messages(state, after, until)
+
     def pack(self, queue: str) -> int:
         """Write a queue's file anew without what is done, while no person edits it; how many bytes that frees."""
         return self.find(queue).pack()
