@@ -9,7 +9,7 @@ from tests.simulated_disk import Keep
 from tests.simulation.text_world import TEXT_SCRIPTS, TextWorld, text_world
 from tests.simulation.world import crash_states
 
-KEEPS: tuple[Keep, ...] = ("nothing", "everything", "some", "some", "some")
+KEEPS: tuple[Keep, ...] = ("nothing", "everything", "some")
 MANY = KEEPS + KEEPS[-1:] * 30
 ENOUGH = 3_000
 
@@ -31,7 +31,7 @@ def test_a_crash_before_any_file_operation_breaks_no_promise(name: str) -> None:
 def test_a_crash_while_the_store_starts_after_a_crash_breaks_no_promise(name: str) -> None:
     choice = Random(name)
     for state in crash_states(text_world(name, 0), TEXT_SCRIPTS[name], ["some"]):
-        if choice.random() < 0.1:
+        if choice.random() < 0.03:
             world = TextWorld.thaw(state.promises, state.name, state.disk)
             for second in crash_states(world, lambda world: world.check_after_start(used=True), ["some"], 0.3):
                 second.check()

@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-import penstock
 from penstock import Draft, Message, Store
 from penstock.settings import Settings
 from penstock.text.format import parse
@@ -39,6 +38,30 @@ class TextWorld(World):
             )
             assert not expected - found, f"a reader of {name!r} misses {expected - found}"
             assert not found - expected - over, f"a reader of {name!r} sees {found - expected} too"
+
+
+class SharedTextWorld(TextWorld):
+    """Two processes have the store open; whoever asks asks one of them."""
+
+    other: Store | None = None
+
+    def _open(self) -> None:
+        super()._open()
+        self.other = Store(
+            FOLDER, open_text(f"text:{FOLDER}", clock=self.clock, disk=self.disk, threads=self.scheduler)
+        )
+
+    @property
+    def store(self) -> Store:
+        one = super().store
+        return one if self.other is None or self.random.random() < 0.5 else self.other
+
+    def close(self) -> None:
+        self.attempt(self.check, None)
+        (first, self._store), (other, self.other) = (self._store, None), (self.other, None)
+        for each in (first, other):
+            if each is not None:
+                self.attempt(each.close, None)
 
 
 def payloads_like_lines(world: World) -> None:
@@ -116,6 +139,3 @@ TEXT_SCRIPTS: dict[str, Script] = {
 
 def text_world(name: str, seed: object) -> TextWorld:
     return TextWorld(f"text {name} {seed}")
-
-
-__all__ = ["TEXT_SCRIPTS", "TextWorld", "penstock", "text_world"]

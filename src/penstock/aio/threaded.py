@@ -192,6 +192,10 @@ class ThreadedKeeper:
 
     def _between(self, queue: str, state: str | None, after: str, until: str) -> Iterator[Message]:
         """The messages between two, each of which may have gone or changed its state: all states are listed."""
+        ranged = getattr(self._keeper, "messages_between", None)
+        if ranged is not None:
+            yield from ranged(queue, state, after, until)
+            return
         found = not after
         for message in self._keeper.messages(queue, None if after or until else state):
             if found and state in (None, message.state):

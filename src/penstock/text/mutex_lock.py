@@ -1,6 +1,7 @@
 """The lock of a text queue: an flock on the mutex file beside it, which may itself be replaced by a new one."""
 
 import os
+from contextlib import suppress
 
 from penstock.files import Disk, File, Stamp
 
@@ -27,20 +28,31 @@ class MutexLock:
     def acquire(self) -> None:
         """Wait for the lock; FileNotFoundError if the folder is gone."""
         while True:
-            if self._file is None:
-                self._file = self._open()
-                self._identity = self._file.stamp().identity
-            self._file.lock(wait=True)
-            there = self.disk.stamp(self.path)
+            try:
+                there = self._lock()
+            except BaseException:
+                self.close()  # or else nobody would ever get it
+                raise
             if there is not None and there.identity == self._identity:
                 self.stamp = there
                 return
             self.close()  # another process has put a new one in its place, or removed it
 
+    def _lock(self) -> Stamp | None:
+        """Lock the file that we have; what is found under its name then."""
+        if self._file is None:
+            self._file = self._open()
+            self._identity = self._file.stamp().identity
+        self._file.lock(wait=True)
+        return self.disk.stamp(self.path)
+
     def release(self) -> None:
         """Let others have it."""
         if self._file is not None:
-            self._file.unlock()
+            try:
+                self._file.unlock()
+            except OSError:
+                self.close()
 
     def replace(self, file: File) -> None:
         """Hold the lock of the file that has taken the place of the old one; it is locked already."""
@@ -48,13 +60,15 @@ class MutexLock:
         self.stamp = file.stamp()
         self._identity = self.stamp.identity
         if old is not None:
-            old.close()
+            with suppress(OSError):
+                old.close()
 
     def close(self) -> None:
         """Let go of the file too."""
         file, self._file = self._file, None
         if file is not None:
-            file.close()
+            with suppress(OSError):  # closed all the same
+                file.close()
 
     def _open(self) -> File:
         if self.disk.exists(self.path):

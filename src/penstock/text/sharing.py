@@ -79,8 +79,7 @@ class SharedFile:
                 raise
             finally:
                 self._depth = 0
-                with suppress(OSError):
-                    self._mutex.release()
+                self._mutex.release()
 
     @property
     def known(self) -> View | None:
@@ -89,6 +88,7 @@ class SharedFile:
 
     def _known(self) -> View:
         if self._view is None:
+            self._mutex.stamp = self._mutex.file.stamp()  # it may have grown in this turn
             self._view = self._refresh()
         return self._view
 
@@ -262,7 +262,7 @@ class SharedFile:
             self._note_is_done()
         for seq, note in notes:
             view.hold(seq, note)
-        if view.mutex_end > _COMPACT and view.mutex_end > 8 * view.compacted:
+        if view.mutex_end > max(_COMPACT, 4 * view.noted()):
             self._rewrite(view)
 
     def _note(self, content: dict[str, Any], pending: bool) -> None:
@@ -303,11 +303,10 @@ class SharedFile:
         except BaseException:
             file.close()
             raise
+        self._mutex.replace(file)  # before anything else can fail: it is locked, and others have found it
         self._disk.sync_folder(os.path.dirname(self.path) or ".")
-        self._mutex.replace(file)
         self._mutex_identity = file.stamp().identity
         view.mutex_end = HEAD + len(line)
-        view.compacted = view.mutex_end
         view.notes = {seq: note for seq, note in view.notes.items() if view.ledger.has(seq)}
         view.seen, view.new_seen = view.seen + view.new_seen, []
         self._reseal = True

@@ -5,7 +5,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -69,7 +69,9 @@ class TextKeeper:
     def _files(self) -> dict[str, str]:
         """The queues there are, and the path of each."""
         found: dict[str, str] = {}
-        for file in sorted(self._disk.listdir(self._folder)):
+        with _errors_of_the_disk(self._folder):
+            files = sorted(self._disk.listdir(self._folder))
+        for file in files:
             if not file.endswith(SUFFIX) or file == SUFFIX:
                 continue
             path = os.path.join(self._folder, file)
@@ -80,7 +82,7 @@ class TextKeeper:
         return found
 
     def _said_name(self, path: str) -> str | None:
-        with suppress(FileNotFoundError), self._disk.open(path) as file:
+        with suppress(FileNotFoundError), _errors_of_the_disk(path), self._disk.open(path) as file:
             return read_head(parse(file.read(0, 100_000)).entries)[1]
         return None
 
@@ -93,22 +95,24 @@ class TextKeeper:
             self._check_open()
             if queue in self._files():
                 raise _exists(queue)
-            file = file_for(queue, self._disk.listdir(self._folder))
+            with _errors_of_the_disk(self._folder):
+                file = file_for(queue, self._disk.listdir(self._folder))
             path = os.path.join(self._folder, file)
             self._create(queue, path, write_head(settings, queue if CHOSEN in file else None))
             self._queues[queue] = self._working(queue, path)
 
     def _create(self, queue: str, path: str, head: bytes) -> None:
         lock = MutexLock(path, self._disk)
-        lock.acquire()
-        try:
-            if self._disk.exists(path):
-                raise _exists(queue)
-            lock.file.truncate(0)  # what an earlier queue of that name has left
-            lock.file.sync()
-            replace_file(self._disk, path, head)
-        finally:
-            lock.close()
+        with _errors_of_the_disk(path):
+            lock.acquire()
+            try:
+                if self._disk.exists(path):
+                    raise _exists(queue)
+                lock.file.truncate(0)  # what an earlier queue of that name has left
+                lock.file.sync()
+                replace_file(self._disk, path, head)
+            finally:
+                lock.close()
 
     def delete(self, queue: str) -> None:
         """Remove a queue and its messages."""
@@ -248,6 +252,10 @@ class TextKeeper:
         """The messages in that state, in the order in which they were put."""
         return self.find(queue).messages(state)
 
+    def messages_between(self, queue: str, state: str | None, after: str, until: str) -> Iterator[Message]:
+        """The same from after one on until another, for who reads them page by page."""
+        return self.find(queue).messages(state, after, until)
+
     def pack(self, queue: str) -> int:
         """Write a queue's file anew without what is done, while no person edits it; how many bytes that frees."""
         return self.find(queue).pack()
@@ -290,7 +298,8 @@ class FileKeeper(TextKeeper):
                 self._create(self.only, self._path, b"")
 
     def _files(self) -> dict[str, str]:
-        return {self.only: self._path} if self._disk.exists(self._path) else {}
+        with _errors_of_the_disk(self._path):
+            return {self.only: self._path} if self._disk.exists(self._path) else {}
 
     def find(self, queue: str) -> WorkingQueue:
         """The queue at work, also under the name `default`."""
@@ -324,6 +333,19 @@ def open_text(
         raise InvalidArgument("text: without a folder; give text:DIR, or NAME.tq")
     kind = FileKeeper if path.endswith(SUFFIX) else TextKeeper
     return kind(path, clock or SystemClock(), sync, disk or SystemDisk(), threads)
+
+
+@contextmanager
+def _errors_of_the_disk(path: str) -> Iterator[None]:
+    """An error of the disk leaves open what has happened."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreClosed(
+            f"the disk failed at {path!r} ({error}): look whether it is as it should be, and try again"
+        ) from error
 
 
 def _exists(queue: str) -> QueueExists:

@@ -68,7 +68,6 @@ class View:
     end: int = 0  # of the queue's file
     ended: bool = False  # whether that is known to be after a newline
     mutex_end: int = 0
-    compacted: int = 0  # how long the mutex file was when it was last written anew
     stamp: Stamp | None = None
     forgotten: int = 0
 
@@ -77,9 +76,16 @@ class View:
         before = self.notes.get(seq)
         if before is not None and before.receipt is not None:
             self.receipts.pop(before.receipt, None)
+        if note.state == "gone":
+            self.notes.pop(seq, None)
+            return
         self.notes[seq] = note
         if note.state == "in_flight" and note.receipt is not None:
             self.receipts[note.receipt] = seq
+
+    def noted(self) -> int:
+        """About how many bytes the mutex file would have if it were written anew."""
+        return 300 * len(self.notes) + 60 * len(self.settled) + 120 * len(self.keys)
 
     def forget(self, now: int) -> None:
         """Drop what was kept for five minutes."""

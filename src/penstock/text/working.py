@@ -75,11 +75,13 @@ class WorkingQueue:
             try:
                 with self.files.turn() as view:
                     now = self._advance(view)
-                    if self._line:
-                        self._serve(view, now)
-                    result = operation(view, now)
-                    if self._line:
-                        self._serve(view, now)
+                    self._serve(view, now)
+                    try:
+                        result = operation(view, now)
+                    except PenstockError:  # some receipts were lost, say: the others may have given messages back
+                        self._serve_if_known(view, now)
+                        raise
+                    self._serve_if_known(view, now)
                     return result
             except Edited:
                 continue
@@ -233,7 +235,9 @@ class WorkingQueue:
         """Whether there may be something for those who wait: others have changed the files, or it is time."""
         with self.files.lock:
             view = self.files.known
-            due = None if view is None else view.ledger.next_time()
+            if view is None or view.ledger.available():
+                return True
+            due = view.ledger.next_time()
             return (due is not None and due <= self._clock.now()) or self.files.changed_outside()
 
     def _serve(self, view: View, now: int) -> None:
@@ -245,6 +249,11 @@ class WorkingQueue:
                 waiter.error = error
             self._line.pop(waiter, None)
             waiter.served.set()
+
+    def _serve_if_known(self, view: View, now: int) -> None:
+        """The same after an operation, unless that has put other files in the place of those that we know."""
+        if self.files.known is view:
+            self._serve(view, now)
 
     def _give_back(self, messages: list[Message]) -> None:
         receipts = [message.receipt for message in messages if message.receipt is not None]
@@ -381,17 +390,16 @@ class WorkingQueue:
     def _peeked(self, ids: Sequence[str], view: View, now: int) -> list[Message]:
         return self._seen(view, _seqs(view, ids), "available")
 
-    def messages(self, state: str | None) -> Iterator[Message]:
-        """The messages in that state, in the order in which they were put."""
-        last: str | None = None
-        after = 0
+    def messages(self, state: str | None, after: str = "", until: str = "") -> Iterator[Message]:
+        """The messages in that state, in the order in which they were put, from after one on until another."""
+        last, number = after, 0
 
         def page(view: View, now: int) -> list[Message]:
-            nonlocal after
-            if last is not None:  # the numbers may be others by now, if the file was edited
-                after = view.table.by_id.get(last, after)
-            seqs = view.ledger.listed(state, after + 1, _CHUNK)
-            after = seqs[-1] if seqs else after
+            nonlocal number
+            number = view.table.by_id.get(last, number)  # another by now, if the file was edited
+            end = view.table.by_id.get(until, len(view.table.ids))
+            seqs = [seq for seq in view.ledger.listed(state, number + 1, _CHUNK) if seq <= end]
+            number = seqs[-1] if seqs else number
             return self._seen(view, seqs, None)
 
         while found := self.run(page):
@@ -417,17 +425,15 @@ class WorkingQueue:
     ) -> None:
         """Keep whatever has changed, be it by this operation or by time."""
         notes, mirrors = [], list(mirrors)
-        keys = {each: (key, until) for key, (each, until) in view.keys.items()}
-        kept = []
+        removed: dict[str, None] = {}
         for seq in view.ledger.changed:
             before = view.notes.get(seq)
             note = view.ledger.note(seq, self._fresh(view, seq))
             if note.state == "gone":
                 is_done = (done is not None and seq in done) or view.table.controls[seq] == ord(PROCESSED)
                 note.byte = PROCESSED if is_done else COMMENT
-                if not is_done and view.table.ids[seq] in keys:
-                    key, until = keys[view.table.ids[seq]]
-                    kept.append([key, view.table.ids[seq], until])
+                if not is_done:
+                    removed[view.table.ids[seq]] = None
             else:
                 note.byte = _BYTES.get(note.state, QUEUED)
             if note.state == "in_flight":
@@ -440,8 +446,8 @@ class WorkingQueue:
         content: dict[str, object] = {"at": now}
         if settled:
             content["settled"] = list(settled)
-        if kept:
-            content["keys"] = kept
+        if removed and (keys := [[key, *each] for key, each in view.keys.items() if each[0] in removed]):
+            content["keys"] = keys  # a comment is not asked for its key
         self.files.record(content, notes, mirrors)
         view.ledger.changed.clear()
         view.ledger.gone.clear()
