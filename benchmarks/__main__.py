@@ -21,9 +21,9 @@ from benchmarks.probes import machine, probe
 def all_cells() -> list[Cell]:
     """Every cell there is."""
     # Imported here because cells bring what they measure along, and --help should not wait for that.
-    from benchmarks import backlog, journal, ledger, server, spark
+    from benchmarks import backlog, folder, journal, ledger, server, spark
 
-    return [*ledger.CELLS, *journal.CELLS, *backlog.CELLS, *server.CELLS, *spark.CELLS]
+    return [*ledger.CELLS, *journal.CELLS, *folder.CELLS, *backlog.CELLS, *server.CELLS, *spark.CELLS]
 
 
 EXAMPLES = """\b
