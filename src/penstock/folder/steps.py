@@ -136,7 +136,8 @@ def done(tree: Tree, queue: str, won: Sequence[Won], now: int, keep: bool) -> No
     _finish(tree, queue, won, DELAY, DONE, stamp, synced=keep, read=False)
     for each in won:
         with suppress(OSError):  # when it was, for the reaper; until the lease would have ended will do, too
-            tree.set_until(tree.place(DONE, queue, each.uid), now)
+            nonce = 0 if tree.has_attributes else int(each.secret, 16)
+            tree.set_until(tree.place(DONE, queue, each.uid), now, nonce)
 
 
 def extend(tree: Tree, queue: str, won: Sequence[Won], until: int) -> None:
