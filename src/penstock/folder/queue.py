@@ -61,6 +61,8 @@ class FolderQueue:
         self._rows = Rows(settings.keep_done)
         self._own = Watch(self._tree.disk, self._tree.path(home(QUEUES, file)), self._clock, shared.changes)
         self._fetched = 0  # since the last listing
+        self._fetched_before = 0  # between the two listings before
+        self._refreshed = self._refresh_took = 0.0
         self._has_order = False
         self._hands: Counter[str] = Counter()
         self._picked: dict[str, int] = {}  # when messages were picked that are about to be fetched: that counts
@@ -76,10 +78,11 @@ class FolderQueue:
         if self._keeps_done:
             watches[DONE] = self._shared.done
         with self.lock:
+            started = self._clock.monotonic()
             looked = [watch.look(eager, certain, self._doubts) for watch in watches.values()]  # all of them
             if not any(looked):
                 return
-            self._fetched = 0
+            self._fetched_before, self._fetched = self._fetched, 0
             self._doubts = False
             listings = {folder: watch.listing for folder, watch in watches.items()}
             listed: dict[str, Collection[str]] = {
@@ -96,6 +99,8 @@ class FolderQueue:
                     if self._rows.get(uid) is None and uid not in self._hands:
                         self._load(folder, uid)
             self.serve()
+            self._refreshed = self._clock.monotonic()
+            self._refresh_took = self._refreshed - started
 
     def _adopt(self, names: Iterable[str]) -> set[str]:
         """The ids in the queue's folder; what was put there by hand gets one now, in the order of arrival."""
@@ -269,7 +274,8 @@ class FolderQueue:
         if not self._shared.peers:
             ids = self._rows.pick(n)
         else:
-            ids = self._rows.pick(n, self._shared.window(self._fetched), self._shared.dice)
+            window = self._shared.window(max(self._fetched, self._fetched_before))
+            ids = self._rows.pick_any(n, window, self._shared.dice)
         self._fetched += len(ids)
         for uid in ids:
             self._picked[uid] = self._clock.now()
@@ -277,7 +283,7 @@ class FolderQueue:
 
     def pick(self, n: int) -> list[str]:
         """What a consumer that has just come may fetch: nothing that others wait for."""
-        self.refresh()
+        self.refresh(eager=self._doubts and self._may_look())
         self.advance()
         with self.lock:
             self.serve()
@@ -288,6 +294,13 @@ class FolderQueue:
             with self.lock:
                 ids = [] if self.line else self._pick(n)
         return ids
+
+    def _may_look(self) -> bool:
+        """Whether to look at once what peers have left: as long as that takes a tenth of the time at most."""
+        if not self._shared.peers:
+            return False  # then most tries are in vain, and the next is cheaper than a look
+        since = self._clock.monotonic() - self._refreshed
+        return since >= 10 * self._refresh_took
 
     def next_due(self) -> int:
         """When time may next make something available."""
