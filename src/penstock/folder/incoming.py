@@ -164,7 +164,7 @@ class OpenQueue(KnownQueue):
         return ids
 
     def _check_delivery(self, newcomers: Sequence[Newcomer], delivered: set[str]) -> None:
-        """What did not arrive was removed meanwhile, or has no queue any more, or was dropped as of a dead process."""
+        """What did not arrive was removed meanwhile, has no queue any more, or was dropped as left by the dead."""
         for each in newcomers:
             if each.uid in delivered:
                 continue
