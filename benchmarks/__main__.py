@@ -21,9 +21,17 @@ from benchmarks.probes import machine, probe
 def all_cells() -> list[Cell]:
     """Every cell there is."""
     # Imported here because cells bring what they measure along, and --help should not wait for that.
-    from benchmarks import backlog, journal, ledger, server, spark, text
+    from benchmarks import backlog, folder, journal, ledger, server, spark, text
 
-    return [*ledger.CELLS, *journal.CELLS, *backlog.CELLS, *text.CELLS, *server.CELLS, *spark.CELLS]
+    return [
+        *ledger.CELLS,
+        *journal.CELLS,
+        *text.CELLS,
+        *folder.CELLS,
+        *backlog.CELLS,
+        *server.CELLS,
+        *spark.CELLS,
+    ]
 
 
 EXAMPLES = """\b

@@ -361,7 +361,7 @@ class SystemDisk:
                 _fsync(path)
             return
         with ThreadPoolExecutor(_SYNCERS) as pool:
-            list(pool.map(_fsync, paths))
+            list(pool.map(_fsync_all, (paths[first::_SYNCERS] for first in range(_SYNCERS))))
 
     def status(self, path: StrPath) -> Status:
         """What stat says; a link is followed to what it leads to."""
@@ -407,6 +407,11 @@ class SystemDisk:
         finally:
             os.close(descriptor)
         return False
+
+
+def _fsync_all(paths: Sequence[StrPath]) -> None:
+    for path in paths:
+        _fsync(path)
 
 
 def _fsync(path: StrPath) -> None:

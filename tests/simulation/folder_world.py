@@ -85,3 +85,9 @@ class FolderWorld(World):
                 if message.state != "done":
                     assert seen.pop(message.id) == [message.payload]
         assert not seen, f"files that are no messages: {seen}"
+
+
+class CrowdedWorld(FolderWorld):
+    """The same used by many at once: what one has in hand that a crash puts back was passed over by others."""
+
+    ordered = False

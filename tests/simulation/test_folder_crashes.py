@@ -11,7 +11,7 @@ import pytest
 from tests.simulated_disk import Keep, SimulatedCrash
 from tests.simulation import scripts
 from tests.simulation.actors import live, rest
-from tests.simulation.folder_world import FolderWorld
+from tests.simulation.folder_world import CrowdedWorld, FolderWorld
 from tests.simulation.world import CrashState, Script, World, crash_states
 
 KEEPS: tuple[Keep, ...] = ("nothing", "everything", "some", "some", "some")
@@ -63,7 +63,7 @@ def test_a_crash_while_the_store_starts_after_a_crash_breaks_no_promise(name: st
 def run_lives(seed: object) -> int:
     """Several lives of a store that all use at once; how many outcomes of crashes were checked."""
     random = Random(f"lives {seed}")
-    world: World = FolderWorld(seed)
+    world: World = CrowdedWorld(seed)
     world.disk.atomic_renames = True
     checked = 0
     for life in range(LIVES):
@@ -81,10 +81,10 @@ def run_lives(seed: object) -> int:
         for number, keep in enumerate(KEEPS):
             name = f"{seed} / {life} {keep} {number}"
             disk = world.disk.after_crash(Random(name), keep)
-            CrashState(name, promises, disk, kind=FolderWorld).check(used=random.random() < 0.3)
+            CrashState(name, promises, disk, kind=CrowdedWorld).check(used=random.random() < 0.3)
             checked += 1
         name = f"{seed} / {life}"
-        world = FolderWorld.thaw(promises, name, world.disk.after_crash(Random(name), random.choice(KEEPS)))
+        world = CrowdedWorld.thaw(promises, name, world.disk.after_crash(Random(name), random.choice(KEEPS)))
     return checked
 
 

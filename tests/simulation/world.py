@@ -48,6 +48,7 @@ class World:
     """A machine with a disk and a clock, a store on it, and what the store promised."""
 
     place: Callable[[str], int] = int  # of an id among all that the store ever gave
+    ordered = True  # whether claims keep the order even beside one that a crash undoes
     leases: tuple[float, ...] = (0.001, 2, 30)  # that consumers ask for
 
     def __init__(self, seed: object, disk: SimulatedDisk | None = None, segment_size: int = SEGMENT) -> None:
@@ -264,7 +265,9 @@ class World:
     def _promise(self, name: str, settings: Settings) -> Promise:
         before = self.promises.get(name)
         above = before.highest if before else 0
-        promise = Promise(settings, History(self.clock.now, settings), above=above, highest=above)
+        promise = Promise(
+            settings, History(self.clock.now, settings, ordered=self.ordered), above=above, highest=above
+        )
         self.promises[name] = promise
         return promise
 

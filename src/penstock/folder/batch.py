@@ -45,7 +45,8 @@ def write(tree: Tree, queue: str, newcomers: Sequence[Newcomer]) -> None:
             tree.write_new(path, each.payload)
             if tree.has_attributes:
                 tree.stamp(path, each.stamp.to_attributes())
-            tree.set_until(path, each.stamp.visible)
+            if each.folder == DELAY:
+                tree.set_until(path, each.stamp.visible)
         tree.sync_files(written)
     except BaseException:
         discard(tree, queue, newcomers)

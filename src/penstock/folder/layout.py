@@ -111,7 +111,7 @@ def is_foreign(name: str) -> bool:
 
 def order_of(uid: str) -> int:
     """The place of a message in the order of arrival, by its id."""
-    return uuid.UUID(uid).time
+    return int(uid[15:18] + uid[9:13] + uid[:8], 16)  # what uuid.UUID(uid).time is, for a million of them
 
 
 def time_of(order: int) -> int:
@@ -136,6 +136,5 @@ def maker_of(uid: str) -> int:
 
 def make_id(order: int, sequence: int, node: int) -> str:
     """A UUID of version 1."""
-    low, middle, high = order & 0xFFFFFFFF, order >> 32 & 0xFFFF, order >> 48 & 0x0FFF
-    fields = (low, middle, high, sequence >> 8 & 0x3F, sequence & 0xFF, node)
-    return str(uuid.UUID(fields=fields, version=1))
+    digits = f"{order:015x}"
+    return f"{digits[7:]}-{digits[3:7]}-1{digits[:3]}-{0x8000 | sequence:04x}-{node:012x}"

@@ -30,6 +30,8 @@ class Rows:
         self._keep_done = None if keep_done is None else max(1, round(keep_done * 1000))
         self._rows: dict[str, Row] = {}
         self._ready: list[tuple[int, int, str]] = []  # may have entries that no longer hold
+        self._pool: list[tuple[int, int, str]] = []  # of the first, those that pick_any chooses from
+        self._last = (0, 0, "")  # none in the pool comes after it
         self._due: list[tuple[int, str]] = []
         self._counts = dict.fromkeys(STATES, 0)
 
@@ -100,19 +102,29 @@ class Rows:
         """How many can be claimed, or are just being."""
         return self._counts["available"]
 
-    def pick(self, n: int, window: int = 0, dice: Random | None = None) -> list[str]:
-        """Take up to n messages out of line: the first, or with dice any of the first `window`."""
-        reach = max(n, window) if dice is not None else n
-        first = self._first(reach)
-        if dice is not None and len(first) > n:
-            chosen = set(dice.sample(range(len(first)), n))
-            for at, entry in enumerate(first):
-                if at not in chosen:
-                    heapq.heappush(self._ready, entry)
-            first = [entry for at, entry in enumerate(first) if at in chosen]
+    def pick(self, n: int) -> list[str]:
+        """Take the first n messages out of line."""
+        first = self._first(n)
         for _, _, name in first:
             self._rows[name].taken = True
         return [name for _, _, name in first]
+
+    def pick_any(self, n: int, window: int, dice: Random) -> list[str]:
+        """Take any n of the first `window` messages out of line, or of as many as that once was."""
+        picked: list[str] = []
+        while len(picked) < n:
+            while len(self._pool) < max(window, n) and self._ready:
+                self._pool.append(heapq.heappop(self._ready))
+                self._last = self._pool[-1]
+            if not self._pool:
+                break
+            at = dice.randrange(len(self._pool))
+            entry, self._pool[at] = self._pool[at], self._pool[-1]
+            self._pool.pop()
+            if self._holds(entry):
+                self._rows[entry[2]].taken = True
+                picked.append(entry[2])
+        return picked
 
     def peek(self, n: int) -> list[str]:
         """The first n that can be claimed."""
@@ -131,19 +143,29 @@ class Rows:
                 heapq.heappush(self._due, (due, uid))
 
     def _wait(self, uid: str, row: Row) -> None:
-        heapq.heappush(self._ready, (row.priority, row.order, uid))
+        entry = (row.priority, row.order, uid)
+        if self._pool and entry < self._last:
+            self._pool.append(entry)  # it comes before some that may be picked already
+        else:
+            heapq.heappush(self._ready, entry)
         if len(self._ready) > 2 * self._counts["available"] + _SLACK:
             rows = self._rows.items()
             waiting = [(row, uid) for uid, row in rows if row.state == "available" and not row.taken]
             self._ready = [(row.priority, row.order, uid) for row, uid in waiting]
             heapq.heapify(self._ready)
+            self._pool.clear()
 
     def _first(self, n: int) -> list[tuple[int, int, str]]:
         """Pop the first n entries that hold."""
         found: dict[str, tuple[int, int, str]] = {}
+        while self._pool:
+            heapq.heappush(self._ready, self._pool.pop())
         while self._ready and len(found) < n:
             entry = heapq.heappop(self._ready)
-            row = self._rows.get(entry[2])
-            if row is not None and row.state == "available" and not row.taken and row.order == entry[1]:
+            if self._holds(entry):
                 found[entry[2]] = entry  # an entry that is there twice counts once
         return list(found.values())
+
+    def _holds(self, entry: tuple[int, int, str]) -> bool:
+        row = self._rows.get(entry[2])
+        return row is not None and row.state == "available" and not row.taken and row.order == entry[1]

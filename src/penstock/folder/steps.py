@@ -54,7 +54,7 @@ def claim(tree: Tree, queue: str, ids: Sequence[str], until: int, consumer: str,
         won.until = until
         tree.set_until(won.held, until, 0 if tree.has_attributes else nonce)
 
-    _finish(tree, queue, claimed.won, QUEUES, DELAY, stamp, synced=True)
+    claimed.missing += _finish(tree, queue, claimed.won, QUEUES, DELAY, stamp, synced=True)
     return claimed
 
 
@@ -71,7 +71,7 @@ def pop(tree: Tree, queue: str, ids: Sequence[str], consumer: str, now: int, kee
             won.stamp.holder = Holder("", won.stamp.attempts + 1, now, consumer)
         won.until = now
 
-    _finish(tree, queue, claimed.won, QUEUES, DONE if keep else REMOVE, stamp, synced=keep)
+    claimed.missing += _finish(tree, queue, claimed.won, QUEUES, DONE if keep else REMOVE, stamp, synced=keep)
     return claimed
 
 
@@ -126,30 +126,34 @@ def is_held(tree: Tree, queue: str, uid: str) -> bool:
     return any(name.endswith(ending) for process in tree.names(HELD) for name in tree.names(f"{HELD}/{process}"))
 
 
-def done(tree: Tree, queue: str, won: Sequence[Won], now: int, keep: bool) -> None:
-    """Acknowledge."""
+def done(tree: Tree, queue: str, won: list[Won], now: int, keep: bool) -> list[str]:
+    """Acknowledge; those that were taken away meanwhile are left out of `won`, and returned."""
 
     def stamp(each: Won) -> None:
         if keep:  # an attribute that counts only in done/
             tree.stamp(each.held, {"settled_at": str(now).encode()})
 
-    _finish(tree, queue, won, DELAY, DONE, stamp, synced=keep, read=False)
+    lost = _finish(tree, queue, won, DELAY, DONE, stamp, synced=keep, read=False)
     for each in won:
         with suppress(OSError):  # when it was, for the reaper; until the lease would have ended will do, too
-            tree.set_until(tree.place(DONE, queue, each.uid), now)
+            nonce = 0 if tree.has_attributes else int(each.secret, 16)
+            tree.set_until(tree.place(DONE, queue, each.uid), now, nonce)
+    return lost
 
 
-def extend(tree: Tree, queue: str, won: Sequence[Won], until: int) -> None:
-    """Hold until another time."""
+def extend(tree: Tree, queue: str, won: list[Won], until: int) -> list[str]:
+    """Hold until another time; those that were taken away meanwhile are left out of `won`, and returned."""
 
     def stamp(each: Won) -> None:
         tree.set_until(each.held, until, 0 if tree.has_attributes else int(each.secret, 16))
         each.until = until
 
-    if won:
-        tree.sync(tree.held)
-        _finish(tree, queue, won, DELAY, DELAY, stamp, synced=True, read=False)
-        tree.sync(tree.held)
+    if not won:
+        return []
+    tree.sync(tree.held)
+    lost = _finish(tree, queue, won, DELAY, DELAY, stamp, synced=True, read=False)
+    tree.sync(tree.held)
+    return lost
 
 
 @dataclass(slots=True)
@@ -207,7 +211,7 @@ def end(tree: Tree, queue: str, endings: Sequence[Ending]) -> list[Ending]:
 
 def redrive(tree: Tree, queue: str, ids: Sequence[str], now: int) -> list[Won]:
     """Start over with failed messages; those that were there."""
-    won = []
+    won: list[Won] = []
     for each in ids:
         try:
             until = tree.until(tree.place(FAILED, queue, each))
@@ -283,16 +287,20 @@ def _stamp_holder(tree: Tree, won: Won, consumer: str, now: int) -> None:
 def _finish(
     tree: Tree,
     queue: str,
-    won: Sequence[Won],
+    won: list[Won],
     source: str,
     target: str,
     stamp: Callable[[Won], None],
     synced: bool,
     read: bool = True,
-) -> None:
-    """Stamp what was won, make that durable, move it on, and make that durable. A failure puts it back."""
+) -> list[str]:
+    """Stamp what was won, make that durable, move it on, and make that durable. A failure puts it back.
+
+    A process that was silent for too long may find that another has put its messages back: those leave `won`.
+    """
     if not won:
-        return
+        return []
+    lost: list[str] = []
     try:
         for each in won:
             stamp(each)
@@ -300,8 +308,12 @@ def _finish(
                 each.payload = tree.read(each.held)
         if synced:
             tree.sync_files([each.held for each in won])
-        for each in won:
-            tree.move(each.held, tree.place(target, queue, each.uid))
+        for each in list(won):
+            if not tree.move(each.held, tree.place(target, queue, each.uid)):
+                won.remove(each)
+                lost.append(each.uid)
+    except FileNotFoundError:
+        return _lose(tree, queue, won, source)
     except OSError:
         for each in won:
             if source == DELAY:
@@ -311,3 +323,13 @@ def _finish(
                 tree.move(each.held, tree.place(source, queue, each.uid))
         raise
     tree.sync(*folders_of([(home(source, queue), home(target, queue))]))
+    return lost
+
+
+def _lose(tree: Tree, queue: str, won: list[Won], source: str) -> list[str]:
+    """Some of what was won was taken away; the rest goes back, as that is rare."""
+    lost = [each.uid for each in won]
+    for each in won:
+        tree.move(each.held, tree.place(source, queue, each.uid))
+    won.clear()
+    return lost

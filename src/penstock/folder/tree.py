@@ -97,7 +97,15 @@ class Tree:
         """Win a message by giving it a private name; None if it is not there, as somebody else was quicker."""
         name = layout.held_name(origin, until, self._next_order(), queue, uid, leased)
         held = self.path(f"{self.held}/{name}")
-        return held if self.move(self.place(origin, queue, uid), held) else None
+        source = self.place(origin, queue, uid)
+        if self.move(source, held):
+            return held
+        if not self.disk.exists(self.path(self.held)):  # after a long silence another host took this one for dead
+            with suppress(FileExistsError):
+                self.disk.mkdir(self.path(self.held))
+            self.sync(layout.HELD)
+            return held if self.move(source, held) else None
+        return None
 
     def move(self, source: str, target: str) -> bool:
         """Rename; False if there is nothing to rename, or no folder for it any more."""

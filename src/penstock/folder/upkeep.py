@@ -63,6 +63,8 @@ def reap(
         if reaped >= most:
             break
         parsed = layout.parse_flat(name)
+        if folder == DONE and parsed and layout.time_of(layout.order_of(parsed[1])) + FIVE_MINUTES > now:
+            continue  # put too lately to have been settled long ago: no need to look
         path = tree.path(f"{folder}/{name}")
         try:
             stamp = tree.stamp_of(path, parsed[1]) if parsed else Stamp(0, stamped=False)
