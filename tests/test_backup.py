@@ -17,10 +17,14 @@ import pytest
 
 import penstock
 from penstock import InvalidArgument, NotSupported, PenstockError, StoreLocked
-from penstock.journal import backup
+from penstock.files import SystemDisk
+from penstock.journal import backup, staging
 from penstock.journal.catalog import FOLDER, Catalog
 from penstock.journal.doctor import examine
-from penstock.journal.store import open_journal
+from penstock.journal.intake import Load
+from penstock.journal.staging import Part
+from penstock.journal.store import JournalKeeper, open_journal
+from penstock.message import Entry
 from penstock.server import serve_in_thread
 from penstock.store import Store
 
@@ -163,6 +167,54 @@ def test_queues_are_whole_and_at_one_moment_while_threads_use_rotate_and_pack_th
         assert store.queue("jobs").claim(1)
 
 
+def load(keeper: JournalKeeper, folder: Path, run: str) -> bool:
+    name = keeper.begin_load()
+    part = Part(SystemDisk(), staging.folder_of(str(folder), name), name, "part")
+    for queue in ("a", "b"):
+        part.add_entries(queue, [Entry(f"{run}.{number}".encode()) for number in range(20)], 0, 1_700_000_000_000)
+    part.close()
+    SystemDisk().sync_folder(staging.folder_of(str(folder), name))
+    return keeper.load(Load(name, part.pieces, run=run))
+
+
+def test_a_load_is_in_the_copy_with_all_of_its_queues_or_with_none_and_does_not_take_effect_again(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "store"
+    keeper = open_journal(folder)
+    with Store("", keeper) as store:
+        for queue in ("a", "b"):
+            store.create(queue)
+        assert load(keeper, folder, "0")
+        ending = threading.Event()
+        began = threading.Event()
+
+        def load_more() -> None:
+            for number in range(1, 1000):
+                if ending.is_set():
+                    return
+                load(keeper, folder, str(number))
+                began.set()
+                time.sleep(0.05)
+
+        loader = threading.Thread(target=load_more)
+        loader.start()
+        began.wait()
+        try:
+            backup(folder, tmp_path / "copy")
+        finally:
+            ending.set()
+            loader.join()
+    found = listed(tmp_path / "copy")
+    first, second = ([payload for *_, payload, _, _ in found[queue]] for queue in ("a", "b"))
+    assert first == second
+    assert len(first) >= 40
+    copy = open_journal(tmp_path / "copy")
+    with Store("", copy):
+        for number in range(len(first) // 20):
+            assert not load(copy, tmp_path / "copy", str(number))
+
+
 TRAFFIC = """
 import sys
 from penstock.journal.store import open_journal
@@ -278,8 +330,6 @@ def test_a_destination_inside_of_the_store_is_refused(folder: Path) -> None:
 
 
 def test_two_backups_to_one_destination_do_not_meet(folder: Path, tmp_path: Path) -> None:
-    from penstock.files import SystemDisk
-
     other = Catalog(str(tmp_path / "copy.partial"), SystemDisk())
     other.open()
     with pytest.raises(StoreLocked, match="another backup"):

@@ -18,6 +18,7 @@ import penstock
 from penstock import LeaseExpired, Message, Queue, QueueNotFound, StoreClosed
 from penstock.server import serve_in_thread
 from penstock.working import Result, Worked, exponential
+from tests import work_run
 from tests.scripted import unused_port
 from tests.server_child import ServerChild
 
@@ -584,3 +585,8 @@ def test_while_all_is_well_nothing_is_logged(jobs: Queue, caplog: pytest.LogCapt
     with caplog.at_level(logging.DEBUG, "penstock"):
         penstock.work(jobs, lambda message: None, until_empty=True)
     assert not caplog.records
+
+
+@pytest.mark.long
+def test_a_million_messages_through_four_processes_end_as_the_rules_say(tmp_path: Path) -> None:
+    work_run.run(tmp_path / "store", 1_000_000)

@@ -15,5 +15,6 @@ coroutines may wait for messages at the same time.
 
 from penstock.aio.opening import open  # noqa: A004 - as penstock.open()
 from penstock.aio.store import Message, Queue, Store
+from penstock.aio.working import work
 
-__all__ = ["Message", "Queue", "Store", "open"]
+__all__ = ["Message", "Queue", "Store", "open", "work"]

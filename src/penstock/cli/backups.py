@@ -32,8 +32,8 @@ def backup(ctx: click.Context, dest: str, no_verify: bool, as_json: bool) -> Non
 
     DEST is a folder that is empty or not there yet, and becomes a store like any other. It has everything that was
     acknowledged before the command began; of what happens meanwhile, each queue has all up to one moment. The copy
-    is made in DEST.partial, synced, read once more from its first byte, and only then gets its name: a DEST that is
-    there is whole. If the command is killed, the next one clears up.
+    is made in DEST.partial, synced, read once more from its first byte, and only then gets its name: a DEST that
+    is there is whole. If the command is killed, the next one clears up.
 
     This is for journal stores, on the machine that has the folder; a server that keeps the store may go on.
     """

@@ -1,7 +1,7 @@
 """A copy of a journal store, made without its lock while another process, or this one, goes on with it.
 
-1. Every queue is viewed at one moment, its files pinned so that packing cannot take them away. If a load took effect
-   meanwhile that is done again, so that a load is in the copy with all of its queues, or with none.
+1. Every queue is viewed at one moment, its files pinned so that packing cannot take them away. If a load took
+   effect meanwhile that is done again, so that a load is in the copy with all of its queues, or with none.
 2. The files are copied to DEST.partial, the latest of each journal up to its last whole group, and synced.
 3. What was copied is read from its first byte and compared with what was seen.
 4. DEST.partial becomes DEST. Whatever breaks before that leaves no DEST.
@@ -252,8 +252,8 @@ class _Backup:
             why = f"it reaches group {reading.loader.next_group - 1} and not {view.next_group - 1}"
         if why is not None:
             raise StoreCorrupt(
-                f"the copy of queue {name!r} is not whole: {why}. There is no backup; `penstock doctor` shows whether "
-                "the store itself is damaged"
+                f"the copy of queue {name!r} is not whole: {why}. There is no backup; `penstock doctor` shows "
+                "whether the store itself is damaged"
             )
 
 

@@ -4,7 +4,7 @@ A lease is extended when a third of it has passed: two thirds are left for tryin
 worker's monotonic clock, counted from the answer, so that a clock that differs from the store's does no harm.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 from penstock.message import Message
@@ -98,11 +98,10 @@ class Holding(Generic[AnyMessage]):
         return self.lose(list(self.held))
 
 
-def alike(held: Iterable[Held[AnyMessage]], call: Callable[[Outcome, list[Held[AnyMessage]]], None]) -> None:
-    """Settle what ended alike together."""
+def alike(held: Iterable[Held[AnyMessage]]) -> Iterable[tuple[Outcome, list[Held[AnyMessage]]]]:
+    """What ended alike, to be settled together."""
     groups: dict[Outcome, list[Held[AnyMessage]]] = {}
     for each in held:
         if each.outcome is not None:
             groups.setdefault(each.outcome, []).append(each)
-    for outcome, members in groups.items():
-        call(outcome, members)
+    return groups.items()

@@ -1,7 +1,6 @@
 """What a worker can be told, and what it tells: shared by the one with threads and the one with coroutines."""
 
 import logging
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -156,6 +155,8 @@ class Pauses:
 
     def next(self, error: Exception) -> float:
         """Seconds until the next try; the first time the error is logged."""
+        import random  # here, so that import penstock stays quick
+
         if self._next == _FIRST_PAUSE:
             _log.warning("the worker tries again until it succeeds: %s", str(error))
         pause = self._next * random.uniform(0.5, 1)  # noqa: S311 - only spreads them

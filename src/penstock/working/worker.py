@@ -334,7 +334,8 @@ class _Worker:
             while not self._ended.empty():
                 batch.append(self._ended.get())
             ending = None in batch
-            alike([each for each in batch if each is not None], self._settle)
+            for outcome, held in alike(each for each in batch if each is not None):
+                self._settle(outcome, held)
             self._look_up("settled")
 
     def _settle(self, outcome: Outcome, held: list[Held[Message]], busy: bool = False) -> None:
