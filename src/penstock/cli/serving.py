@@ -96,7 +96,13 @@ def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: A
     from penstock.server.running import check_reach, is_loopback, raise_file_limit
 
     ctx.call_on_close(logs.set_up(given["log_format"], given["log_level"]))
-    ctx.call_on_close(lambda: _log.info("stopped"))  # once the store is closed
+    served = threading.Event()
+
+    def stopped() -> None:
+        if served.is_set():
+            _log.info("stopped")
+
+    ctx.call_on_close(stopped)  # once the store is closed
     access = None if given["tokens"] is None else Access(given["tokens"], given["open_monitoring"])
     tls = _tls(given["tls_cert"], given["tls_key"])
     store = open_store(ctx)
@@ -121,6 +127,7 @@ def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: A
             else:
                 click.echo(f"{url} serves {store.url}")
             sys.stdout.flush()
+            served.set()
             _log.info("serving %s", url)
 
         def again() -> None:
