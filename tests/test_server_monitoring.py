@@ -203,6 +203,23 @@ def test_what_time_takes_goes_without_anyone_asking(
     until(lambda: ledger.size() == 0)  # which asks for nothing that would let time pass
 
 
+def test_what_expired_is_taken_out_of_the_files_without_anyone_asking(
+    server: RunningServer, store: penstock.Store, clock: penstock.SimulatedClock, tmp_path: Path
+) -> None:
+    store.queue().put_many([penstock.Draft(b"x" * 1_000_000, retention=10)] * 20)
+
+    def size() -> int:
+        total = 0
+        for path in (tmp_path / "secret-place").glob("default*"):
+            with suppress(FileNotFoundError):  # replaced just now
+                total += path.stat().st_size
+        return total
+
+    assert size() > 20_000_000
+    clock.advance(11)
+    until(lambda: size() < 1_000_000)
+
+
 # The log
 
 
@@ -239,7 +256,7 @@ def test_every_line_of_the_log_is_json_and_names_its_request(tmp_path: Path) -> 
 
 
 def test_a_log_for_people_has_a_line_for_each_event(tmp_path: Path) -> None:
-    with ServerChild(tmp_path / "store", "--log-format", "text", "--log-level", "info", "--access-log") as server:
+    with ServerChild(tmp_path / "store", "--log-format", "text", "--access-log") as server:
         ask(server.url, "/default")
         assert server.stop() == 0
     assert "INFO answered request=" in server.errors.read_text()

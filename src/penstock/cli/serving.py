@@ -95,7 +95,7 @@ def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: A
     from penstock.server import Access, Limits, Server, listen, logs, url_of  # here, as no other command needs it
     from penstock.server.running import check_reach, is_loopback, raise_file_limit
 
-    ctx.call_on_close(logs.set_up(given["log_format"], given["log_level"]))
+    ctx.call_on_close(logs.set_up(given["log_format"], given["log_level"], given["access_log"]))
     served = threading.Event()
 
     def stopped() -> None:
