@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -202,6 +203,23 @@ def test_what_time_takes_goes_without_anyone_asking(
     until(lambda: ledger.size() == 0)  # which asks for nothing that would let time pass
 
 
+def test_what_expired_is_taken_out_of_the_files_without_anyone_asking(
+    server: RunningServer, store: penstock.Store, clock: penstock.SimulatedClock, tmp_path: Path
+) -> None:
+    store.queue().put_many([penstock.Draft(b"x" * 1_000_000, retention=10)] * 20)
+
+    def size() -> int:
+        total = 0
+        for path in (tmp_path / "secret-place").glob("default*"):
+            with suppress(FileNotFoundError):  # replaced just now
+                total += path.stat().st_size
+        return total
+
+    assert size() > 20_000_000
+    clock.advance(11)
+    until(lambda: size() < 1_000_000)
+
+
 # The log
 
 
@@ -213,6 +231,7 @@ def test_every_line_of_the_log_is_json_and_names_its_request(tmp_path: Path) -> 
     with ServerChild(tmp_path / "store", "--log-level", "info", "--access-log") as server:
         assert ask(server.url, "/jobs", "PUT", X_Request_Id="mine-1")[1]["X-Request-Id"] == "mine-1"
         ask(server.url, "/jobs/messages", "POST", b"\xff\x00")
+        assert ask(server.url, "/jobs/messages", "POST", Content_Length=str(1 << 30))[1]["X-Request-Id"]
         refused = ask(server.url, '/no"body?receipt=secret', X_Request_Id="mine 2")[1]["X-Request-Id"]
         assert refused != "mine 2"
         with socket.create_connection(("127.0.0.1", server.port)) as raw:
@@ -225,18 +244,19 @@ def test_every_line_of_the_log_is_json_and_names_its_request(tmp_path: Path) -> 
     ]  # fmt: skip
     answered = [line for line in logged if line["logger"] == "penstock.access"]
     assert [(line["method"], line["path"], line["status"]) for line in answered] == [
-        ("PUT", "/jobs", 201), ("POST", "/jobs/messages", 201), ("GET", '/no"body', 400),
+        ("PUT", "/jobs", 201), ("POST", "/jobs/messages", 201),
+        ("POST", "/jobs/messages", 413), ("GET", '/no"body', 400),
     ]  # fmt: skip
     assert answered[0]["request"] == "mine-1"
-    assert answered[2]["request"] == refused
-    assert len({line["request"] for line in answered}) == 3
+    assert answered[3]["request"] == refused
+    assert len({line["request"] for line in answered}) == 4
     assert all(line["seconds"] >= 0 and line["peer"].startswith("127.0.0.1:") for line in answered)
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"]) for line in logged)
     assert "secret" not in server.errors.read_text()
 
 
 def test_a_log_for_people_has_a_line_for_each_event(tmp_path: Path) -> None:
-    with ServerChild(tmp_path / "store", "--log-format", "text", "--log-level", "info", "--access-log") as server:
+    with ServerChild(tmp_path / "store", "--log-format", "text", "--access-log") as server:
         ask(server.url, "/default")
         assert server.stop() == 0
     assert "INFO answered request=" in server.errors.read_text()
@@ -293,6 +313,21 @@ def test_a_bug_in_the_parsing_of_a_request_ends_its_connection_and_not_the_serve
     assert ask(server.url, "/default/messages", "POST", b"a")[0] == 201
     assert not service.failed.done()
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_an_answer_that_cannot_be_given_ends_its_connection_and_not_the_server(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = server._server._service
+    port = urlsplit(server.url).port
+    with monkeypatch.context() as patch, socket.create_connection(("127.0.0.1", port), 60) as raw:
+        patch.setattr(service, "answers", None)
+        raw.sendall(b"GET /default HTTP/1.1\r\nHost: a\r\n\r\n")
+        with suppress(ConnectionError):
+            assert raw.recv(65_536) == b""
+    assert ask(server.url, "/default")[0] == 200
+    assert not service.failed.done()
+    assert "a request could not be answered" in caplog.text
 
 
 def test_an_error_outside_of_any_request_is_logged_and_ends_the_server(

@@ -98,8 +98,14 @@ def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: A
     from penstock.server import Access, Limits, Server, listen, logs, url_of  # here, as no other command needs it
     from penstock.server.running import check_reach, is_loopback, raise_file_limit
 
-    ctx.call_on_close(logs.set_up(given["log_format"], given["log_level"]))
-    ctx.call_on_close(lambda: _log.info("stopped"))  # once the store is closed
+    ctx.call_on_close(logs.set_up(given["log_format"], given["log_level"], given["access_log"]))
+    served = threading.Event()
+
+    def stopped() -> None:
+        if served.is_set():
+            _log.info("stopped")
+
+    ctx.call_on_close(stopped)  # once the store is closed
     access = None if given["tokens"] is None else Access(given["tokens"], given["open_monitoring"])
     tls = _tls(given["tls_cert"], given["tls_key"])
     store = open_store(ctx, given["peers"])
@@ -124,6 +130,7 @@ def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: A
             else:
                 click.echo(f"{url} serves {store.url}")
             sys.stdout.flush()
+            served.set()
             _log.info("serving %s", url)
 
         def again() -> None:

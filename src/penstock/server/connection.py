@@ -303,6 +303,13 @@ class Connection(asyncio.Protocol):
         finally:
             self._release(request)
         self._current = self._task = None
+        try:
+            self._answer(request, answer)
+        except Exception:
+            _log.exception("a request could not be answered", extra=logs.about(request))
+            self.transport.abort()
+
+    def _answer(self, request: Request, answer: Answer) -> None:
         service = self.service
         service.answers[answer.status] += 1
         if service.access_log:
@@ -310,7 +317,7 @@ class Connection(asyncio.Protocol):
         if self._lost:
             return
         if answer.status >= 400 or b"x-request-id" in request.headers:
-            answer = answer._replace(headers=b"%bX-Request-Id: %b\r\n" % (answer.headers, request.id.encode()))
+            answer = _named(request, answer)
         if answer.close or service.stopping or not request.keep_alive:
             self._ending = True
         keep_alive = not self._ending or bool(self._waiting)
@@ -337,10 +344,12 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, answer: Answer) -> None:
         """Answer this once those before it are answered, and end."""
-        self._refused = answer
         self.service.answers[answer.status] += 1
-        if self._request is not None and self.service.access_log:
-            logs.access(self._request, answer)
+        if self._request is not None:
+            answer = _named(self._request, answer)
+            if self.service.access_log:
+                logs.access(self._request, answer)
+        self._refused = answer
         self._drop_body()
         self.service.arriving.stop(self)
         self._next()
@@ -380,6 +389,10 @@ class Connection(asyncio.Protocol):
     def _release(self, request: Request) -> None:
         self.service.buffered -= len(request.body)
         request.body = b""
+
+
+def _named(request: Request, answer: Answer) -> Answer:
+    return answer._replace(headers=b"%bX-Request-Id: %b\r\n" % (answer.headers, request.id.encode()))
 
 
 def _too_large(request: Request) -> Problem:

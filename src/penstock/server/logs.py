@@ -48,8 +48,8 @@ class TextLines(logging.Formatter):
         return f"{first} {told}{newline}{rest}" if told else line
 
 
-def set_up(form: str, level: str, stream: TextIO | None = None) -> Callable[[], None]:
-    """Write the log of this process to stderr; returns what undoes that."""
+def set_up(form: str, level: str, access: bool = False, stream: TextIO | None = None) -> Callable[[], None]:
+    """Write the log of this process to stderr, with `access` every request; returns what undoes that."""
     stream = stream or sys.stderr
     if form == "auto":
         form = "text" if stream.isatty() else "json"
@@ -58,12 +58,14 @@ def set_up(form: str, level: str, stream: TextIO | None = None) -> Callable[[], 
     root, before = logging.getLogger(), logging.getLogger().level
     root.addHandler(handler)
     root.setLevel(level.upper())
+    _access.setLevel("INFO" if access else "NOTSET")  # who asks for it gets it, whatever the level of the rest
     logging.captureWarnings(True)
 
     def undo() -> None:
         logging.captureWarnings(False)
         root.removeHandler(handler)
         root.setLevel(before)
+        _access.setLevel("NOTSET")
 
     return undo
 
@@ -73,8 +75,8 @@ def about(request: Request) -> dict[str, Any]:
     told = {
         "request": request.id,
         "peer": request.peer,
-        "method": request.method.decode("latin-1"),
-        "path": request.target.partition(b"?")[0].decode("latin-1"),
+        "method": request.method.decode("ascii", "backslashreplace"),
+        "path": request.target.partition(b"?")[0].decode("ascii", "backslashreplace"),
     }
     return {**told, "token": request.holder.name} if request.holder else told
 

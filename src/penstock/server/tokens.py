@@ -120,7 +120,9 @@ def _opened(path: str, flags: int) -> Iterator[BinaryIO]:
     try:
         handle = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, _OURS)
     except OSError as error:
-        raise InvalidArgument(f"cannot open the token file {path}: {error.strerror}") from None
+        raise InvalidArgument(
+            f"cannot open the token file {path}: {error.strerror}; `penstock token create` makes one"
+        ) from None
     with os.fdopen(handle, "rb" if flags == os.O_RDONLY else "r+b", buffering=-1) as file:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
