@@ -19,8 +19,11 @@ setup: .venv/.installed ## Create .venv with everything that development needs
 run: setup ## The whole pipeline: 100,000 events through Spark, queues, archive and report (a minute)
 	@$(BIN)/python examples/pipeline.py
 
-test: setup lint ## Lint, type check, and run the tests (about eight minutes)
-	$(BIN)/python -m pytest
+# Two processes, as Spark takes its time; what that one has to say comes at the end.
+test: setup lint ## Lint, type check, and run the tests (about fifteen minutes)
+	@$(BIN)/python -m pytest tests/spark > .spark-tests.log 2>&1 & spark=$$!; \
+	$(BIN)/python -m pytest --ignore=tests/spark; others=$$?; \
+	wait $$spark; code=$$?; cat .spark-tests.log; exit $$((others + code))
 
 test-all: setup lint ## The same and every long test (an hour or so: a thousand kills, 100,000 crashes)
 	$(BIN)/python -m pytest -m ''
