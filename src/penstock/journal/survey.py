@@ -24,7 +24,7 @@ class Surveyed(NamedTuple):
 class _Witness(Ledger):
     """A ledger that counts what time takes from it."""
 
-    expired = done = let_go = 0
+    expired_by_time = done = let_go = 0
 
     def _happen(self, time: int, seq: int) -> None:
         found = self._rows.find(seq)
@@ -34,7 +34,7 @@ class _Witness(Ledger):
         size, expires_at = page.size[at], page.expires_at[at]
         super()._happen(time, seq)
         if not self.has(seq):
-            self.expired += expires_at == time
+            self.expired_by_time += expires_at == time
             self.done += expires_at != time
             self.let_go += size
 
@@ -74,5 +74,5 @@ def _look(store: StoreView, queue: str, disk: Disk) -> Surveyed | None:
     size = sum(sizes[each.path] for each in view.files)
     found = Surveyed(queue, size, min(size, packed_size(frozen, 0)))
     if isinstance(contents, _Witness):
-        return found._replace(expired=contents.expired, done=contents.done, let_go=contents.let_go)
+        return found._replace(expired=contents.expired_by_time, done=contents.done, let_go=contents.let_go)
     return found
