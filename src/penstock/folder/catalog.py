@@ -121,11 +121,11 @@ class Catalog:
         for folder in (NEW, DELAY, FAILED, DONE):
             for name in tree.names(folder):
                 if (parsed := parse_flat(name)) is not None and parsed[0] == file:
-                    tree.move(tree.path(f"{folder}/{name}"), tree.path(f"{REMOVE}/{name}"))
+                    self._throw_away(f"{folder}/{name}", name)
         path = f"{QUEUES}/{file}"
         while tree.disk.exists(tree.path(path)):
             for name in tree.names(path):
-                tree.move(tree.path(f"{path}/{name}"), tree.path(f"{REMOVE}/{file}:{name}"))
+                self._throw_away(f"{path}/{name}", f"{file}:{name}")
             with suppress(OSError):  # another process has just put something
                 tree.disk.rmdir(tree.path(path))
         with suppress(FileNotFoundError):
@@ -134,6 +134,13 @@ class Catalog:
         with suppress(FileNotFoundError):
             tree.disk.unlink(tree.path(f"{SETTINGS}/{file}"))
         tree.sync(SETTINGS)
+
+    def _throw_away(self, path: str, name: str) -> None:
+        """Leave a message to the reaper. After a crash it may have both names, and then a rename changes nothing."""
+        source = self._tree.path(path)
+        self._tree.move(source, self._tree.path(f"{REMOVE}/{name}"))
+        with suppress(FileNotFoundError):
+            self._tree.disk.unlink(source)
 
     def _write(self, listed: Listed) -> None:
         settings: dict[str, Any] = {field.name: listed.settings[field.name] for field in fields(Settings)}
