@@ -136,7 +136,7 @@ class Catalog:
         tree.sync(SETTINGS)
 
     def _throw_away(self, path: str, name: str) -> None:
-        """Leave a message to the reaper. After a crash it may have both names, and then a rename changes nothing."""
+        """Leave a message to the reaper. After a crash it may have both names: then a rename changes nothing."""
         source = self._tree.path(path)
         self._tree.move(source, self._tree.path(f"{REMOVE}/{name}"))
         with suppress(FileNotFoundError):
