@@ -17,7 +17,7 @@ from penstock.settings import FIVE_MINUTES
 
 _OFTEN = 1.0  # seconds
 _SELDOM = 30.0
-_MOST = 2_000  # files that are unlinked in one go
+_MOST = 20_000  # files that are unlinked in one go
 
 
 class Upkeep:
