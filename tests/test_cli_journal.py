@@ -225,9 +225,11 @@ def test_a_person_sees_that_queues_are_packed(tmp_path: Path) -> None:
     assert "freed" in shown
 
 
-@pytest.mark.parametrize("command", ["doctor", "pack"])
-def test_a_store_without_journals_says_so(command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "text"), [("doctor", "has no journals to examine"), ("pack", "has nothing to pack")]
+)
+def test_a_store_in_memory_says_that_it_has_no_files(command: str, text: str) -> None:
     result = CliRunner().invoke(cli, ["--store", "memory:", command])
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert "store 'memory:' has no journals" in result.stderr
+    assert f"store 'memory:' {text}" in result.stderr

@@ -1,10 +1,16 @@
 """The command line: `penstock [--store URL] COMMAND`."""
 
-from penstock.cli import backups, daemons, messages, queues, serving, tokens, upkeep, working
+from penstock.cli import messages, queues, serving, upkeep
 from penstock.cli.app import cli
 
 # isort: split
-from penstock.cli import history, moving, queries  # after the others, as they are in the list of commands
+from penstock.cli import tokens, working  # after the others, as they are in the list of commands
+
+# isort: split
+from penstock.cli import backups, daemons
+
+# isort: split
+from penstock.cli import history, moving, queries
 
 __all__ = [
     "backups",
