@@ -56,8 +56,8 @@ class FolderQueue(OpenQueue):
         return self._message(claimed.won[0], "done") if claimed.won else None
 
     def _picked_at(self, ids: Sequence[str]) -> int:
-        with self.lock:
-            return max(self._picked.pop(uid) for uid in ids)
+        with self.lock:  # others may have seen one go meanwhile, and then it is not won either
+            return max(self._picked.pop(uid, self._clock.now()) for uid in ids)
 
     def _fetching(self, ids: Sequence[str], state: str, fetch: Callable[[], steps.Claimed]) -> steps.Claimed:
         try:
