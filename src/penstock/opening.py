@@ -29,6 +29,7 @@ def open(  # noqa: A001
     clock: Clock | None = None,
     dialect: "Dialect" = "doc",
     timeout: float | None = None,
+    share: bool = True,
 ) -> Store:
     """Open a store.
 
@@ -39,10 +40,12 @@ def open(  # noqa: A001
         for speed, where a store has a disk to sync
     dialect: of the journal store: "2.x" writes what a real Kestrel 2.x can take back
     clock: where the store gets its time from; a `penstock.SimulatedClock` lets tests move it
-    timeout: of a server: the seconds that an answer may take, beyond the time that it was asked to wait; 60
+    timeout: of a server: the seconds that an answer may take, beyond the time that it was asked to wait; 60. Of a
+        folder that another process has open: the same, and how long its owner is looked for if none answers; 10
+    share: of a folder: serve the store to other processes of this user that open it while this one has it; with
+        False they get StoreLocked
     """
-    if sync not in _SYNC:
-        raise InvalidArgument(f"sync={sync!r} is none of {', '.join(_SYNC)}")
+    check_sync(sync)
     url = os.fspath(url)
     matched = _SCHEME.match(url)
     scheme = matched[1].lower() if matched else "journal"
@@ -54,9 +57,13 @@ def open(  # noqa: A001
         check_remote(sync, dialect)
         return Store(url, open_remote(url, timeout, clock))
     if (folder := journal_folder(url)) is not None:
-        from penstock.journal.store import open_journal  # here, so that import penstock stays quick
+        # Here, so that import penstock stays quick.
+        from penstock.journal.store import open_journal
+        from penstock.sharing.keeper import open_shared
 
-        return Store(url, open_journal(folder, clock=clock, sync=sync, dialect=dialect))
+        if not share:
+            return Store(url, open_journal(folder, clock=clock, sync=sync, dialect=dialect))
+        return Store(url, open_shared(folder, clock=clock, sync=sync, dialect=dialect, timeout=timeout))
     scheme = "text" if url.endswith(".tq") else scheme
     if scheme not in _PLANNED:
         raise NotSupported(
@@ -81,6 +88,12 @@ def is_remote(url: str) -> bool:
     """Whether a server keeps that store."""
     matched = _SCHEME.match(url)
     return matched is not None and matched[1].lower() in _REMOTE
+
+
+def check_sync(sync: str) -> None:
+    """Refuse what is no way to sync."""
+    if sync not in _SYNC:
+        raise InvalidArgument(f"sync={sync!r} is none of {', '.join(_SYNC)}")
 
 
 def check_remote(sync: str, dialect: str) -> None:

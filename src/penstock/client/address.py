@@ -12,6 +12,7 @@ from penstock.errors import InvalidArgument
 if TYPE_CHECKING:
     import ssl
 
+UNIX = "http+unix:"  # and the folder of a store's socket: how the processes that share a store find its owner
 _PORTS = {"http": 80, "https": 443}
 _VISIBLE = re.compile(r"[!-~]+")
 
@@ -24,6 +25,7 @@ class Address:
     host: str
     port: int
     tls: ssl.SSLContext | None = None
+    share: str | None = None  # the folder of a Unix socket, which then is all that counts
 
     @property
     def authority(self) -> str:
@@ -34,6 +36,8 @@ class Address:
 
 def parse(url: str) -> Address:
     """The address of `http://host:port` or `https://host:port`; InvalidArgument says what else is in the URL."""
+    if url.startswith(UNIX):
+        return Address(url, "localhost", 0, share=url[len(UNIX) :])
     shown = f"the address {url!r}"
     if not _VISIBLE.fullmatch(url):
         raise InvalidArgument(f"{shown} has spaces or letters that no URL has; give http://host:port")

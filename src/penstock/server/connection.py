@@ -16,7 +16,7 @@ import httptools
 
 from penstock.errors import PenstockError
 from penstock.names import DEFAULT
-from penstock.server.exchange import Answer, Problem, Request, as_bytes, refusal, refusal_of
+from penstock.server.exchange import Answer, Problem, Request, Route, as_bytes, refusal, refusal_of
 from penstock.server.routes import find
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Connection(asyncio.Protocol):
             lines = [b"%b: %b\r\n" % header for header in headers.items() if header[0] != b"upgrade"]
             self._declined = b"%b %b HTTP/%b\r\n%b\r\n" % (method, url, http.encode(), b"".join(lines))
             return
-        route, arguments, query = find(method, url)
+        route, arguments, query = self.find(method, url)
         request = Request(route, arguments, query, headers, self._peer)
         request.told, self._told = self._told, False
         request.keep_alive = http == "1.1" and self._parser.should_keep_alive()
@@ -190,6 +190,10 @@ class Connection(asyncio.Protocol):
             self._refuse(refusal(_too_large(request)))
         elif http == "1.1" and headers.get(b"expect", b"").lower() == b"100-continue":
             self.transport.write(_CONTINUE)
+
+    def find(self, method: bytes, target: bytes) -> tuple[Route, tuple[str, ...], bytes]:
+        """Who answers."""
+        return find(method, target)
 
     def on_body(self, chunk: bytes) -> None:
         """A part of the body."""
