@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias, TypeVar
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import StoreClosed, StoreUnreachable
+from penstock.errors import StoreClosed, StoreLocked, StoreUnreachable
+from penstock.files import SystemDisk
 from penstock.index.history import Attempt
+from penstock.journal.catalog import Catalog
 from penstock.journal.format import Dialect
 from penstock.journal.intake import Load
 from penstock.journal.store import JournalKeeper
@@ -274,6 +276,17 @@ def open_shared(
 ) -> SharedKeeper:
     """Open the store in a folder, which is made if it is not there, whoever else has it open."""
     return SharedKeeper(folder_for(folder, clock, sync, dialect), timeout)
+
+
+def check_reachable(folder: str) -> None:
+    """StoreLocked if the store is held by a process that does not share it; nothing is read for that."""
+    catalog = Catalog(folder, SystemDisk())
+    try:
+        catalog.open()
+    except StoreLocked:
+        open_shared(folder).close()
+    else:
+        catalog.close()
 
 
 def live_keeper(store: Store) -> LiveKeeper | None:
