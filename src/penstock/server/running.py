@@ -13,7 +13,7 @@ from penstock.aio.local import LocalKeeper
 from penstock.errors import NotSupported
 from penstock.server.connection import Connection
 from penstock.server.deadlines import Deadlines
-from penstock.sharing.keeper import live_keeper
+from penstock.sharing.keeper import holder_of, live_keeper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,39 +55,39 @@ class Service:
         self.idle = Deadlines(limits.idle)
         self.buffered = 0
         self.stopping = False
-        self.connections: set[Connection] = set()
+        self._connections: set[Connection] = set()
         self._nobody = asyncio.Event()
         self._tick()
 
     def welcome(self, connection: Connection) -> bool:
         """Whether one more can be served."""
-        if self.stopping or len(self.connections) >= self.limits.connections:
+        if self.stopping or len(self._connections) >= self.limits.connections:
             return False
-        self.connections.add(connection)
+        self._connections.add(connection)
         return True
 
     def farewell(self, connection: Connection) -> None:
         """A connection has ended."""
-        self.connections.discard(connection)
+        self._connections.discard(connection)
         for deadlines in (self.arriving, self.leaving, self.idle):
             deadlines.stop(connection)
-        if self.stopping and not self.connections:
+        if self.stopping and not self._connections:
             self._nobody.set()
 
     async def stop(self) -> None:
         """Let requests end that are being worked on, and end everything else."""
         self.stopping = True
-        for connection in list(self.connections):
+        for connection in list(self._connections):
             connection.end()
         await self.wait_for_the_last(_GRACE)
 
     async def wait_for_the_last(self, grace: float) -> None:
         """Wait until every connection has ended, or end it."""
-        if self.connections:
+        if self._connections:
             try:
                 await asyncio.wait_for(self._nobody.wait(), grace)
             except TimeoutError:
-                for connection in list(self.connections):
+                for connection in list(self._connections):
                     connection.transport.abort()
         self._timer.cancel()
 
@@ -104,7 +104,8 @@ class Server:
     def __init__(self, store: Store, limits: Limits | None = None) -> None:
         keeper = live_keeper(store)
         if keeper is None:
-            raise NotSupported(f"store {store.url!r} is kept elsewhere: serve it where it is kept")
+            holder = holder_of(store) or "elsewhere"
+            raise NotSupported(f"store {store.url!r} is kept {holder}: serve it where it is kept")
         self._keeper = keeper
         self._limits = limits or Limits()
         self._servers: list[asyncio.Server] = []

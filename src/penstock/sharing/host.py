@@ -43,9 +43,14 @@ class Host:
 
     def forked(self) -> None:
         """In a child: let go of everything, so that others notice when the parent has ended."""
+        held = [self._listening.fileno(), self._waking, self._wake]
         if self._serving is not None:
-            self._serving.forked()
-        self._let_go()
+            held += self._serving.connections()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in held:
+            # Its number stays taken, as objects of the parent that are here as well will close it.
+            os.dup2(nothing, descriptor, inheritable=False)
+        os.close(nothing)
 
     def _let_go(self) -> None:
         self._listening.close()

@@ -19,7 +19,7 @@ from penstock.message import Entry, Message
 from penstock.settings import Settings
 from penstock.sharing import forks, loading
 from penstock.sharing.guest import Gone, GuestKeeper
-from penstock.sharing.ownership import PATIENCE, PAUSE, Folder, Owner, become_owner, folder_for, locked
+from penstock.sharing.ownership import PATIENCE, PAUSE, Folder, Owner, become_owner, folder_for, holder, locked
 from penstock.store import Store
 
 Result = TypeVar("Result")
@@ -57,6 +57,11 @@ class SharedKeeper:
     def owned(self) -> JournalKeeper | None:
         """The journals, if this process owns them."""
         return self._owner.keeper if self._owner is not None else None
+
+    @property
+    def folder(self) -> str:
+        """The folder of the store."""
+        return self._folder.path
 
     def create(self, queue: str, settings: Settings) -> None:
         """Make a queue."""
@@ -287,6 +292,12 @@ def check_reachable(folder: str) -> None:
         open_shared(folder).close()
     else:
         catalog.close()
+
+
+def holder_of(store: Store) -> str | None:
+    """Which process of this machine owns a store; None if it is not shared."""
+    keeper = store._keeper
+    return f"by {holder(keeper.folder)}" if isinstance(keeper, SharedKeeper) else None
 
 
 def live_keeper(store: Store) -> LiveKeeper | None:

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidArgument, StoreLocked
+from penstock.journal.catalog import FOLDER
 from penstock.journal.format import DIALECTS, Dialect
 from penstock.journal.store import open_journal
 from penstock.sharing import forks
@@ -107,12 +108,16 @@ def _explain(folder: str, error: OSError) -> NoReturn:
 
 def locked(folder: str, why: object) -> StoreLocked:
     """The error of who finds a store that is held, and nobody to talk to."""
-    try:
-        with open(os.path.join(folder, ".penstock", "lock"), "rb") as file:
-            holder = file.read(100).decode(errors="replace").strip()
-    except OSError:
-        holder = ""
     return StoreLocked(
-        f"the store {folder!r} is open in {holder or 'another process'}, which does not share it: {why}. Close it "
-        "there, or wait until that process ends; if it is another user's, work as that user"
+        f"the store {folder!r} is open in {holder(folder)}, which does not share it: {why}. Close it there, or "
+        "wait until that process ends; if it is another user's, work as that user"
     )
+
+
+def holder(folder: str) -> str:
+    """Which process has the store."""
+    try:
+        with open(os.path.join(folder, FOLDER, "lock"), "rb") as file:
+            return file.read(100).decode(errors="replace").strip() or "another process"
+    except OSError:
+        return "another process"

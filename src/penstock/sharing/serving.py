@@ -111,15 +111,11 @@ class Serving:
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(self._serve())
 
-    def forked(self) -> None:
-        """In a child: hold no connection open that is the parent's."""
+    def connections(self) -> list[int]:
+        """The descriptors of those that are open."""
         if self._service is None:
-            return
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for connection in self._service.connections:
-            # The number stays taken, as objects of the parent's loop will close it.
-            os.dup2(nothing, connection.transport.get_extra_info("socket").fileno(), inheritable=False)
-        os.close(nothing)
+            return []
+        return [each.transport.get_extra_info("socket").fileno() for each in self._service._connections]
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
@@ -139,7 +135,7 @@ class Serving:
     async def _finish(self, service: Service, local: OwnersKeeper) -> None:
         service.stopping = True
         local.end_waiting()
-        for connection in list(service.connections):
+        for connection in list(service._connections):
             cast("LocalConnection", connection).finish()
         await service.wait_for_the_last(_GRACE)
 
