@@ -41,8 +41,8 @@ def main(folder: str, log: str, name: str) -> None:
             lease = random.choice([0.2, 30])
             for message in queue.claim(random.choice([1, 1, 3]), lease=lease, wait=random.choice([0, 0.02])):
                 note(
-                    "claimed", id=message.id, receipt=message.receipt, at=message.claimed_at,
-                    until=message.lease_until,
+                    "claimed", id=message.id, receipt=message.receipt, attempt=message.attempts,
+                    at=message.claimed_at, until=message.lease_until,
                 )  # fmt: skip
                 if random.random() < 0.1:
                     continue  # forgotten

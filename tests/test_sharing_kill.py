@@ -147,7 +147,7 @@ def check_leases(told: list[dict[str, Any]]) -> None:
         if each["what"] == "claimed":
             claims[each["id"]].append(each)
     for held in claims.values():
-        held.sort(key=lambda each: int(each["at"]))
+        held.sort(key=lambda each: int(each["attempt"]))
         for one, next_one in pairwise(held):
             over = min(one["until"], settled_at.get(one["receipt"], one["until"]))
             assert next_one["at"] >= over, (one, next_one)
