@@ -1084,7 +1084,7 @@ def test_a_full_disk_refuses_puts_and_nothing_else(small_disk: Path) -> None:
 
 def test_messages_that_expired_between_single_puts_are_gone_when_a_crashed_store_opens(tmp_path: Path) -> None:
     clock = SimulatedClock()
-    with penstock.open(tmp_path / "alive", clock=clock) as store:
+    with penstock.open(tmp_path / "alive", clock=clock, share=False) as store:
         queue = store.queue()
         queue.put(b"first")
         queue.put(b"short-lived", retention=5)

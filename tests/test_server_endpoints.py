@@ -797,5 +797,5 @@ def test_a_store_is_served_only_once(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "penstock", "--store", str(tmp_path / "store"), "serve", "--port", "0"]
         second = subprocess.run(command, capture_output=True, text=True, check=False)
     assert second.returncode == 1
-    assert "is open in pid" in second.stderr
+    assert "is kept by pid" in second.stderr
     assert second.stdout == ""
