@@ -93,6 +93,7 @@ class Shared:
             for _ in range(kills):
                 time.sleep(self.random.uniform(0.05, 0.5))
                 self.kill_owner()
+                time.sleep(self.random.uniform(0.2, 0.8))  # without one more that starts, which takes its time
                 self.start()
             time.sleep(0.5)
             for process in self.processes:

@@ -17,6 +17,7 @@ from penstock.keeper import QueueInfo
 from penstock.message import Entry, Message
 from penstock.settings import Settings
 from penstock.sharing.guest import Gone, judged
+from penstock.sharing.host import SETTLED, prepare
 from penstock.sharing.ownership import PATIENCE, PAUSE, Folder, Owner, become_owner, locked
 
 Result = TypeVar("Result")
@@ -56,6 +57,7 @@ class SharedKeeper:
         self._moving = asyncio.Lock()
         self._closed = False
         self._owner: Owner | None = None
+        self._preparing: asyncio.TimerHandle | None = None
         self._keeper: Held = GuestKeeper(folder.path, folder.share, timeout, folder.clock)
 
     async def open(self) -> None:
@@ -67,12 +69,16 @@ class SharedKeeper:
                 await self._take_over(guest, owner)
             else:
                 await self._find_owner(guest, self._loop.time() + self._patience)
+                self._preparing = self._loop.call_later(SETTLED, self._prepare)
         except (Gone, StoreUnreachable) as error:
             await self.close()
             raise locked(self._folder.path, error) from error
         except BaseException:
             await self.close()
             raise
+
+    def _prepare(self) -> None:
+        self._loop.run_in_executor(None, prepare)
 
     async def create(self, queue: str, settings: Settings) -> None:
         """Make a queue."""
@@ -175,6 +181,8 @@ class SharedKeeper:
     async def close(self) -> None:
         """Let go of the store; if this process owns it, the next may have it."""
         self._closed = True
+        if self._preparing is not None:
+            self._preparing.cancel()
         if self._owner is None:
             await self._keeper.close()
         async with self._moving:

@@ -9,6 +9,7 @@ import select
 import socket
 import threading
 from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from penstock.sharing import place
@@ -16,6 +17,17 @@ from penstock.sharing import place
 if TYPE_CHECKING:
     from penstock.journal.store import JournalKeeper
     from penstock.sharing.serving import Serving
+
+
+SETTLED = 0.5  # seconds after which a guest is one that stays, and may be the next owner
+
+
+def prepare() -> None:
+    """Load what serves, so that taking over takes no longer than it must."""
+    import_module("penstock.sharing.serving")
+    from penstock.server.running import new_loop
+
+    new_loop().close()  # which loads what is fastest
 
 
 class Host:

@@ -19,6 +19,7 @@ from penstock.message import Entry, Message
 from penstock.settings import Settings
 from penstock.sharing import forks, loading
 from penstock.sharing.guest import Gone, GuestKeeper
+from penstock.sharing.host import SETTLED, prepare
 from penstock.sharing.ownership import PATIENCE, PAUSE, Folder, Owner, become_owner, folder_for, holder, locked
 from penstock.store import Store
 
@@ -52,6 +53,7 @@ class SharedKeeper:
             except BaseException:
                 self.close()
                 raise
+            threading.Thread(target=self._prepare, name="penstock-guest", daemon=True).start()
 
     @property
     def owned(self) -> JournalKeeper | None:
@@ -198,6 +200,10 @@ class SharedKeeper:
 
     def _guest(self) -> GuestKeeper:
         return GuestKeeper(self._folder.path, self._folder.share, self._timeout, self._folder.clock)
+
+    def _prepare(self) -> None:
+        if not self._closing.wait(SETTLED):
+            prepare()
 
     def _left(self, wait: float) -> Callable[[], float]:
         """How much of a wait is left."""
