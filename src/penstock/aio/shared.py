@@ -30,8 +30,8 @@ class GuestKeeper(RemoteKeeper):
         super().__init__(f"{UNIX}{share}", timeout, clock)
         self._folder = folder
 
-    async def page(self, call: Call[list[Message]]) -> list[Message]:
-        """A part of a listing."""
+    async def ask(self, call: Call[Result]) -> Result:
+        """Carry out a request that is no part of the contract, as a part of a listing."""
         return await self._run(call)
 
     async def _run(self, call: Call[Result], tries: int = TRIES) -> Result:
@@ -156,8 +156,8 @@ class SharedKeeper:
 
         async def rest(keeper: Held) -> list[Message]:
             if isinstance(keeper, GuestKeeper):
-                return await keeper.page(calls.peek(queue, n - seen, seen))
-            return await _page(keeper.peek(queue, min(n - seen, calls.PAGE), seen))
+                return await keeper.ask(calls.peek(queue, n - seen, seen))
+            return await page_of(keeper.peek(queue, min(n - seen, calls.PAGE), seen))
 
         while seen < n and (page := await self._run(rest)):
             for message in page:
@@ -170,8 +170,8 @@ class SharedKeeper:
 
         async def rest(keeper: Held) -> list[Message]:
             if isinstance(keeper, GuestKeeper):
-                return await keeper.page(calls.messages(queue, state, after))
-            return await _page(keeper.messages(queue, state, after))
+                return await keeper.ask(calls.messages(queue, state, after))
+            return await page_of(keeper.messages(queue, state, after))
 
         while page := await self._run(rest):
             for message in page:
@@ -255,7 +255,8 @@ class SharedKeeper:
             )
 
 
-async def _page(messages: AsyncIterator[Message]) -> list[Message]:
+async def page_of(messages: AsyncIterator[Message]) -> list[Message]:
+    """The first of many messages."""
     page = []
     async for message in messages:
         page.append(message)

@@ -7,13 +7,14 @@ import resource
 import socket
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.aio.local import LocalKeeper
 from penstock.errors import NotSupported
 from penstock.server.connection import Connection
 from penstock.server.deadlines import Deadlines
-from penstock.sharing.keeper import holder_of, live_keeper
+from penstock.server.forwarding import forwarding
+from penstock.sharing.keeper import is_guest, live_keeper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,17 +103,16 @@ class Server:
     """Serves a store on sockets until it is stopped; the store stays open."""
 
     def __init__(self, store: Store, limits: Limits | None = None) -> None:
-        keeper = live_keeper(store)
-        if keeper is None:
-            holder = holder_of(store) or "elsewhere"
-            raise NotSupported(f"store {store.url!r} is kept {holder}: serve it where it is kept")
-        self._keeper = keeper
+        self._store = store
+        self._keeper: Any = live_keeper(store)
+        if self._keeper is None and not is_guest(store):
+            raise NotSupported(f"store {store.url!r} is kept elsewhere: serve it where it is kept")
         self._limits = limits or Limits()
         self._servers: list[asyncio.Server] = []
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Begin to answer."""
-        local = LocalKeeper(self._keeper)
+        local = LocalKeeper(self._keeper) if self._keeper is not None else await forwarding(self._store)
         self._local = local
         self._service = Service(local, self._limits)
         loop = asyncio.get_running_loop()

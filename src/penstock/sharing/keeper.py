@@ -20,7 +20,7 @@ from penstock.settings import Settings
 from penstock.sharing import forks, loading
 from penstock.sharing.guest import Gone, GuestKeeper
 from penstock.sharing.host import SETTLED, prepare
-from penstock.sharing.ownership import PATIENCE, PAUSE, Folder, Owner, become_owner, folder_for, holder, locked
+from penstock.sharing.ownership import PATIENCE, PAUSE, Folder, Owner, become_owner, folder_for, locked
 from penstock.store import Store
 
 Result = TypeVar("Result")
@@ -61,9 +61,9 @@ class SharedKeeper:
         return self._owner.keeper if self._owner is not None else None
 
     @property
-    def folder(self) -> str:
-        """The folder of the store."""
-        return self._folder.path
+    def folder(self) -> Folder:
+        """The folder of the store, and how it is opened."""
+        return self._folder
 
     def create(self, queue: str, settings: Settings) -> None:
         """Make a queue."""
@@ -300,10 +300,9 @@ def check_reachable(folder: str) -> None:
         catalog.close()
 
 
-def holder_of(store: Store) -> str | None:
-    """Which process of this machine owns a store; None if it is not shared."""
-    keeper = store._keeper
-    return f"by {holder(keeper.folder)}" if isinstance(keeper, SharedKeeper) else None
+def is_guest(store: Store) -> bool:
+    """Whether another process of this machine owns a store."""
+    return isinstance(store._keeper, SharedKeeper) and store._keeper.owned is None
 
 
 def live_keeper(store: Store) -> LiveKeeper | None:
