@@ -138,6 +138,11 @@ class JournalKeeper(LiveKeeper):
         if self._sink.dialect != "doc":
             raise NotSupported('loads are staged for dialect="doc": open the store without another')
 
+    def keep_indexes(self) -> None:
+        """Right after opening: if a crash had much replayed, let the next opening start from here."""
+        for upkeep in list(self._upkeep.values()):
+            upkeep.keep_index_early()
+
     def stored(self, queue: str) -> int:
         """Bytes of a queue's journal."""
         self.find(queue)

@@ -62,6 +62,7 @@ class Owner:
             if self._host is not None:
                 self._host.stop()
             raise
+        self.keeper.keep_indexes()  # as owners that are killed one after the other would replay more and more
         if self._host is not None:
             self._host.start(self.keeper)
         forks.watch(self)
