@@ -18,8 +18,10 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock.client import calls
 from penstock.client.address import UNIX
 from penstock.client.keeper import RemoteKeeper
+from penstock.client.loads import LoadingKeeper
 from penstock.server import serve_in_thread
 from penstock.sharing import place
 from penstock.sharing.keeper import live_keeper
@@ -438,6 +440,41 @@ def test_a_folder_that_cannot_be_written_says_what_to_do() -> None:
         subprocess.run(["rm", "-r", str(path)], check=True)
 
 
+# Servers
+
+
+def test_a_server_on_a_folder_that_a_program_owns_asks_the_owner(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "store") as store, ServerChild(tmp_path / "store") as server:
+        queue = store.create("jobs", keep_done=60)
+        with penstock.open(server.url) as remote:
+            served = remote.queue("jobs")
+            ids = served.put_many([b"%d" % number for number in range(1_500)])
+            assert [message.id for message in served.messages()] == ids
+            assert [message.id for message in served.peek(1_200)] == ids[:1_200]
+            [held] = served.claim(lease=60)
+            assert queue.counts()["in_flight"] == 1
+            held.fail(reason="no")
+            assert [attempt.outcome for attempt in served.attempts(held.id)] == ["failed"]
+            with ThreadPoolExecutor() as pool:
+                assert served.purge() == 1_500
+                waiting = pool.submit(served.pop, wait=60)
+                queue.put(b"now")
+                popped = waiting.result()
+            assert popped is not None
+            assert popped.payload == b"now"
+            keeper = RemoteKeeper(server.url)
+            made, following = keeper.ask(calls.all_attempts("jobs", "", ""))
+            assert ([each["id"] for each in made], following) == ([popped.id], None)
+            assert keeper.ask(calls.parts("jobs", 1)) == [popped.id]
+            keeper.close()
+            with (
+                closing(LoadingKeeper(server.url)) as loading,
+                pytest.raises(penstock.NotSupported, match="no loads"),
+            ):
+                loading.begin({})
+        assert server.stop() == 0
+
+
 # The command line
 
 
@@ -454,6 +491,3 @@ def test_commands_work_on_a_store_that_a_program_has_open(tmp_path: Path) -> Non
         assert cli(tmp_path, "pop", "jobs").returncode == 3
         packed = cli(tmp_path, "pack", "jobs")
         assert packed.returncode == 0, packed.stderr
-        served = cli(tmp_path, "serve", "--port", "0")
-        assert served.returncode == 1
-        assert f"pid {os.getpid()}" in served.stderr
