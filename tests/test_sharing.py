@@ -348,6 +348,24 @@ def test_a_forked_child_does_not_hold_the_store_of_a_parent_that_was_killed(tmp_
         parent.stdin.close()  # the child ends
 
 
+def test_a_fork_after_closing_touches_nothing_that_was_opened_since(tmp_path: Path) -> None:
+    stores = [penstock.open(tmp_path), penstock.open(tmp_path)]
+    stores[1].queue().put(b"a")
+    for store in stores:
+        store.close()
+    pipes = [os.pipe() for _ in range(8)]  # which have the numbers of what was closed
+    child = os.fork()
+    if child == 0:
+        for _, writing in pipes:
+            os.write(writing, b".")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    for reading, writing in pipes:
+        os.close(writing)
+        assert os.read(reading, 2) == b"."
+        os.close(reading)
+
+
 # Who may connect
 
 

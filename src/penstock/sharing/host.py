@@ -6,9 +6,7 @@ waits for that, and costs nothing.
 
 import os
 import select
-import socket
 import threading
-from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -39,6 +37,7 @@ class Host:
         self._waking, self._wake = os.pipe()
         self._serving: Serving | None = None
         self._thread: threading.Thread | None = None
+        self._gone = False
 
     def start(self, keeper: "JournalKeeper") -> None:
         """Begin to answer."""
@@ -55,29 +54,30 @@ class Host:
 
     def forked(self) -> None:
         """In a child: let go of everything, so that others notice when the parent has ended."""
+        if self._gone:
+            return
         held = [self._listening.fileno(), self._waking, self._wake]
         if self._serving is not None:
             held += self._serving.connections()
         nothing = os.open(os.devnull, os.O_RDWR)
-        for descriptor in held:
+        for descriptor in filter(lambda number: number >= 0, held):
             # Its number stays taken, as objects of the parent that are here as well will close it.
             os.dup2(nothing, descriptor, inheritable=False)
         os.close(nothing)
 
     def _let_go(self) -> None:
+        self._gone = True
         self._listening.close()
         for descriptor in (self._waking, self._wake):
-            with suppress(OSError):
-                os.close(descriptor)
+            os.close(descriptor)
 
     def _run(self, keeper: "JournalKeeper") -> None:
-        select.select([self._listening.fileno(), self._waking], [], [])
-        if _is_readable(self._listening):  # also if it is to stop: who has come is answered
+        poll = select.poll()
+        for descriptor in (self._listening.fileno(), self._waking):
+            poll.register(descriptor, select.POLLIN)
+        poll.poll()
+        if place.has_visitors(self._listening):  # also if it is to stop: who has come is answered
             from penstock.sharing.serving import Serving  # here, because it takes long and few need it
 
             self._serving = Serving(keeper, self._listening, self._waking)
             self._serving.run()
-
-
-def _is_readable(listening: socket.socket) -> bool:
-    return bool(select.select([listening], [], [], 0)[0])

@@ -8,6 +8,7 @@ is removed by the next.
 """
 
 import os
+import select
 import socket
 import struct
 import tempfile
@@ -64,6 +65,13 @@ def remove(share: str) -> None:
             os.rmdir(os.path.dirname(path))
         with suppress(OSError):
             os.unlink(os.path.join(share, "path"))
+
+
+def has_visitors(listening: socket.socket) -> bool:
+    """Whether someone has connected who was not received yet."""
+    poll = select.poll()
+    poll.register(listening, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def user_of(connected: socket.socket) -> int:

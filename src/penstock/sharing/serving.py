@@ -10,7 +10,6 @@ sender is told that it was not sent.
 
 import asyncio
 import os
-import select
 import socket
 import threading
 from typing import cast
@@ -126,7 +125,7 @@ class Serving:
         loop.add_reader(self._waking, stopping.set)
         await stopping.wait()
         loop.remove_reader(self._waking)
-        while select.select([self._listening], [], [], 0)[0]:  # nobody can find the socket any more
+        while place.has_visitors(self._listening):  # nobody can find the socket any more
             await asyncio.sleep(0.001)
         server.close()
         await self._finish(service, local)
