@@ -18,7 +18,7 @@ from penstock.message import Entry, Message
 from penstock.settings import Settings
 from penstock.sharing.guest import Gone, judged
 from penstock.sharing.host import SETTLED, prepare
-from penstock.sharing.ownership import PATIENCE, PAUSE, Folder, Owner, become_owner, locked
+from penstock.sharing.ownership import LONGEST_PAUSE, PATIENCE, PAUSE, Folder, Owner, become_owner, locked
 
 Result = TypeVar("Result")
 
@@ -203,7 +203,7 @@ class SharedKeeper:
             return await operate(left)
         except Gone as failed:
             gone = failed
-        maybe_done = False
+        maybe_done, pause = False, PAUSE
         deadline = self._loop.time() + self._patience
         while True:
             maybe_done |= gone.failure.done
@@ -217,6 +217,8 @@ class SharedKeeper:
                 gone = again
             if self._loop.time() > deadline:
                 raise gone.error(self._folder.path, maybe_done) from gone.failure
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _find_owner(self, left: Held, deadline: float) -> None:
         """Return once there is someone to ask, be it this process; Gone if nobody answers in time."""

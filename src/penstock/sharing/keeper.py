@@ -20,7 +20,16 @@ from penstock.settings import Settings
 from penstock.sharing import forks, loading
 from penstock.sharing.guest import Gone, GuestKeeper
 from penstock.sharing.host import SETTLED, prepare
-from penstock.sharing.ownership import PATIENCE, PAUSE, Folder, Owner, become_owner, folder_for, locked
+from penstock.sharing.ownership import (
+    LONGEST_PAUSE,
+    PATIENCE,
+    PAUSE,
+    Folder,
+    Owner,
+    become_owner,
+    folder_for,
+    locked,
+)
 from penstock.store import Store
 
 Result = TypeVar("Result")
@@ -222,7 +231,7 @@ class SharedKeeper:
 
     def _again(self, operate: Callable[[Held], Result], left: Held, gone: Gone) -> Result:
         """Once more, with whoever has the store now."""
-        maybe_done = False
+        maybe_done, pause = False, PAUSE
         deadline = self._time.monotonic() + self._patience
         while True:
             maybe_done |= gone.failure.done
@@ -236,6 +245,8 @@ class SharedKeeper:
                 gone = again
             if self._time.monotonic() > deadline:
                 raise gone.error(self._folder.path, maybe_done) from gone.failure
+            self._closing.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     def _iterate(self, rest: Callable[[Held], Iterator[Message]]) -> Iterator[Message]:
         """What is left of a listing, from whoever has the store."""

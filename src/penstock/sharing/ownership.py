@@ -17,6 +17,7 @@ from penstock.sharing.place import share_of
 
 PATIENCE = 10.0  # seconds in which a new owner, or the old one, must be found
 PAUSE = 0.02  # seconds between two looks for one
+LONGEST_PAUSE = 1.0  # seconds before asking once more an owner that is there and refuses
 _log = logging.getLogger("penstock")
 
 
