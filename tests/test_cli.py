@@ -293,7 +293,7 @@ def test_the_shell_completes_commands_and_queue_names(jobs: penstock.Queue) -> N
         }  # fmt: skip
         return CliRunner().invoke(cli, prog_name="penstock", env=environment).stdout
 
-    assert completed("penstock re", 1) == "plain,release\nplain,redrive\nplain,remove\n"
+    assert completed("penstock re", 1) == "plain,release\nplain,redrive\nplain,remove\nplain,report\n"
     assert completed("penstock claim jo", 2) == "plain,jobs\n"
 
 

@@ -13,9 +13,7 @@ __all__ = ["DefaultSource"]
 
 def __getattr__(name: str) -> object:
     if name == "DefaultSource":
-        from penstock.spark.hangups import hush
         from penstock.spark.source import DefaultSource
 
-        hush()
         return DefaultSource
     raise AttributeError(name)

@@ -157,7 +157,7 @@ def encode_page(first: int, page: Page, positions: Sequence[int], rows: Sequence
     parts = [
         _PAGE_FIELDS.pack(_PAGE, first, len(rows)),
         encode("I", positions),
-        bytes(page.state[row] for row in rows),
+        bytes(page.state) if whole else bytes(page.state[row] for row in rows),
         picked("q", page.priority),
         picked("q", page.visible_at),
         picked("q", page.expires_at),

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 
 from penstock import errors
 from penstock.errors import LeaseExpired, PenstockError
-from penstock.spark.hangups import hush
 
 _OURS = re.compile(r"penstock\.errors\.([A-Za-z]\w*): ([^\n]*)")
 _TRACEBACK = "Traceback (most recent call last):\n"
@@ -26,7 +25,6 @@ def in_one_line() -> Iterator[None]:
 
     The process of Spark in which it happens ends with it, so that nothing else is hidden.
     """
-    hush()
     try:
         yield
     except PenstockError:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _GIB = 1 << 30
-_SOCKET_FOLDER = 60  # bytes that leave room for the name of a socket: it has 107 in all
 _lock = threading.Lock()
 
 
@@ -128,8 +127,6 @@ def _local_defaults(folder: Path) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": str(folder),
-        # A third less time than by TCP for what goes between Java and Python. Such sockets have short names.
-        "spark.python.unix.domain.socket.enabled": str(len(os.fsencode(folder)) <= _SOCKET_FOLDER).lower(),
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
