@@ -29,12 +29,20 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from penstock.files import Stamp
+from penstock.files import Status
 
 _MAGIC = b"penstock mutex 1"
 HEAD = len(_MAGIC) + 3 * 21 + 1
 PENDING, DONE = b">", b"."
 _PREFIX = 11  # mark, space, eight digits, space
+
+
+class Seal(NamedTuple):
+    """What tells a queue's file from others, and from itself after a change."""
+
+    inode: int
+    size: int
+    changed: int  # nanoseconds since the epoch
 
 
 @dataclass(slots=True)
@@ -75,18 +83,23 @@ class Memory(NamedTuple):
 EMPTY = Memory(0, {}, [], [], [], frozenset(), frozenset(), HEAD, 0, HEAD)
 
 
-def seal(stamp: Stamp) -> bytes:
+def seal_of(status: Status) -> Seal:
+    """The seal for a file as it is."""
+    return Seal(status.inode, status.size, status.changed)
+
+
+def write_seal(seal: Seal) -> bytes:
     """The first line."""
-    return b"%s %020d %020d %020d\n" % (_MAGIC, *stamp)
+    return b"%s %020d %020d %020d\n" % (_MAGIC, *seal)
 
 
-def read_seal(head: bytes) -> Stamp | None:
+def read_seal(head: bytes) -> Seal | None:
     """What the first line says; None if it is none."""
     parts = head[:HEAD].split()
     if len(head) < HEAD or parts[:3] != _MAGIC.split() or len(parts) != 6:
         return None
     try:
-        return Stamp(*map(int, parts[3:]))
+        return Seal(*map(int, parts[3:]))
     except ValueError:
         return None
 

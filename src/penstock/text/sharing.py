@@ -14,11 +14,11 @@ from zlib import crc32
 
 from penstock.clock import SteadyClock
 from penstock.errors import DiskFull, PenstockError, QueueNotFound, StoreClosed
-from penstock.files import Disk, File, Stamp
+from penstock.files import Disk, File, Status, replace_file, status_if_there
 from penstock.text import mutex
 from penstock.text.appending import append_unborn, bear
 from penstock.text.format import Entry, parse, parse_one
-from penstock.text.mutex import HEAD, Note, note_as_json
+from penstock.text.mutex import HEAD, Note, note_as_json, seal_of
 from penstock.text.mutex_lock import MutexLock
 from penstock.text.view import View, load
 from penstock.threads import Threads
@@ -88,7 +88,7 @@ class SharedFile:
 
     def _known(self) -> View:
         if self._view is None:
-            self._mutex.stamp = self._mutex.file.stamp()  # it may have grown in this turn
+            self._mutex.size = self._mutex.file.size()  # it may have grown in this turn
             self._view = self._refresh()
         return self._view
 
@@ -99,47 +99,50 @@ class SharedFile:
         view = self._view
         if view is None:
             return True
-        there, noted = self._disk.stamp(self.path), self._disk.stamp(self._mutex.path)
-        return there != view.stamp or noted is None or noted.size != view.mutex_end
+        there, noted = status_if_there(self._disk, self.path), status_if_there(self._disk, self._mutex.path)
+        if there is None or noted is None:
+            return True
+        return seal_of(there) != view.seal or noted.size != view.mutex_end
 
     def _refresh(self) -> View:
-        there = self._disk.stamp(self.path)
+        there = status_if_there(self._disk, self.path)
         if there is None:
             raise self._gone()
-        if self._file is None or self._identity != there.identity:
+        if self._file is None or self._inode != there.inode:
             self._close_file()
             try:
                 self._file = self._disk.open(self.path)
             except FileNotFoundError:
                 raise self._gone() from None
-            there = self._file.stamp()
-            self._identity = there.identity
+            there = self._file.status()
+            self._inode = there.inode
             self._view = None
-        mutex_file, view, noted = self._mutex.file, self._view, self._mutex.stamp
-        if view is not None and self._mutex_identity == noted.identity:
-            if view.stamp == there and view.mutex_end == noted.size:
+        view, seal, noted = self._view, seal_of(there), self._mutex.size
+        if view is not None and self._mutex_inode == self._mutex.inode:
+            if view.seal == seal and view.mutex_end == noted:
                 return view
-            if mutex.read_seal(mutex_file.read(0, HEAD)) == there and self._catch_up(view, there, noted.size):
-                view.stamp = there
+            sealed = mutex.read_seal(self._mutex.file.read(0, HEAD))
+            if sealed == seal and self._catch_up(view, there.size, noted):
+                view.seal = seal
                 return view
-        self._mutex_identity = noted.identity
-        self._view = self._load(there, noted.size)
+        self._mutex_inode = self._mutex.inode
+        self._view = self._load(there, noted)
         return self._view
 
-    def _catch_up(self, view: View, there: Stamp, noted: int) -> bool:
+    def _catch_up(self, view: View, size: int, noted: int) -> bool:
         """Take in what other processes have done; False if that is not so simple."""
-        if there.size < view.end or noted < view.mutex_end:
+        if size < view.end or noted < view.mutex_end:
             return False
         lines = mutex.read(self._mutex.file.read(view.mutex_end, noted - view.mutex_end), view.mutex_end)
         if lines.pending or lines.born or lines.end != noted:
             return False
         now = self._clock.now()
-        if there.size > view.end:
-            document = parse(self._open_file.read(view.end, there.size - view.end), view.end)
+        if size > view.end:
+            document = parse(self._open_file.read(view.end, size - view.end), view.end)
             if document.problems:
                 return False
             view.arrive(document.entries, now)
-            view.end, view.ended = there.size, False
+            view.end, view.ended = size, False
         found = [(seq, note) for note in lines.notes.values() if (seq := view.table.at(note.offset)) is not None]
         view.ledger.assign(found)
         for seq, note in found:
@@ -152,16 +155,16 @@ class SharedFile:
         view.mutex_end = noted
         return True
 
-    def _load(self, there: Stamp, noted: int) -> View:
+    def _load(self, there: Status, noted: int) -> View:
         """Read both files from their beginnings, and finish what a crash has interrupted."""
         head = self._mutex.file.read(0, noted)
         memory = mutex.read(head[HEAD:], HEAD)
-        intact = mutex.read_seal(head) == there
+        intact = mutex.read_seal(head) == seal_of(there)
         data = self._open_file.read(0, there.size)
         now = self._clock.now()
         document = parse(data)
         view, repairs, rewrite = load(
-            self.name, document, len(data), memory, intact, there.modified // 1_000_000 or now, max(now, memory.at)
+            self.name, document, len(data), memory, intact, there.changed // 1_000_000 or now, max(now, memory.at)
         )
         self._clock.at_least(view.at)
         for problem in view.problems:
@@ -177,13 +180,13 @@ class SharedFile:
         elif memory.pending or memory.born:
             self._mutex.file.write(memory.last, mutex.DONE)
         if not intact and not self._dirty:
-            self._dirty = abs(self._now_ns() - there.modified) < _RACY
+            self._dirty = abs(self._now_ns() - there.changed) < _RACY
             self._reseal = True
-        view.stamp = there
+        view.seal = seal_of(there)
         return view
 
     _reseal = False
-    _identity = _mutex_identity = -1
+    _inode = _mutex_inode = -1
 
     def _now_ns(self) -> int:
         return self._clock.now() * 1_000_000
@@ -224,8 +227,8 @@ class SharedFile:
         bear(self._open_file, offsets, self._sync.due())
         if len(unborn) > 1:
             self._note_is_done()
-        there = self._disk.stamp(self.path)
-        if there is None or there.identity != self._identity:
+        there = status_if_there(self._disk, self.path)
+        if there is None or there.inode != self._inode:
             raise Edited  # an editor has just put another file in its place: into that one, then
         view.end, view.ended = offsets[-1] + len(unborn[-1]), True
         return offsets
@@ -305,7 +308,7 @@ class SharedFile:
             raise
         self._mutex.replace(file)  # before anything else can fail: it is locked, and others have found it
         self._disk.sync_folder(os.path.dirname(self.path) or ".")
-        self._mutex_identity = file.stamp().identity
+        self._mutex_inode = self._mutex.inode
         view.mutex_end = HEAD + len(line)
         view.notes = {seq: note for seq, note in view.notes.items() if view.ledger.has(seq)}
         view.seen, view.new_seen = view.seen + view.new_seen, []
@@ -313,8 +316,6 @@ class SharedFile:
 
     def replace_file(self, data: bytes) -> None:
         """Put another file in the queue's place; everything is read again after that."""
-        from penstock.files import replace_file
-
         replace_file(self._disk, self.path, data)
         self._view = None
 
@@ -338,9 +339,9 @@ class SharedFile:
         if view is None or self._file is None or not (self._dirty or self._reseal):
             return
         if self._dirty:
-            self._file.set_modified(self._file.stamp().modified - 1 - int.from_bytes(os.urandom(2)))
-        view.stamp = self._file.stamp()
-        self._mutex.file.write(0, mutex.seal(view.stamp))
+            self._file.set_changed(self._file.status().changed - 1 - int.from_bytes(os.urandom(2)))
+        view.seal = seal_of(self._file.status())
+        self._mutex.file.write(0, mutex.write_seal(view.seal))
         self._dirty = self._reseal = False
 
     # The end
