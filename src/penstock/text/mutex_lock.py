@@ -79,6 +79,12 @@ class MutexLock:
             except FileNotFoundError:
                 pass
         file = self.disk.open(self.path, create=True)
-        # What will be written into it is lost in a crash unless its name is durable.
-        self.disk.sync_folder(os.path.dirname(self.path) or ".")
+        try:
+            # What will be written into it is lost in a crash unless its name is durable.
+            self.disk.sync_folder(os.path.dirname(self.path) or ".")
+        except OSError:
+            with suppress(OSError):
+                self.disk.unlink(self.path)  # or the next would take it for durable
+            file.close()
+            raise
         return file
