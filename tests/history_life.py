@@ -78,6 +78,7 @@ class Life:
 
     id: str
     settings: Settings
+    prompt: bool = True  # whether a put takes effect at the moment that it says, not after it
     drafts: dict[str, Record] = field(default_factory=dict)  # by the operation that may have put it
     puts: list[Operation] = field(default_factory=list)
     place: tuple[int, int] = (0, 0)  # the number of the event that began its first put, and its place there
@@ -194,7 +195,7 @@ class Life:
 
     def _moment(self, operation: Operation, guess: Guess) -> int | None:
         """When the operation took effect, where that was told."""
-        if operation.do == "put" and guess.kind == "absent" and self.seen is not None:
+        if operation.do == "put" and guess.kind == "absent" and self.seen is not None and self.prompt:
             return int(self.seen["received_at"])
         message = self._told(operation)
         return None if message is None else int(message["claimed_at"])
@@ -244,6 +245,8 @@ class Life:
         draft = self.drafts[operation.name]
         if guess.kind == "absent":
             delay = milliseconds(draft["delay"])
+            if self.seen is not None:
+                first = last = int(self.seen["received_at"])
             yield guess._replace(kind="waiting", first=first + delay, last=last + delay)
         elif draft["key"] is not None and first < self.received[1] + FIVE_MINUTES:
             yield guess  # a repeat

@@ -239,23 +239,33 @@ class FolderQueue(OpenQueue):
 
     def purge(self) -> int:
         """Take out everything but what is in flight; how many."""
-        self.refresh(eager=True)
+        self.refresh(certain=True)
         now = self.advance()
         with self.lock:
-            rows = [(uid, row) for uid, row in self._rows.items() if row.state != "in_flight" and not row.taken]
+            rows = [(uid, row) for uid, row in self._rows.items() if row.state != "in_flight"]
         folders: dict[str, str] = {}  # where each was
         for folder in (QUEUES, FAILED, DONE):
             there = [uid for uid, row in rows if FOLDER[row.state] == folder]
             gone = steps.remove(self._tree, self.file, folder, there)
             folders |= dict.fromkeys(gone, home(folder, self.file))
-        for uid in [uid for uid, row in rows if row.state == "delayed"]:
-            if self._remove_delayed(uid):
-                folders[uid] = DELAY
+        for uid in [uid for uid, row in rows if uid not in folders]:  # delayed, or somebody has it in hand
+            if found := self._seek(uid, partial(self._purge_one, uid)):
+                folders[uid] = home(found, self.file)
         with self.lock:
-            for uid, _ in rows:
+            for uid in folders:
                 self._forget(uid)
+            self._doubts = True
         self._sync_removed(folders, now)
         return len(folders)
+
+    def _purge_one(self, uid: str) -> str | None:
+        """Take a message out, unless it is in flight; of which folder, empty if of none."""
+        for folder in (QUEUES, FAILED, *([DONE] if self._keeps_done else [])):
+            if steps.remove(self._tree, self.file, folder, [uid]):
+                return folder
+        if self._remove_delayed(uid):
+            return DELAY
+        return "" if self._tree.exists(DELAY, self.file, uid) else None
 
     def _remove_delayed(self, uid: str) -> bool:
         """Only if no consumer has got it meanwhile."""

@@ -219,11 +219,11 @@ def redrive(tree: Tree, queue: str, ids: Sequence[str], now: int) -> list[Won]:
             continue
         held = tree.take(FAILED, queue, each, until)
         if held is not None:
-            won.append(Won(each, held, tree.stamp_of(held, each)))
+            won.append(Won(each, held, tree.stamp_of(held, each), until))
     old = [each.stamp.reason for each in won]
 
     def stamp(each: Won) -> None:
-        start_over(tree, each, now)
+        start_over(tree, each, max(now, each.until))  # it may have failed since we began
 
     if won:
         tree.sync(tree.held)
