@@ -151,16 +151,17 @@ class OpenQueue(KnownQueue):
             if not keys:  # a line that may be there or not decides over files that must stay
                 batch.discard(self._tree, self.file, newcomers)
             raise
-        delivered = batch.deliver(self._tree, self.file, [(each.uid, each.folder) for each in newcomers])
-        if len(delivered) < len(newcomers):
-            self._check_delivery(newcomers, set(delivered))
+        with self._in_hand(ids):  # nobody in this process sees a part of them
+            delivered = batch.deliver(self._tree, self.file, [(each.uid, each.folder) for each in newcomers])
+            if len(delivered) < len(newcomers):
+                self._check_delivery(newcomers, set(delivered))
+            with self.lock:
+                for each in newcomers:
+                    until = each.stamp.visible if each.folder == DELAY else 0
+                    self._know(each.uid, self._row(each.folder, each.stamp, until))
+                self.serve()
         if manifest is not None:
             self._tree.disk.unlink(manifest)
-        with self.lock:
-            for each in newcomers:
-                until = each.stamp.visible if each.folder == DELAY else 0
-                self._know(each.uid, self._row(each.folder, each.stamp, until))
-            self.serve()
         return ids
 
     def _check_delivery(self, newcomers: Sequence[Newcomer], delivered: set[str]) -> None:

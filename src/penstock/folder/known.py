@@ -181,11 +181,12 @@ class KnownQueue:
 
     def _discard(self, folder: str, ids: Sequence[str]) -> None:
         if ids:
-            removed = steps.remove(self._tree, self.file, folder, ids, self._clock.now())
+            removed = steps.remove(self._tree, self.file, folder, ids)
             for uid in ids:
                 self._forget(uid)
             if removed:
                 self._tree.sync(REMOVE, home(folder, self.file))
+                self._tree.date_removed(self.file, removed, self._clock.now())
 
     def _end_waiting(self, ids: Sequence[str], now: int) -> None:
         """Bring back messages whose time in delay/ is over."""

@@ -219,11 +219,11 @@ def redrive(tree: Tree, queue: str, ids: Sequence[str], now: int) -> list[Won]:
             continue
         held = tree.take(FAILED, queue, each, until)
         if held is not None:
-            won.append(Won(each, held, tree.stamp_of(held, each)))
+            won.append(Won(each, held, tree.stamp_of(held, each), until))
     old = [each.stamp.reason for each in won]
 
     def stamp(each: Won) -> None:
-        start_over(tree, each, now)
+        start_over(tree, each, max(now, each.until))  # it may have failed since we began
 
     if won:
         tree.sync(tree.held)
@@ -240,16 +240,9 @@ def start_over(tree: Tree, won: Won, now: int) -> None:
         tree.stamp(won.held, {"attempts": b"0", "reason": b"", "visible_at": str(now).encode()})
 
 
-def remove(tree: Tree, queue: str, folder: str, ids: Sequence[str], now: int) -> list[str]:
-    """Take messages out of a folder; those that were there. Syncs nothing."""
-    removed = []
-    for each in ids:
-        target = tree.place(REMOVE, queue, each)
-        if tree.move(tree.place(folder, queue, each), target):
-            with suppress(FileNotFoundError):  # the reaper was quick
-                tree.set_until(target, now)
-            removed.append(each)
-    return removed
+def remove(tree: Tree, queue: str, folder: str, ids: Sequence[str]) -> list[str]:
+    """Take messages out of a folder; those that were there. Syncs nothing; `date_removed` comes after that."""
+    return [each for each in ids if tree.move(tree.place(folder, queue, each), tree.place(REMOVE, queue, each))]
 
 
 def _win_available(tree: Tree, queue: str, ids: Sequence[str], now: int) -> Claimed:
@@ -264,7 +257,7 @@ def _win_available(tree: Tree, queue: str, ids: Sequence[str], now: int) -> Clai
             tree.move(held, tree.place(QUEUES, queue, each))
             claimed.busy.append(each)
         elif stamp.expires_at is not None and stamp.expires_at <= now:
-            tree.discard(held, queue, each, now)
+            tree.discard(held, queue, each)
             claimed.gone.append(each)
         elif tree.exists(DELAY, queue, each):  # a copy of a message that is being worked on: one of its own
             [other] = tree.next_ids(now, 1)

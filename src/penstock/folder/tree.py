@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.errors import NotSupported
-from penstock.files import Disk, Status
+from penstock.files import Disk, Status, status_if_there
 from penstock.folder import layout, stamps
 from penstock.folder.stamps import Details, Holder, Stamp
 from penstock.folder.texts import read_json, read_text
@@ -139,10 +139,7 @@ class Tree:
 
     def status(self, path: str) -> Status | None:
         """What a file is; None if it is gone."""
-        try:
-            return self.disk.status(path)
-        except FileNotFoundError:
-            return None
+        return status_if_there(self.disk, path)
 
     def until(self, path: str) -> int:
         """When a file's time in delay/ is over, or when it was settled, in milliseconds; FileNotFoundError."""
@@ -243,12 +240,19 @@ class Tree:
         if self._synced:
             self.disk.sync_folder(path)
 
-    def discard(self, held: str, queue: str, uid: str, now: int) -> None:
+    def discard(self, held: str, queue: str, uid: str) -> None:
         """Leave a held message to the reaper."""
-        target = self.place(layout.REMOVE, queue, uid)
-        self.move(held, target)
-        with suppress(FileNotFoundError):  # the reaper was quick
-            self.set_until(target, now)
+        self.move(held, self.place(layout.REMOVE, queue, uid))
+
+    def date_removed(self, queue: str, ids: Iterable[str], now: int) -> None:
+        """Say for the reaper when messages were removed.
+
+        Only after the folders were synced: in delay/ and failed/ the time means something else, and a machine
+        that stops may keep it and forget the move.
+        """
+        for uid in ids:
+            with suppress(FileNotFoundError):  # the reaper was quick
+                self.set_until(self.place(layout.REMOVE, queue, uid), now)
 
 
 def home(folder: str, queue: str) -> str:

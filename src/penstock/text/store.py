@@ -22,8 +22,8 @@ from penstock.text.format import parse
 from penstock.text.head import read_head, write_head
 from penstock.text.mutex_lock import MutexLock
 from penstock.text.names import CHOSEN, SUFFIX, file_for, queue_of
+from penstock.text.pair import Sync
 from penstock.text.poller import Poller
-from penstock.text.sharing import Sync
 from penstock.text.showing import Shown, shown
 from penstock.text.working import WorkingQueue
 from penstock.threads import SystemThreads, Threads
@@ -111,6 +111,10 @@ class TextKeeper:
                 lock.file.truncate(0)  # what an earlier queue of that name has left
                 lock.file.sync()
                 replace_file(self._disk, path, head)
+            except OSError:
+                with suppress(OSError):
+                    self._disk.unlink(path)  # its name may not be durable
+                raise
             finally:
                 lock.close()
 

@@ -22,8 +22,9 @@ from penstock.settings import FIVE_MINUTES, Settings
 from penstock.state import ACKED, FAILED_ATTEMPT, RELEASED
 from penstock.text.format import COMMENT, FAILED, PROCESSED, QUEUED, Entry, parse
 from penstock.text.mutex import Note
+from penstock.text.pair import Sync
 from penstock.text.queue import without
-from penstock.text.sharing import Edited, SharedFile, Sync
+from penstock.text.sharing import Edited, SharedFile
 from penstock.text.variables import body, facts, free, held, unborn, unborn_plain
 from penstock.text.view import View
 from penstock.threads import Threads
@@ -74,8 +75,7 @@ class WorkingQueue:
                 raise self._stopped()
             try:
                 with self.files.turn() as view:
-                    now = self._advance(view)
-                    self._serve(view, now)
+                    view, now = self._serve_first(view)
                     try:
                         result = operation(view, now)
                     except PenstockError:  # some receipts were lost, say: the others may have given messages back
@@ -88,6 +88,15 @@ class WorkingQueue:
             except OSError as error:
                 raise self._break(error) from error
         raise StoreClosed(f"the file {self.path!r} changes all the time: edit it while nobody uses it")
+
+    def _serve_first(self, view: View) -> tuple[View, int]:
+        """Let time pass, and serve those who came before; what is known then, and when that was."""
+        while True:
+            now = self._advance(view)
+            self._serve(view, now)
+            if self.files.known is view:
+                return view, now
+            view = self.files.current()  # the disk was too full for one in line, who was told
 
     def _advance(self, view: View) -> int:
         now = self._clock.now()
@@ -241,7 +250,7 @@ class WorkingQueue:
             return (due is not None and due <= self._clock.now()) or self.files.changed_outside()
 
     def _serve(self, view: View, now: int) -> None:
-        while self._line and view.ledger.available():
+        while self._line and self.files.known is view and view.ledger.available():
             waiter = next(iter(self._line))
             try:
                 waiter.messages = waiter.take(view, now)
