@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+]+):")  # at least two letters: C:\queues is a path
 _SYNC = ("always", "interval", "never")
-_PLANNED = {
-    "slate": "the slate store",
-}
 _SHARED = ("text", "folder")
 _REMOTE = ("http", "https")
 
@@ -68,6 +65,10 @@ def open(  # noqa: A001
         from penstock.folder.keeper import open_folder
 
         return Store(url, open_folder(url[len("folder:") :], clock=clock, sync=sync, peers=peers))
+    if scheme == "slate":
+        from penstock.slate.store import open_slate
+
+        return Store(url, open_slate(url, clock=clock, sync=sync, timeout=timeout))
     if (folder := journal_folder(url)) is not None:
         from penstock.journal.store import open_journal  # here, so that import penstock stays quick
 
@@ -76,13 +77,11 @@ def open(  # noqa: A001
         from penstock.text.store import open_text
 
         return Store(url, open_text(url, clock=clock, sync=sync))
-    if scheme not in _PLANNED:
-        raise NotSupported(
-            f"store {url!r}: there is no kind of store {scheme!r}; give a folder, journal:DIR, text:DIR, NAME.tq, "
-            "folder:DIR, memory:, memory:NAME or http://host:port (a path with a colon in its first part can be "
-            "written as ./path)"
-        )
-    raise NotSupported(f"store {url!r}: {_PLANNED[scheme]} is not part of this version; open a folder instead")
+    raise NotSupported(
+        f"store {url!r}: there is no kind of store {scheme!r}; give a folder, journal:DIR, text:DIR, NAME.tq, "
+        "folder:DIR, slate:DIR, slate:s3://bucket/prefix, memory:, memory:NAME or http://host:port (a path with a "
+        "colon in its first part can be written as ./path)"
+    )
 
 
 def journal_folder(url: str) -> str | None:

@@ -91,7 +91,7 @@ def test_keys_are_these_bytes(key: bytes, expected: str) -> None:
             "09 00 00 00 00 00 00 00 | 01 00 | 01 00 00 00 00 00 00 00 | 02 00 00 00 00 00 00 00 | 03 |"
             "01 00 | 04 00 00 00 00 00 00 00 | 01 00 'k'",
         ),
-        (own.encode_position(258), "02 01 00 00 00 00 00 00"),
+        (own.encode_position(258, True), "02 01 00 00 00 00 00 00 | 01"),
         (own.encode_clock(258), "02 01 00 00 00 00 00 00"),
     ],
 )
@@ -260,7 +260,7 @@ def test_a_queue_of_another_program_has_what_the_config_says() -> None:
         (records.decode_seq_block, records.encode_seq_block(SeqBlock(1, 1))),
         (own.decode_claims, own.encode_claims([Claimed(1, 1, 1, 1, 1, 1, None, "x", b"y")])),
         (own.decode_recent, own.encode_recent(Recent(1, [Receipt(1, 1, 1)], [(1, "x")]))),
-        (own.decode_position, own.encode_position(1)),
+        (own.decode_position, own.encode_position(1, False)),
     ],
 )
 def test_a_value_that_is_too_short_or_too_long_is_refused(decode: object, value: bytes, more: bytes) -> None:

@@ -4,7 +4,7 @@
     sizes      01 08 | queue ID [| bucket u64]     -> Array<Size>: every message of the bucket
     claims     01 09 | queue ID [| bucket u64]     -> Array<Claimed>: those that were claimed, and are not gone
     recent     01 0A | queue ID | number u64       -> at i64 | Array<Settled receipt> | Array<Put under a key>
-    position   01 0B | queue ID                    -> u64: the first log entry that was not looked at for the queue
+    position   01 0B | queue ID                    -> first log entry that it was not offered u64 | held u8
     expiry     01 0C | time u64 | message ID u64   -> nothing: a published message goes at that time
     clock      01 0D                               -> i64: the latest time that was recorded
 
@@ -15,7 +15,9 @@
     Settled receipt    message ID u64 | secret u64 | outcome u8: 1 acked, 2 failed, 3 released
     Put under a key    message ID u64 | key Utf8
 
-A recent record holds what one commit settled or put under keys, and is removed once that is five minutes old.
+A recent record holds what one commit settled or put under keys, and is removed once that is five minutes old. The
+position under the empty name is that of all queues with a filter, but those that are held (1): a queue that is not
+held is at its own position or at that one, whichever is later.
 """
 
 import json
@@ -33,7 +35,7 @@ CLOCK_KEY = bytes((VERSION, CLOCK))
 _SIZE = struct.Struct("<QIB")
 _CLAIMED = struct.Struct("<QBqqqQ")
 _TIME = struct.Struct("<q")
-_POSITION = struct.Struct("<Q")
+_POSITION = struct.Struct("<QB")
 _RECEIPT = struct.Struct("<QQB")
 _ID = struct.Struct("<Q")
 _FOREVER = 0
@@ -154,17 +156,17 @@ def decode_recent(value: bytes) -> Recent:
     return Recent(at, receipts, keys)
 
 
-def encode_position(position: int) -> bytes:
-    """How far a queue has been looked after."""
-    return _POSITION.pack(position)
+def encode_position(position: int, held: bool) -> bytes:
+    """How far a queue has been looked after, and whether it stays behind the others."""
+    return _POSITION.pack(position, held)
 
 
-def decode_position(value: bytes) -> int:
-    """How far a queue has been looked after."""
+def decode_position(value: bytes) -> tuple[int, bool]:
+    """How far a queue has been looked after, and whether it stays behind the others."""
     reader = Reader(value, "a position")
-    (position,) = reader.fields(_POSITION)
+    position, held = reader.fields(_POSITION)
     reader.end()
-    return position
+    return position, bool(held)
 
 
 def expiry_key(time: int, id: int) -> bytes:  # noqa: A002 - the document's word
