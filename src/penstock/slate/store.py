@@ -157,6 +157,10 @@ class SlateKeeper(LiveKeeper):
         self._remove(list(shelf.rows()))
         del self._shelves[queue], self._receipts[queue]
 
+    def collect(self) -> None:
+        """Remove files that nobody needs any more, now."""
+        self._writer.lead(self._writer.collect)
+
     # Publishing
 
     def publish(self, entry: Entry) -> str:

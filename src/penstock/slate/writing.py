@@ -164,6 +164,11 @@ class Writer:
 
     # By the one who leads
 
+    def collect(self) -> None:
+        """Remove files that nobody needs."""
+        self._place.collect(self._database)
+        self._collected = self._place.files
+
     def _flush(self) -> int:
         with self._mutex:
             target, sources = self.written, list(self._changed)
@@ -207,5 +212,4 @@ class Writer:
             self._place.delete_object(str(seq))
         self._left = Changes()
         if self._place.files >= self._collected + _COLLECT_AFTER:
-            self._place.collect(self._database)
-            self._collected = self._place.files
+            self.collect()
