@@ -35,8 +35,9 @@ def open(  # noqa: A001
     url: a folder, or `journal:DIR`, for a store on disk, which is made if it is not there; `text:DIR` for one of
         text files that people read and edit, `NAME.tq` for one such file; `folder:DIR` for one with a file per
         message (many processes may open these at once); `memory:` for a new store in memory, `memory:NAME` for one
-        that this process shares by name; `http://host:port` or `https://host:port` for one that a server keeps
-        (`penstock serve`)
+        that this process shares by name; `slate:DIR` or `slate:s3://bucket/prefix` for one in SlateDB, on disk or
+        in a bucket (as AWS_ENDPOINT, AWS_ACCESS_KEY_ID and the like say); `http://host:port` or
+        `https://host:port` for one that a server keeps (`penstock serve`)
     sync: when a change counts as stored: "always" before the call returns; "interval" and "never" trade safety
         for speed, where a store has a disk to sync
     dialect: of the journal store: "2.x" writes what a real Kestrel 2.x can take back
@@ -47,7 +48,8 @@ def open(  # noqa: A001
     ca: of an https server: a file with the certificates to trust (PEM); otherwise those of the system, or of
         $SSL_CERT_FILE
     timeout: of a server: the seconds that an answer may take, beyond the time that it was asked to wait; 60. Of a
-        folder that another process has open: the same, and how long its owner is looked for if none answers; 10
+        folder that another process has open: the same, and how long its owner is looked for if none answers; 10.
+        Of a slate store: the seconds that its disk or its bucket may take for a change; 30
     share: of a folder: serve the store to other processes of this user that open it while this one has it; with
         False they get StoreLocked
     """
@@ -133,6 +135,8 @@ def absolute(url: str) -> str:
     if is_remote(url) or (matched and matched[1].lower() == "memory"):
         return url
     start = matched.end() if matched else 0
+    if "://" in url[start:]:  # a bucket
+        return url
     return url[:start] + os.path.abspath(url[start:])
 
 

@@ -2,7 +2,7 @@
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from penstock.clock import Clock, SystemClock
@@ -17,6 +17,7 @@ from penstock.slate import buckets, loading, own
 from penstock.slate import format as records
 from penstock.slate.binding import Fenced, Row
 from penstock.slate.bodies import Bodies
+from penstock.slate.bucket import BucketPlace
 from penstock.slate.folder import Folder
 from penstock.slate.format import LOG_KEY
 from penstock.slate.ids import Ids
@@ -38,9 +39,12 @@ _log = logging.getLogger("penstock")
 class SlateKeeper(LiveKeeper):
     """Keeps queues in a database."""
 
-    def __init__(self, place: Any, log: str, clock: Clock, timeout: float, threads: Threads | None = None) -> None:
+    def __init__(
+        self, place: Folder | BucketPlace, log: str, clock: Clock, timeout: float, threads: Threads | None = None
+    ) -> None:
         super().__init__(clock, threads)
         self._place = place
+        self._closed = False
         self._receipts: dict[str, NotedReceipts] = {}
         self._shelves: dict[str, SlateShelf] = {}
         self._loaded: dict[str, loading.Loaded] = {}
@@ -181,19 +185,19 @@ class SlateKeeper(LiveKeeper):
 
     def close(self) -> None:
         """Write what is left and let go of the database."""
-        if self._place is None:
+        if self._closed:
             return
+        self._closed = True
         super().close()
         try:
             if self._failure is None:
                 self._writer.finish()
         finally:
-            place, self._place = self._place, None
             try:
-                with suppress(Fenced, StoreClosed) if self._failure is not None else suppress(Fenced):
+                with suppress(StoreClosed):  # another process writes now, or an error has ended it
                     self._database.close()
             finally:
-                place.unlock()
+                self._place.unlock()
 
     def _failed(self, error: BaseException) -> None:
         """Stop everything: another process writes now, or what was written last may be lost."""
@@ -238,5 +242,6 @@ def open_slate(
     log = f"{LOG_KEY}/{instance}" if instance else LOG_KEY
     if not where:
         raise InvalidArgument("slate: without a folder or a bucket; give slate:DIR or slate:s3://bucket/prefix")
-    place = Folder(where, sync)
-    return SlateKeeper(place, log, clock or SystemClock(), timeout or TIMEOUT, threads)
+    seconds = timeout or TIMEOUT
+    place = BucketPlace(where, seconds) if "://" in where else Folder(where, sync)
+    return SlateKeeper(place, log, clock or SystemClock(), seconds, threads)
