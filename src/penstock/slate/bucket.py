@@ -16,8 +16,6 @@ from penstock.slate.binding import Database, load
 _DB = "db"
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _SETTINGS = (
-    ("flush_interval", "null"),
-    ("l0_sst_size_bytes", str(32 << 20)),
     *[
         (f"garbage_collector_options.{kind}_options.{name}", f'"{value}"')
         for kind, interval, min_age in (

@@ -31,11 +31,7 @@ _NUMBERED = re.compile(r"([0-9]{20})\.(sst|manifest|compactions)")
 _LOOKED_AT = 16  # files at the end of the log that a crash may have torn: those of one commit
 _SECONDS = 30
 _MIN_AGE = 60.0  # seconds that a file is left for those who still read it
-_SETTINGS = (
-    ("flush_interval", "null"),
-    ("garbage_collector_options", "null"),
-    ("l0_sst_size_bytes", str(32 << 20)),
-)
+_SETTINGS = (("garbage_collector_options", "null"),)
 
 
 class Folder:
