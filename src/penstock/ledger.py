@@ -30,10 +30,18 @@ class Admission(NamedTuple):
 class Ledger(State):
     """The rules of one queue over its state. Operations return what to record, or None if nothing changed."""
 
-    def __init__(self, name: str, settings: Settings, first: int = 1) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        first: int = 1,
+        priorities: tuple[int, int] = (LOWEST_PRIORITY, HIGHEST_PRIORITY),
+    ) -> None:
+        """`priorities` are those that the store can keep, of which the settings may leave fewer."""
         super().__init__(name, settings, first)
         self._max_payload = settings.max_payload
-        self._lowest, self._highest = settings.priorities or (LOWEST_PRIORITY, HIGHEST_PRIORITY)
+        lowest, highest = settings.priorities or priorities
+        self._lowest, self._highest = max(lowest, priorities[0]), min(highest, priorities[1])
         self._expected = 0  # messages of loads that count already, and are about to arrive
 
     def check(self, entries: Sequence[Entry], now: int) -> None:
@@ -206,6 +214,11 @@ class Ledger(State):
             raise InvalidPriority(
                 f"priority {priority}; queue {self.name!r} takes {self._lowest} to {self._highest}"
             )
+
+    def check_room(self, more: int) -> None:
+        """Refuse so many messages if they are more than fit; QueueFull."""
+        if self.settings.max_size:
+            self._check_size(more)
 
     def _check_size(self, more: int) -> None:
         size = self._counts[DELAYED] + self._counts[AVAILABLE] + self._counts[IN_FLIGHT] + self._expected

@@ -29,7 +29,9 @@ class State(Contents):
         super().__init__(name, settings, first)
         self.gone: list[int] = []  # messages that ceased to exist; the store takes them from here
         self._advanced = 0  # up to when everything has happened
-        self.leases_expired = self.expired = self.given_up = 0  # messages to which that has happened
+        self.arrived = self.leases_expired = self.expired = self.given_up = (
+            0  # messages to which that has happened
+        )
 
     def replay(self, record: Record) -> None:
         """Apply a record that this ledger, or an earlier life of it, returned."""
@@ -100,6 +102,7 @@ class State(Contents):
             return
         if not count:
             return
+        self.arrived += count
         delayed = max(record.visible_at) > record.at
         states = (
             bytes(DELAYED if at > record.at else AVAILABLE for at in record.visible_at)
@@ -137,6 +140,7 @@ class State(Contents):
         if seq > self.next_seq:
             self._rows.skip_to(seq)
         state = DELAYED if visible_at > now else AVAILABLE
+        self.arrived += 1
         self._rows.append_one(state, priority, visible_at, expires_at)
         self._counts[state] += 1
         if state == AVAILABLE:

@@ -28,6 +28,7 @@ class StoreUnderTest:
     open: Callable[[Path, penstock.Clock], penstock.Store]
     priorities: tuple[int, int] = (LOWEST_PRIORITY, HIGHEST_PRIORITY)
     many_queues: bool = True
+    has_log: bool = False  # published messages are kept, and reach a queue that is full when it no longer is
     reopens: bool = True  # holds what it held when it was closed
     make_queue: Callable[..., penstock.Queue] = lambda store, name, **settings: store.create(name, **settings)
     in_line: Callable[[penstock.Store], int] | None = None  # consumers that wait, if none of our threads does
@@ -52,6 +53,12 @@ STORES = [
     StoreUnderTest("http-text", open_http_text, in_line=in_line_at_server),
     StoreUnderTest("aio-text", open_aio_text, in_line=in_line_of_coroutines),
     StoreUnderTest("folder", lambda folder, clock: penstock.open(f"folder:{folder}", clock=clock)),
+    StoreUnderTest(
+        "slate",
+        lambda folder, clock: penstock.open(f"slate:{folder}", clock=clock),
+        priorities=(0, 255),
+        has_log=True,
+    ),
     StoreUnderTest("http", open_http, in_line=in_line_at_server),
     StoreUnderTest("aio", open_aio, in_line=in_line_at_server),
     StoreUnderTest("aio-local", open_aio_local, in_line=in_line_of_coroutines),

@@ -258,6 +258,10 @@ class Rows:
         """Every page with the number that its first position stands for, ascending."""
         return ((number << _BITS, page) for number, page in self._pages.items())
 
+    def page(self, number: int) -> Page | None:
+        """The page of the numbers from number * PAGE on."""
+        return self._pages.get(number)
+
     def find(self, seq: int) -> tuple[Page, int] | None:
         """The page and the position of a message's row; None if it is gone or never was."""
         page = self._pages.get(seq >> _BITS)

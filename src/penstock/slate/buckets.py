@@ -1,0 +1,180 @@
+"""A page of a queue's rows as the records of a bucket, and back. Pure.
+
+A bucket has the messages of one page: that of ID >> 10. A message is in one of the document's records, by its
+state; what those have no room for is in ours.
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from penstock.index.rows import AVAILABLE, CLAIM_COLUMNS, COLUMNS, DELAYED, DONE, FAILED, IN_FLIGHT, PAGE, Page
+from penstock.slate import format as records
+from penstock.slate import own
+from penstock.slate.format import BUCKET_BITS, MAX_ATTEMPTS
+from penstock.slate.own import Claimed
+
+_WAITING = (DELAYED, AVAILABLE)
+_NOTHING = (records.encode_active([], []), records.encode_settled([]))
+KINDS = (records.ACTIVE, records.DONE, records.FAILED, records.SIZES, records.CLAIMS)
+OF_THE_DOCUMENT = {records.ACTIVE: _NOTHING[0], records.DONE: _NOTHING[1], records.FAILED: _NOTHING[1]}
+
+
+class Thawed(NamedTuple):
+    """A page that was read, with the attempts of its messages that have ended."""
+
+    first: int
+    page: Page
+    history: dict[int, bytes]
+
+
+def encode(number: int, page: Page, history: Callable[[int], bytes]) -> dict[int, bytes]:
+    """The values of a bucket's records that hold something, by type; `history` gives a message's past attempts."""
+    states, keys, first = page.state, page.keys(), number << BUCKET_BITS
+    by_state: dict[int, list[int]] = {state: [] for state in (AVAILABLE, IN_FLIGHT, DONE, FAILED)}
+    for at, state in enumerate(states):
+        if state:
+            by_state[AVAILABLE if state == DELAYED else state].append(at)
+    waiting, held = by_state[AVAILABLE], by_state[IN_FLIGHT]
+    found = {}
+    if waiting or held:
+        found[records.ACTIVE] = _encode_active(first, page, keys, waiting, held)
+    for kind, state in ((records.DONE, DONE), (records.FAILED, FAILED)):
+        if settled := by_state[state]:
+            ends_at = page.for_claims(len(states) - 1).ends_at
+            found[kind] = records.encode_settled(
+                [(first + keys[at], ends_at[at], min(page.attempts[at], MAX_ATTEMPTS)) for at in settled]
+            )
+    if claims := _claims(first, page, keys, history):
+        found[records.CLAIMS] = own.encode_claims(claims)
+    return found
+
+
+def encode_sizes(number: int, page: Page) -> bytes:
+    """Every message of the bucket with the size of its payload, and its flags."""
+    keys, first = page.keys(), number << BUCKET_BITS
+    there = [at for at, state in enumerate(page.state) if state]
+    size, flags = page.size, page.crc
+    columns = ([first + keys[at] for at in there], [size[at] for at in there], [flags[at] for at in there])
+    return own.encode_sizes(len(there), columns)
+
+
+def _encode_active(first: int, page: Page, keys: Sequence[int], waiting: list[int], held: list[int]) -> bytes:
+    priority, attempts = page.priority, page.attempts
+    claims = page.for_claims(len(page.state) - 1) if held else None
+    return records.encode_active_columns(
+        len(waiting),
+        (
+            [first + keys[at] for at in waiting],
+            [priority[at] for at in waiting],
+            [page.visible_at[at] for at in waiting],
+            [page.expires_at[at] for at in waiting],
+            [min(attempts[at], MAX_ATTEMPTS) for at in waiting],
+        ),
+        len(held),
+        ()
+        if claims is None
+        else (
+            [first + keys[at] for at in held],
+            [priority[at] for at in held],
+            [claims.claimed_at[at] for at in held],
+            [claims.ends_at[at] for at in held],
+            [min(attempts[at], MAX_ATTEMPTS) for at in held],
+        ),
+    )
+
+
+def _claims(first: int, page: Page, keys: Sequence[int], history: Callable[[int], bytes]) -> list[Claimed]:
+    """What else is to be known of messages that were claimed."""
+    if page.claims is None:
+        return []
+    claims = page.for_claims(len(page.state) - 1)
+    found = []
+    for at, state in enumerate(page.state):
+        if not state:
+            continue
+        seq = first + keys[at]
+        past = history(seq)
+        if state in _WAITING and not past and claims.reason[at] is None:
+            continue
+        found.append(
+            Claimed(
+                seq,
+                page.priority[at],
+                page.visible_at[at],
+                page.expires_at[at],
+                claims.claimed_at[at],
+                claims.nonce[at],
+                claims.consumer[at],
+                claims.reason[at],
+                past,
+            )
+        )
+    return found
+
+
+def decode(number: int, values: dict[int, bytes], now: int) -> Thawed | None:
+    """The page that a bucket's records make, as it was at that time; None if the bucket is empty."""
+    available, in_flight = records.decode_active(values.get(records.ACTIVE, _NOTHING[0]))
+    done, failed = (
+        records.decode_settled(values.get(kind, _NOTHING[1])) for kind in (records.DONE, records.FAILED)
+    )
+    # Of messages that another program put nothing is known, so that their payloads stay.
+    sizes = {each.id: each for each in own.decode_sizes(values.get(records.SIZES, _NOTHING[1]))}
+    claims = {each.id: each for each in own.decode_claims(values.get(records.CLAIMS, _NOTHING[1]))}
+    if not (available or in_flight or done or failed):
+        return None
+    page = _empty([each.id for group in (available, in_flight, done, failed) for each in group])
+    for waiting in available:
+        at = waiting.id & (PAGE - 1)
+        page.state[at] = DELAYED if waiting.visible_at > now else AVAILABLE
+        page.priority[at], page.visible_at[at] = waiting.priority, waiting.visible_at
+        page.expires_at[at], page.attempts[at] = waiting.expires_at, waiting.attempts
+    for held in in_flight:
+        at = _settle(page, held.id, IN_FLIGHT, held.lease_until, held.attempts, claims)
+        page.priority[at] = held.priority
+        page.for_claims(at).claimed_at[at] = held.claimed_at
+    for settled, state in [*[(each, DONE) for each in done], *[(each, FAILED) for each in failed]]:
+        _settle(page, settled.id, state, settled.at, settled.attempts, claims)
+    for waiting in available if claims else ():
+        _claim(page, waiting.id & (PAGE - 1), claims.get(waiting.id))
+    for at, state in enumerate(page.state):
+        if state:
+            known = sizes.get((number << BUCKET_BITS) + at)
+            page.size[at], page.crc[at] = (known.size, known.flags) if known else (0, own.PUBLISHED)
+    history = {each.id: each.history for each in claims.values() if each.history}
+    return Thawed(number << BUCKET_BITS, page, history)
+
+
+def _empty(ids: list[int]) -> Page:
+    """A page with room for these messages."""
+    page, size = Page(), (max(ids) & (PAGE - 1)) + 1
+    page.state = bytearray(size)
+    for name in COLUMNS:
+        column: array[int] = getattr(page, name)
+        column.frombytes(bytes(column.itemsize * size))
+    page.live = len(ids)
+    return page
+
+
+def _settle(page: Page, seq: int, state: int, ends_at: int, attempts: int, claims: dict[int, Claimed]) -> int:
+    at = seq & (PAGE - 1)
+    page.state[at], page.attempts[at] = state, attempts
+    _claim(page, at, claims.get(seq))
+    page.for_claims(at).ends_at[at] = ends_at
+    return at
+
+
+def _claim(page: Page, at: int, known: Claimed | None) -> None:
+    """What our record says of a message."""
+    if known is None:
+        return
+    claims = page.for_claims(at)
+    page.priority[at], page.visible_at[at], page.expires_at[at] = (
+        known.priority,
+        known.visible_at,
+        known.expires_at,
+    )
+    for name in CLAIM_COLUMNS:
+        if name != "ends_at":
+            getattr(claims, name)[at] = getattr(known, name)

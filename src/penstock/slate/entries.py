@@ -1,0 +1,95 @@
+"""A message as its log entry and its payload record, and back. Pure.
+
+What the document has no field for rides in headers of our own: the queue that a message was put into (one that was
+published has none), a priority other than 0, when exactly it expires if whole seconds do not say, and headers that
+would be more than 255 with these.
+"""
+
+import json
+from collections.abc import Mapping
+
+from penstock.live.shelf import Body
+from penstock.message import MAX_HEADERS, PUBLISH_HEADER
+from penstock.slate.format import Metadata
+
+QUEUE_HEADER = "penstock.queue"
+PRIORITY_HEADER = "penstock.priority"
+EXPIRES_AT_HEADER = "penstock.expires_at"
+_MORE_HEADER = "penstock.headers"
+_OURS = {QUEUE_HEADER, PRIORITY_HEADER, EXPIRES_AT_HEADER, _MORE_HEADER}
+_MAX_RETENTION = 2**32 - 1
+
+
+def metadata_of_put(seq: int, queue: str, priority: int, body: Body, visible_at: int, expires_at: int) -> Metadata:
+    """What the log says of a message that was put into a queue."""
+    own = {QUEUE_HEADER: queue}
+    if priority:
+        own[PRIORITY_HEADER] = str(priority)
+    return _metadata(seq, body, visible_at, _seconds(expires_at - body[3]) if expires_at else 0, own)
+
+
+def metadata_of_published(
+    seq: int, priority: int, body: Body, visible_at: int, expires_at: int | None
+) -> Metadata:
+    """What the log says of a message that was published; None: each queue's own retention counts."""
+    own = {}
+    if priority:
+        own[PRIORITY_HEADER] = str(priority)
+    retention = _seconds(expires_at - body[3]) if expires_at else 0
+    if expires_at is not None and expires_at != (body[3] + 1000 * retention if retention else None):
+        own[EXPIRES_AT_HEADER] = str(expires_at)
+    return _metadata(seq, body, visible_at, retention, own)
+
+
+def _metadata(seq: int, body: Body, visible_at: int, retention: int, own: dict[str, str]) -> Metadata:
+    _, headers, created_at, received_at = body
+    if not headers:
+        return Metadata(seq, created_at, received_at, visible_at, retention, own)
+    return Metadata(seq, created_at, received_at, visible_at, retention, _fitting(headers, own))
+
+
+def _fitting(headers: Mapping[str, str], own: dict[str, str]) -> dict[str, str]:
+    """All headers, the shortest of them in one if they are too many."""
+    too_many = len(headers) + len(own) - MAX_HEADERS
+    if too_many <= 0:
+        return {**headers, **own}
+    shortest = sorted(headers.items(), key=lambda header: len(header[0]) + len(header[1]))[: too_many + 1]
+    names = {name for name, _ in shortest}
+    rest = {name: value for name, value in headers.items() if name not in names}
+    return {**rest, **own, _MORE_HEADER: json.dumps(dict(shortest), ensure_ascii=False)}
+
+
+def _seconds(milliseconds: int) -> int:
+    """A retention in whole seconds, none of them too few."""
+    return min(-(-milliseconds // 1000), _MAX_RETENTION)
+
+
+def body_of(metadata: Metadata, payload: bytes) -> Body:
+    """What consumers see of a message, beside what its queue knows."""
+    headers = metadata.headers
+    if is_published(metadata):
+        headers = {**headers, PUBLISH_HEADER: str(metadata.id)}
+    if not _OURS.isdisjoint(headers):
+        more = headers.get(_MORE_HEADER)
+        headers = {name: value for name, value in headers.items() if name not in _OURS}
+        if more is not None:
+            headers.update(json.loads(more))
+    return payload, headers, metadata.created_at, metadata.received_at
+
+
+def is_published(metadata: Metadata) -> bool:
+    """Whether a message was published, and not put into one queue."""
+    return QUEUE_HEADER not in metadata.headers
+
+
+def priority_of(metadata: Metadata) -> int:
+    """A message's priority."""
+    return int(metadata.headers.get(PRIORITY_HEADER, 0))
+
+
+def expires_at_of(metadata: Metadata) -> int | None:
+    """When a published message expires, 0 if never; None: that is for each queue to say."""
+    exactly = metadata.headers.get(EXPIRES_AT_HEADER)
+    if exactly is not None:
+        return int(exactly)
+    return metadata.received_at + 1000 * metadata.retention if metadata.retention else None

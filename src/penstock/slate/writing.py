@@ -1,0 +1,215 @@
+"""What a slate store has to write, and how it becomes durable: one batch and one flush for all who commit.
+
+Whoever commits leads, or waits for the one who does (journal/commits.py). The leader takes from every queue that
+changed the records of the buckets that changed, writes them all at once, flushes, and syncs. Rows are absolute:
+what could not be written in time is written again, with what came since.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from penstock.errors import DiskFull, StoreUnreachable
+from penstock.journal.commits import Commits
+from penstock.message import Entry, Plain
+from penstock.slate.binding import Database, Fenced, Row
+from penstock.slate.bodies import Bodies
+from penstock.slate.ids import Ids
+from penstock.slate.own import CLOCK_KEY, encode_clock
+from penstock.threads import Lock, Threads
+
+_KEPT_FREE = 64 << 20  # bytes of a disk that new messages leave: for settling what is there, and for SlateDB
+_CHECK_EVERY, _CHECK_SECONDS, _BESIDE = 8 << 20, 0.2, 1_000
+_COLLECT_AFTER = 2_000  # files of the log, each of which a commit has made
+
+
+class Place(Protocol):
+    """Where the database lies."""
+
+    what: str
+
+    def free(self) -> int | None:
+        """Bytes of space that are left, if that is known."""
+
+    def make_durable(self) -> None:
+        """What was flushed is on stable storage after this."""
+
+    def collect(self, database: Database) -> None:
+        """Remove files that nobody needs."""
+
+    @property
+    def files(self) -> int:
+        """How many files the log has had."""
+
+    def put_object(self, name: str, data: bytes) -> None:
+        """Keep a payload beside the database, on stable storage."""
+
+    def delete_object(self, name: str) -> None:
+        """A payload is not needed any more."""
+
+
+class Changes:
+    """What is to be written with one batch."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.objects: dict[int, bytes] = {}  # payloads that are too large for a record
+        self.written: list[int] = []  # messages whose bodies are in the rows
+        self.gone: list[int] = []  # messages whose bodies are to be deleted
+        self.large: list[int] = []  # those of them whose payload is an object
+        self.at = 0  # the latest time that anything was recorded
+
+    def extend(self, later: "Changes") -> None:
+        """Add what came since."""
+        self.rows += later.rows
+        self.objects |= later.objects
+        self.written += later.written
+        self.gone += later.gone
+        self.large += later.large
+        self.at = max(self.at, later.at)
+
+
+class Source(Protocol):
+    """A queue that has something to write, or the log."""
+
+    lock: Lock
+
+    def collect(self, changes: Changes) -> None:
+        """Under the lock: add what has changed since the last time."""
+
+
+class Writer:
+    """Writes for all queues of a store."""
+
+    def __init__(
+        self,
+        database: Database,
+        place: Place,
+        bodies: Bodies,
+        ids: Ids,
+        threads: Threads,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._database = database
+        self._place = place
+        self._bodies = bodies
+        self._ids = ids
+        self._failed = failed
+        self.commits = Commits(threads, self._flush, failed, passing=(StoreUnreachable, Fenced))
+        self.written = 0
+        self._mutex = threading.Lock()
+        self._changed: dict[Source, None] = {}
+        self._deadline = threading.local()
+        self._left = Changes()  # what could not be written yet
+        self._flushed = True
+        self._at = 0
+        self._unchecked, self._checked = 0, 0.0  # bytes that were let in since the space was looked at, and when
+        self._collected = place.files
+
+    @property
+    def durable(self) -> int:
+        """What was written up to this number is on stable storage."""
+        return self.commits.durable
+
+    def wrote(self, source: Source) -> int:
+        """A change that someone will commit; its number. Under the lock of the source."""
+        with self._mutex:
+            self._changed[source] = None
+            self.written += 1
+            return self.written
+
+    def changed(self, source: Source) -> None:
+        """A change that goes with the next commit."""
+        with self._mutex:
+            self._changed[source] = None
+
+    def check_space(self, entries: Sequence[Entry]) -> None:
+        """Refuse new messages while there is space for settling what is there; DiskFull."""
+        payloads = entries.payloads if isinstance(entries, Plain) else [entry.payload for entry in entries]
+        self._unchecked += sum(map(len, payloads)) + _BESIDE * len(payloads)
+        now = time.monotonic()
+        if self._unchecked < _CHECK_EVERY and now < self._checked + _CHECK_SECONDS:
+            return
+        free = self._place.free()
+        if free is not None and free < _KEPT_FREE + 2 * self._unchecked:
+            raise DiskFull(
+                f"no space left for new messages in {self._place.what} ({free} bytes are free), and nothing was "
+                "changed: settle messages, or free some space on that disk"
+            )
+        self._unchecked, self._checked = 0, now
+
+    def commit(self, written: int) -> None:
+        """Return once so much is on stable storage; StoreUnreachable after a while."""
+        self._deadline.at = time.monotonic() + self._database.timeout
+        self.commits.commit(written)
+
+    def lead(self, work: Callable[[], None]) -> None:
+        """Do something as the only one that writes."""
+        self._deadline.at = time.monotonic() + self._database.timeout
+        self.commits.lead(work)
+
+    def write_now(self, rows: list[Row]) -> None:
+        """By the one who leads: make these rows durable at once."""
+        self._database.write(rows)
+        self._database.flush()
+        self._place.make_durable()
+
+    def finish(self) -> None:
+        """Write what is left, which no one waits for."""
+        with self._mutex:
+            pending = bool(self._changed)
+        if (pending or self._left.rows or not self._flushed) and self.commits.failure is None:
+            self.lead(self.commits.flush)
+
+    # By the one who leads
+
+    def collect(self) -> None:
+        """Remove files that nobody needs."""
+        self._place.collect(self._database)
+        self._collected = self._place.files
+
+    def _flush(self) -> int:
+        with self._mutex:
+            target, sources = self.written, list(self._changed)
+            self._changed.clear()
+        changes = Changes()
+        for source in sources:
+            with source.lock:
+                source.collect(changes)
+        if (block := self._ids.row()) is not None:  # after the queues, so that it covers all ids they have used
+            changes.rows.append(block)
+        if changes.at > self._at:
+            self._at = changes.at
+            changes.rows.append((CLOCK_KEY, encode_clock(self._at)))
+        self._left.extend(changes)
+        try:
+            self._write_left()
+        except Fenced as error:
+            reason = str(error)
+            self.commits.refuse(lambda: Fenced(reason))
+            self._failed(error)
+            raise
+        return target
+
+    def _write_left(self) -> None:
+        """Write and flush within the time of the one who leads; after an error all is as it was, and repeated."""
+        left, deadline = self._left, self._deadline.at
+        for seq, payload in left.objects.items():
+            self._place.put_object(str(seq), payload)
+        if left.gone:
+            self._bodies.forget(left.gone)
+        if left.rows:
+            self._flushed = False
+            self._database.write(left.rows, max(0.0, deadline - time.monotonic()))
+            left.rows, left.objects = [], {}
+        if not self._flushed:
+            self._database.flush(max(0.0, deadline - time.monotonic()))
+            self._place.make_durable()
+            self._flushed = True
+        self._bodies.wrote(left.written)
+        for seq in left.large:
+            self._place.delete_object(str(seq))
+        self._left = Changes()
+        if self._place.files >= self._collected + _COLLECT_AFTER:
+            self.collect()
