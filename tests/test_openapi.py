@@ -20,12 +20,12 @@ from schemathesis.config import SchemathesisConfig
 
 import penstock
 from penstock.index.history import Attempt
-from penstock.live.keeper import LiveKeeper
 from penstock.message import MAX_KEY, Draft, Entry
 from penstock.server import exchange, routes, serve_in_thread
 from penstock.server.description import page
 from penstock.server.description.openapi import document
 from penstock.settings import MAX_SECONDS
+from penstock.sharing.keeper import live_keeper
 from penstock.wire import frames, jsons, problems
 
 LEGAL = re.compile("[!-~]{1,255}")
@@ -114,8 +114,9 @@ def prepare(case: Any, store: penstock.Store) -> None:
 
 def prepare_load(path: dict[str, Any], body: Any, store: penstock.Store, is_negative: bool) -> None:
     """Only one load is open; most requests name it."""
-    assert isinstance(store._keeper, LiveKeeper)
-    uploads = store._keeper.uploads()
+    keeper = live_keeper(store)
+    assert keeper is not None
+    uploads = keeper.uploads()
     for each in list(uploads._open):
         uploads.abort(each)
     if "load" in path and len(path["load"]) % 3:

@@ -20,8 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import penstock
 from penstock.cli import cli
 from penstock.histogram import Histogram
-from penstock.journal.store import JournalKeeper
 from penstock.server import RunningServer, serve_in_thread
+from penstock.sharing.keeper import live_keeper
 from tests.server_child import ServerChild
 
 Metrics = dict[str, float]
@@ -195,8 +195,8 @@ def test_what_time_takes_goes_without_anyone_asking(
     server: RunningServer, store: penstock.Store, clock: penstock.SimulatedClock
 ) -> None:
     store.queue().put_many([penstock.Draft(b"a", retention=10)] * 3)
-    keeper = store._keeper
-    assert isinstance(keeper, JournalKeeper)
+    keeper = live_keeper(store)
+    assert keeper is not None
     ledger = keeper.find("default")._ledger
     assert ledger.size() == 3
     clock.advance(11)
