@@ -216,7 +216,10 @@ def test_other_processes_and_clients_of_a_server_have_the_same_streams(tmp_path:
                 streams = remote._keeper.streams()
                 streams.begin("default", "s", READER)
                 assert streams.next("default", "s", READER, 0, 2, MANY) == 1
-                assert [message.payload for message in streams.messages("default", "s", 1, "", "", 9)] == [b"a", b"b"]
+                assert [message.payload for message in streams.messages("default", "s", 1, "", "", 9)] == [
+                    b"a",
+                    b"b",
+                ]
                 local = store._keeper.streams()
                 assert streams.all() == local.all()
                 mine, theirs = local.read("default", "s", 1, None), streams.read("default", "s", 1, None)
@@ -233,5 +236,8 @@ def test_other_processes_and_clients_of_a_server_have_the_same_streams(tmp_path:
 
 @pytest.mark.parametrize("url", ["text:{}", "folder:{}", "memory:"])
 def test_other_stores_have_no_streams_and_say_so(tmp_path: Path, url: str) -> None:
-    with penstock.open(url.format(tmp_path / "data")) as store, pytest.raises(NotSupported, match="has no streams"):
+    with (
+        penstock.open(url.format(tmp_path / "data")) as store,
+        pytest.raises(NotSupported, match="has no streams"),
+    ):
         store._keeper.streams()

@@ -12,7 +12,7 @@ from penstock.index.rows import Page
 from penstock.message import Message
 
 HEARTBEAT = 20.0  # seconds after which a reader says again that it is there
-LONGEST = 255  # characters of a stream's name
+LONGEST = 200  # characters of a stream's name
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
