@@ -87,7 +87,7 @@ def test_a_failed_write_leaves_nothing(folder: Path) -> None:
     disk = FullDisk()
     queue = Store("", open_folder(str(folder), disk=disk)).queue()
     disk.full = True
-    with pytest.raises(penstock.DiskFull, match="nothing was put"):
+    with pytest.raises(penstock.DiskFull, match="nothing was changed"):
         queue.put_many([b"a", b"b"])
     assert list((folder / "new").iterdir()) == []
     assert len(queue) == 0

@@ -1,4 +1,4 @@
-"""Any file operation of a text store fails once: it goes on, refuses or stops, and gives no wrong answer later."""
+"""Any file operation of a text store fails once: it goes on, refuses or stops, and never lies later."""
 
 import errno
 from random import Random

@@ -60,24 +60,25 @@ class FolderQueue(OpenQueue):
             return max(self._picked.pop(uid, self._clock.now()) for uid in ids)
 
     def _fetching(self, ids: Sequence[str], state: str, fetch: Callable[[], steps.Claimed]) -> steps.Claimed:
-        try:
-            claimed = fetch()
-        except BaseException:
-            self.give_back(ids)
-            raise
-        self._shared.collisions += len(claimed.missing)
-        with self.lock:
-            for won in claimed.won:
-                row = Row(state, won.stamp.priority, won.stamp.order, won.until, won.stamp.expires_at)
-                if state == "done" and not self._keeps_done:
-                    self._forget(won.uid)
-                else:
-                    self._know(won.uid, row)
-            self._doubts = self._doubts or bool(claimed.missing)
-            for uid in [*claimed.missing, *claimed.gone]:
-                self._forget(uid)
-            for uid in claimed.busy:
-                self._forget(uid)  # the next listing finds it again
+        with self._moving():
+            try:
+                claimed = fetch()
+            except BaseException:
+                self.give_back(ids)
+                raise
+            self._shared.collisions += len(claimed.missing)
+            with self.lock:
+                for won in claimed.won:
+                    row = Row(state, won.stamp.priority, won.stamp.order, won.until, won.stamp.expires_at)
+                    if state == "done" and not self._keeps_done:
+                        self._forget(won.uid)
+                    else:
+                        self._know(won.uid, row)
+                self._doubts = self._doubts or bool(claimed.missing)
+                for uid in [*claimed.missing, *claimed.gone]:
+                    self._forget(uid)
+                for uid in claimed.busy:
+                    self._forget(uid)  # the next listing finds it again
         return claimed
 
     def _message(self, won: Won, state: str) -> Message:
