@@ -1,18 +1,27 @@
 """The slate store: queues as OpenData-Queue's records in a SlateDB database, written by one process at a time."""
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import InvalidArgument, InvalidFilter, InvalidPriority, PenstockError, StoreClosed
+from penstock.errors import (
+    InvalidArgument,
+    InvalidFilter,
+    InvalidPriority,
+    NotSupported,
+    PenstockError,
+    StoreClosed,
+)
 from penstock.journal.commits import stopped
 from penstock.ledger import Ledger
 from penstock.live.keeper import LiveKeeper
 from penstock.message import PUBLISH_HEADER, Entry, checked_headers
 from penstock.names import DEFAULT
 from penstock.settings import Settings
+from penstock.sharing import forks
 from penstock.slate import buckets, loading, own
 from penstock.slate import format as records
 from penstock.slate.binding import Fenced, Row
@@ -29,6 +38,7 @@ from penstock.slate.writing import Writer
 from penstock.threads import Lock, Threads
 
 if TYPE_CHECKING:
+    from penstock.journal.intake import Load
     from penstock.live.shelf import Shelf
 
 TIMEOUT = 30.0  # seconds that a disk or a bucket may take
@@ -40,7 +50,13 @@ class SlateKeeper(LiveKeeper):
     """Keeps queues in a database."""
 
     def __init__(
-        self, place: Folder | BucketPlace, log: str, clock: Clock, timeout: float, threads: Threads | None = None
+        self,
+        place: Folder | BucketPlace,
+        log: str,
+        clock: Clock,
+        timeout: float,
+        threads: Threads | None,
+        locked: Callable[[], None],
     ) -> None:
         super().__init__(clock, threads)
         self._place = place
@@ -50,6 +66,7 @@ class SlateKeeper(LiveKeeper):
         self._loaded: dict[str, loading.Loaded] = {}
         place.lock()
         try:
+            locked()
             self._database = place.open(timeout)
         except BaseException:
             place.unlock()
@@ -61,6 +78,7 @@ class SlateKeeper(LiveKeeper):
                 self._database.close()
             place.unlock()
             raise
+        forks.watch(self)
 
     # Opening
 
@@ -181,7 +199,30 @@ class SlateKeeper(LiveKeeper):
         self._writer.commit(written)
         return str(published.metadata.id)
 
+    def pack(self, queue: str) -> int:
+        """Not for this kind of store."""
+        raise NotSupported("a slate store has nothing to pack: SlateDB compacts by itself")
+
+    def stored(self, queue: str) -> int:
+        """Not for this kind of store."""
+        raise NotSupported(
+            "the queues of a slate store are in one database: look at the size of its folder or bucket"
+        )
+
+    def load(self, load: "Load") -> bool:
+        """Not for this kind of store."""
+        raise NotSupported("a slate store takes no loads that were staged as journals: put the messages instead")
+
     # Ending
+
+    def forked(self) -> None:
+        """In a child: leave the store to the parent."""
+        if not self._closed:
+            self._closed = True
+            self._refusal = _forked
+            self._database.forked()
+            self._place.forked()
+            _parents.append(self)
 
     def close(self) -> None:
         """Write what is left and let go of the database."""
@@ -219,6 +260,15 @@ class SlateKeeper(LiveKeeper):
             self._threads.start("penstock-stop", stop)
 
 
+_parents: list[SlateKeeper] = []  # of which this process is a child: nothing of them may be freed here
+
+
+def _forked() -> StoreClosed:
+    return StoreClosed(
+        "this process was forked from the one that has the store open: open the store here, which asks that one"
+    )
+
+
 def _start(start: str | int) -> int:
     """From when on published messages are wanted, in milliseconds since the epoch."""
     if start == "beginning":
@@ -235,13 +285,19 @@ def open_slate(
     sync: str = "always",
     timeout: float | None = None,
     threads: Threads | None = None,
+    shared: str | None = None,
+    locked: Callable[[], None] = lambda: None,
 ) -> SlateKeeper:
-    """Open the store at `slate:DIR` or `slate:s3://bucket/prefix`, which is made if it is not there."""
+    """Open the store at `slate:DIR` or `slate:s3://bucket/prefix`, which is made if it is not there.
+
+    shared: of a bucket: the folder in which processes of this machine agree on who has it open
+    locked: called once it is ours
+    """
     where, _, query = url.removeprefix("slate:").partition("?")
     instance = parse_qs(query).get("instance", [""])[-1]
     log = f"{LOG_KEY}/{instance}" if instance else LOG_KEY
     if not where:
         raise InvalidArgument("slate: without a folder or a bucket; give slate:DIR or slate:s3://bucket/prefix")
     seconds = timeout or TIMEOUT
-    place = BucketPlace(where, seconds) if "://" in where else Folder(where, sync)
-    return SlateKeeper(place, log, clock or SystemClock(), seconds, threads)
+    place = BucketPlace(where, seconds, shared) if "://" in where else Folder(where, sync)
+    return SlateKeeper(place, log, clock or SystemClock(), seconds, threads, locked)
