@@ -9,7 +9,6 @@ from urllib.parse import parse_qs
 from penstock.clock import Clock, SystemClock
 from penstock.errors import (
     InvalidArgument,
-    InvalidFilter,
     InvalidPriority,
     NotSupported,
     PenstockError,
@@ -32,7 +31,7 @@ from penstock.slate.format import LOG_KEY
 from penstock.slate.ids import Ids
 from penstock.slate.loading import PRIORITIES
 from penstock.slate.log import Log
-from penstock.slate.primitives import MAX_UTF8, key_u64
+from penstock.slate.primitives import key_u64
 from penstock.slate.routing import Router, Subscriber
 from penstock.slate.shelf import NotedReceipts, SlateShelf
 from penstock.slate.writing import Writer
@@ -112,6 +111,9 @@ class SlateKeeper(LiveKeeper):
             rows += self._rows_of(seq)
             self._place.delete_object(str(seq))
         self._remove(rows)
+        for name in self._place.list_objects():  # of messages that were never committed, or are gone
+            if name.isdecimal() and self._database.get(records.payload_key(int(name))) is None:
+                self._place.delete_object(name)
 
     def _rows_of(self, seq: int) -> list[Row]:
         prefix = records.log_prefix(self._log_key)
@@ -127,8 +129,6 @@ class SlateKeeper(LiveKeeper):
     # Queues
 
     def _check_settings(self, settings: Settings) -> None:
-        if settings.filter is not None and len(settings.filter.encode()) > MAX_UTF8:
-            raise InvalidFilter(f"a filter of {len(settings.filter.encode())} bytes; the most is {MAX_UTF8}")
         _since(settings.start)
 
     def _new_ledger(self, queue: str, settings: Settings) -> Ledger:
