@@ -71,9 +71,11 @@ def open(  # noqa: A001
 
         return Store(url, open_folder(url[len("folder:") :], clock=clock, sync=sync, peers=peers))
     if scheme == "slate":
+        from penstock.sharing.keeper import open_shared_slate
         from penstock.slate.store import open_slate
 
-        return Store(url, open_slate(url, clock=clock, sync=sync, timeout=timeout))
+        opened = open_shared_slate if share else open_slate
+        return Store(url, opened(url, clock=clock, sync=sync, timeout=timeout))
     if (folder := journal_folder(url)) is not None:
         # Here, so that import penstock stays quick.
         from penstock.journal.store import open_journal
@@ -102,6 +104,12 @@ def journal_folder(url: str) -> str | None:
     if not folder:
         raise InvalidArgument("journal: without a folder; give journal:DIR, or just the folder")
     return folder
+
+
+def is_slate(url: str) -> bool:
+    """Whether that is a slate store."""
+    matched = _SCHEME.match(url)
+    return matched is not None and matched[1].lower() == "slate"
 
 
 def is_remote(url: str) -> bool:

@@ -1,4 +1,5 @@
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -36,8 +37,18 @@ class S3:
 
     def stop(self) -> None:
         assert self._process is not None
+        self.resume()
         self._process.kill()
         self._process.wait()
+
+    def pause(self) -> None:
+        """Answer nobody until resume(), as if the network were gone; what is stored stays."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def variables(self) -> dict[str, str]:
         return {

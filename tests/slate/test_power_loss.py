@@ -1,8 +1,8 @@
 """Power loss: the disk under a slate store goes away at any moment, with everything that was not synced.
 
 A loop device takes the place of the simulated disk, as SlateDB writes its files itself. Beside the store a
-neighbour syncs files of its own, which lets the file system's journal reach the disk at moments that the store does
-not choose.
+neighbour syncs files of its own, which lets the file system's journal reach the disk at moments that the store
+does not choose.
 """
 
 import os

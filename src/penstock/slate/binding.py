@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 Row: TypeAlias = tuple[bytes, bytes | None]  # None: the key is to be deleted
 _AT_ONCE = 1_000  # rows that a scan fetches with one call
 _READ_AHEAD = 1 << 20
-# A commit flushes by itself. What a killed process was about to compact is taken over soon, and nobody waits for it.
+# A commit flushes by itself. What a killed process was about to compact is taken over soon; nobody waits for it.
 _ALWAYS = (
     ("flush_interval", "null"),
     ("l0_sst_size_bytes", str(32 << 20)),
@@ -36,6 +36,7 @@ _ALWAYS = (
     ("compactor_options.worker.compactions_poll_interval", '"1s"'),
     ("compactor_options.worker.heartbeat_interval", '"1s"'),
 )
+_process: int | None = None  # that uses the library
 _log = logging.getLogger("penstock")
 
 
@@ -104,6 +105,14 @@ def load() -> Any:
         raise NotSupported(
             f"a slate store needs SlateDB, which is not installed ({error}): pip install 'penstock[slate]'"
         ) from error
+    global _process
+    if _process is None:
+        _process = os.getpid()
+    elif _process != os.getpid():
+        raise NotSupported(
+            "this process was forked from one that has used SlateDB, whose threads it does not have: start "
+            "processes that open a slate store of their own by spawn, as multiprocessing.get_context('spawn') does"
+        )
     return slatedb
 
 
@@ -291,6 +300,10 @@ class Database:
         """Whether another writer has taken over."""
         reason = self._db.status().close_reason
         return bool(reason == self._ffi.CloseReason.FENCED)
+
+    def forked(self) -> None:
+        """In a child: nothing of the library may be touched, not even to free it."""
+        self._db._handle = self._store._handle = None
 
     def close(self) -> None:
         """Let go of the database."""

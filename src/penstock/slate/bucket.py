@@ -4,14 +4,17 @@ PREFIX/db/...          SlateDB's
 PREFIX/objects/ID      payloads that are too large for a record
 """
 
+import os
 import re
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.errors import InvalidArgument
+from penstock.journal.catalog import FOLDER
 from penstock.slate import s3
 from penstock.slate.binding import Database, load
+from penstock.slate.locking import StoreLock
 
 _DB = "db"
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -35,11 +38,14 @@ class BucketPlace:
 
     files = 0  # SlateDB collects them
 
-    def __init__(self, url: str, timeout: float) -> None:
+    def __init__(self, url: str, timeout: float, shared: str | None = None) -> None:
+        """`shared`: a folder of this machine in which its processes agree on who writes."""
         parts = urlsplit(url)
         if parts.scheme != "s3" or not _NAME.fullmatch(parts.netloc):
             raise InvalidArgument(f"{url!r} is no bucket: give slate:s3://bucket/prefix")
         self.what = f"the store {url!r}"
+        self._shared = None if shared is None else os.path.join(shared, FOLDER)
+        self._lock: StoreLock | None = None
         self._bucket = parts.netloc
         prefix = parts.path.strip("/")
         self._prefix = f"{prefix}/" if prefix else ""
@@ -47,10 +53,21 @@ class BucketPlace:
         self._objects = s3.Bucket(self._account, self._bucket, f"{self._prefix}objects/", timeout)
 
     def lock(self) -> None:
-        """Whoever opens the database last is its writer: SlateDB fences the others."""
+        """Whoever opens the database last is its writer, as SlateDB fences the others; here the first is."""
+        if self._shared is not None:
+            os.makedirs(self._shared, exist_ok=True)
+            self._lock = StoreLock(os.path.join(self._shared, "lock"), self.what)
+            self._lock.take()
 
     def unlock(self) -> None:
-        """Nothing is held."""
+        """Let others of this machine open the store."""
+        if self._lock is not None:
+            self._lock.release()
+
+    def forked(self) -> None:
+        """In a child: the store stays the parent's."""
+        if self._lock is not None:
+            self._lock.forked()
 
     def open(self, timeout: float) -> Database:
         """Open the database."""

@@ -90,12 +90,10 @@ def _claims(first: int, page: Page, keys: Sequence[int], history: Callable[[int]
         return []
     claims = page.for_claims(len(page.state) - 1)
     found = []
-    for at, state in enumerate(page.state):
-        if not state:
-            continue
+    for at in [at for at, claimed_at in enumerate(claims.claimed_at) if claimed_at and page.state[at]]:
         seq = first + keys[at]
         past = history(seq)
-        if state in _WAITING and not past and claims.reason[at] is None:
+        if page.state[at] in _WAITING and not past and claims.reason[at] is None:
             continue
         found.append(
             Claimed(

@@ -21,9 +21,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from penstock.errors import NotSupported, StoreCorrupt, StoreLocked
-from penstock.files import File, SystemDisk
+from penstock.errors import NotSupported, StoreCorrupt
+from penstock.files import SystemDisk
 from penstock.slate.binding import Database, blocking, load
+from penstock.slate.locking import StoreLock
 
 SUBFOLDER = ".penstock"
 _DB = "db"
@@ -47,7 +48,7 @@ class Folder:
         self._wal = os.path.join(self._db, "wal")
         self._objects = os.path.join(self.folder, "objects")
         self._last = 0  # the number of the last file of the log that is synced
-        self._lock: File | None = None
+        self._lock = StoreLock(os.path.join(self.subfolder, "lock"), self.what)
 
     # Opening
 
@@ -61,31 +62,15 @@ class Folder:
         os.makedirs(self.subfolder, exist_ok=True)
         os.makedirs(self._objects, exist_ok=True)
         os.makedirs(self._wal, exist_ok=True)
-        file = self._disk.open(os.path.join(self.subfolder, "lock"), create=True)
-        try:
-            taken = file.lock()
-            holder = "" if taken else file.read(0, 100).decode(errors="replace").strip()
-        except OSError:
-            file.close()
-            raise
-        if not taken:
-            file.close()
-            raise StoreLocked(
-                f"{self.what} is open in {holder or 'another process'}: close it there, or wait until that "
-                "process ends"
-            )
-        with suppress(OSError):  # whose it is is only for people
-            file.truncate(0)
-            file.write(0, f"pid {os.getpid()}\n".encode())
-        self._lock = file
+        self._lock.take()
 
     def unlock(self) -> None:
         """Let others open the store."""
-        if self._lock is not None:
-            with suppress(OSError):
-                self._lock.unlock()
-            self._lock.close()
-            self._lock = None
+        self._lock.release()
+
+    def forked(self) -> None:
+        """In a child: the store stays the parent's."""
+        self._lock.forked()
 
     def open(self, timeout: float) -> Database:
         """Take away what a crash may have left half done, and open the database."""
