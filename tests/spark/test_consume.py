@@ -7,12 +7,18 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
 import penstock
 import penstock.spark
+from penstock import processes
 from penstock.errors import InvalidArgument, NotSupported
 from penstock.server import serve_in_thread
-from penstock.streams import StreamInfo
+from penstock.spark.streaming.batches import drop, parts_of, read_part
+from penstock.spark.streaming.offsets import BatchName
+from penstock.spark.streaming.options import parse_stream
+from penstock.spark.tables import schema_of
+from penstock.streams import StreamInfo, boot, reader_name
 from tests.spark.streams import Recorder, consuming, forget_last, run
 
 
@@ -233,15 +239,44 @@ def test_a_server_is_read_through_its_files(spark: SparkSession, tmp_path: Path)
     ],
 )
 def test_options_that_make_no_sense_are_named(options: dict[str, str], why: str) -> None:
-    from penstock.spark.streaming.options import parse_stream
-
     with pytest.raises(InvalidArgument, match=why):
         parse_stream({"store": "data", "mode": "consume", "stream": "s", **options})
 
 
 @pytest.mark.parametrize("url", ["text:data", "folder:data", "queue.tq"])
 def test_other_stores_have_no_streams_and_say_so(url: str) -> None:
-    from penstock.spark.streaming.options import parse_stream
-
     with pytest.raises(NotSupported, match="has no streams"):
         parse_stream({"store": url, "mode": "consume", "stream": "s"})
+
+
+def test_who_sees_no_files_asks_for_the_messages_of_its_part(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "store") as owner:
+        queue = owner.create("jobs")
+        queue.put_many([penstock.Draft(b"%d" % number, priority=number % 2) for number in range(1_700)])
+        server = serve_in_thread(owner)
+        try:
+            given = owner._keeper.streams()
+            given.begin("jobs", "s", reader_name())
+            given.next("jobs", "s", reader_name(), 0, 1_600, 1 << 30)
+            schema = to_arrow_schema(schema_of("messages"), timezone="UTC")
+            name = BatchName(1, "s", "jobs", server.url)
+            [asked] = parts_of(given.read("jobs", "s", 1, None), name, schema)[0]
+            assert asked.path == ""
+            pins = f"{processes.name_of(os.getpid())}@{boot()}"
+            [seen], folder = parts_of(given.read("jobs", "s", 1, pins), name, schema)
+            assert os.path.exists(seen.path)
+            rows = [
+                sorted((row for batch in read_part(part, schema) for row in batch.to_pylist()), key=by_id)
+                for part in (asked, seen)
+            ]
+            assert rows[0] == rows[1]
+            assert len({row["id"] for row in rows[0]}) == 1_600
+            assert folder is not None
+            drop(folder)
+            assert not os.path.exists(folder)
+        finally:
+            server.stop()
+
+
+def by_id(row: dict[str, Any]) -> int:
+    return int(row["id"])
