@@ -39,8 +39,8 @@ class StreamRules(StreamState):
         found = self._known(stream)
         held = found.held or Batch(0, 0, ())
         return StreamInfo(
-            self.name, stream, found.last, found.settled, len(held.seqs), held.at if held.seqs else None,
-            len(held.failures), found.reader, self.available(),
+            self.name, stream, "consume", found.last, found.settled, len(held.seqs),
+            held.at if held.seqs else None, len(held.failures), found.reader, self.available(),
         )  # fmt: skip
 
     def stream_reader(self, stream: str) -> str | None:

@@ -21,13 +21,16 @@ class StreamInfo(NamedTuple):
 
     queue: str
     stream: str
-    batch: int  # the number of its latest batch, 0 if there was none
+    mode: str  # "consume" or "follow"
+    batch: (
+        int  # the number of its latest batch, 0 if there was none; of a follower, the id up to which it has read
+    )
     settled: int  # the number of the last one that was settled, 0 if none was
     messages: int  # that it holds
     since: int | None  # when it claimed them
     failures: int  # of them that are to fail
     reader: str  # the process that reads it, or was the last to do so
-    lag: int  # messages of the queue that wait to be claimed
+    lag: int  # messages of the queue that wait to be claimed, or that a follower has not read yet
 
 
 class BatchPlan(NamedTuple):

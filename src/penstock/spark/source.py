@@ -9,6 +9,7 @@ from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -74,6 +75,13 @@ class DefaultSource(DataSource):
         from penstock.spark.streaming.consuming import ConsumingReader
 
         return ConsumingReader(options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Puts every batch of a query into queues, once."""
+        from penstock.spark.streaming.sink import stream_writer_for
+
+        with in_one_line():
+            return stream_writer_for(self._given, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Puts the rows of a DataFrame into queues."""

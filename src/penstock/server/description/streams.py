@@ -30,21 +30,22 @@ _STREAM = parameter("path", "stream", {**_NAME, "description": "The stream's nam
 _NUMBER = parameter("path", "batch", integer("The batch's number.", 0, MAX_BATCH), 7)
 _READER = text("The process that reads, by a name of its own.", minLength=1, maxLength=MAX_READER)
 _AN_INFO = {
-    "queue": "jobs", "stream": "nightly", "batch": 8, "settled": 7, "messages": 1000, "since": NOW, "failures": 0,
-    "reader": _A_READER, "lag": 25,
+    "queue": "jobs", "stream": "nightly", "mode": "consume", "batch": 8, "settled": 7, "messages": 1000,
+    "since": NOW, "failures": 0, "reader": _A_READER, "lag": 25,
 }  # fmt: skip
 _MISSING = ("StreamNotFound", "NotSupported")
 INFO = schemas.answer(
     {
         "queue": {**schemas.NAME, "description": "The queue's name."},
         "stream": {**_NAME, "description": "The stream's name."},
+        "mode": {"enum": ["consume", "follow"], "description": "Whether it holds what it reads."},
         "batch": integer("The number of its latest batch, 0 if there was none.", 0, MAX_BATCH),
         "settled": integer("The number of the last one that was settled, 0 if none was.", 0, MAX_BATCH),
         "messages": integer("Messages that it holds.", 0, MAX_COUNT),
         "since": nullable(schemas.time("When it claimed them.")),
         "failures": integer("Those of them that are to fail.", 0, MAX_COUNT),
         "reader": text("The process that reads it, or was the last to do so."),
-        "lag": integer("Messages of the queue that wait to be claimed.", 0, MAX_COUNT),
+        "lag": integer("Messages that wait to be read.", 0, MAX_COUNT),
     }
 )
 
