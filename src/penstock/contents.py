@@ -187,6 +187,15 @@ class Contents:
         if rows is not None:  # else the stream has settled another batch since
             rows.move(first, positions, places, sizes, crcs)
 
+    @property
+    def last_batch(self) -> int:
+        """No batch of any stream, gone ones included, has a higher number."""
+        return self._last_batch
+
+    def stream(self, name: str) -> Stream | None:
+        """A stream, if there is one of that name."""
+        return self._streams.get(name)
+
     def kept(self, stream: str, batch: int) -> Rows | None:
         """The messages of the last batch that a stream has settled; None if that is another."""
         found = self._streams.get(stream)
