@@ -249,11 +249,13 @@ class SlateShelf:
         yield from [(records.queue_key(records.RECENT, name, number), None) for number, _ in self.recent]
         yield records.queue_key(records.POSITION, name), None
 
-    def _rows_of(self, seq: int) -> Iterator[Row]:
+    def _rows_of(self, seq: int) -> tuple[Row, Row, Row]:
         """Deletions of a message's body."""
-        yield records.payload_key(seq), None
-        yield self._log + key_u64(seq), None
-        yield records.attempts_key(seq), None
+        return (
+            (records.payload_key(seq), None),
+            (self._log + key_u64(seq), None),
+            (records.attempts_key(seq), None),
+        )
 
     def collect(self, changes: Changes) -> None:
         """Add what has changed since the last time."""

@@ -23,6 +23,7 @@ from penstock.threads import Lock, Threads
 
 _KEPT_FREE = 64 << 20  # bytes of a disk that new messages leave: for settling what is there, and for SlateDB
 _CHECK_EVERY, _CHECK_SECONDS, _BESIDE = 8 << 20, 0.2, 1_000
+_ROWS = 10_000  # that are prepared and written in a second, also where little of a processor is to be had
 _COLLECT_AFTER = 2_000  # files of the log, each of which a commit has made
 
 
@@ -208,7 +209,8 @@ class Writer:
 
     def _write_left(self) -> None:
         """Write and flush within the time of the one who leads; after an error all is as it was, and repeated."""
-        left, deadline = self._left, self._deadline.at
+        left = self._left
+        deadline = self._deadline.at + len(left.rows) / _ROWS
         for seq, payload in left.objects.items():
             self._place.put_object(str(seq), payload)
         if left.gone:
