@@ -293,6 +293,20 @@ def test_without_attributes_what_they_would_hold_is_refused_by_name(what: str, d
     assert sum(queue.counts().values()) == 1
 
 
+def test_a_message_can_be_removed_wherever_it_is_from_new_on(folder: Path, store: penstock.Store) -> None:
+    queue = store.queue()
+    unfinished, available, delayed = queue.put(b"a"), queue.put(b"b"), queue.put(b"c", delay=60)
+    os.rename(folder / "queues" / "default" / unfinished, folder / "new" / f"default:{unfinished}")
+    (held,) = queue.claim()
+    assert held.id == available
+    assert queue.remove(unfinished, available, delayed, str(uuid.uuid1())) == 3
+    assert {path.name for path in (folder / "remove").iterdir()} == {
+        f"default:{each}" for each in (unfinished, available, delayed)
+    }
+    with pytest.raises(penstock.LeaseExpired):
+        held.ack()
+
+
 # The daemons
 
 
