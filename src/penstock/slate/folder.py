@@ -29,7 +29,7 @@ from penstock.slate.locking import StoreLock
 SUBFOLDER = ".penstock"
 _DB = "db"
 _NUMBERED = re.compile(r"([0-9]{20})\.(sst|manifest|compactions)")
-_LOOKED_AT = 16  # files at the end of the log that a crash may have torn: those of one commit
+_LOOKED_AT = 4  # files at the end of the log that a crash may have torn: those of one commit
 _SECONDS = 30
 _MIN_AGE = 60.0  # seconds that a file is left for those who still read it
 _SETTINGS = (("garbage_collector_options", "null"),)

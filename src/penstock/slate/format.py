@@ -246,6 +246,16 @@ def decode_active(value: bytes) -> tuple[list[Available], list[InFlight]]:
     return available, in_flight
 
 
+def decode_available(value: bytes) -> list[tuple[int, ...]] | None:
+    """The columns of the available messages, for who has many, if none is in flight and there are any."""
+    reader = Reader(value, "an active record")
+    columns = list(zip(*reader.array(_AVAILABLE), strict=True))
+    if reader.count():
+        return None
+    reader.end()
+    return columns or None
+
+
 def encode_settled(settled: Iterable[Sequence[int]]) -> bytes:
     """The messages of a bucket that are done; or those that have failed."""
     return array([_SETTLED.pack(*each) for each in settled])
