@@ -8,6 +8,7 @@ what could not be written in time is written again, with what came since.
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from penstock.errors import DiskFull, StoreUnreachable
@@ -23,6 +24,7 @@ from penstock.threads import Lock, Threads
 
 _KEPT_FREE = 64 << 20  # bytes of a disk that new messages leave: for settling what is there, and for SlateDB
 _CHECK_EVERY, _CHECK_SECONDS, _BESIDE = 8 << 20, 0.2, 1_000
+_TIDY_AFTER = 200
 _COLLECT_AFTER = 2_000  # files of the log, each of which a commit has made
 
 
@@ -164,6 +166,12 @@ class Writer:
             pending = bool(self._changed)
         if (pending or self._left.rows or not self._flushed) and self.commits.failure is None:
             self.lead(self.commits.flush)
+
+    def tidy(self) -> None:
+        """Let the next opening read little of the log, if there is much of it."""
+        if self._place.files >= self._collected + _TIDY_AFTER and self.commits.failure is None:
+            with suppress(StoreUnreachable):
+                self.lead(self.collect)
 
     # By the one who leads
 
