@@ -21,8 +21,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from penstock.errors import NotSupported, StoreCorrupt
+from penstock.errors import NotSupported, StoreCorrupt, StoreUnreachable
 from penstock.files import SystemDisk
+from penstock.journal.ballast import is_full
 from penstock.slate.binding import Database, blocking, load
 from penstock.slate.locking import StoreLock
 
@@ -175,10 +176,15 @@ class Folder:
         }
         self._sync_all()
         path = os.path.join(self.subfolder, "synced")
-        with open(path + ".new", "w") as file:
-            json.dump(newest, file)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(path + ".new", "w") as file:
+                json.dump(newest, file)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            if is_full(error):  # what was written down last still holds
+                raise StoreUnreachable(f"no space left in {self.what}: free some") from error
+            raise
         os.replace(path + ".new", path)
         self._disk.sync_folder(self.subfolder)
 

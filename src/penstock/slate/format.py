@@ -61,7 +61,7 @@ _BUCKETS = (ACTIVE, DONE, FAILED, SIZES, CLAIMS)
 _AVAILABLE = struct.Struct("<QBqqH")
 _IN_FLIGHT = struct.Struct("<QBqqH")
 _SETTLED = struct.Struct("<QqH")
-_METADATA = struct.Struct("<QqqqIB")
+METADATA = struct.Struct("<QqqqIB")
 _CONFIG = struct.Struct("<HI")
 _SEQ_BLOCK = struct.Struct(">QQ")
 
@@ -286,15 +286,15 @@ def encode_metadata(metadata: Metadata) -> bytes:
     """What the log says of a message."""
     headers = metadata.headers
     if not headers:
-        return _METADATA.pack(*metadata[:5], 0)
+        return METADATA.pack(*metadata[:5], 0)
     texts = [utf8(text) for header in headers.items() for text in header]
-    return _METADATA.pack(*metadata[:5], len(headers)) + b"".join(texts)
+    return METADATA.pack(*metadata[:5], len(headers)) + b"".join(texts)
 
 
 def decode_metadata(value: bytes) -> Metadata:
     """What the log says of a message."""
     reader = Reader(value, "a log entry")
-    *fields, headers = reader.fields(_METADATA)
+    *fields, headers = reader.fields(METADATA)
     found = {reader.utf8(): reader.utf8() for _ in range(headers)}
     reader.end()
     return Metadata._make([*fields, found])
