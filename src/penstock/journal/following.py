@@ -275,12 +275,11 @@ class Follower:
         packed = [each for each in waiting if each.first_group == _PACKED]
         if packed and self._expected != _PACKED:
             return packed[-1]  # what was between was packed away before it was seen
-        if waiting and self._expected is None:
-            return waiting[0]
         entry = self._entry()
-        for source in waiting if entry is not None else ():
-            if entry is not None and source.first_group in entry.starts:  # the journal was emptied meanwhile
-                self._miss(self.last + 1, entry.first - 1)
+        for source in waiting:
+            begins = entry is not None and source.first_group in entry.starts
+            if self._expected is None or begins:  # if it goes on with another number, it was emptied meanwhile
+                self._miss(self.last + 1, entry.first - 1 if entry is not None else 0)
                 return source
         return None
 
