@@ -187,6 +187,11 @@ class Contents:
         if rows is not None:  # else the stream has settled another batch since
             rows.move(first, positions, places, sizes, crcs)
 
+    def is_followed(self) -> bool:
+        """Whether someone who follows under a name has not read all that has entered."""
+        last = self.next_seq - 1
+        return any(each.position is not None and each.position < last for each in self._streams.values())
+
     def kept(self, stream: str, batch: int) -> Rows | None:
         """The messages of the last batch that a stream has settled; None if that is another."""
         found = self._streams.get(stream)
