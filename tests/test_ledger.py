@@ -196,8 +196,16 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
 
     @rule(stream=STREAMS, reader=READERS)
     def a_process_reads_a_stream(self, stream: str, reader: str) -> None:
-        self.record(self.ledger.stream_begin(stream, reader, self.now))
-        self.model.begin(stream, reader)
+        self.told(self.model.begin(stream, reader), lambda: self.ledger.stream_begin(stream, reader, self.now))
+
+    @rule(stream=st.sampled_from(["night", "tail"]), reader=READERS, position=st.integers(0, 50))
+    def a_process_follows(self, stream: str, reader: str, position: int) -> None:
+        self.told(
+            self.model.follow(stream, reader, position),
+            lambda: self.ledger.stream_follow(stream, reader, position, self.now),
+        )
+        behind = any(at < self.model.next_seq - 1 for _, at in self.model.followers.values())
+        assert self.ledger.is_followed() == self.replica.is_followed() == behind
 
     @rule(stream=STREAMS, reader=READERS, n=st.one_of(st.integers(1, 8), st.integers(1, 2_500)), data=st.data())
     def a_stream_goes_on(self, stream: str, reader: str, n: int, data: st.DataObject) -> None:
@@ -290,9 +298,9 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
             assert state.counts() == self.model.counts()
             assert {seq: description(state, seq) for seq in state.listed(None, 0, 10**9)} == expected
             streams = self.model.streams.items()
-            assert [(each.stream, each.messages) for each in self.ledger.streams()] == sorted(
-                (name, len(stream.held[1]) if stream.held else 0) for name, stream in streams
-            )
+            holding = [(name, len(stream.held[1]) if stream.held else 0) for name, stream in streams]
+            expected_streams = sorted(holding + [(name, 0) for name in self.model.followers])
+            assert [(each.stream, each.messages) for each in self.ledger.streams()] == expected_streams
             assert state.peek(5) == [item.seq for item in self.model.next(5)]
 
     @invariant()

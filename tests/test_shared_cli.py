@@ -31,9 +31,8 @@ def test_a_command_works_off_a_queue_beside_others_that_have_it_open(url: str, t
         ]  # fmt: skip
 
 
-def test_a_server_and_others_share_it(url: str, tmp_path: Path) -> None:
-    kind = url.partition(":")[0]
-    server = ServerChild(Path(url), *(["--peers", "2"] if kind == "folder" else []))
+def test_a_server_and_others_share_it(url: str) -> None:
+    server = ServerChild(Path(url), *(["--peers", "2"] if url.startswith("folder:") else []))
     with server, penstock.open(url) as store, penstock.open(server.url) as remote:
         remote.queue("jobs").put(b"over http", headers={"a": "b"})
         (message,) = store.queue("jobs").claim(wait=30)

@@ -196,6 +196,11 @@ class Contents:
         """A stream, if there is one of that name."""
         return self._streams.get(name)
 
+    def is_followed(self) -> bool:
+        """Whether someone who follows under a name has not read all that has entered."""
+        last = self.next_seq - 1
+        return any(each.position is not None and each.position < last for each in self._streams.values())
+
     def kept(self, stream: str, batch: int) -> Rows | None:
         """The messages of the last batch that a stream has settled; None if that is another."""
         found = self._streams.get(stream)

@@ -272,7 +272,9 @@ class Ledger(StreamRules):
             found = self._rows.find(seq)
             if found is not None:
                 page, at = found
-                if page.state[at] == IN_FLIGHT and page.for_claims(at).nonce[at] == nonce:
+                claims = page.for_claims(at)
+                # What has no end is held by a stream, and no receipt of it was ever given to anyone.
+                if page.state[at] == IN_FLIGHT and claims.nonce[at] == nonce and claims.ends_at[at]:
                     held[seq] = None
                     continue
             if outcome is None or self._receipts.outcome(seq, nonce) != outcome:
@@ -289,8 +291,9 @@ class Ledger(StreamRules):
             return False
         for page, start, end in runs:
             in_flight = page.state[start:end].count(IN_FLIGHT)
-            held = page.for_claims(end - 1).nonce[start:end].count(nonce)
-            if not in_flight == held == end - start:
+            claims = page.for_claims(end - 1)
+            held = claims.nonce[start:end].count(nonce)
+            if not in_flight == held == end - start or 0 in claims.ends_at[start:end]:
                 return False
         return True
 

@@ -7,7 +7,7 @@ Nobody was told of that move, so either place is right; the one that is further 
 import os
 from contextlib import suppress
 
-from penstock.folder import batch, steps
+from penstock.folder import batch, orphans, steps
 from penstock.folder.admission import Admission
 from penstock.folder.catalog import Catalog
 from penstock.folder.layout import (
@@ -48,6 +48,7 @@ def recover(shared: Shared, catalog: Catalog) -> None:
     help_the_dead(shared, gone)
     if any(shared.neighbours.has_stopped(process) for process in gone):
         drop_copies(shared)
+    orphans.drop(tree, after_death=bool(gone))
 
 
 def help_the_dead(shared: Shared, gone: list[str]) -> None:

@@ -108,6 +108,19 @@ class LiveStreams(Generic[OneShelf]):
         seen, found = known.live.run(look)[0]
         return fill(seen, known.shelf.read(found))
 
+    def follow(self, queue: str, stream: str, reader: str, position: int) -> None:
+        """Follow a queue under a name, having read all up to a message."""
+
+        def follow(now: int, known: Known[OneShelf]) -> None:
+            current = known.ledger.stream_reader(stream)
+            if current not in (None, reader):
+                self._check_gone(queue, stream, current or "")
+            known.shelf.make_room(claims=1)
+            _keep(known, known.ledger.stream_follow(stream, reader, position, now))
+            self._heard[queue, stream] = now
+
+        self._change(queue, follow)
+
     def fail(self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None) -> None:
         """Let these messages fail when the batch is settled."""
 

@@ -149,7 +149,7 @@ class Keeping:
 
 def _row(stream: Stream) -> StreamRow:
     held = None if stream.held is None else (stream.held.number, stream.held.at)
-    return StreamRow(stream.reader, stream.settled, stream.before, held)
+    return StreamRow(stream.reader, stream.settled, stream.before, stream.position, held)
 
 
 def put_here(rows: Rows) -> Iterator[int]:

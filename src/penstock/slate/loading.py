@@ -131,7 +131,7 @@ def _take_bucket(found: Loaded, number: int, values: dict[int, bytes], at: int) 
     if thawed is None:
         return
     first, page, history = thawed
-    for position, flags in enumerate(page.crc):
+    for position, flags in enumerate(page.crc) if any(page.crc) else ():
         if page.state[position] and flags & own.PUBLISHED:
             found.published[number] = found.published.get(number, 0) | 1 << position
         if page.state[position] and flags & LARGE:
@@ -166,9 +166,9 @@ def _load_streams(database: Database, queues: dict[str, Loaded], leftovers: list
             number = stream_records.decode_last_batch(value)
             queues[key.queue].ledger.thaw_streams(FrozenStreams(number))
         else:
-            reader, settled, before, held = stream_records.decode_stream(value)
+            reader, settled, before, position, held = stream_records.decode_stream(value)
             batch = None if held is None else Batch(*held, ())
-            queues[key.queue].streams[key.stream] = Stream(reader, batch, settled, before)
+            queues[key.queue].streams[key.stream] = Stream(reader, batch, settled, before, position=position)
 
 
 def _load_batches(

@@ -10,10 +10,11 @@ from penstock.live.shelf import Body
 from penstock.message import Entry, Plain
 from penstock.records import Claim, Pop, Put, Record, Restore, StreamClaim, StreamRecord
 from penstock.settings import FIVE_MINUTES
-from penstock.slate import buckets, entries, own
+from penstock.slate import buckets, own
 from penstock.slate import format as records
 from penstock.slate.binding import Row
 from penstock.slate.bodies import Bodies, Wanted
+from penstock.slate.entries import PutEntries
 from penstock.slate.format import BUCKET_BITS, MAX_INLINE
 from penstock.slate.ids import Ids
 from penstock.slate.keeping import Keeping
@@ -66,6 +67,7 @@ class SlateShelf:
         self._bodies = bodies
         self._ids = ids
         self._log = records.log_prefix(log)
+        self._entries = PutEntries(ledger.name)
         self._failure: Callable[[], StoreClosed] | None = None
         self._retired = False
         self.present: dict[int, set[int]] = {}  # types of records that each bucket has in the database
@@ -112,7 +114,9 @@ class SlateShelf:
                     "consumers have caught up"
                 )
             self._writer.check_space(entries)
-            self._state.skip_to(self._ids.reserve(len(entries)))
+            first = self._ids.reserve(len(entries))
+            if first > self._state.next_seq:
+                self._state.skip_to(first)
 
     def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
         """Note what a record has changed."""
@@ -149,7 +153,7 @@ class SlateShelf:
         self._writer.wrote(self)
 
     def _write_put(self, record: Put, new: Sequence[Entry]) -> None:
-        at, first, name = record.at, record.first, self._state.name
+        at, first = record.at, record.first
         seqs = range(first, first + len(new))
         if isinstance(new, Plain):
             bodies: list[Body] = [(payload, _NO_HEADERS, at, at) for payload in new.payloads]
@@ -164,17 +168,16 @@ class SlateShelf:
                 for entry in new
             ]
         flags = []
-        for seq, body, *times in zip(
+        encode, payload_of = self._entries.encode, records.encode_payload
+        for seq, body, priority, visible_at, expires_at in zip(
             seqs, bodies, record.priority, record.visible_at, record.expires_at, strict=True
         ):
-            priority, visible_at, expires_at = times
-            metadata = entries.metadata_of_put(seq, name, priority, body, visible_at, expires_at)
             large = len(body[0]) > MAX_INLINE
             if large:
                 self._objects[seq] = body[0]
                 self.large.add(seq)
-            payload = records.encode_uri(f"objects/{seq}") if large else records.encode_payload(body[0])
-            self._put.append((seq, payload, records.encode_metadata(metadata)))
+            payload = records.encode_uri(f"objects/{seq}") if large else payload_of(body[0])
+            self._put.append((seq, payload, encode(seq, priority, body, visible_at, expires_at)))
             flags.append(LARGE if large else 0)
         self._bodies.add(seqs, bodies)
         self._state.place(first, [0] * len(new), [len(body[0]) for body in bodies], flags)

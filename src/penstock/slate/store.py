@@ -275,6 +275,7 @@ class SlateKeeper(LiveKeeper):
         try:
             if self._failure is None:
                 self._writer.finish()
+                self._writer.tidy()
         finally:
             try:
                 with suppress(StoreClosed):  # another process writes now, or an error has ended it

@@ -1,7 +1,7 @@
 """Records of ours for streams. Pure, as format.py.
 
     streams    01 0F | queue ID                          -> u64: the highest number that a batch ever had
-    stream     01 0F | queue ID | stream                 -> reader Utf8 | settled u64 | before u64
+    stream     01 0F | queue ID | stream                 -> reader Utf8 | settled u64 | before u64 | position i64
                                                             | held: 00, or 01 | number u64 | claimed at i64
     failures   01 10 | queue ID | stream | bucket u64    -> Array<Failure>: messages to fail when it is settled
     kept       01 11 | queue ID | stream | bucket u64    -> claimed at i64 | Array<Kept> | Array<Reason>
@@ -12,7 +12,8 @@
     Reason     message ID u64 | Utf8: why the attempt before that batch has failed
 
 A stream's name is TerminatedBytes; `settled` is the number of the last batch that it has settled, `before` that of
-the one before, 0 if there was none. The messages of the batch that it holds are those of the queue that are in
+the one before, 0 if there was none; `position` is the message up to which one that follows has read, and -1 of one
+that consumes. The messages of the batch that it holds are those of the queue that are in
 flight without a lease deadline and whose consumer is `stream:NAME`. Those of the last settled batch are kept as
 they were read, with their payloads, until the next is settled.
 """
@@ -25,8 +26,9 @@ from penstock.slate.format import FAILURES, KEPT, STREAMS, VERSION, queue_key
 from penstock.slate.primitives import Reader, array, count, key_u64, optional, terminated, utf8
 
 _NUMBER = struct.Struct("<Q")
-_BATCHES = struct.Struct("<QQ")
+_BATCHES = struct.Struct("<QQq")
 _HELD = struct.Struct("<Qq")
+_CONSUMES = -1
 _TIME = struct.Struct("<q")
 _KEPT = struct.Struct("<QBqqIIB")
 
@@ -37,6 +39,7 @@ class StreamRow(NamedTuple):
     reader: str
     settled: int
     before: int
+    position: int | None
     held: tuple[int, int] | None  # number of the batch, when it was claimed
 
 
@@ -101,19 +104,20 @@ def decode_last_batch(value: bytes) -> int:
 def encode_stream(row: StreamRow) -> bytes:
     """A stream but for its messages."""
     held = b"\x00" if row.held is None else b"\x01" + _HELD.pack(*row.held)
-    return utf8(row.reader) + _BATCHES.pack(row.settled, row.before) + held
+    position = _CONSUMES if row.position is None else row.position
+    return utf8(row.reader) + _BATCHES.pack(row.settled, row.before, position) + held
 
 
 def decode_stream(value: bytes) -> StreamRow:
     """A stream but for its messages."""
     reader = Reader(value, "a stream record")
-    name, (settled, before) = reader.utf8(), reader.fields(_BATCHES)
+    name, (settled, before, position) = reader.utf8(), reader.fields(_BATCHES)
     held = None
     if reader.take(1) == b"\x01":
         number, at = reader.fields(_HELD)
         held = number, at
     reader.end()
-    return StreamRow(name, settled, before, held)
+    return StreamRow(name, settled, before, None if position == _CONSUMES else position, held)
 
 
 def encode_failures(failures: Mapping[int, str | None]) -> bytes:

@@ -5,12 +5,14 @@ changed the records of the buckets that changed, writes them all at once, flushe
 what could not be written in time is written again, with what came since.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
-from penstock.errors import DiskFull, StoreUnreachable
+from penstock.errors import DiskFull, InvalidArgument, StoreUnreachable
 from penstock.journal.commits import Commits
 from penstock.message import Entry, Plain
 from penstock.slate.binding import Database, Fenced, Row
@@ -21,9 +23,12 @@ from penstock.slate.own import CLOCK_KEY, encode_clock
 from penstock.slate.primitives import MAX_ARRAY
 from penstock.threads import Lock, Threads
 
+_log = logging.getLogger("penstock")
 _KEPT_FREE = 64 << 20  # bytes of a disk that new messages leave: for settling what is there, and for SlateDB
+_MOST = 256 << 20  # bytes of one step, all of which are in memory a few times
 _CHECK_EVERY, _CHECK_SECONDS, _BESIDE = 8 << 20, 0.2, 1_000
 _ROWS = 10_000  # that are prepared and written in a second, also where little of a processor is to be had
+_TIDY_AFTER = 200
 _COLLECT_AFTER = 2_000  # files of the log, each of which a commit has made
 
 
@@ -131,7 +136,10 @@ class Writer:
     def check_space(self, entries: Sequence[Entry]) -> None:
         """Refuse new messages while there is space for settling what is there; DiskFull."""
         payloads = entries.payloads if isinstance(entries, Plain) else [entry.payload for entry in entries]
-        self._unchecked += sum(map(len, payloads)) + _BESIDE * len(payloads)
+        size = sum(map(len, payloads)) + _BESIDE * len(payloads)
+        if size > _MOST:
+            raise InvalidArgument(f"{size} bytes are too many for one step: put fewer messages at a time")
+        self._unchecked += size
         now = time.monotonic()
         if self._unchecked < _CHECK_EVERY and now < self._checked + _CHECK_SECONDS:
             return
@@ -165,6 +173,12 @@ class Writer:
             pending = bool(self._changed)
         if (pending or self._left.rows or not self._flushed) and self.commits.failure is None:
             self.lead(self.commits.flush)
+
+    def tidy(self) -> None:
+        """Let the next opening read little of the log, if there is much of it."""
+        if self._place.files >= self._collected + _TIDY_AFTER and self.commits.failure is None:
+            with suppress(StoreUnreachable):
+                self.lead(self.collect)
 
     # By the one who leads
 
@@ -228,4 +242,8 @@ class Writer:
             self._place.delete_object(str(seq))
         self._left = Changes()
         if self._place.files >= self._collected + _COLLECT_AFTER:
-            self.collect()
+            try:
+                self.collect()
+            except StoreUnreachable as error:  # what was to be written is; this can wait
+                self._collected = self._place.files
+                _log.warning("files that are not needed any more stay for now: %s", error)

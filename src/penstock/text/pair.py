@@ -5,6 +5,7 @@ that the disk may not have: no later sync would bring it there. So the mutex fil
 processes until the machine stops, and whoever comes next writes both files once more.
 """
 
+import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,8 @@ from penstock.files import Disk, File, replace_file
 from penstock.text import mutex
 from penstock.text.mutex import HEAD
 from penstock.text.mutex_lock import MutexLock
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Sync:
@@ -129,7 +132,12 @@ class Pair:
         if self.written:
             self.file.set_changed(self.file.status().changed - 1 - int.from_bytes(os.urandom(2)))
         seal = mutex.seal_of(self.file.status())
-        self.lock.file.write(0, mutex.write_seal(seal))
+        try:
+            self.lock.file.write(0, mutex.write_seal(seal))
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            # A new mutex file on a full disk: others will compare the files.
         self.written = False
         return seal
 

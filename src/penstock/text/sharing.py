@@ -4,7 +4,6 @@ Everything happens in turns: the lock, what others have changed meanwhile, the o
 seal. Between turns a process only remembers, and checks at the next turn whether that still holds.
 """
 
-import errno
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,11 +17,10 @@ from penstock.text import mutex
 from penstock.text.appending import append_unborn, bear
 from penstock.text.format import Entry, parse, parse_one
 from penstock.text.mutex import HEAD, Note, note_as_json, seal_of
-from penstock.text.pair import Pair, Sync
+from penstock.text.pair import FULL, Pair, Sync
 from penstock.text.view import View, load
 from penstock.threads import Threads
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _COMPACT = 256 << 10  # bytes of mutex file that are never worth writing it anew
 _RACY = 2_000_000_000  # nanoseconds: two changes within the file system's idea of a moment may look like one
 _log = logging.getLogger("penstock")
@@ -100,7 +98,7 @@ class SharedFile:
             return self._refresh()
         except OSError as error:
             self._distrust(error)
-            if error.errno in _FULL:  # nothing was done but finishing what others began
+            if error.errno in FULL:  # nothing was done but finishing what others began
                 raise self._full() from error
             raise
 
@@ -276,12 +274,13 @@ class SharedFile:
     def _undo(self, error: OSError, view: View) -> Exception:
         """What to raise for an error before anything counted; if that was for want of space, it never was."""
         self._view = None
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             return error
         try:
             # Bytes that a failed sync has left would else be there to read, and not on the disk.
             self._pair.file.truncate(view.end)
             self._mutex.file.truncate(view.mutex_end)
+            self._pair.seal()  # it is as it was: no need to write anything anew, for which there is no space
         except OSError:
             self._pair.doubt()
         return self._full()
@@ -295,7 +294,7 @@ class SharedFile:
         try:
             self._rewrite(view)
         except OSError as error:
-            if error.errno not in _FULL or self._mutex.inode != self._mutex_inode:
+            if error.errno not in FULL or self._mutex.inode != self._mutex_inode:
                 raise
             # The longer file will do, until there is space.
 
