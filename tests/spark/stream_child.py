@@ -2,9 +2,9 @@
 
     python -m tests.spark.stream_child STORE CHECKPOINT OUT [POINT]
 
-OUT gets a file for each time that a batch is processed. Tasks fail at their first attempt now and then. With POINT
-it kills itself, and Spark's Java: "before" the sink has the third batch of this run, "after" that, or at the "end",
-when all is committed. Without one it says on stdout when it has begun, and which process its Java is.
+OUT gets a file for each time that a batch is processed. Tasks fail at their first attempt now and then. With
+POINT it kills itself, and Spark's Java: "before" the sink has the third batch of this run, "after" that, or at the
+"end", when all is committed. Without one it says on stdout which process its Java is, and what it has done.
 """
 
 import json
@@ -13,12 +13,11 @@ import random
 import signal
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 
 import penstock.spark
 
@@ -37,18 +36,16 @@ def main(store: str, checkpoint: str, out: str, point: str = "") -> None:
         seen += 1
         if (point, seen) == ("before", 3):
             die()
-        frail = rows.select("id").mapInArrow(sometimes_fails, "id string")
-        ids = [row.id for row in frail.collect()]
-        write(Path(out), number, ids)
+        write(Path(out), number, rows.select("id").rdd.mapPartitions(sometimes_fails).collect())
         if (point, seen) == ("after", 3):
             die()
         if not point:
-            print("batch", number, flush=True)
+            tell(f"batch {number}")
 
     stream = spark.readStream.format("penstock").option("store", store).option("queue", "jobs")
     stream = stream.options(mode="consume", stream="s", maxRowsPerBatch="20")
     writer = stream.load().writeStream.foreachBatch(process).option("checkpointLocation", checkpoint)
-    print("java", java, flush=True)
+    tell(f"java {java}")
     if point:
         writer.trigger(availableNow=True).start().awaitTermination()
         if point == "end":
@@ -58,9 +55,14 @@ def main(store: str, checkpoint: str, out: str, point: str = "") -> None:
     writer.trigger(processingTime="20 milliseconds").start().awaitTermination()
 
 
-def sometimes_fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def tell(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def sometimes_fails(rows: Iterable[Row]) -> Iterator[str]:
     context = TaskContext.get()
-    yield from batches
+    yield from [row.id for row in rows]
     if context is not None and context.attemptNumber() == 0 and random.random() < 0.2:
         raise RuntimeError("a task that fails once")
 

@@ -64,14 +64,15 @@ def check(folder: Path, count: int) -> int:
 def finish(folder: Path) -> None:
     """Read to the end."""
     (folder / "out").mkdir(exist_ok=True)
-    assert start(folder, "none").wait() == 0
+    with start(folder, "none") as child:
+        assert child.wait() == 0
 
 
 def test_a_driver_that_is_killed_after_its_sink_goes_on_with_the_same_batch(tmp_path: Path) -> None:
     put(tmp_path, 100)
     (tmp_path / "out").mkdir()
-    child = start(tmp_path, "after")
-    assert child.wait() == -signal.SIGKILL
+    with start(tmp_path, "after") as child:
+        assert child.wait() == -signal.SIGKILL
     finish(tmp_path)
     assert check(tmp_path, 100) == 1
 
@@ -81,8 +82,8 @@ def test_a_driver_that_is_killed_after_its_sink_goes_on_with_the_same_batch(tmp_
 def test_a_driver_that_is_killed_elsewhere_goes_on_with_the_same_batch(tmp_path: Path, point: str) -> None:
     put(tmp_path, 100)
     (tmp_path / "out").mkdir()
-    child = start(tmp_path, point)
-    assert child.wait() == -signal.SIGKILL
+    with start(tmp_path, point) as child:
+        assert child.wait() == -signal.SIGKILL
     finish(tmp_path)
     assert check(tmp_path, 100) == 0
 
@@ -93,24 +94,23 @@ def test_drivers_that_are_killed_at_any_moment_lose_nothing_and_repeat_nothing(t
     (tmp_path / "out").mkdir()
     total = 0
     for seed in range(int(os.environ.get("PENSTOCK_KILLS", "50"))):
-        print("seed", seed, flush=True)
+        sys.stdout.write(f"seed {seed}\n")
         choose = random.Random(seed)
         put(tmp_path, 150)
         total += 150
-        child = start(tmp_path)
-        assert child.stdout is not None
-        java = 0
-        for line in child.stdout:
-            if line.startswith("java"):
-                java = int(line.split()[1])
-            if line.startswith("batch"):
-                break
-        time.sleep(choose.uniform(0, 2.5))
-        for process in (java, child.pid):
-            os.kill(process, signal.SIGKILL)
-        child.wait()
+        with start(tmp_path) as child:
+            assert child.stdout is not None
+            java = 0
+            for line in child.stdout:
+                if line.startswith("java"):
+                    java = int(line.split()[1])
+                if line.startswith("batch"):
+                    break
+            time.sleep(choose.uniform(0, 2.5))
+            for process in (java, child.pid):
+                os.kill(process, signal.SIGKILL)
     finish(tmp_path)
-    print("batches that came more than once:", check(tmp_path, total))
+    sys.stdout.write(f"{check(tmp_path, total)} batches came more than once\n")
 
 
 def test_the_owner_of_the_store_may_be_killed_in_the_middle_of_a_batch(
@@ -152,7 +152,7 @@ def test_a_server_may_be_killed_and_started_again_in_the_middle_of_a_batch(
     servers = [serve(tmp_path / "store", 0)]
     try:
         assert servers[0].stdout is not None
-        url = servers[0].stdout.readline().split()[-1]
+        url = servers[0].stdout.readline().split()[0]
         port = int(url.rpartition(":")[2].strip("/"))
         sink = Recorder()
 
