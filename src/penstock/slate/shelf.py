@@ -75,7 +75,7 @@ class SlateShelf:
         self._attempts: dict[int, bytes | None] = {}
         self._shared_claims: list[tuple[int, str]] = []  # of messages that other queues may have, too
         self._gone: list[int] = []
-        self.large: set[int] = set()  # messages whose payload is an object
+        self.large: set[int] = set()  # messages that were put here and whose payload is an object
         self.published: dict[int, int] = {}  # a bit for each message that was not put here, by bucket
         self._keys: list[tuple[int, str]] = []
         self.recent: list[tuple[int, int]] = []  # numbers of recent records, and when they were written
