@@ -81,7 +81,9 @@ class SlateShelf:
         self.recent: list[tuple[int, int]] = []  # numbers of recent records, and when they were written
         self.position: tuple[int, bool] | None = None  # in the log, see own.py; None: that of all queues
         self._moved = False
-        self.on_room: Callable[[str], None] = lambda name: None  # called where there may be room for what waits
+        # Called where there may be room for what waits: by who holds no lock, or to have that done by another.
+        self.on_room: Callable[[], None] = lambda: None
+        self.on_room_soon: Callable[[], None] = lambda: None
         self._at = 0
 
     # Under the queue's lock
@@ -209,6 +211,8 @@ class SlateShelf:
             else:
                 self._gone.append(seq)
         self._writer.changed(self)
+        if self.held:
+            self.on_room_soon()
 
     def find(self, seqs: Sequence[int]) -> Wanted:
         """Look for bodies."""
@@ -312,7 +316,7 @@ class SlateShelf:
         if self._failure is not None:  # what was interrupted is not written, nor what came before in this commit
             raise self._failure()
         if self.held:
-            self.on_room(self._state.name)
+            self.on_room()
 
     # In any thread
 

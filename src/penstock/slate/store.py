@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -168,7 +169,8 @@ class SlateKeeper(LiveKeeper):
             shelf.position = loaded.position[0] if loaded.position else None
         else:
             shelf.position = self._start
-        shelf.on_room = self._router.catch_up
+        shelf.on_room = partial(self._router.catch_up, name)
+        shelf.on_room_soon = lambda: self._alarm.set(shelf.on_room, self._clock.now())
         self._shelves[name] = shelf
         return shelf
 
@@ -218,6 +220,9 @@ class SlateKeeper(LiveKeeper):
     def tend(self) -> None:
         """Let time have passed in queues where nobody comes by, and in the log."""
         super().tend()
+        for name, shelf in list(self._shelves.items()):
+            if shelf.held:
+                self._router.catch_up(name)
         self._expire()
 
     def _expire(self) -> None:
