@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import suppress
+from copy import deepcopy
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
@@ -52,7 +53,7 @@ schemathesis.openapi.media_type(
 DOCUMENT = document()
 SCHEMAS = DOCUMENT["components"]["schemas"]
 ERRORS = {*problems.STATUSES, *exchange.STATUSES}
-api = schemathesis.openapi.from_dict(DOCUMENT, config=SchemathesisConfig.from_dict(CONFIG))
+api = schemathesis.openapi.from_dict(deepcopy(DOCUMENT), config=SchemathesisConfig.from_dict(CONFIG))
 
 
 @pytest.fixture(scope="module")
