@@ -93,6 +93,15 @@ class Ledger(StreamRules):
         self._put(record)
         return Admission(seqs, entries, record)
 
+    def admit(self, seq: int, priority: int, visible_at: int, expires_at: int, size: int, now: int) -> Put:
+        """Take in a message that has a number already, maybe a lower one than others have."""
+        self.advance(now)
+        self.check_values(size, priority)
+        self.check_room(1)
+        record = Put(now, seq, (priority,), (visible_at,), (expires_at,), {})
+        self._put_one(record)
+        return record
+
     def expect(self, count: int, longest: int, lowest: int, highest: int, waiting: int, now: int) -> None:
         """Check a load, of which so many messages will wait; from here on they have their place."""
         self.advance(now)

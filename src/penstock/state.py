@@ -155,14 +155,21 @@ class State(Contents):
     def _put_one(self, record: Put) -> None:
         """The same for a single message."""
         now, seq, (priority,), (visible_at,), (expires_at,), keys = record
+        late = seq < self.next_seq  # a number that was left out: only a store that gives numbers itself has such
         if seq > self.next_seq:
             self._rows.skip_to(seq)
         state = DELAYED if visible_at > now else AVAILABLE
         self.arrived += 1
-        self._rows.append_one(state, priority, visible_at, expires_at)
+        if late:
+            self._rows.insert(seq, state, priority, visible_at, expires_at)
+        else:
+            self._rows.append_one(state, priority, visible_at, expires_at)
         self._counts[state] += 1
         if state == AVAILABLE:
-            self._ready.arrive((seq,), priority)
+            if late:
+                self._ready.come_back(seq, priority)
+            else:
+                self._ready.arrive((seq,), priority)
         elif visible_at < (expires_at or NEVER):
             self._deadlines.add(visible_at, seq)
         if expires_at:  # stays in the heap for the whole life of the message

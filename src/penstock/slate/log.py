@@ -52,6 +52,8 @@ class Log:
         self._gone: list[tuple[int, int]] = []  # what has expired: when, which
         self._postponed: list[tuple[int, int, int]] = []  # what should have: when, which, and when it may
         self._next_expiry: int | None = None
+        self._written_position = position
+        writer.log = self
 
     @property
     def end(self) -> int:
@@ -78,7 +80,7 @@ class Log:
         self._unwritten[seq] = published
         if expires_at:
             self._expect(expires_at)
-        self._writer.wrote(self)
+        self._writer.wrote()
         return published
 
     def entries(self, start: int) -> Iterator[Published]:
@@ -128,7 +130,7 @@ class Log:
             if needed:
                 self._expect(now + _LATER)
             if going:
-                self._writer.wrote(self)
+                self._writer.wrote()
             return bool(going)
 
     def _expect(self, time: int) -> None:
@@ -138,8 +140,8 @@ class Log:
 
     # Writing
 
-    def collect(self, changes: Changes) -> None:
-        """Add what has changed since the last time."""
+    def collect_up_to(self, position: int, changes: Changes) -> None:
+        """Add what has changed since the last time; all queues are in the changes already, and are so far."""
         for metadata, (payload, _, _, at), expires_at in self._new:
             seq = metadata.id
             if len(payload) > MAX_INLINE:
@@ -160,8 +162,10 @@ class Log:
             changes.large.append(seq)  # or not: then there is no object of that name
         for before, seq, time in self._postponed:
             changes.rows += [(own.expiry_key(before, seq), None), (own.expiry_key(time, seq), b"")]
-        position = own.encode_position(self.position, False)
-        changes.rows.append((records.queue_key(records.POSITION, _ALL), position))
+        if position != self._written_position:
+            self._written_position = position
+            row = own.encode_position(position, False)
+            changes.rows.append((records.queue_key(records.POSITION, _ALL), row))
         self._new, self._gone, self._postponed = [], [], []
         if len(self._unwritten) > 2 * len(changes.written):
             self._forget_written()

@@ -12,7 +12,6 @@ from penstock.clock import Clock, at_least_one
 from penstock.errors import InvalidPriority, PayloadTooLarge, PenstockError, QueueFull
 from penstock.live.queue import LiveQueue
 from penstock.message import Entry
-from penstock.records import Put
 from penstock.slate import entries
 from penstock.slate.log import Log, Published
 from penstock.slate.shelf import SlateShelf
@@ -52,15 +51,12 @@ class Subscriber:
         position = (self.shelf.position or (0, False))[0]
         if metadata.id < position or metadata.received_at < self._since or 0 < expires_at <= now:
             return
-        priority = entries.priority_of(metadata)
+        seq, size, priority = metadata.id, published.size, entries.priority_of(metadata)
         try:
-            ledger.check_values(published.size, priority)
+            record = ledger.admit(seq, priority, metadata.visible_at, expires_at, size, now)
         except (PayloadTooLarge, InvalidPriority):
             return
-        ledger.check_room(1)
-        record = Put(now, metadata.id, (priority,), (metadata.visible_at,), (expires_at,), {})
-        ledger.replay(record)
-        self.shelf.deliver(record, published.size, published.large)
+        self.shelf.deliver(record, size, published.large)
 
 
 class Router:

@@ -78,14 +78,16 @@ class SlateShelf:
         self._attempts: dict[int, bytes | None] = {}
         self._shared_claims: list[tuple[int, str]] = []  # of messages that other queues may have, too
         self._gone: list[int] = []
-        self.large: set[int] = set()  # messages whose payload is an object
+        self.large: set[int] = set()  # messages that were put here and whose payload is an object
         self.streams = Keeping(ledger)
         self.published: dict[int, int] = {}  # a bit for each message that was not put here, by bucket
         self._keys: list[tuple[int, str]] = []
         self.recent: list[tuple[int, int]] = []  # numbers of recent records, and when they were written
         self.position: tuple[int, bool] | None = None  # in the log, see own.py; None: that of all queues
         self._moved = False
-        self.on_room: Callable[[str], None] = lambda name: None  # called where there may be room for what waits
+        # Called where there may be room for what waits: by who holds no lock, or to have that done by another.
+        self.on_room: Callable[[], None] = lambda: None
+        self.on_room_soon: Callable[[], None] = lambda: None
         self._at = 0
 
     # Under the queue's lock
@@ -219,6 +221,8 @@ class SlateShelf:
             elif not self.streams.keeps(seq):
                 self._gone.append(seq)
         self._writer.changed(self)
+        if self.held:
+            self.on_room_soon()
 
     def find(self, seqs: Sequence[int]) -> Wanted:
         """Look for bodies."""
@@ -329,7 +333,7 @@ class SlateShelf:
         if self._failure is not None:  # what was interrupted is not written, nor what came before in this commit
             raise self._failure()
         if self.held:
-            self.on_room(self._state.name)
+            self.on_room()
 
     # In any thread
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -62,7 +63,8 @@ class SlateKeeper(LiveKeeper):
     ) -> None:
         super().__init__(clock, threads)
         self._place = place
-        self._closed = self._earlier = False
+        self._closed = False
+        self._start: tuple[int, bool] | None = None  # where in the log the queue begins that is being made
         self._receipts: dict[str, NotedReceipts] = {}
         self._shelves: dict[str, SlateShelf] = {}
         self._loaded: dict[str, loading.Loaded] = {}
@@ -147,10 +149,12 @@ class SlateKeeper(LiveKeeper):
             self._writer.commit(self._writer.written)
 
     def _creating(self, queue: str, settings: Settings, first: int) -> None:
-        self._earlier = settings.filter is not None and settings.start != "now"
-        start = own.encode_position(0, True) if self._earlier else None
+        self._start = None
+        if settings.filter is not None:
+            self._start = (self._log.end, False) if settings.start == "now" else (0, True)
+        position = None if self._start is None else own.encode_position(*self._start)
         rows: list[Row] = [
-            (records.queue_key(records.POSITION, queue), start),
+            (records.queue_key(records.POSITION, queue), position),
             (records.queue_key(records.CONFIG, queue), records.encode_config(own.config_of(settings))),
             (records.queue_key(records.SETTINGS, queue), own.encode_settings(settings)),
             *[(records.queue_key(kind, queue), value) for kind, value in buckets.OF_THE_DOCUMENT.items()],
@@ -168,9 +172,10 @@ class SlateKeeper(LiveKeeper):
             shelf.published, shelf.large = loaded.published, loaded.large
             shelf.position = loaded.position[0] if loaded.position else None
             shelf.streams.load(loaded.streams)
-        elif self._earlier:
-            shelf.position = 0, True
-        shelf.on_room = self._router.catch_up
+        else:
+            shelf.position = self._start
+        shelf.on_room = partial(self._router.catch_up, name)
+        shelf.on_room_soon = lambda: self._alarm.set(shelf.on_room, self._clock.now())
         self._shelves[name] = shelf
         return shelf
 
@@ -195,6 +200,8 @@ class SlateKeeper(LiveKeeper):
 
         self._writer.lead(begin)
         self._remove(list(shelf.rows()))
+        for seq in shelf.large:
+            self._place.delete_object(str(seq))
         del self._shelves[queue], self._receipts[queue]
 
     def collect(self) -> None:
@@ -218,6 +225,9 @@ class SlateKeeper(LiveKeeper):
     def tend(self) -> None:
         """Let time have passed in queues where nobody comes by, and in the log."""
         super().tend()
+        for name, shelf in list(self._shelves.items()):
+            if shelf.held:
+                self._router.catch_up(name)
         self._expire()
 
     def _expire(self) -> None:

@@ -76,16 +76,30 @@ class Changes:
         self.written += later.written
         self.gone += later.gone
         self.large += later.large
+        self.claims += later.claims
         self.at = max(self.at, later.at)
 
 
 class Source(Protocol):
-    """A queue that has something to write, or the log."""
+    """A queue that has something to write."""
 
     lock: Lock
 
     def collect(self, changes: Changes) -> None:
         """Under the lock: add what has changed since the last time."""
+
+
+class LogSource(Protocol):
+    """The log, from which queues may get messages."""
+
+    lock: Lock
+
+    @property
+    def position(self) -> int:
+        """Up to where all queues were offered it."""
+
+    def collect_up_to(self, position: int, changes: Changes) -> None:
+        """Under the lock: add what has changed; all queues are in the changes already, and are so far."""
 
 
 class Writer:
@@ -107,6 +121,7 @@ class Writer:
         self._failed = failed
         self.commits = Commits(threads, self._flush, failed, passing=(StoreUnreachable, Fenced))
         self.written = 0
+        self.log: LogSource | None = None
         self._mutex = threading.Lock()
         self._changed: dict[Source, None] = {}
         self._deadline = threading.local()
@@ -121,12 +136,12 @@ class Writer:
         """What was written up to this number is on stable storage."""
         return self.commits.durable
 
-    def wrote(self, source: Source) -> int:
-        """A change that someone will commit; its number. Under the lock of the source."""
+    def wrote(self, source: Source | None = None) -> None:
+        """A change that someone will commit, of a queue, under its lock; or of the log."""
         with self._mutex:
-            self._changed[source] = None
+            if source is not None:
+                self._changed[source] = None
             self.written += 1
-            return self.written
 
     def changed(self, source: Source) -> None:
         """A change that goes with the next commit."""
@@ -188,6 +203,8 @@ class Writer:
         self._collected = self._place.files
 
     def _flush(self) -> int:
+        # First the position, then the queues, which have what is before it, then the log with all that they have.
+        position = self._position()
         with self._mutex:
             target, sources = self.written, list(self._changed)
             self._changed.clear()
@@ -195,12 +212,14 @@ class Writer:
         for source in sources:
             with source.lock:
                 source.collect(changes)
-        if (block := self._ids.row()) is not None:  # after the queues, so that it covers all ids they have used
+        if self.log is not None:
+            with self.log.lock:
+                self.log.collect_up_to(position, changes)
+        if (block := self._ids.row()) is not None:  # after all who have used ids, so that it covers them
             changes.rows.append(block)
         if changes.at > self._at:
             self._at = changes.at
             changes.rows.append((CLOCK_KEY, encode_clock(self._at)))
-        changes.rows += self._attempts(changes.claims)
         self._left.extend(changes)
         try:
             self._write_left()
@@ -210,6 +229,12 @@ class Writer:
             self._failed(error)
             raise
         return target
+
+    def _position(self) -> int:
+        if self.log is None:
+            return 0
+        with self.log.lock:
+            return self.log.position
 
     def _attempts(self, claims: list[tuple[int, str]]) -> list[Row]:
         """The document's list of who claimed a message, of those that several queues may have."""
@@ -224,6 +249,8 @@ class Writer:
     def _write_left(self) -> None:
         """Write and flush within the time of the one who leads; after an error all is as it was, and repeated."""
         left = self._left
+        left.rows += self._attempts(left.claims)
+        left.claims = []
         deadline = self._deadline.at + len(left.rows) / _ROWS
         for seq, payload in left.objects.items():
             self._place.put_object(str(seq), payload)
