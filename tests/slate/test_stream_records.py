@@ -19,13 +19,13 @@ from tests.slate.test_format import buckets as bucket_numbers
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
-        (stream_records.streams_key("jobs"), "01 0F | 'jobs' 00"),
-        (stream_records.stream_key("jobs", "nightly"), "01 0F | 'jobs' 00 | 'nightly' 00"),
+        (stream_records.streams_key("jobs"), "01 14 | 'jobs' 00"),
+        (stream_records.stream_key("jobs", "nightly"), "01 14 | 'jobs' 00 | 'nightly' 00"),
         (
             stream_records.failures_key("jobs", "a", 0),
-            "01 10 | 'jobs' 00 | 'a' 00 | 00 00 00 00 00 00 00 00",
+            "01 15 | 'jobs' 00 | 'a' 00 | 00 00 00 00 00 00 00 00",
         ),
-        (stream_records.kept_key("jobs", "a", 258), "01 11 | 'jobs' 00 | 'a' 00 | 00 00 00 00 00 00 01 02"),
+        (stream_records.kept_key("jobs", "a", 258), "01 16 | 'jobs' 00 | 'a' 00 | 00 00 00 00 00 00 01 02"),
     ],
 )
 def test_keys_are_these_bytes(key: bytes, expected: str) -> None:
@@ -74,12 +74,12 @@ def test_keys_say_what_they_are_of(queue: str, stream: str, bucket: int) -> None
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("01 0E 'x' 00", "of type 14"),
-        ("01 0F 'x' 00 | 's' 00 | 00 00 00 00 00 00 00 01", "of type 15"),
-        ("01 0F 'x' 00 | 's'", "no end of its name"),
-        ("01 10 'x' 00 | 's' 00", "does not end with a number"),
-        ("01 11 'x' 00", "no end of its name"),
-        ("01 12 'x' 00", "of type 18"),
+        ("01 13 'x' 00", "of type 19"),
+        ("01 14 'x' 00 | 's' 00 | 00 00 00 00 00 00 00 01", "of type 20"),
+        ("01 14 'x' 00 | 's'", "no end of its name"),
+        ("01 15 'x' 00 | 's' 00", "does not end with a number"),
+        ("01 16 'x' 00", "no end of its name"),
+        ("01 17 'x' 00", "of type 23"),
     ],
 )
 def test_unknown_types_are_refused(key: str, message: str) -> None:

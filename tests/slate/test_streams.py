@@ -179,6 +179,17 @@ def test_published_messages_stay_while_a_stream_holds_or_keeps_them_and_go_after
     assert life.objects() == set()
 
 
+def test_who_claimed_a_published_message_is_known_of_all_queues_and_streams(life: Life) -> None:
+    for name in ("a", "b"):
+        life.store.create(name, filter="size > 0")
+    ids = [int(life.store.publish(b"%d" % number)) for number in range(5)]
+    life.store.queue("a").claim(3, consumer="host:1")
+    life.next(0, 9, queue="b")
+    rows = life.rows()
+    expected = [["host:1", "stream:s"]] * 3 + [["stream:s"]] * 2
+    assert [records.decode_attempts(rows[records.attempts_key(each)]) for each in ids] == expected
+
+
 def test_a_deleted_queue_takes_its_streams_along(life: Life) -> None:
     life.store.create("jobs", keep_done=60).put_many(["a", LARGE, "c", "d"])
     life.next(0, 2, queue="jobs")
@@ -235,7 +246,7 @@ def batch(streams: Streams, stream: str, number: int) -> list[tuple[object, ...]
     return [(each.payload, each.priority, each.attempts, each.expires_at, each.reason) for each in found]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *[pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 20)]])
 def test_whatever_is_done_a_slate_store_has_the_batches_that_a_journal_has(tmp_path: Path, seed: int) -> None:
     """Two stores are told the same, and the one is closed and opened all the time."""
     random, clocks = Random(seed), [SimulatedClock(START), SimulatedClock(START)]

@@ -47,7 +47,7 @@ from penstock.slate.primitives import (
 VERSION = 1
 PAYLOAD, ACTIVE, DONE, FAILED, ATTEMPTS, CONFIG = range(1, 7)
 SETTINGS, SIZES, CLAIMS, RECENT, POSITION, EXPIRY, CLOCK = range(7, 14)  # ours: own.py
-STREAMS, FAILURES, KEPT = range(15, 18)  # ours: stream_records.py
+STREAMS, FAILURES, KEPT = range(20, 23)  # ours: stream_records.py
 LOG, SEQ_BLOCK = -1, -2  # OpenData-Log's, whose types 1 and 2 only the key tells from those above
 
 BUCKET_BITS = 10

@@ -1,10 +1,10 @@
 """Records of ours for streams. Pure, as format.py.
 
-    streams    01 0F | queue ID                          -> u64: the highest number that a batch ever had
-    stream     01 0F | queue ID | stream                 -> reader Utf8 | settled u64 | before u64 | position i64
+    streams    01 14 | queue ID                          -> u64: the highest number that a batch ever had
+    stream     01 14 | queue ID | stream                 -> reader Utf8 | settled u64 | before u64 | position i64
                                                             | held: 00, or 01 | number u64 | claimed at i64
-    failures   01 10 | queue ID | stream | bucket u64    -> Array<Failure>: messages to fail when it is settled
-    kept       01 11 | queue ID | stream | bucket u64    -> claimed at i64 | Array<Kept> | Array<Reason>
+    failures   01 15 | queue ID | stream | bucket u64    -> Array<Failure>: messages to fail when it is settled
+    kept       01 16 | queue ID | stream | bucket u64    -> claimed at i64 | Array<Kept> | Array<Reason>
 
     Failure    message ID u64 | reason (00, or 01 and Utf8)
     Kept       message ID u64 | priority u8 | visible at i64 | retention deadline i64 | attempts u32
@@ -13,9 +13,9 @@
 
 A stream's name is TerminatedBytes; `settled` is the number of the last batch that it has settled, `before` that of
 the one before, 0 if there was none; `position` is the message up to which one that follows has read, and -1 of one
-that consumes. The messages of the batch that it holds are those of the queue that are in
-flight without a lease deadline and whose consumer is `stream:NAME`. Those of the last settled batch are kept as
-they were read, with their payloads, until the next is settled.
+that consumes. The messages of the batch that it holds are those of the queue that are in flight without a lease
+deadline and whose consumer is `stream:NAME`. Those of the last settled batch are kept as they were read, with
+their payloads, until the next is settled.
 """
 
 import struct
