@@ -54,6 +54,9 @@ class Series:
             streams, reader, start = store._keeper.streams(), reader_name(), committed(self.log)
             streams.begin(QUEUE, STREAM, reader)
             while (batch := streams.next(QUEUE, STREAM, reader, start, 10_000, 1 << 30)) is not None:
+                streams.read(
+                    QUEUE, STREAM, batch, None
+                )  # what was said of it before its reader was killed is forgotten
                 payloads = payloads_of(streams, batch)
                 assert self.batches.setdefault(batch, payloads) == payloads
                 assert payloads_of(streams, batch) == payloads

@@ -19,13 +19,13 @@ from tests.slate.test_format import buckets as bucket_numbers
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
-        (stream_records.streams_key("jobs"), "01 14 | 'jobs' 00"),
-        (stream_records.stream_key("jobs", "nightly"), "01 14 | 'jobs' 00 | 'nightly' 00"),
+        (stream_records.batches_key("jobs"), "01 14 | 'jobs' 00"),
+        (stream_records.stream_key("jobs", "nightly"), "01 15 | 'jobs' 00 | 'nightly' 00"),
         (
             stream_records.failures_key("jobs", "a", 0),
-            "01 15 | 'jobs' 00 | 'a' 00 | 00 00 00 00 00 00 00 00",
+            "01 16 | 'jobs' 00 | 'a' 00 | 00 00 00 00 00 00 00 00",
         ),
-        (stream_records.kept_key("jobs", "a", 258), "01 16 | 'jobs' 00 | 'a' 00 | 00 00 00 00 00 00 01 02"),
+        (stream_records.kept_key("jobs", "a", 258), "01 17 | 'jobs' 00 | 'a' 00 | 00 00 00 00 00 00 01 02"),
     ],
 )
 def test_keys_are_these_bytes(key: bytes, expected: str) -> None:
@@ -64,8 +64,8 @@ def test_values_are_these_bytes(value: bytes, expected: str) -> None:
 @given(names, names, bucket_numbers)
 def test_keys_say_what_they_are_of(queue: str, stream: str, bucket: int) -> None:
     parse = records.parse_key
-    assert parse(stream_records.streams_key(queue)) == Key(records.STREAMS, queue)
-    assert parse(stream_records.stream_key(queue, stream)) == Key(records.STREAMS, queue, stream=stream)
+    assert parse(stream_records.batches_key(queue)) == Key(records.BATCHES, queue)
+    assert parse(stream_records.stream_key(queue, stream)) == Key(records.STREAM, queue, stream=stream)
     failures, kept = (key(queue, stream, bucket) for key in (stream_records.failures_key, stream_records.kept_key))
     assert parse(failures) == Key(records.FAILURES, queue, bucket, stream=stream)
     assert parse(kept) == Key(records.KEPT, queue, bucket, stream=stream)
@@ -75,11 +75,12 @@ def test_keys_say_what_they_are_of(queue: str, stream: str, bucket: int) -> None
     ("key", "message"),
     [
         ("01 13 'x' 00", "of type 19"),
-        ("01 14 'x' 00 | 's' 00 | 00 00 00 00 00 00 00 01", "of type 20"),
-        ("01 14 'x' 00 | 's'", "no end of its name"),
-        ("01 15 'x' 00 | 's' 00", "does not end with a number"),
-        ("01 16 'x' 00", "no end of its name"),
-        ("01 17 'x' 00", "of type 23"),
+        ("01 14 'x' 00 | 's' 00", "of type 20"),
+        ("01 15 'x' 00 | 's' 00 | 00 00 00 00 00 00 00 01", "of type 21"),
+        ("01 15 'x' 00 | 's'", "no end of its name"),
+        ("01 16 'x' 00 | 's' 00", "does not end with a number"),
+        ("01 17 'x' 00", "no end of its name"),
+        ("01 18 'x' 00", "of type 24"),
     ],
 )
 def test_unknown_types_are_refused(key: str, message: str) -> None:

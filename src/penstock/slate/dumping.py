@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from penstock.slate import format as records
-from penstock.slate import own
+from penstock.slate import own, stream_records
 from penstock.slate.binding import blocking, load
 from penstock.slate.format import parse_key
 
@@ -26,6 +26,10 @@ _NAMES = {
     records.POSITION: "position",
     records.EXPIRY: "expiry",
     records.CLOCK: "clock",
+    records.BATCHES: "batches",
+    records.STREAM: "stream",
+    records.FAILURES: "failures",
+    records.KEPT: "kept",
     records.LOG: "log entry",
     records.SEQ_BLOCK: "SeqBlock",
 }
@@ -43,6 +47,10 @@ _DECODERS = {
     records.POSITION: own.decode_position,
     records.EXPIRY: bytes,
     records.CLOCK: own.decode_clock,
+    records.BATCHES: stream_records.decode_last_batch,
+    records.STREAM: stream_records.decode_stream,
+    records.FAILURES: stream_records.decode_failures,
+    records.KEPT: stream_records.decode_kept,
     records.LOG: records.decode_metadata,
     records.SEQ_BLOCK: records.decode_seq_block,
 }

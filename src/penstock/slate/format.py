@@ -47,7 +47,7 @@ from penstock.slate.primitives import (
 VERSION = 1
 PAYLOAD, ACTIVE, DONE, FAILED, ATTEMPTS, CONFIG = range(1, 7)
 SETTINGS, SIZES, CLAIMS, RECENT, POSITION, EXPIRY, CLOCK = range(7, 14)  # ours: own.py
-STREAMS, FAILURES, KEPT = range(20, 23)  # ours: stream_records.py
+BATCHES, STREAM, FAILURES, KEPT = range(20, 24)  # ours: stream_records.py
 LOG, SEQ_BLOCK = -1, -2  # OpenData-Log's, whose types 1 and 2 only the key tells from those above
 
 BUCKET_BITS = 10
@@ -58,7 +58,7 @@ LOG_KEY = "opendata-queue/messages/metadata"
 SEQ_BLOCK_KEY = bytes([VERSION, 2])
 
 _OF_MESSAGES = (PAYLOAD, ATTEMPTS)
-_OF_QUEUES = (ACTIVE, DONE, FAILED, CONFIG, SETTINGS, SIZES, CLAIMS, RECENT, POSITION)
+_OF_QUEUES = (ACTIVE, DONE, FAILED, CONFIG, SETTINGS, SIZES, CLAIMS, RECENT, POSITION, BATCHES)
 _BUCKETS = (ACTIVE, DONE, FAILED, SIZES, CLAIMS)
 _AVAILABLE = struct.Struct("<QBqqH")
 _IN_FLIGHT = struct.Struct("<QBqqH")
@@ -177,7 +177,7 @@ def parse_key(key: bytes) -> Key:
             return Key(kind, name.decode())
         if kind in (*_BUCKETS, RECENT):
             return Key(kind, name.decode(), _number(key, end))
-    if kind in (STREAMS, FAILURES, KEPT) and (known := _parse_stream_key(kind, key)) is not None:
+    if kind in (STREAM, FAILURES, KEPT) and (known := _parse_stream_key(kind, key)) is not None:
         return known
     if kind == EXPIRY and len(key) == 18:
         return Key(kind, number=_number(key, 10), time=_number(key[:10], 2))
@@ -191,10 +191,8 @@ def parse_key(key: bytes) -> Key:
 
 def _parse_stream_key(kind: int, key: bytes) -> Key | None:
     name, end = unterminated(key, 2)
-    if kind == STREAMS and end == len(key):
-        return Key(kind, name.decode())
     stream, end = unterminated(key, end)
-    if kind == STREAMS:
+    if kind == STREAM:
         return Key(kind, name.decode(), stream=stream.decode()) if end == len(key) else None
     return Key(kind, name.decode(), _number(key, end), stream=stream.decode())
 

@@ -107,7 +107,7 @@ class Keeping:
         """What has changed since the last time."""
         queue = self._state.name
         if self._changed:
-            yield records.streams_key(queue), records.encode_last_batch(self._state.last_batch)
+            yield records.batches_key(queue), records.encode_last_batch(self._state.last_batch)
         for name in sorted(self._changed):
             stream = self._state.stream(name)
             yield records.stream_key(queue, name), None if stream is None else records.encode_stream(_row(stream))
@@ -132,7 +132,7 @@ class Keeping:
     def deletions(self) -> Iterator[Row]:
         """Deletions of all that the streams have in the database, the bodies not included."""
         queue = self._state.name
-        yield records.streams_key(queue), None
+        yield records.batches_key(queue), None
         for name in self._written | self._changed:
             yield records.stream_key(queue, name), None
             yield from [

@@ -54,7 +54,7 @@ def of_kind(database: Database, kind: int) -> Iterator[tuple[bytes, bytes]]:
 
 def load(database: Database) -> Contents:
     """Read the queues; Undecodable if there is anything that this version does not know."""
-    known = ((1, records.CLOCK), (records.STREAMS, records.KEPT))
+    known = ((1, records.CLOCK), (records.BATCHES, records.KEPT))
     starts = [b"\x00", *[bytes((VERSION, last + 1)) for _, last in known]]
     ends = [*[bytes((VERSION, first)) for first, _ in known], b"\xff"]
     for start, end in zip(starts, ends, strict=True):
@@ -158,17 +158,20 @@ def _take_held(found: Loaded, first: int, page: Page) -> None:
 
 def _load_streams(database: Database, queues: dict[str, Loaded], leftovers: list[Row]) -> None:
     """Who reads what, and how far they are."""
-    for row, value in of_kind(database, records.STREAMS):
-        key = parse_key(row)
-        if key.queue not in queues:
-            leftovers.append((row, None))
-        elif not key.stream:
-            number = stream_records.decode_last_batch(value)
-            queues[key.queue].ledger.thaw_streams(FrozenStreams(number))
+    for row, value in of_kind(database, records.BATCHES):
+        name = parse_key(row).queue
+        if name in queues:
+            queues[name].ledger.thaw_streams(FrozenStreams(stream_records.decode_last_batch(value)))
         else:
+            leftovers.append((row, None))
+    for row, value in of_kind(database, records.STREAM):
+        key = parse_key(row)
+        if key.queue in queues:
             reader, settled, before, position, held = stream_records.decode_stream(value)
             batch = None if held is None else Batch(*held, ())
             queues[key.queue].streams[key.stream] = Stream(reader, batch, settled, before, position=position)
+        else:
+            leftovers.append((row, None))
 
 
 def _load_batches(

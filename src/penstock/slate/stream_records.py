@@ -1,10 +1,10 @@
 """Records of ours for streams. Pure, as format.py.
 
-    streams    01 14 | queue ID                          -> u64: the highest number that a batch ever had
-    stream     01 14 | queue ID | stream                 -> reader Utf8 | settled u64 | before u64 | position i64
+    batches    01 14 | queue ID                          -> u64: the highest number that a batch ever had
+    stream     01 15 | queue ID | stream                 -> reader Utf8 | settled u64 | before u64 | position i64
                                                             | held: 00, or 01 | number u64 | claimed at i64
-    failures   01 15 | queue ID | stream | bucket u64    -> Array<Failure>: messages to fail when it is settled
-    kept       01 16 | queue ID | stream | bucket u64    -> claimed at i64 | Array<Kept> | Array<Reason>
+    failures   01 16 | queue ID | stream | bucket u64    -> Array<Failure>: messages to fail when it is settled
+    kept       01 17 | queue ID | stream | bucket u64    -> claimed at i64 | Array<Kept> | Array<Reason>
 
     Failure    message ID u64 | reason (00, or 01 and Utf8)
     Kept       message ID u64 | priority u8 | visible at i64 | retention deadline i64 | attempts u32
@@ -22,7 +22,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from penstock.slate.format import FAILURES, KEPT, STREAMS, VERSION, queue_key
+from penstock.slate.format import BATCHES, FAILURES, KEPT, STREAM, VERSION, queue_key
 from penstock.slate.primitives import Reader, array, count, key_u64, optional, terminated, utf8
 
 _NUMBER = struct.Struct("<Q")
@@ -63,14 +63,14 @@ class KeptPage(NamedTuple):
     reasons: dict[int, str]
 
 
-def streams_key(queue: str) -> bytes:
+def batches_key(queue: str) -> bytes:
     """Of the number that all streams of a queue share."""
-    return queue_key(STREAMS, queue)
+    return queue_key(BATCHES, queue)
 
 
 def stream_key(queue: str, stream: str) -> bytes:
     """Of a stream."""
-    return queue_key(STREAMS, queue) + terminated(stream.encode())
+    return queue_key(STREAM, queue) + terminated(stream.encode())
 
 
 def failures_key(queue: str, stream: str, bucket: int) -> bytes:
@@ -95,7 +95,7 @@ def encode_last_batch(number: int) -> bytes:
 
 def decode_last_batch(value: bytes) -> int:
     """The highest number that a batch ever had."""
-    reader = Reader(value, "a streams record")
+    reader = Reader(value, "a batches record")
     (number,) = reader.fields(_NUMBER)
     reader.end()
     return number
