@@ -53,7 +53,8 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         if is_remote(options.store) or is_slate(options.store):
             raise NotSupported(
-                f'store {options.store!r}: who follows reads the files of journals: give the folder, or use mode "consume"'
+                f"store {options.store!r}: who follows reads the files of journals: give the folder, or use mode "
+                '"consume"'
             )
         self._options = options
         self._schema = schema
