@@ -9,6 +9,7 @@ import shlex
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from copy import deepcopy
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
@@ -53,7 +54,7 @@ schemathesis.openapi.media_type(
 DOCUMENT = document()
 SCHEMAS = DOCUMENT["components"]["schemas"]
 ERRORS = {*problems.STATUSES, *exchange.STATUSES}
-api = schemathesis.openapi.from_dict(DOCUMENT, config=SchemathesisConfig.from_dict(CONFIG))
+api = schemathesis.openapi.from_dict(deepcopy(DOCUMENT), config=SchemathesisConfig.from_dict(CONFIG))
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -461,6 +462,11 @@ def test_a_folder_that_cannot_be_written_says_what_to_do() -> None:
 # Servers
 
 
+def fetched(url: str) -> str:
+    with urllib.request.urlopen(url) as answer:
+        return str(answer.read().decode())
+
+
 def test_a_server_on_a_folder_that_a_program_owns_asks_the_owner(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "store") as store, ServerChild(tmp_path / "store") as server:
         queue = store.create("jobs", keep_done=60)
@@ -485,6 +491,10 @@ def test_a_server_on_a_folder_that_a_program_owns_asks_the_owner(tmp_path: Path)
             assert ([each["id"] for each in made], following) == ([popped.id], None)
             assert keeper.ask(calls.parts("jobs", 1)) == [popped.id]
             keeper.close()
+            assert fetched(f"{server.url}/-/readyz")
+            metrics = fetched(f"{server.url}/-/metrics")
+            assert 'penstock_queue_messages{queue="jobs",state="done"} 1' in metrics
+            assert "penstock_store_up 1" in metrics
             with (
                 closing(LoadingKeeper(server.url)) as loading,
                 pytest.raises(penstock.NotSupported, match="no loads"),
