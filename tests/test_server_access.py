@@ -34,13 +34,18 @@ EXPECTED = {  # said once more, by hand, as a table that is only compared with i
     "anyone": {"start", "docs", "openapi", "healthz"},
     "any role": {"get_queue", "show_queue"},
     "read": {
+        "list_streams",
         "list_queues", "peek", "messages", "parts", "all_attempts", "attempts", "run", "readyz", "metrics",
     },
     "write": {"post_message", "put", "publish", "begin_load", "add_to_load", "commit_load", "abort_load", "run"},
     "consume": {
         "get_message", "claim", "pop", "ack", "fail", "release", "extend", "remove", "delete_message",
+        "begin_stream", "next_batch", "follow_queue", "read_batch", "list_batch", "fail_in_batch", "settle_batch",
     },
-    "admin": {"put_queue", "create_queue", "delete_queue", "drop_queue", "redrive", "purge"},
+    "admin": {
+        "put_queue", "create_queue", "delete_queue", "drop_queue", "redrive", "purge", "release_stream",
+        "delete_stream",
+    },
 }  # fmt: skip
 
 
