@@ -88,7 +88,7 @@ class Bucket:
             query["continuation-token"] = unescape(more[1].decode())
 
     def check(self) -> None:
-        """Ask for next to nothing; FileNotFoundError if there is no such bucket, StoreUnreachable if it is closed."""
+        """Ask for next to nothing; FileNotFoundError if there is no bucket, StoreUnreachable if it is closed."""
         self._ask("GET", self._base + "/", {"list-type": "2", "max-keys": "1", "prefix": self._prefix})
 
     def _path(self, name: str) -> str:
