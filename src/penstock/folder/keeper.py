@@ -31,6 +31,7 @@ from penstock.keeper import QueueInfo
 from penstock.message import PUBLISH_HEADER, Entry, Message, checked_headers
 from penstock.names import DEFAULT
 from penstock.settings import Settings, whole
+from penstock.streams import Streams, not_supported
 from penstock.threads import SystemThreads, Threads
 
 if TYPE_CHECKING:
@@ -256,6 +257,10 @@ class FolderKeeper:
     def messages(self, queue: str, state: str | None) -> Iterator[Message]:
         """The messages in that state, in the order in which they were put."""
         return self.find(queue).messages(state)
+
+    def streams(self) -> Streams:
+        """The streams that read queues of this store: there are none."""
+        raise not_supported("a folder store")
 
     def close(self) -> None:
         """End every queue's work in this process."""

@@ -30,6 +30,7 @@ from penstock.sharing.ownership import (
     folder_for,
     locked,
 )
+from penstock.sharing.streams import SharedStreams
 from penstock.store import Store
 
 Result = TypeVar("Result")
@@ -187,6 +188,10 @@ class SharedKeeper:
             return loading.take_in(keeper, load)
 
         return self._run(take_in)
+
+    def streams(self) -> SharedStreams:
+        """The streams that read queues of the store."""
+        return SharedStreams(self._run)
 
     def close(self) -> None:
         """Let go of the store; if this process owns it, the next may have it."""

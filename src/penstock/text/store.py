@@ -18,6 +18,7 @@ from penstock.keeper import QueueInfo
 from penstock.live.keeper import check_start
 from penstock.message import PUBLISH_HEADER, Entry, Message, checked_headers
 from penstock.settings import Settings
+from penstock.streams import Streams, not_supported
 from penstock.text.format import parse
 from penstock.text.head import read_head, write_head
 from penstock.text.mutex_lock import MutexLock
@@ -268,6 +269,10 @@ class TextKeeper:
         """The queue's file, piece by piece."""
         working = self.find(queue)
         return working.run(lambda view, now: shown(working.files.read_all(), view))
+
+    def streams(self) -> Streams:
+        """The streams that read queues of this store: there are none."""
+        raise not_supported("a text store")
 
     def close(self) -> None:
         """Let go of everything; waiting consumers get StoreClosed."""
