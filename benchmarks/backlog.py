@@ -51,7 +51,7 @@ import penstock
 folder, ending, waiting, batch, size = *sys.argv[1:3], *map(int, sys.argv[3:])
 payloads = [base64.b64encode(os.urandom(size))[:size] for _ in range(1000)]
 batches = itertools.cycle([payloads[at : at + batch] for at in range(0, 1000, batch)])
-store = penstock.open(folder, sync="never")
+store = penstock.open(folder, sync="never", share=False)
 queue = store.queue()
 for _ in range(waiting // batch):
     queue.put_many(next(batches))

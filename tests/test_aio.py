@@ -11,11 +11,14 @@ import pytest
 
 import penstock
 from penstock import InvalidArgument, LeaseExpired, QueueNotFound, StoreClosed, StoreUnreachable, aio
+from penstock.aio import shared
 from penstock.aio.remote import RemoteKeeper
 from penstock.client import pool as pools
 from penstock.live.keeper import LiveKeeper
 from penstock.server import serve_in_thread
 from penstock.server.running import raise_file_limit
+from penstock.sharing.keeper import live_keeper
+from penstock.sharing.ownership import Folder, Owner
 from tests.scripted import COUNT, PUT, QUEUE, Conversation, answer, problem, scripted, silence, unused_port
 
 Result = TypeVar("Result")
@@ -140,7 +143,7 @@ def test_iterators_are_asynchronous_and_may_be_left_early(any_url: str) -> None:
 
 
 def test_a_consumer_that_is_cancelled_leaves_the_line(kept: penstock.Store, url: str) -> None:
-    keeper = kept._keeper
+    keeper = live_keeper(kept)
     assert isinstance(keeper, LiveKeeper)
     line = keeper.find("default")
 
@@ -161,7 +164,7 @@ def test_a_consumer_that_is_cancelled_leaves_the_line(kept: penstock.Store, url:
 
 def test_thousands_wait_without_a_thread_of_their_own(kept: penstock.Store, url: str) -> None:
     raise_file_limit()
-    keeper = kept._keeper
+    keeper = live_keeper(kept)
     assert isinstance(keeper, LiveKeeper)
     line = keeper.find("default")
 
@@ -311,14 +314,13 @@ def test_who_is_cancelled_while_opening_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, go_on = threading.Event(), threading.Event()
-    really_open = penstock.opening.open
 
-    def open_slowly(url: str, **options: Any) -> penstock.Store:
+    def open_slowly(folder: Folder) -> Owner:
         began.set()
         go_on.wait(10)
-        return really_open(url, **options)
+        return Owner(folder)
 
-    monkeypatch.setattr(penstock.opening, "open", open_slowly)
+    monkeypatch.setattr(shared, "become_owner", open_slowly)
 
     async def main() -> None:
         opening = asyncio.ensure_future(_open(tmp_path))
@@ -329,7 +331,7 @@ def test_who_is_cancelled_while_opening_leaves_nothing_open(
         go_on.set()
 
     run(main())
-    with really_open(tmp_path) as store:  # StoreLocked if it was still open
+    with penstock.open(tmp_path, share=False) as store:  # StoreLocked if it was still open
         assert len(store.queue()) == 0
 
 

@@ -262,7 +262,7 @@ def test_damage_in_the_middle_says_what_can_be_saved_and_the_advice_works(tmp_pa
 
 def test_what_was_settled_after_the_damage_need_not_be_saved(tmp_path: Path) -> None:
     folder = tmp_path / "killed"
-    with penstock.open(tmp_path / "alive", clock=SimulatedClock()) as store:
+    with penstock.open(tmp_path / "alive", clock=SimulatedClock(), share=False) as store:
         jobs = store.create("jobs")
         for payload in (b"a", b"b", b"c", b"d"):
             jobs.put(payload)
@@ -322,7 +322,7 @@ def test_a_file_that_is_missing_in_between_is_a_problem(tmp_path: Path) -> None:
 
 def test_a_packed_file_without_its_end_is_a_problem(tmp_path: Path) -> None:
     folder = tmp_path / "killed"
-    with penstock.open(tmp_path / "alive", clock=SimulatedClock()) as store:
+    with penstock.open(tmp_path / "alive", clock=SimulatedClock(), share=False) as store:
         store.create("jobs").put_many([b"x" * 3_000_000, b"y" * 3_000_000, b"z"])
         store._keeper.pack("jobs")  # type: ignore[attr-defined]
         shutil.copytree(tmp_path / "alive", folder)
@@ -569,7 +569,8 @@ def test_of_every_published_journal_the_doctor_sees_what_opening_makes_of_it(
 
 def test_a_store_that_another_process_has_open_is_examined_and_the_process_named(tmp_path: Path) -> None:
     code = (
-        "import sys, penstock; store = penstock.open(sys.argv[1]); jobs = store.create('jobs');"
+        "import sys, penstock; store = penstock.open(sys.argv[1], share=False);"
+        "jobs = store.create('jobs');"
         "jobs.put(b'a'); jobs.claim(lease=3600); jobs.put(b'b'); print('open', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(

@@ -16,12 +16,13 @@ from penstock.journal.building import Order, Result, build
 from penstock.journal.parallel import Round
 from penstock.journal.store import JournalKeeper, open_journal
 from penstock.journal.survey import Surveyed, survey
+from penstock.sharing.keeper import live_keeper
 from penstock.threads import SystemThreads
 from tests.simulated_disk import SimulatedDisk
 
 
 def keeper_of(store: Store) -> JournalKeeper:
-    keeper = store._keeper
+    keeper = live_keeper(store)
     assert isinstance(keeper, JournalKeeper)
     return keeper
 

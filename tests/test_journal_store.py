@@ -421,15 +421,16 @@ def test_a_put_that_is_stored_after_its_queue_was_deleted_does_not_bring_it_back
 
 HOLD = """
 import sys, penstock
-store = penstock.open(sys.argv[1])
+store = penstock.open(sys.argv[1], share=False)
 print("open", flush=True)
 sys.stdin.read()
 """
 
 
 def test_a_second_opener_is_told_who_has_the_store(tmp_path: Path) -> None:
-    with penstock.open(tmp_path), pytest.raises(penstock.StoreLocked, match=f"is open in pid {os.getpid()}:"):
-        penstock.open(tmp_path)
+    locked = pytest.raises(penstock.StoreLocked, match=f"is open in pid {os.getpid()}:")
+    with penstock.open(tmp_path, share=False), locked:
+        penstock.open(tmp_path, share=False)
     penstock.open(tmp_path).close()
 
 
@@ -438,8 +439,8 @@ def test_another_process_is_told_who_has_the_store_until_that_ends(tmp_path: Pat
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"open\n"
-        with pytest.raises(penstock.StoreLocked, match=f"is open in pid {holder.pid}:"):
-            penstock.open(tmp_path)
+        with pytest.raises(penstock.StoreLocked, match=f"is open in pid {holder.pid}, which does not share"):
+            penstock.open(tmp_path, timeout=0.1)
         holder.kill()
     penstock.open(tmp_path).close()
 
@@ -1083,7 +1084,7 @@ def test_a_full_disk_refuses_puts_and_nothing_else(small_disk: Path) -> None:
 
 def test_messages_that_expired_between_single_puts_are_gone_when_a_crashed_store_opens(tmp_path: Path) -> None:
     clock = SimulatedClock()
-    with penstock.open(tmp_path / "alive", clock=clock) as store:
+    with penstock.open(tmp_path / "alive", clock=clock, share=False) as store:
         queue = store.queue()
         queue.put(b"first")
         queue.put(b"short-lived", retention=5)

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import suppress
+from copy import deepcopy
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
@@ -19,12 +20,12 @@ from schemathesis.config import SchemathesisConfig
 
 import penstock
 from penstock.index.history import Attempt
-from penstock.live.keeper import LiveKeeper
 from penstock.message import MAX_KEY, Draft, Entry
 from penstock.server import exchange, routes, serve_in_thread
 from penstock.server.description import page
 from penstock.server.description.openapi import document
 from penstock.settings import MAX_SECONDS
+from penstock.sharing.keeper import live_keeper
 from penstock.wire import frames, jsons, problems
 
 LEGAL = re.compile("[!-~]{1,255}")
@@ -52,7 +53,7 @@ schemathesis.openapi.media_type(
 DOCUMENT = document()
 SCHEMAS = DOCUMENT["components"]["schemas"]
 ERRORS = {*problems.STATUSES, *exchange.STATUSES}
-api = schemathesis.openapi.from_dict(DOCUMENT, config=SchemathesisConfig.from_dict(CONFIG))
+api = schemathesis.openapi.from_dict(deepcopy(DOCUMENT), config=SchemathesisConfig.from_dict(CONFIG))
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +113,9 @@ def prepare(case: Any, store: penstock.Store) -> None:
 
 def prepare_load(path: dict[str, Any], body: Any, store: penstock.Store, is_negative: bool) -> None:
     """Only one load is open; most requests name it."""
-    assert isinstance(store._keeper, LiveKeeper)
-    uploads = store._keeper.uploads()
+    keeper = live_keeper(store)
+    assert keeper is not None
+    uploads = keeper.uploads()
     for each in list(uploads._open):
         uploads.abort(each)
     if "load" in path and len(path["load"]) % 3:

@@ -5,7 +5,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -792,10 +791,19 @@ def test_the_first_line_says_where_and_what_is_served(tmp_path: Path) -> None:
         assert told["store"] == str(tmp_path / "store")
 
 
-def test_a_store_is_served_only_once(tmp_path: Path) -> None:
-    with ServerChild(tmp_path / "store"):
-        command = [sys.executable, "-m", "penstock", "--store", str(tmp_path / "store"), "serve", "--port", "0"]
-        second = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert second.returncode == 1
-    assert "is open in pid" in second.stderr
-    assert second.stdout == ""
+def test_a_second_server_of_a_folder_serves_the_same_store_and_takes_over(tmp_path: Path) -> None:
+    with (
+        ServerChild(tmp_path / "store") as first,
+        ServerChild(tmp_path / "store") as second,
+        penstock.open(second.url) as store,
+    ):
+        queue = store.create("jobs", keep_done=60)
+        with penstock.open(first.url) as other:
+            other.queue("jobs").put_many([b"a", b"b"])
+        held = queue.claim(2, lease=60)
+        first.kill()
+        held[0].ack()
+        held[1].fail(reason="no")
+        assert [message.state for message in queue.messages()] == ["done", "available"]
+        assert [len(queue.attempts(message.id)) for message in held] == [1, 1]
+        assert second.stop() == 0

@@ -27,6 +27,7 @@ from penstock.aio.local import LocalKeeper
 from penstock.live.keeper import LiveKeeper
 from penstock.server import Limits, exchange, routes, serve_in_thread
 from penstock.server.connection import MAX_HEADERS, Connection
+from penstock.sharing.keeper import live_keeper
 
 HOST = b"Host: penstock\r\n"
 HANGING = 60  # seconds after which a test that hangs fails, whatever it waits for
@@ -142,8 +143,8 @@ class Victim:
 
     @property
     def live(self) -> LiveKeeper:
-        keeper = self.running._server._keeper
-        assert isinstance(keeper, LiveKeeper)
+        keeper = live_keeper(self.running._server._store)
+        assert keeper is not None
         return keeper
 
     def until_nobody_is_there(self) -> None:

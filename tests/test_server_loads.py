@@ -34,6 +34,7 @@ from penstock.journal.uploads import Batch, NoSuchLoad
 from penstock.message import Entry, Plain
 from penstock.server import serve_in_thread
 from penstock.settings import Settings
+from penstock.sharing.keeper import live_keeper
 from penstock.store import Store
 from penstock.wire import frames
 from tests.server_child import ServerChild
@@ -594,7 +595,7 @@ def test_no_more_loads_are_open_than_the_server_can_keep_in_mind(
     served.client.add(loads[1], "a", 0, "jobs", frame(b"x"))
     for load in [*loads, served.client.begin({})]:
         served.client.abort(load)
-    assert served.store._keeper.uploads()._size == 0  # type: ignore[attr-defined]
+    assert live_keeper(served.store).uploads()._size == 0  # type: ignore[union-attr]
 
 
 def test_a_store_that_is_not_kept_in_journals_takes_no_loads() -> None:

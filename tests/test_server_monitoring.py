@@ -5,6 +5,8 @@ import json
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import penstock
 from penstock.cli import cli
 from penstock.histogram import Histogram
-from penstock.journal.store import JournalKeeper
 from penstock.server import RunningServer, serve_in_thread
+from penstock.sharing.keeper import live_keeper
 from tests.server_child import ServerChild
 
 Metrics = dict[str, float]
@@ -195,8 +197,8 @@ def test_what_time_takes_goes_without_anyone_asking(
     server: RunningServer, store: penstock.Store, clock: penstock.SimulatedClock
 ) -> None:
     store.queue().put_many([penstock.Draft(b"a", retention=10)] * 3)
-    keeper = store._keeper
-    assert isinstance(keeper, JournalKeeper)
+    keeper = live_keeper(store)
+    assert keeper is not None
     ledger = keeper.find("default")._ledger
     assert ledger.size() == 3
     clock.advance(11)
@@ -353,6 +355,32 @@ def test_a_store_that_fails_ends_the_process_with_an_error(tmp_path: Path) -> No
         server.process.communicate(timeout=60)
         assert server.process.returncode == 1
     assert lines(server)[0]["level"] == "error"
+
+
+DYING_THREAD = """
+import threading, time
+from penstock.cli import main
+
+def die():
+    while threading.excepthook is threading.__excepthook__:  # the server is not there yet
+        time.sleep(0.01)
+    raise ArithmeticError("no more")
+
+threading.Thread(target=die, name="background").start()
+main()
+"""
+
+
+def test_a_thread_that_dies_ends_the_process_with_an_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DYING_THREAD, "--store", str(tmp_path / "store"), "serve", "--port", "0"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    [line] = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert line["level"] == "error"
+    assert line["message"] == "thread background failed"
+    assert "ArithmeticError: no more" in line["trace"]
+    with penstock.open(tmp_path / "store") as store:  # which it has let go of
+        assert [info.name for info in store.queues()] == ["default"]
 
 
 # The end

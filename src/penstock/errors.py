@@ -69,7 +69,7 @@ class LeaseExpired(PenstockError):
 
 
 class StoreLocked(PenstockError):
-    """Another process holds the store; close it there, or wait until that process ends."""
+    """Another process holds the store and does not share it; close it there, or wait until that process ends."""
 
 
 class StoreCorrupt(PenstockError):

@@ -31,6 +31,7 @@ def open(  # noqa: A001
     peers: int = 0,
     token: str | None = None,
     ca: str | None = None,
+    share: bool = True,
 ) -> Store:
     """Open a store.
 
@@ -45,13 +46,15 @@ def open(  # noqa: A001
     clock: where the store gets its time from; a `penstock.SimulatedClock` lets tests move it
     peers: of the folder store: how many processes fetch from its queues beside this one; with some, each chooses
         at random among the first messages, so that they seldom go for the same
-    timeout: of a server: the seconds that an answer may take, beyond the time that it was asked to wait; 60
     token: of a server: the secret that `penstock token create` printed; otherwise that of $PENSTOCK_TOKEN
     ca: of an https server: a file with the certificates to trust (PEM); otherwise those of the system, or of
         $SSL_CERT_FILE
+    timeout: of a server: the seconds that an answer may take, beyond the time that it was asked to wait; 60. Of a
+        folder that another process has open: the same, and how long its owner is looked for if none answers; 10
+    share: of a folder: serve the store to other processes of this user that open it while this one has it; with
+        False they get StoreLocked
     """
-    if sync not in _SYNC:
-        raise InvalidArgument(f"sync={sync!r} is none of {', '.join(_SYNC)}")
+    check_sync(sync)
     url = os.fspath(url)
     matched = _SCHEME.match(url)
     scheme = matched[1].lower() if matched else "journal"
@@ -69,9 +72,13 @@ def open(  # noqa: A001
 
         return Store(url, open_folder(url[len("folder:") :], clock=clock, sync=sync, peers=peers))
     if (folder := journal_folder(url)) is not None:
-        from penstock.journal.store import open_journal  # here, so that import penstock stays quick
+        # Here, so that import penstock stays quick.
+        from penstock.journal.store import open_journal
+        from penstock.sharing.keeper import open_shared
 
-        return Store(url, open_journal(folder, clock=clock, sync=sync, dialect=dialect))
+        if not share:
+            return Store(url, open_journal(folder, clock=clock, sync=sync, dialect=dialect))
+        return Store(url, open_shared(folder, clock=clock, sync=sync, dialect=dialect, timeout=timeout))
     if scheme == "text" or url.endswith(".tq"):
         from penstock.text.store import open_text
 
@@ -100,6 +107,12 @@ def is_remote(url: str) -> bool:
     """Whether a server keeps that store."""
     matched = _SCHEME.match(url)
     return matched is not None and matched[1].lower() in _REMOTE
+
+
+def check_sync(sync: str) -> None:
+    """Refuse what is no way to sync."""
+    if sync not in _SYNC:
+        raise InvalidArgument(f"sync={sync!r} is none of {', '.join(_SYNC)}")
 
 
 def check_remote(sync: str, dialect: str) -> None:

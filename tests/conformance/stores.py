@@ -11,8 +11,10 @@ from tests.conformance.served import (
     in_line_at_server,
     in_line_of_coroutines,
     open_aio,
+    open_aio_guest,
     open_aio_local,
     open_aio_text,
+    open_guest,
     open_http,
     open_http_folder,
     open_http_text,
@@ -55,4 +57,6 @@ STORES = [
     StoreUnderTest("http", open_http, in_line=in_line_at_server),
     StoreUnderTest("aio", open_aio, in_line=in_line_at_server),
     StoreUnderTest("aio-local", open_aio_local, in_line=in_line_of_coroutines),
+    StoreUnderTest("guest", open_guest, in_line=in_line_at_server),
+    StoreUnderTest("aio-guest", open_aio_guest, in_line=in_line_at_server),
 ]

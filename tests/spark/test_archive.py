@@ -180,10 +180,8 @@ def test_a_run_of_a_given_name_takes_effect_once(spark: SparkSession, home: Path
     assert len(in_archive(spark, home / "archive")) == 1
 
 
-def test_a_store_that_is_open_elsewhere_is_told_of_before_anything_is_written(
-    spark: SparkSession, home: Path
-) -> None:
-    with penstock.open(home / "store") as store:
+def test_a_store_that_is_not_shared_is_told_of_before_anything_is_written(spark: SparkSession, home: Path) -> None:
+    with penstock.open(home / "store", share=False) as store:
         store.create("jobs", keep_done=None).put(b"x")
         store.queue("jobs").pop()
         with pytest.raises(StoreLocked, match="is open in"):
@@ -192,6 +190,16 @@ def test_a_store_that_is_open_elsewhere_is_told_of_before_anything_is_written(
     dry = archive(spark, home / "store", home / "archive", dry_run=True)
     assert (numbers(dry, "jobs"), dry.dry_run) == ((1, 0, 0, 0), True)
     assert not (home / "archive").exists()
+
+
+def test_what_another_process_has_open_is_archived_and_removed_through_it(spark: SparkSession, home: Path) -> None:
+    with penstock.open(home / "store") as store:
+        varied(store)
+        expected = settled(store)
+        summary = archive(spark, home / "store", home / "archive", remove=True)
+        assert numbers(summary, "varied") == (3, 2, 0, 5)
+        assert in_archive(spark, home / "archive") == expected
+        assert settled(store) == []
 
 
 def test_what_a_server_keeps_is_archived_and_removed_through_it(spark: SparkSession, home: Path) -> None:

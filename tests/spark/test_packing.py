@@ -166,13 +166,27 @@ def test_what_cannot_be_packed_is_refused(spark: SparkSession, tmp_path: Path) -
     assert not (tmp_path / "nowhere").exists()
     with penstock.open(tmp_path) as store:
         half_done(store, "jobs")
-        with pytest.raises(StoreLocked):
-            jobs.pack(spark, tmp_path)
         foreseen = jobs.pack(spark, tmp_path, ["jobs"], dry_run=True)  # reads without the lock
         assert freed(foreseen)[0] > 0
+    with penstock.open(tmp_path, share=False), pytest.raises(StoreLocked, match="does not share"):
+        jobs.pack(spark, tmp_path)
     for dry_run in (False, True):
         with pytest.raises(QueueNotFound):
             jobs.pack(spark, tmp_path, ["jobs", "nothing"], dry_run=dry_run)
+
+
+def test_a_store_that_is_open_elsewhere_is_packed_by_its_owner(spark: SparkSession, tmp_path: Path) -> None:
+    with penstock.open(tmp_path) as store:
+        half_done(store, "jobs")
+        before = sorted(message.payload for message in store.queue("jobs").messages())
+        assert freed(jobs.pack(spark, tmp_path, ["jobs"]))[0] > 0
+        assert sorted(message.payload for message in store.queue("jobs").messages()) == before
+        brief = store.create("brief", retention=0.01)
+        brief.put(b"secret" * 100)
+        time.sleep(0.02)
+        summary = jobs.expire(spark, tmp_path)
+        assert [row[:2] for row in summary.rows] == [["brief", 1]]
+        assert jobs.expire(spark, tmp_path).rows == []
 
 
 def test_what_time_let_go_is_taken_out_of_the_files_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from penstock.journal.loading import read_groups
 from penstock.journal.store import JournalKeeper, open_journal
 from penstock.message import Entry
 from penstock.processes import name_of
+from penstock.sharing.keeper import live_keeper
 from penstock.spark import planning, plans, scan
 from penstock.spark.options import parse
 from tests.spark.reads import arrow, batches, expired, listed, open_small, rows, varied
@@ -34,7 +35,7 @@ ODD_NAMES = ["..", "/", "a/b", "A", "a", "%41", "~", "a~~1", "a.1", "a.1.pack", 
 
 
 def packed(store: penstock.Store, queue: str) -> None:
-    keeper = store._keeper
+    keeper = live_keeper(store)
     assert isinstance(keeper, JournalKeeper)
     keeper.pack(queue)
 

@@ -15,6 +15,7 @@ import penstock
 from penstock import Draft
 from penstock.index.rows import STATES
 from penstock.journal.store import JournalKeeper
+from penstock.sharing.keeper import live_keeper
 from tests.spark.reads import COLUMNS, TIMES, expired, listed, open_small, rows, varied
 from tests.spark.test_planning import Writer, flip, pinned
 
@@ -229,7 +230,7 @@ def test_a_dataframe_keeps_showing_the_moment_of_its_plan(spark: SparkSession, t
         before = sorted(row.payload for row in messages.collect())
         queue.ack(*queue.claim(100))
         queue.put(b"new")
-        keeper = store._keeper
+        keeper = live_keeper(store)
         assert isinstance(keeper, JournalKeeper)
         keeper.pack("jobs")
         assert sorted(row.payload for row in messages.collect()) == before

@@ -175,10 +175,31 @@ def test_a_store_that_is_not_there_is_not_made(spark: SparkSession, tmp_path: Pa
     assert not (tmp_path / "lost").exists()
 
 
-def test_a_store_that_someone_has_open_is_refused_before_the_work_begins(spark: SparkSession, store: Path) -> None:
-    rows = spark.sql("SELECT raise_error('the work began') || 'x' AS payload")
-    with penstock.open(store), pytest.raises(PySparkException, match=f"is open in pid {os.getpid()}"):
+def test_a_store_that_is_not_shared_is_refused_before_the_work_begins(spark: SparkSession, store: Path) -> None:
+    with (
+        penstock.open(store, share=False),
+        pytest.raises(PySparkException, match=f"is open in pid {os.getpid()}"),
+    ):
+        write(spark.range(3).selectExpr("cast(id as string) AS payload"), store, queue="jobs")
+    assert not staged(store)
+
+
+def test_a_store_that_someone_has_open_takes_the_rows_in(spark: SparkSession, store: Path) -> None:
+    rows = spark.range(1000).selectExpr("cast(id as string) AS payload").coalesce(1)
+    with penstock.open(store) as opened:
+        queue = opened.queue("jobs")
+        queue.put(b"before")
         write(rows, store, queue="jobs")
+        assert [message.payload for message in queue.messages()][:3] == [b"before", b"0", b"1"]
+        for _ in range(2):
+            write(rows, store, queue="jobs", id="once")
+        assert queue.count() == 2001
+        with pytest.raises(PySparkException, match="QueueFull"):
+            write(rows, store, queue="strict")
+        queue.put(b"after")
+    assert not staged(store)
+    with penstock.open(store) as opened:
+        assert opened.queue("jobs").count() == 2002
 
 
 def test_a_task_that_fails_leaves_nothing(spark: SparkSession, store: Path) -> None:

@@ -6,7 +6,7 @@ from typing import cast
 
 from penstock.client.address import Address
 from penstock.client.answers import Answer, AnswerReader
-from penstock.client.connection import CONNECT_TIMEOUT, reason
+from penstock.client.connection import CONNECT_TIMEOUT, not_sent, reason
 from penstock.client.failures import Failure, Lost, NotSent, TimedOut
 
 
@@ -15,11 +15,22 @@ async def connect(address: Address) -> "Connection":
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
+            if address.share is not None:
+                return await _connect_locally(address.share)
             _, connection = await loop.create_connection(
                 lambda: Connection(address.tls is not None), address.host, address.port, ssl=address.tls
             )
     except (OSError, UnicodeError) as error:  # neither is a name that cannot be one
-        raise NotSent(reason(error)) from None
+        raise not_sent(address, error) from None
+    return connection
+
+
+async def _connect_locally(share: str) -> "Connection":
+    from penstock.sharing import place
+
+    _, connection = await asyncio.get_running_loop().create_unix_connection(
+        lambda: Connection(encrypted=False), sock=place.connect(share, CONNECT_TIMEOUT)
+    )
     return connection
 
 
@@ -102,7 +113,8 @@ class Connection(asyncio.Protocol):
         self._gone.set_result(None)
         where = "in the middle of" if self._begun else "before"
         why = f"the connection was closed {where} the answer" if error is None else reason(error)
-        self._fail(NotSent(why) if self._unsent else Lost(why))
+        unsent = self._unsent or isinstance(error, BrokenPipeError)  # the system took nothing, or not all
+        self._fail(NotSent(why) if unsent else Lost(why))
 
     def _time_out(self) -> None:
         why = "it takes too long"

@@ -56,6 +56,8 @@ class LocalKeeper:
         self._committing: dict[LiveQueue, float] = {}  # since when
         self.commit_seconds = Histogram(COMMIT_SECONDS)
         self.commit_records = Histogram(COMMIT_RECORDS)  # that one commit made durable
+        self._in_line: set[asyncio.Future[None]] = set()
+        self._hurried = False
 
     async def create(self, queue: str, settings: Settings) -> None:
         """Make a queue."""
@@ -207,6 +209,12 @@ class LocalKeeper:
         uploads = self._keeper.uploads()
         return await asyncio.get_running_loop().run_in_executor(self._loaders, call, uploads)
 
+    def end_waiting(self) -> None:
+        """From now on nobody waits for messages: who does gets what is there."""
+        self._hurried = True
+        for woken in self._in_line:
+            _wake(woken)
+
     async def close(self) -> None:
         """Let go of everything; waiting consumers get StoreClosed."""
         await self._in_thread(self._keeper.close)
@@ -233,7 +241,7 @@ class LocalKeeper:
         """What a consumer gets, at once or after its turn in line."""
         taken, written = live.take(take)
         if not taken.size:
-            if wait <= 0:
+            if wait <= 0 or self._hurried:
                 return []
             taken, written = await self._wait_in_line(live, take, wait)
             if not taken.size:
@@ -255,12 +263,14 @@ class LocalKeeper:
         waiter = Waiter(take, lambda: _call(loop, _wake, woken))
         timer = _Timer(loop, self._keeper.clock, wait, partial(_wake, woken))
         try:
+            self._in_line.add(woken)
             live.stand_in_line(waiter)
             await woken
         except BaseException:
             self._threads.submit(live.abandon, waiter)
             raise
         finally:
+            self._in_line.discard(woken)
             timer.cancel()
         live.leave_line(waiter)
         if waiter.error is not None:

@@ -28,6 +28,7 @@ def open(  # noqa: A001
     timeout: float | None = None,
     token: str | None = None,
     ca: str | None = None,
+    share: bool = True,
 ) -> Opening:
     """Open a store: `async with penstock.aio.open(url) as store`, or `store = await penstock.aio.open(url)`.
 
@@ -37,8 +38,13 @@ def open(  # noqa: A001
     if opening.is_remote(url):
         opening.check_remote(sync, dialect)
         return Opening(lambda: _open_remote(url, timeout, clock, token, ca))
+    opening.check_sync(sync)
+    if share and (folder := opening.journal_folder(url)) is not None:
+        return Opening(lambda: _open_shared(url, folder, clock, sync, dialect, timeout))
     return Opening(
-        lambda: _open_local(lambda: opening.open(url, sync=sync, clock=clock, dialect=dialect, timeout=timeout))
+        lambda: _open_local(
+            lambda: opening.open(url, sync=sync, clock=clock, dialect=dialect, timeout=timeout, share=share)
+        )
     )
 
 
@@ -67,6 +73,15 @@ async def _open_remote(
     from penstock.aio.remote import open_remote
 
     return Store(url, await open_remote(url, timeout, clock, token, ca))
+
+
+async def _open_shared(
+    url: str, folder: str, clock: Clock | None, sync: str, dialect: Dialect, timeout: float | None
+) -> Store:
+    from penstock.aio.shared import open_shared
+    from penstock.sharing.ownership import folder_for
+
+    return Store(url, await open_shared(folder_for(folder, clock, sync, dialect), timeout))
 
 
 async def _open_local(open: Callable[[], penstock.Store]) -> Store:  # noqa: A002

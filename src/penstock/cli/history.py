@@ -36,7 +36,7 @@ def archive(
     Done messages are there to be copied for as long as their queue keeps them (keep_done).
 
     With --remove each message that was read back from the archive and found to be the same is taken out of the
-    store. The store must not be open in another process then; one that a server keeps is reached by http://.
+    store, also while another process has it open.
     """
     with watched_session("archiving", master) as spark:
         from penstock.spark import jobs

@@ -76,8 +76,9 @@ def pack(
     lost if it is interrupted.
 
     With --spark the packed files are built by tasks, many queues in each, that must see the store's folder under
-    the same path; a queue that cannot be packed does not keep the others from it. --dry-run, --id and --master go
-    with it. A dry run says about what would be freed, also of a store that is open elsewhere.
+    the same path; a queue that cannot be packed does not keep the others from it. If another process has the store
+    open, that one packs, and there are no tasks. --dry-run, --id and --master go with it. A dry run says about
+    what would be freed, also of a store that is open elsewhere.
     """
     if on_spark:
         url = ctx.find_root().params["store"]

@@ -13,6 +13,7 @@ from penstock.errors import InvalidArgument
 if TYPE_CHECKING:
     import ssl
 
+UNIX = "http+unix:"  # and the folder of a store's socket: how the processes that share a store find its owner
 _PORTS = {"http": 80, "https": 443}
 _VISIBLE = re.compile(r"[!-~]+")
 
@@ -26,6 +27,7 @@ class Address:
     port: int
     tls: ssl.SSLContext | None = None
     credentials: str = field(default="", repr=False)  # the header that says who asks
+    share: str | None = None  # the folder of a Unix socket, which then is all that counts
 
     @property
     def authority(self) -> str:
@@ -39,6 +41,8 @@ def parse(url: str, token: str | None = None, ca: str | None = None) -> Address:
 
     Without a token that of $PENSTOCK_TOKEN is used, if there is one.
     """
+    if url.startswith(UNIX):
+        return Address(url, "localhost", 0, share=url[len(UNIX) :])
     shown = f"the address {url!r}"
     if not _VISIBLE.fullmatch(url):
         raise InvalidArgument(f"{shown} has spaces or letters that no URL has; give http://host:port")

@@ -158,10 +158,12 @@ def peek(queue: str, n: int, skip: int) -> Call[list[Message]]:
     return _page("peek", queue, f"peek?n={min(n, PAGE)}&skip={skip}")
 
 
-def messages(queue: str, state: str | None, after: str) -> Call[list[Message]]:
+def messages(queue: str, state: str | None, after: str, until: str = "") -> Call[list[Message]]:
     """A page of what is there."""
-    start = f"&after={quote(after, safe='')}" if after else ""
-    return _page("listing", queue, f"messages?limit={PAGE}{f'&state={state}' if state else ''}{start}")
+    given = {"limit": PAGE, "state": state, "after": after, "until": until}
+    return _page(
+        "listing", queue, f"messages?{urlencode({name: value for name, value in given.items() if value})}"
+    )
 
 
 def listing(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.client.address import Address
 from penstock.client.answers import Answer, AnswerReader
-from penstock.client.failures import Failure, Lost, NotSent, TimedOut
+from penstock.client.failures import Denied, Failure, Lost, NotSent, TimedOut
 
 if TYPE_CHECKING:
     from ssl import SSLSocket
@@ -21,6 +21,10 @@ _SOME, _MUCH = 16_384, 262_144  # bytes to read at first, and once there is more
 
 def connect(address: Address) -> "socket.socket | SSLSocket":
     """A socket that is connected to the server; OSError."""
+    if address.share is not None:
+        from penstock.sharing import place
+
+        return place.connect(address.share, CONNECT_TIMEOUT)
     connected = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT)
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -39,7 +43,7 @@ class Connection:
         try:
             self._socket = connect(address)
         except (OSError, UnicodeError) as error:  # neither is a name that cannot be one
-            raise NotSent(reason(error)) from None
+            raise not_sent(address, error) from None
         self._encrypted = address.tls is not None
         self._reader = AnswerReader()
         self._socket.setblocking(False)
@@ -118,6 +122,12 @@ class Connection:
             poll.register(self._socket, events)
         ready = poll.poll(max(deadline - monotonic(), 0) * 1000)
         return ready[0][1] if ready else 0
+
+
+def not_sent(address: Address, error: Exception) -> NotSent:
+    """Why there is no connection."""
+    denied = address.share is not None and isinstance(error, PermissionError)
+    return (Denied if denied else NotSent)(reason(error))
 
 
 def _awaited(error: OSError, usual: int) -> int:

@@ -42,6 +42,12 @@ class NotSent(Failure):
     done = False
 
 
+class Denied(NotSent):
+    """Who is there is not to be asked by this user."""
+
+    passing = False
+
+
 class Lost(Failure):
     """The request was sent, but no whole answer came."""
 

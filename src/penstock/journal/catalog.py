@@ -7,6 +7,7 @@
     ballast         space kept free, see ballast.py
     index/FILE      a snapshot of a queue's index, see snapshot.py
     pins/           files that readers without the lock hold, see pins.py
+    share/          where other processes reach the one that has the store open, see sharing/place.py
     quarantine/     what could not be read
 
 Each of `queues/FILE`, `store` and `clean` is a line of JSON and a line with its crc32.
@@ -92,6 +93,12 @@ class Catalog:
         if self._lock is not None:
             with suppress(OSError):  # not only closed: a child that was forked may have the file open as well
                 self._lock.unlock()
+            self._lock.close()
+            self._lock = None
+
+    def forked(self) -> None:
+        """In a child: hold on to the lock no longer, which stays the parent's."""
+        if self._lock is not None:
             self._lock.close()
             self._lock = None
 

@@ -140,6 +140,10 @@ class JournalShelf:
         """How many records are on stable storage."""
         return self.commits.durable
 
+    def is_quiet(self) -> bool:
+        """Whether nothing is to be written."""
+        return not self._open and not self._sealed
+
     def _pending(self) -> int:
         pending = self._open.size
         return pending if not self._sealed else pending + sum([each.size for each in list(self._sealed)])

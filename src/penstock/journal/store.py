@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -45,9 +45,10 @@ class JournalKeeper(LiveKeeper):
         disk: Disk,
         threads: Threads | None,
         segment_size: int,
+        locked: Callable[[], None],
     ) -> None:
         super().__init__(clock, threads)
-        self._folder = os.fspath(folder)
+        self.folder = self._folder = os.fspath(folder)
         self._disk = disk
         self._catalog = Catalog(self._folder, disk)
         ballast = Ballast(disk, self._catalog.ballast, self._threads.lock())
@@ -61,8 +62,9 @@ class JournalKeeper(LiveKeeper):
         self._intake = Intake(self._catalog, disk, self.find, self._upkeep, self.create, segment_size)
         self._uploads = Uploads(self, self._catalog, disk, self._clock, self._alarm, self._sink.ballast)
         self._catalog.open()
-        pins.sweep(self._folder, disk)
         try:
+            locked()
+            pins.sweep(self._folder, disk)
             self._load()
         except BaseException:
             self._catalog.close()
@@ -135,6 +137,11 @@ class JournalKeeper(LiveKeeper):
     def _check_dialect(self) -> None:
         if self._sink.dialect != "doc":
             raise NotSupported('loads are staged for dialect="doc": open the store without another')
+
+    def keep_indexes(self) -> None:
+        """Right after opening: if a crash had much replayed, let the next opening start from here."""
+        for upkeep in list(self._upkeep.values()):
+            upkeep.keep_index_early()
 
     def stored(self, queue: str) -> int:
         """Bytes of a queue's journal."""
@@ -237,6 +244,10 @@ class JournalKeeper(LiveKeeper):
             self._sink.ballast.close()
             self._catalog.close()
 
+    def forked(self) -> None:
+        """In a child: leave the store to the parent."""
+        self._catalog.forked()
+
     def _wait_for_packing(self) -> None:
         for upkeep in list(self._upkeep.values()):
             upkeep.wait()
@@ -267,12 +278,13 @@ def open_journal(
     disk: Disk | None = None,
     threads: Threads | None = None,
     segment_size: int = SEGMENT_SIZE,
+    locked: Callable[[], None] = lambda: None,
 ) -> JournalKeeper:
-    """Open the journals in a folder, which is made if it is not there."""
+    """Open the journals in a folder, which is made if it is not there; `locked` is called once it is ours."""
     if dialect not in DIALECTS:
         raise InvalidArgument(f"dialect={dialect!r} is none of {', '.join(DIALECTS)}")
     return JournalKeeper(
-        folder, clock or SystemClock(), sync, dialect, disk or SystemDisk(), threads, segment_size
+        folder, clock or SystemClock(), sync, dialect, disk or SystemDisk(), threads, segment_size, locked
     )
 
 

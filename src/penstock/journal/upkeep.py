@@ -21,6 +21,8 @@ from penstock.threads import Lock, Task
 _EMPTY = 16 << 20  # an empty queue's journal shrinks from this size on, as Kestrel's does
 _OVERHEAD = 192  # bytes that a waiting message may well take beside its body
 _SMALL = 1 << 20  # a snapshot of at most this size is always worth writing
+_REPLAYED = 256 << 10  # bytes that were replayed when a store was opened: then an index helps the next opening
+_FEW = 50_000  # messages whose index is written in no time
 _log = logging.getLogger("penstock")
 
 
@@ -173,6 +175,14 @@ class Upkeep:
                 self._keep_index()
             return whole
 
+    def keep_index_early(self) -> None:
+        """After a crash: what was replayed need not be once more. A large index would keep others waiting."""
+        shelf = self.shelf
+        with self.packing, shelf.lock:
+            replayed = shelf.stored() - self.journal.indexed
+            if shelf.is_quiet() and replayed > _REPLAYED and shelf.state.size() <= _FEW:
+                self._keep_index()
+
     def _keep_index(self) -> None:
         shelf, journal = self.shelf, self.journal
         total = shelf.stored()
@@ -184,3 +194,4 @@ class Upkeep:
             with suppress(OSError):  # only a hint
                 at = max(shelf.at, shelf.state.advanced)
                 snapshot.write(shelf.files.disk, path, shelf.state.freeze(), segments, shelf.next_group, at)
+                journal.indexed = total

@@ -19,7 +19,7 @@ from penstock.errors import PenstockError
 from penstock.names import DEFAULT
 from penstock.server import logs, roles
 from penstock.server.access import Access, forbidden, unauthorized
-from penstock.server.exchange import Answer, Problem, Request, as_bytes, refusal, refusal_of
+from penstock.server.exchange import Answer, Problem, Request, Route, as_bytes, refusal, refusal_of
 from penstock.server.routes import find
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
             lines = [b"%b: %b\r\n" % header for header in headers.items() if header[0] != b"upgrade"]
             self._declined = b"%b %b HTTP/%b\r\n%b\r\n" % (method, url, http.encode(), b"".join(lines))
             return
-        route, arguments, query = find(method, url)
+        route, arguments, query = self.find(method, url)
         service = self.service
         request = Request(route, arguments, query, headers, self, method, url)
         request.told, self._told = self._told, False
@@ -221,6 +221,10 @@ class Connection(asyncio.Protocol):
                 request.holder = self._holder
                 return None if roles.allows(self._holder.roles, needed) else forbidden(self._holder, needed)
         return unauthorized(bool(given)) if needed else None
+
+    def find(self, method: bytes, target: bytes) -> tuple[Route, tuple[str, ...], bytes]:
+        """Who answers."""
+        return find(method, target)
 
     def on_body(self, chunk: bytes) -> None:
         """A part of the body."""

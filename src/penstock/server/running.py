@@ -16,10 +16,11 @@ from penstock.aio.local import LocalKeeper
 from penstock.aio.serving import ServedKeeper
 from penstock.aio.threaded import ThreadedKeeper
 from penstock.errors import InvalidArgument, NotSupported
-from penstock.live.keeper import LiveKeeper
 from penstock.opening import is_remote
 from penstock.server.connection import Connection
 from penstock.server.deadlines import Deadlines
+from penstock.server.forwarding import forwarding
+from penstock.sharing.keeper import is_guest, live_keeper
 
 if TYPE_CHECKING:
     import ssl
@@ -102,9 +103,13 @@ class Service:
         self.stopping = True
         for connection in list(self._connections):
             connection.end()
+        await self.wait_for_the_last(_GRACE)
+
+    async def wait_for_the_last(self, grace: float) -> None:
+        """Wait until every connection has ended, or end it."""
         if self._connections:
             try:
-                await asyncio.wait_for(self._nobody.wait(), _GRACE)
+                await asyncio.wait_for(self._nobody.wait(), grace)
             except TimeoutError:
                 for connection in list(self._connections):
                     connection.transport.abort()
@@ -160,10 +165,9 @@ class Server:
         tls: ssl.SSLContext | None = None,
         access_log: bool = False,
     ) -> None:
-        keeper = store._keeper
+        self._store = store
         if is_remote(store.url):
             raise NotSupported(f"store {store.url!r} is kept elsewhere: serve it where it is kept")
-        self._keeper = keeper
         self._limits = limits or Limits()
         self._access = access
         self._tls = tls
@@ -172,8 +176,12 @@ class Server:
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Begin to answer."""
-        keeper = self._keeper
-        local = LocalKeeper(keeper) if isinstance(keeper, LiveKeeper) else ThreadedKeeper(keeper)
+        if (keeper := live_keeper(self._store)) is not None:
+            local: ServedKeeper = LocalKeeper(keeper)
+        elif is_guest(self._store):
+            local = await forwarding(self._store)
+        else:
+            local = ThreadedKeeper(self._store._keeper)
         self._local = local
         self._service = Service(local, self._limits, self._access, self._access_log)
         loop = asyncio.get_running_loop()

@@ -29,10 +29,10 @@ from penstock.journal import staging
 from penstock.journal.catalog import Catalog
 from penstock.journal.intake import Load, has_run, make_folder
 from penstock.journal.staging import Part, Piece
-from penstock.journal.store import open_journal
 from penstock.journal.viewing import StoreView
 from penstock.opening import is_remote, is_shared
 from penstock.settings import Settings
+from penstock.sharing.keeper import check_reachable, open_shared
 from penstock.spark.errors import in_one_line
 from penstock.spark.options import parse_writing
 from penstock.spark.plans import driver
@@ -121,9 +121,7 @@ class JournalWriter(DataSourceArrowWriter):
         disk = SystemDisk()
         self._repeated = has_run(disk, Catalog(target.store, disk), target.run)
         if not self._repeated:
-            catalog = Catalog(target.store, disk)
-            catalog.open()  # or say who has it, before the work begins
-            catalog.close()
+            check_reachable(target.store)  # or say who has it, before the work begins
             make_folder(disk, target.store, self._load)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
@@ -151,7 +149,7 @@ class JournalWriter(DataSourceArrowWriter):
         if self._repeated:
             return
         with in_one_line():
-            keeper = open_journal(self._target.store)
+            keeper = open_shared(self._target.store)
             try:
                 keeper.load(Load(self._load, pieces, dict(self._target.create), self._target.run))
             finally:

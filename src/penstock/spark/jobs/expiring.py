@@ -5,8 +5,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from penstock.clock import SystemClock
-from penstock.journal.store import open_journal
 from penstock.journal.survey import Surveyed
+from penstock.sharing.keeper import open_shared
 from penstock.spark.jobs.packing import pack_queues
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.stores import folder_to_pack
@@ -40,7 +40,7 @@ def expire(
         due = _due(surveyed)
         freed = {each.queue: each.bytes - each.packed for each in due}
     else:
-        with closing(open_journal(folder)) as keeper:
+        with closing(open_shared(folder)) as keeper:
             keeper.queues()  # lets time have passed
             surveyed = survey_queues(spark, folder, (), SystemClock().now(), let_go=True)
             due = _due(surveyed)

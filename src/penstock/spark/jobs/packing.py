@@ -11,7 +11,8 @@ from penstock.errors import DiskFull, PenstockError
 from penstock.files import SystemDisk
 from penstock.journal.building import Order, Result, build
 from penstock.journal.parallel import Packed, Round
-from penstock.journal.store import JournalKeeper, open_journal
+from penstock.journal.store import JournalKeeper
+from penstock.sharing.keeper import SharedKeeper, open_shared
 from penstock.spark.jobs import tasks
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.stores import folder_to_pack
@@ -38,7 +39,8 @@ def pack(
         penstock.spark.jobs.pack(spark, "data")
 
     Tasks build the packed files, of many queues each; this process opens the store, and lets them take the place
-    of the old ones. What cannot be packed, as a queue with a damaged message, is raised after all others were.
+    of the old ones. If another process has the store, that one packs, without tasks. What cannot be packed, as a
+    queue with a damaged message, is raised after all others were.
     With `dry_run` it is said what that would free, about; the store may be open elsewhere then.
     """
     folder = folder_to_pack(store)
@@ -48,37 +50,53 @@ def pack(
         surveyed = survey_queues(spark, folder, wanted, SystemClock().now())
         packed = [Packed(each.queue, each.bytes, each.packed) for each in surveyed]
     else:
-        with closing(open_journal(folder)) as keeper:
+        with closing(open_shared(folder)) as keeper:
             for queue in wanted:
-                keeper.find(queue)
+                keeper.settings(queue)
             packed = pack_queues(spark, keeper, wanted or [info.name for info in keeper.queues()])
     rows = [(each.queue, each.before, each.after, each.before - each.after) for each in sorted(packed)]
     return Summary("pack", run, _COLUMNS, rows, dry_run)
 
 
-def pack_queues(spark: "SparkSession", keeper: JournalKeeper, queues: Iterable[str]) -> list[Packed]:
-    """Pack these queues of an open store; what cannot be packed is raised after all others were."""
+def pack_queues(spark: "SparkSession", store: SharedKeeper, queues: Iterable[str]) -> list[Packed]:
+    """Pack these queues of an open store; what cannot be packed is raised after all others were.
+
+    Of a store that another process owns, that one packs, queue by queue: only it may take files away.
+    """
     packed: list[Packed] = []
     problems: list[PenstockError] = []
-    for together, alone in _rounds(keeper, queues):
-        with Round(keeper, together) as packing:
-            orders = packing.begin()
-            answers = tasks.run(spark, _build, orders, [order.size for order in orders], "packing")
-            for journal, answer in sorted(answers, key=lambda each: each[0]):
-                if isinstance(answer, DiskFull):  # there may be space for one where there is none for many
-                    alone.append(packing.queue(journal))
-                elif isinstance(answer, PenstockError):
-                    problems.append(type(answer)(f"queue {packing.queue(journal)!r}: {answer}"))
-            packed += packing.swap([answer for _, answer in answers if isinstance(answer, Result)])
+    keeper = store.owned
+    for together, alone in _rounds(keeper, queues) if keeper is not None else [([], list(queues))]:
+        if keeper is not None and together:
+            packed += _pack_together(spark, keeper, together, alone, problems)
         for queue in sorted(alone):
             try:
-                packed.append(_pack_here(keeper, queue))
+                packed.append(_pack_alone(store, queue))
             except PenstockError as error:
                 problems.append(error)
     if problems:
         first, others = problems[0], f"{len(packed):,} were packed and {len(problems) - 1:,} were not"
         raise type(first)(f"{first}. Of the other queues {others}") from first
     return packed
+
+
+def _pack_together(
+    spark: "SparkSession",
+    keeper: JournalKeeper,
+    together: list[str],
+    alone: list[str],
+    problems: list[PenstockError],
+) -> list[Packed]:
+    """Pack a round of queues by tasks; those for which there is no space at once are left alone."""
+    with Round(keeper, together) as packing:
+        orders = packing.begin()
+        answers = tasks.run(spark, _build, orders, [order.size for order in orders], "packing")
+        for journal, answer in sorted(answers, key=lambda each: each[0]):
+            if isinstance(answer, DiskFull):  # there may be space for one where there is none for many
+                alone.append(packing.queue(journal))
+            elif isinstance(answer, PenstockError):
+                problems.append(type(answer)(f"queue {packing.queue(journal)!r}: {answer}"))
+        return packing.swap([answer for _, answer in answers if isinstance(answer, Result)])
 
 
 def _rounds(keeper: JournalKeeper, queues: Iterable[str]) -> Iterator[tuple[list[str], list[str]]]:
@@ -99,7 +117,7 @@ def _rounds(keeper: JournalKeeper, queues: Iterable[str]) -> Iterator[tuple[list
     yield together, alone
 
 
-def _pack_here(keeper: JournalKeeper, queue: str) -> Packed:
+def _pack_alone(keeper: SharedKeeper, queue: str) -> Packed:
     before = keeper.stored(queue)
     keeper.pack(queue)
     return Packed(queue, before, keeper.stored(queue))

@@ -48,8 +48,9 @@ def archive(
     """Copy the done and failed messages of a store into the archive in the folder `dest`, each once.
 
     With `remove` those that are in the archive, read back and compared, are then taken out of the store. For that
-    the store is opened, first of all: StoreLocked if another process has it open. One run writes to an archive at
-    a time; a second is refused. What a run left that was interrupted is finished or cleared by the next.
+    the store is opened, first of all: StoreLocked if a process has it that does not share it. One run writes to
+    an archive at a time; a second is refused. What a run left that was interrupted is finished or cleared by the
+    next.
     """
     url = os.fspath(store)
     check_store(url)

@@ -1,0 +1,107 @@
+"""Many filters at once: which of them match a message, at a cost that does not grow with their number.
+
+Most filters say somewhere that something equals a literal. Those are found by that value, in a dict, and only they
+are asked; the few that say no such thing are asked for every message.
+"""
+
+from collections.abc import Iterable
+from typing import Generic, TypeAlias, TypeVar
+
+from penstock.filters import Filter
+from penstock.filters.expressions import (
+    And,
+    Compare,
+    Expression,
+    Field,
+    Header,
+    In,
+    Operand,
+    Or,
+    Subject,
+    integer,
+)
+
+Target = TypeVar("Target")
+Key: TypeAlias = tuple[Header | Field, str | int]
+"""Something of a message and what it equals: a header as text, or a header or a field as an integer."""
+
+
+def keys_of(node: Expression) -> frozenset[Key] | None:
+    """Keys of which a message has at least one if the condition is TRUE for it; None if there are no such keys."""
+    match node:
+        case Compare("=", left, right):
+            return _equal(left, (right,)) or _equal(right, (left,))
+        case In(operand, values):
+            return _equal(operand, values)
+        case And(terms):
+            return min(filter(None, map(keys_of, terms)), key=len, default=None)
+        case Or(terms):
+            found = [keys for keys in map(keys_of, terms) if keys is not None]
+            return frozenset().union(*found) if len(found) == len(terms) else None
+    return None
+
+
+def is_exact(node: Expression) -> bool:
+    """Whether to have one of the keys is all that the condition asks for."""
+    match node:
+        case Compare() | In():
+            return keys_of(node) is not None
+        case Or(terms):
+            return all(map(is_exact, terms))
+    return False
+
+
+def _equal(operand: Operand, values: tuple[Operand, ...]) -> frozenset[Key] | None:
+    if isinstance(operand, Field) and all(isinstance(value, int) for value in values):
+        return frozenset((operand, value) for value in values if isinstance(value, int))
+    if isinstance(operand, Header) and all(isinstance(value, str | int) for value in values):
+        return frozenset((operand, value) for value in values if isinstance(value, str | int))
+    return None
+
+
+class Dispatcher(Generic[Target]):
+    """What each of many filters stands for, and to which of these a message goes."""
+
+    def __init__(self, targets: Iterable[tuple[Filter, Target]]) -> None:
+        self._targets: list[Target] = []
+        self._filters: list[Filter | None] = []  # None: to be found by a key is enough
+        self._by_text: dict[str, dict[str, list[int]]] = {}
+        self._by_integer: dict[str, dict[int, list[int]]] = {}
+        self._by_field: dict[str, dict[int, list[int]]] = {}
+        self._always: list[int] = []
+        for each, target in targets:
+            self._add(each, target)
+
+    def _add(self, each: Filter, target: Target) -> None:
+        number, keys = len(self._targets), keys_of(each.expression)
+        self._targets.append(target)
+        self._filters.append(None if keys is not None and is_exact(each.expression) else each)
+        if keys is None:
+            self._always.append(number)
+            return
+        for where, value in keys:
+            if isinstance(value, str):
+                self._by_text.setdefault(where.name, {}).setdefault(value, []).append(number)
+            else:
+                by = self._by_field if isinstance(where, Field) else self._by_integer
+                by.setdefault(where.name, {}).setdefault(value, []).append(number)
+
+    def matching(self, subject: Subject) -> list[Target]:
+        """What the matching filters stand for, in the order in which they were given."""
+        found = set(self._always)
+        headers = subject.headers
+        # Whichever is fewer: the headers that a message has, or those that filters ask for.
+        for name in headers if len(headers) < len(self._by_text) else self._by_text:
+            if (values := self._by_text.get(name)) and (value := headers.get(name)) is not None:
+                found.update(values.get(value, ()))
+        for name in headers if len(headers) < len(self._by_integer) else self._by_integer:
+            if (numbers := self._by_integer.get(name)) and (value := headers.get(name)) is not None:
+                number = integer(value)
+                if number is not None:
+                    found.update(numbers.get(number, ()))
+        for name, numbers in self._by_field.items():
+            found.update(numbers.get(getattr(subject, name), ()))
+        targets, filters = self._targets, self._filters
+        return [
+            targets[each] for each in sorted(found) if (check := filters[each]) is None or check.matches(subject)
+        ]

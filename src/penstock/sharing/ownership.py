@@ -1,0 +1,125 @@
+"""How a store comes to its owner: whoever has its lock listens for the others before anything is read."""
+
+import errno
+import logging
+import os
+from dataclasses import dataclass
+from typing import NoReturn
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import InvalidArgument, StoreLocked
+from penstock.journal.catalog import FOLDER
+from penstock.journal.format import DIALECTS, Dialect
+from penstock.journal.store import open_journal
+from penstock.sharing import forks
+from penstock.sharing.host import Host
+from penstock.sharing.place import share_of
+
+PATIENCE = 10.0  # seconds in which a new owner, or the old one, must be found
+PAUSE = 0.02  # seconds between two looks for one
+LONGEST_PAUSE = 1.0  # seconds before asking once more an owner that is there and refuses
+_log = logging.getLogger("penstock")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder, and how its store is opened by who owns it."""
+
+    path: str
+    clock: Clock
+    sync: str
+    dialect: Dialect
+
+    @property
+    def share(self) -> str:
+        """Where its owner is reached."""
+        return share_of(self.path)
+
+
+def folder_for(folder: str | os.PathLike[str], clock: Clock | None, sync: str, dialect: Dialect) -> Folder:
+    """The folder as it is wherever this process goes."""
+    if dialect not in DIALECTS:
+        raise InvalidArgument(f"dialect={dialect!r} is none of {', '.join(DIALECTS)}")
+    return Folder(os.path.abspath(folder), clock or SystemClock(), sync, dialect)
+
+
+class Owner:
+    """A store that this process owns: the keeper of its journals, and what serves it to others."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._host: Host | None = None
+
+        def listen() -> None:
+            try:
+                self._host = Host(folder.share)
+            except OSError as error:  # it is still of use to this process
+                _log.warning("the store %r cannot be shared with other processes: %s", folder.path, error)
+
+        try:
+            self.keeper = open_journal(
+                folder.path, clock=folder.clock, sync=folder.sync, dialect=folder.dialect, locked=listen
+            )
+        except BaseException:
+            if self._host is not None:
+                self._host.stop()
+            raise
+        self.keeper.keep_indexes()  # as owners that are killed one after the other would replay more and more
+        if self._host is not None:
+            self._host.start(self.keeper)
+        forks.watch(self)
+
+    def close(self) -> None:
+        """Answer who has asked, and hand over."""
+        if self._host is not None:
+            self._host.stop()
+        self.keeper.close()
+
+    def forked(self) -> None:
+        """In a child: the store is the parent's."""
+        if self in _parents:
+            return
+        _parents.append(self)  # never to be cleared away: its objects would touch what is the parent's
+        if self._host is not None:
+            self._host.forked()
+        self.keeper.forked()
+
+
+_parents: list[Owner] = []
+
+
+def become_owner(folder: Folder) -> Owner | None:
+    """Own the store; None if another process does."""
+    try:
+        return Owner(folder)
+    except StoreLocked:
+        return None
+    except OSError as error:
+        _explain(folder.path, error)
+
+
+def _explain(folder: str, error: OSError) -> NoReturn:
+    if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+        raise error
+    raise type(error)(
+        error.errno,
+        f"the store {folder!r} cannot be written by user {os.geteuid()} ({error.strerror}): open it as the user "
+        "that it belongs to, or copy it to where you may write",
+        error.filename,
+    ) from error
+
+
+def locked(folder: str, why: object) -> StoreLocked:
+    """The error of who finds a store that is held, and nobody to talk to."""
+    return StoreLocked(
+        f"the store {folder!r} is open in {holder(folder)}, which does not share it: {why}. Close it there, or "
+        "wait until that process ends; if it is another user's, work as that user"
+    )
+
+
+def holder(folder: str) -> str:
+    """Which process has the store."""
+    try:
+        with open(os.path.join(folder, FOLDER, "lock"), "rb") as file:
+            return file.read(100).decode(errors="replace").strip() or "another process"
+    except OSError:
+        return "another process"

@@ -1,0 +1,171 @@
+"""HTTP on the owner's Unix socket: the server's, and what only those who share the folder may ask.
+
+    POST /-/share/pack?queue=NAME      pack a queue's journal
+    GET  /-/share/stored?queue=NAME    the bytes of a queue's journal
+    POST /-/share/load                 let a load take effect that was staged in the folder
+
+Whoever stops serving leaves nobody in doubt: a request has either arrived as a whole and is answered, or its
+sender is told that it was not sent.
+"""
+
+import asyncio
+import os
+import socket
+import threading
+from typing import cast
+
+from penstock import names
+from penstock.aio.local import LocalKeeper
+from penstock.journal.intake import Load
+from penstock.journal.staging import Piece
+from penstock.journal.store import JournalKeeper
+from penstock.server.bodies import json_answer
+from penstock.server.connection import Connection
+from penstock.server.exchange import Answer, Request, Route
+from penstock.server.roles import ANYONE  # whoever may connect may do everything
+from penstock.server.running import Limits, Service, new_loop
+from penstock.sharing import place
+from penstock.sharing.loading import take_in
+from penstock.wire import jsons
+
+_MANIFEST = 256 << 20  # bytes of a load's pieces
+_GRACE = 5.0  # seconds for answers to go out
+
+
+class OwnersKeeper(LocalKeeper):
+    """What the owner does for others."""
+
+    def __init__(self, keeper: JournalKeeper) -> None:
+        super().__init__(keeper)
+        self._journals = keeper
+        self._loading = threading.Lock()
+
+    async def pack(self, queue: str) -> int:
+        """Pack a queue's journal."""
+        return await self._in_thread(self._journals.pack, queue)
+
+    async def stored(self, queue: str) -> int:
+        """The bytes of a queue's journal."""
+        return await self._in_thread(self._journals.stored, queue)
+
+    async def load(self, load: Load) -> bool:
+        """Let a load take effect."""
+        return await self._in_thread(self._load, load)
+
+    def _load(self, load: Load) -> bool:
+        with self._loading:
+            return take_in(self._journals, load)
+
+
+class LocalConnection(Connection):
+    """A connection of a process of this machine, if it is of the same user."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Someone is there."""
+        with _duplicate(transport) as connected:
+            user = place.user_of(connected)
+        if user != os.geteuid():
+            self._lost = True
+            cast("asyncio.Transport", transport).abort()
+            return
+        super().connection_made(transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Nobody is there any more."""
+        if hasattr(self, "transport"):
+            super().connection_lost(error)
+
+    def eof_received(self) -> bool:
+        """The other end sends no more; or this end reads no more."""
+        if not self.service.stopping:
+            return super().eof_received()
+        if self._current is None and not self._waiting:
+            self._close()  # what has arrived of a request is not all of it, and its sender knows
+            return False
+        self._ending = True
+        return True
+
+    def finish(self) -> None:
+        """Take no more requests. On a Unix socket the other end learns at once that what it sends is not read."""
+        with _duplicate(self.transport) as connected:
+            connected.shutdown(socket.SHUT_RD)
+
+    def find(self, method: bytes, target: bytes) -> tuple[Route, tuple[str, ...], bytes]:
+        """Who answers."""
+        path, _, query = target.partition(b"?")
+        route = _ROUTES.get((method, path))
+        return super().find(method, target) if route is None else (route, (), query)
+
+
+class Serving:
+    """An event loop that serves a store."""
+
+    def __init__(self, keeper: JournalKeeper, listening: socket.socket, waking: int) -> None:
+        self._keeper = keeper
+        self._listening = listening
+        self._waking = waking
+        self._service: Service | None = None
+
+    def run(self) -> None:
+        """Serve until there is something to read at `waking`."""
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(self._serve())
+
+    def connections(self) -> list[int]:
+        """The descriptors of those that are open."""
+        if self._service is None:
+            return []
+        return [each.transport.get_extra_info("socket").fileno() for each in self._service._connections]
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        stopping = asyncio.Event()
+        local = OwnersKeeper(self._keeper)
+        service = self._service = Service(local, Limits())
+        server = await loop.create_unix_server(lambda: LocalConnection(service), sock=self._listening)
+        loop.add_reader(self._waking, stopping.set)
+        await stopping.wait()
+        loop.remove_reader(self._waking)
+        while place.has_visitors(self._listening):  # nobody can find the socket any more
+            await asyncio.sleep(0.001)
+        server.close()
+        await self._finish(service, local)
+        await local.detach()
+
+    async def _finish(self, service: Service, local: OwnersKeeper) -> None:
+        service.stopping = True
+        local.end_waiting()
+        for connection in list(service._connections):
+            cast("LocalConnection", connection).finish()
+        await service.wait_for_the_last(_GRACE)
+
+
+async def _pack(keeper: OwnersKeeper, request: Request) -> Answer:
+    return json_answer({"freed": await keeper.pack(_queue(request))})
+
+
+async def _stored(keeper: OwnersKeeper, request: Request) -> Answer:
+    return json_answer({"bytes": await keeper.stored(_queue(request))})
+
+
+async def _load(keeper: OwnersKeeper, request: Request) -> Answer:
+    given = jsons.loads_object(request.body)
+    queues = {name: jsons.settings_from_json(settings) for name, settings in given["queues"].items()}
+    pieces = [Piece(*each) for each in given["pieces"]]
+    return json_answer({"loaded": await keeper.load(Load(given["name"], pieces, queues, given["run"]))})
+
+
+def _queue(request: Request) -> str:
+    return names.checked(request.parameters("queue").get("queue", ""))
+
+
+def _duplicate(transport: asyncio.BaseTransport) -> socket.socket:
+    """The transport's socket, which no transport lends to others."""
+    return socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+
+
+_ROUTES = {
+    (b"POST", b"/-/share/pack"): Route(_pack, ANYONE),
+    (b"GET", b"/-/share/stored"): Route(_stored, ANYONE),
+    (b"POST", b"/-/share/load"): Route(_load, ANYONE, _MANIFEST),
+}
