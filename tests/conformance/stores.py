@@ -16,6 +16,7 @@ from tests.conformance.served import (
     open_aio_text,
     open_guest,
     open_http,
+    open_http_folder,
     open_http_text,
 )
 
@@ -52,6 +53,7 @@ STORES = [
     StoreUnderTest("http-text", open_http_text, in_line=in_line_at_server),
     StoreUnderTest("aio-text", open_aio_text, in_line=in_line_of_coroutines),
     StoreUnderTest("folder", lambda folder, clock: penstock.open(f"folder:{folder}", clock=clock)),
+    StoreUnderTest("http-folder", open_http_folder, in_line=in_line_at_server),
     StoreUnderTest("http", open_http, in_line=in_line_at_server),
     StoreUnderTest("aio", open_aio, in_line=in_line_at_server),
     StoreUnderTest("aio-local", open_aio_local, in_line=in_line_of_coroutines),
