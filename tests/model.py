@@ -44,6 +44,7 @@ class Model:
         self.now = 0
         self.streams: dict[str, Stream] = {}
         self.batches = 0  # that there ever were
+        self.followers: dict[str, tuple[str, int]] = {}  # who, and up to which message
 
     def advance(self, now: int) -> None:
         """Millisecond by millisecond would be the same; only those where something happens are visited."""
@@ -180,8 +181,17 @@ class Model:
 
     # Streams. "no": refused
 
-    def begin(self, stream: str, reader: str) -> None:
+    def begin(self, stream: str, reader: str) -> str | None:
+        if stream in self.followers:
+            return "no"
         self.streams.setdefault(stream, Stream(reader)).reader = reader
+        return None
+
+    def follow(self, stream: str, reader: str, position: int) -> str | None:
+        if stream in self.streams:
+            return "no"
+        self.followers[stream] = (reader, position)
+        return None
 
     def next_batch(
         self, stream: str, reader: str, start: int, n: int, nonce: int
@@ -251,6 +261,8 @@ class Model:
         return None
 
     def delete_stream(self, stream: str) -> str | None:
+        if self.followers.pop(stream, None):
+            return None
         known = self.streams.get(stream)
         if known is None or (known.held is not None and known.held[1]):
             return "no"
@@ -271,7 +283,7 @@ class Model:
             (seq, nonce): item
             for seq, nonce in receipts
             for item in self.items
-            if item.seq == seq and item.nonce == nonce
+            if item.seq == seq and item.nonce == nonce and item.stream is None
         }
 
     def _done(self, item: Item) -> None:

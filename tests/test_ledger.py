@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -196,8 +197,16 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
 
     @rule(stream=STREAMS, reader=READERS)
     def a_process_reads_a_stream(self, stream: str, reader: str) -> None:
-        self.record(self.ledger.stream_begin(stream, reader, self.now))
-        self.model.begin(stream, reader)
+        self.told(self.model.begin(stream, reader), lambda: self.ledger.stream_begin(stream, reader, self.now))
+
+    @rule(stream=st.sampled_from(["night", "tail"]), reader=READERS, position=st.integers(0, 50))
+    def a_process_follows(self, stream: str, reader: str, position: int) -> None:
+        self.told(
+            self.model.follow(stream, reader, position),
+            lambda: self.ledger.stream_follow(stream, reader, position, self.now),
+        )
+        behind = any(at < self.model.next_seq - 1 for _, at in self.model.followers.values())
+        assert self.ledger.is_followed() == self.replica.is_followed() == behind
 
     @rule(stream=STREAMS, reader=READERS, n=st.one_of(st.integers(1, 8), st.integers(1, 2_500)), data=st.data())
     def a_stream_goes_on(self, stream: str, reader: str, n: int, data: st.DataObject) -> None:
@@ -290,9 +299,9 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
             assert state.counts() == self.model.counts()
             assert {seq: description(state, seq) for seq in state.listed(None, 0, 10**9)} == expected
             streams = self.model.streams.items()
-            assert [(each.stream, each.messages) for each in self.ledger.streams()] == sorted(
-                (name, len(stream.held[1]) if stream.held else 0) for name, stream in streams
-            )
+            holding = [(name, len(stream.held[1]) if stream.held else 0) for name, stream in streams]
+            expected_streams = sorted(holding + [(name, 0) for name in self.model.followers])
+            assert [(each.stream, each.messages) for each in self.ledger.streams()] == expected_streams
             assert state.peek(5) == [item.seq for item in self.model.next(5)]
 
     @invariant()
@@ -480,3 +489,30 @@ def test_a_history_that_contradicts_itself_is_found_out(record: Record) -> None:
     ledger.claim(1, 30, "worker", 1, START)
     with pytest.raises(StoreCorrupt, match="history of queue 'q' contradicts itself: " + type(record).__name__):
         ledger.replay(record)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5_000), st.integers(0, 2), st.booleans()), max_size=60))
+def test_messages_that_come_late_under_a_lower_number_take_their_place(
+    arrivals: list[tuple[int, int, bool]],
+) -> None:
+    ledger = Ledger("q", Settings())
+    there: dict[int, int] = {}
+    seen: set[int] = set()
+    for number, priority, removed in arrivals:
+        if number in seen:
+            continue
+        seen.add(number)
+        ledger.admit(number, priority, 0, 0, 0, 1)
+        there[number] = priority
+        if removed:
+            ledger.remove([min(there)], 1)
+            del there[min(there)]
+    assert ledger.counts()["available"] == len(there)
+    assert ledger.listed(None, 0, 100) == sorted(there)
+    assert [first for first, _ in ledger.pages()] == sorted(first for first, _ in ledger.pages())
+    expected = sorted(there, key=lambda number: (there[number], number))
+    assert ledger.peek(100) == expected
+    claim = ledger.claim(100, 30, "me", 7, 2)
+    assert (claim.seqs if claim else []) == expected
+    assert ledger.ack([(number, 7) for number in expected], 3)[1] == []
+    assert ledger.size() == 0

@@ -135,7 +135,9 @@ def prepare_stream(path: dict[str, Any], body: Any, store: penstock.Store, is_ne
     if "stream" not in path or is_negative or len(path["stream"]) % 3 == 0:
         return
     info = streams.begin("jobs", "nightly", reader)
-    path["queue"], path["stream"] = "jobs", "nightly"
+    path["queue"] = "jobs"
+    if not (isinstance(body, dict) and "after" in body):
+        path["stream"] = "nightly"
     if isinstance(body, dict) and "start" in body:
         body["start"] = info.settled
     if isinstance(body, dict) and "reader" in body:
@@ -326,8 +328,10 @@ def read_a_stream(call: Callable[..., Any], frame: str) -> None:
     assert len(frames.decode_messages(answer.content, "life")) == 1
     call("POST", stream + "/{batch}/fail", 204, body={"ids": [message["id"]], "reason": "no"})
     assert call("POST", stream + "/release", 200).json() == {"count": 1}
+    call("POST", stream + "/follow", 409, body=gone)
     assert call("POST", stream + "/{batch}/settle", 200).json() == {"settled": True}
     call("DELETE", stream, 204)
+    call("POST", stream + "/follow", 204, body={**gone, "after": 1})
 
 
 # The page for people

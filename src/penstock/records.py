@@ -151,5 +151,23 @@ class StreamDelete(NamedTuple):
     stream: str
 
 
-StreamRecord = StreamBegin | StreamClaim | StreamFail | StreamReplay | StreamSettle | StreamRelease | StreamDelete
+class StreamFollow(NamedTuple):
+    """A process follows the queue under a name, and has read all up to a message."""
+
+    at: int
+    stream: str
+    reader: str
+    position: int
+
+
+StreamRecord = (
+    StreamBegin
+    | StreamClaim
+    | StreamFail
+    | StreamReplay
+    | StreamSettle
+    | StreamRelease
+    | StreamDelete
+    | StreamFollow
+)
 Record = StreamRecord | Put | Claim | Pop | Ack | Fail | Release | Extend | Remove | Redrive | Restore

@@ -16,6 +16,7 @@ from penstock.records import (
     StreamClaim,
     StreamDelete,
     StreamFail,
+    StreamFollow,
     StreamRecord,
     StreamRelease,
     StreamReplay,
@@ -38,6 +39,9 @@ class StreamRules(StreamState):
         """One stream."""
         found = self._known(stream)
         held = found.held or Batch(0, 0, ())
+        if found.position is not None:
+            lag = max(0, self.next_seq - 1 - found.position)
+            return StreamInfo(self.name, stream, "follow", found.last, 0, 0, None, 0, found.reader, lag)
         return StreamInfo(
             self.name, stream, "consume", found.last, found.settled, len(held.seqs),
             held.at if held.seqs else None, len(held.failures), found.reader, self.available(),
@@ -51,9 +55,19 @@ class StreamRules(StreamState):
     def stream_begin(self, stream: str, reader: str, now: int) -> StreamBegin | None:
         """Read a stream from now on. Whether its last reader is gone is for others to find out."""
         self.advance(now)
+        self._check_mode(stream, follows=False)
         if self.stream_reader(stream) == reader:
             return None
         return self._do(StreamBegin(now, stream, reader))
+
+    def stream_follow(self, stream: str, reader: str, position: int, now: int) -> StreamFollow | None:
+        """Follow the queue under a name: all up to a message was read."""
+        self.advance(now)
+        self._check_mode(stream, follows=True)
+        found = self._streams.get(stream)
+        if found is not None and (found.reader, found.position) == (reader, position):
+            return None
+        return self._do(StreamFollow(now, stream, reader, position))
 
     def stream_offer(
         self, stream: str, reader: str, start: int, now: int
@@ -81,7 +95,7 @@ class StreamRules(StreamState):
     ) -> StreamFail | None:
         """Messages of a batch are to fail when it is settled; of one that is settled nothing changes any more."""
         self.advance(now)
-        found = self._known(stream)
+        found = self._consuming(stream)
         if found.held is None or found.held.number != batch:
             self._check_settled(stream, found, batch)
             return None
@@ -92,7 +106,7 @@ class StreamRules(StreamState):
     def stream_read(self, stream: str, batch: int, now: int) -> StreamReplay | None:
         """A batch is about to be read; StreamMismatch if it cannot be, any more or yet."""
         self.advance(now)
-        found = self._known(stream)
+        found = self._consuming(stream)
         if found.held is None or found.held.number != batch:
             self._check_readable(stream, found, batch)
             return None
@@ -100,7 +114,7 @@ class StreamRules(StreamState):
 
     def stream_batch(self, stream: str, batch: int) -> tuple[Rows, Seqs]:
         """The messages of a batch that can be read: rows among which they are, and their numbers, ascending."""
-        found = self._known(stream)
+        found = self._consuming(stream)
         if found.held is not None and found.held.number == batch:
             return self._rows, found.held.seqs
         self._check_readable(stream, found, batch)
@@ -109,7 +123,7 @@ class StreamRules(StreamState):
     def stream_settle(self, stream: str, batch: int, now: int) -> StreamSettle | None:
         """Settle the batch of that number, if it still has to be."""
         self.advance(now)
-        found = self._known(stream)
+        found = self._consuming(stream)
         if found.held is not None and found.held.number == batch:
             return self._do(StreamSettle(now, stream, batch))
         self._check_settled(stream, found, batch)
@@ -118,7 +132,7 @@ class StreamRules(StreamState):
     def stream_release(self, stream: str, now: int) -> StreamRelease | None:
         """Give back what a stream holds."""
         self.advance(now)
-        held = self._known(stream).held
+        held = self._consuming(stream).held
         return self._do(StreamRelease(now, stream, held.number)) if held is not None and held.seqs else None
 
     def stream_delete(self, stream: str, now: int) -> Sequence[StreamRecord]:
@@ -146,14 +160,28 @@ class StreamRules(StreamState):
                 f"queue {self.name!r} has no stream {stream!r}: `penstock streams` lists those there are"
             ) from None
 
-    def _read_by(self, stream: str, reader: str) -> Stream:
+    def _consuming(self, stream: str) -> Stream:
         found = self._known(stream)
+        self._check_mode(stream, follows=False)
+        return found
+
+    def _read_by(self, stream: str, reader: str) -> Stream:
+        found = self._consuming(stream)
         if found.reader != reader:
             raise StreamInUse(
                 f"stream {stream!r} of queue {self.name!r} was taken over by another process ({found.reader}): "
                 "stop one of the two queries, or give each a stream name of its own"
             )
         return found
+
+    def _check_mode(self, stream: str, follows: bool) -> None:
+        found = self._streams.get(stream)
+        if found is not None and (found.position is not None) != follows:
+            mode = "follows" if found.position is not None else "consumes"
+            raise StreamInUse(
+                f"stream {stream!r} of queue {self.name!r} is one that {mode}: give this one another name, or "
+                f"forget the other with `penstock streams delete {stream}`"
+            )
 
     def _check_settled(self, stream: str, found: Stream, batch: int) -> None:
         if batch > found.settled:

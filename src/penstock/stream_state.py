@@ -16,6 +16,7 @@ from penstock.records import (
     StreamClaim,
     StreamDelete,
     StreamFail,
+    StreamFollow,
     StreamRecord,
     StreamRelease,
     StreamReplay,
@@ -38,9 +39,9 @@ class StreamState(State):
     def _follows(self, record: Record) -> bool:
         if not isinstance(record, StreamRecord):
             return super()._follows(record)
-        if isinstance(record, StreamBegin):
-            return True
         stream = self._streams.get(record.stream)
+        if isinstance(record, StreamBegin | StreamFollow):
+            return stream is None or (stream.position is None) == isinstance(record, StreamBegin)
         if stream is None:
             return False
         if isinstance(record, StreamDelete):
@@ -99,6 +100,10 @@ class StreamState(State):
         held.failures.clear()
         self._tidy()
 
+    def _follow(self, record: StreamFollow) -> None:
+        stream = self._streams.setdefault(record.stream, Stream(record.reader))
+        stream.reader, stream.position = record.reader, record.position
+
     def _delete_stream(self, record: StreamDelete) -> None:
         del self._streams[record.stream]
 
@@ -144,4 +149,5 @@ _APPLY: dict[type[StreamRecord], Callable[[StreamState, Any], None]] = {
     StreamSettle: StreamState._settle_batch,
     StreamRelease: StreamState._release_batch,
     StreamDelete: StreamState._delete_stream,
+    StreamFollow: StreamState._follow,
 }

@@ -65,6 +65,9 @@ class Streams(Protocol):
     def messages(self, queue: str, stream: str, batch: int, after: str, until: str, limit: int) -> list[Message]:
         """Some messages of a batch by ascending id, from after one on until another; fewer if they are large."""
 
+    def follow(self, queue: str, stream: str, reader: str, position: int) -> None:
+        """Follow a queue under a name, having read all up to a message: packing waits for the rest, to a limit."""
+
     def fail(self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None) -> None:
         """Let these messages fail when the batch is settled."""
 

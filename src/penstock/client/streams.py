@@ -63,6 +63,10 @@ class RemoteStreams:
             )
         )  # fmt: skip
 
+    def follow(self, queue: str, stream: str, reader: str, position: int) -> None:
+        """Follow a queue under a name."""
+        self._post(queue, stream, "follow", {"reader": reader, "after": position}, lambda body: None)
+
     def fail(self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None) -> None:
         """Let these messages fail when the batch is settled."""
         for start in range(0, len(ids), _MOST):

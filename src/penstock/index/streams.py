@@ -38,16 +38,19 @@ class Stream:
     settled: int = 0  # the number of the last batch that was settled, 0 if none was
     before: int = 0  # and of the one before that
     kept: Rows = field(default_factory=lambda: Rows(0))  # its messages as they were read
+    position: int | None = None  # of one that follows: the message up to which it has read
 
     @property
     def last(self) -> int:
-        """The number of its latest batch, 0 if there was none."""
+        """The number of its latest batch, 0 if there was none; of one that follows, how far it has come."""
+        if self.position is not None:
+            return self.position
         return self.settled if self.held is None else self.held.number
 
     def copy(self) -> "Stream":
         """The stream as it is now."""
         held = None if self.held is None else self.held.copy()
-        return Stream(self.reader, held, self.settled, self.before, self.kept.copy())
+        return Stream(self.reader, held, self.settled, self.before, self.kept.copy(), self.position)
 
 
 class FrozenStreams(NamedTuple):

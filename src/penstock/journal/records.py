@@ -17,7 +17,7 @@ fields.py. A message's `offset` counts from where its group starts.
    13 restore   i64 at, u64 first, u32 count, u8 state each, columns of attempts, claimed_at, settled_at, texts
                 consumers and reasons, u32 count of those with earlier attempts: u32 position, u32 length, attempts
    14 load      text name of the load that this group's messages came with, see intake.py
-   15 to 22     streams, see stream_records.py
+   15 to 22, 24 streams, see stream_records.py
    23 kept      text stream, a page as 11 has it: messages of the last batch that it has settled
 """
 
@@ -34,6 +34,7 @@ from penstock.journal.columns import Column, decode, decode_texts, encode, encod
 from penstock.journal.fields import U32, U64, decode_list, decode_text, decode_u32, encode_list, encode_text
 from penstock.journal.stream_records import (
     BEGIN,
+    FOLLOW,
     STREAMS,
     decode_stream,
     decode_streams,
@@ -431,5 +432,6 @@ _DECODE: dict[int, Callable[[memoryview, int], tuple[Item, int]]] = {
     _LOAD: _decode_load,
     **dict.fromkeys(range(BEGIN, STREAMS), _decode_stream),
     STREAMS: _decode_streams,
+    FOLLOW: _decode_stream,
     _KEPT: _decode_kept,
 }

@@ -6,7 +6,9 @@
 18 replay    i64 at, u64 batch, text stream      19 settle, 20 release   likewise
 21 delete    i64 at, text stream
 22 streams   u64 number of the last batch, u32 count, each: text stream, text reader, u64 settled, u64 before,
-             u8 whether it holds a batch, that: u64 number, i64 at, list of seqs, list of those to fail, texts why
+             i64 position (-1: it does not follow), u8 whether it holds a batch, that: u64 number, i64 at, list of
+             seqs, list of those to fail, texts why
+24 follow    i64 at, u64 position, text stream, text reader
 """
 
 import struct
@@ -28,6 +30,7 @@ from penstock.records import (
     StreamClaim,
     StreamDelete,
     StreamFail,
+    StreamFollow,
     StreamRecord,
     StreamRelease,
     StreamReplay,
@@ -35,6 +38,8 @@ from penstock.records import (
 )
 
 BEGIN, CLAIM, FAIL, REPLAY, SETTLE, RELEASE, DELETE, STREAMS = range(15, 23)
+FOLLOW = 24
+_I64 = struct.Struct("<q")
 _AT = struct.Struct("<Bq")
 _BATCH = struct.Struct("<BqQ")
 _CLAIM = struct.Struct("<BqQQ")
@@ -57,6 +62,8 @@ def encode_stream(record: StreamRecord) -> bytes:
             return _BATCH.pack(FAIL, at, batch) + texts + encode_list(seqs)
         case StreamReplay(at, stream, batch) | StreamSettle(at, stream, batch) | StreamRelease(at, stream, batch):
             return _BATCH.pack(_KINDS[type(record)], at, batch) + encode_text(stream)
+        case StreamFollow(at, stream, reader, position):
+            return _BATCH.pack(FOLLOW, at, position) + encode_text(stream) + encode_text(reader)
         case StreamDelete(at, stream):
             return _AT.pack(DELETE, at) + encode_text(stream)
 
@@ -78,6 +85,9 @@ def decode_stream(data: memoryview, offset: int) -> tuple[StreamRecord, int]:
         seqs, offset = decode_list(data, offset)
         return StreamClaim(at, stream or "", batch, seqs, nonce), offset
     stream, offset = decode_text(data, offset)
+    if kind == FOLLOW:
+        reader, offset = decode_text(data, offset)
+        return StreamFollow(at, stream or "", reader or "", batch), offset
     if kind == FAIL:
         reason, offset = decode_text(data, offset)
         seqs, offset = decode_list(data, offset)
@@ -92,8 +102,8 @@ def encode_streams(frozen: FrozenStreams) -> bytes:
     parts = [bytes([STREAMS]), U64.pack(frozen.last_batch), U32.pack(len(frozen.streams))]
     for name, stream in frozen.streams.items():
         parts += [encode_text(name), encode_text(stream.reader), U64.pack(stream.settled), U64.pack(stream.before)]
-        held = stream.held
-        parts.append(bytes([held is not None]))
+        held, position = stream.held, stream.position
+        parts += [_I64.pack(-1 if position is None else position), bytes([held is not None])]
         if held is not None:
             failed = sorted(held.failures)
             parts += [_HELD.pack(held.number, held.at), encode_list(held.seqs), encode_list(failed)]
@@ -112,6 +122,9 @@ def decode_streams(data: memoryview, offset: int) -> tuple[FrozenStreams, int]:
         settled, offset = decode_u64(data, offset)
         before, offset = decode_u64(data, offset)
         stream = streams[name or ""] = Stream(reader or "", None, settled, before)
+        (position,) = _I64.unpack_from(data, offset)
+        stream.position = None if position < 0 else position
+        offset += _I64.size
         holds, offset = data[offset], offset + 1
         if holds:
             number, at = _HELD.unpack_from(data, offset)

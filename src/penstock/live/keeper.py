@@ -47,13 +47,13 @@ class LiveKeeper:
 
     def create(self, queue: str, settings: Settings) -> None:
         """Make a queue."""
-        check_start(settings)
+        self._check_settings(settings)
         with self._lock:
             self._check_open()
             if queue in self._queues:
                 raise QueueExists(f"queue {queue!r} exists already: open it with store.queue({queue!r})")
             self._creating(queue, settings, self._first)
-            self._add(Ledger(queue, settings, self._first))
+            self._add(self._new_ledger(queue, settings))
 
     def delete(self, queue: str) -> None:
         """Remove a queue and its messages."""
@@ -64,6 +64,13 @@ class LiveKeeper:
             self._deleting(queue, self._first)
             del self._queues[queue]
             self._filters.pop(queue, None)
+
+    def _check_settings(self, settings: Settings) -> None:
+        """Refuse what this kind of store cannot do."""
+        check_start(settings)
+
+    def _new_ledger(self, queue: str, settings: Settings) -> Ledger:
+        return Ledger(queue, settings, self._first)
 
     def _new_shelf(self, ledger: Ledger, lock: Lock) -> Shelf:
         """Where a queue's records and bodies go."""

@@ -68,6 +68,7 @@ _STREAM: dict[tuple[bytes, ...], _Methods] = {
     (): {b"DELETE": Route(streams.delete, ADMIN)},
     (b"begin",): {b"POST": Route(streams.begin, CONSUME)},
     (b"next",): {b"POST": Route(streams.go_on, CONSUME)},
+    (b"follow",): {b"POST": Route(streams.follow, CONSUME)},
     (b"release",): {b"POST": Route(streams.release, ADMIN)},
 }
 _OF_BATCH: dict[bytes, _Methods] = {

@@ -47,6 +47,17 @@ async def go_on(keeper: ServedKeeper, request: Request) -> Answer:
     return json_answer({"batch": batch})
 
 
+async def follow(keeper: ServedKeeper, request: Request) -> Answer:
+    """POST S/follow."""
+    queue, stream = _stream(request)
+    given = json_object(request, "reader", "after")
+    reader = _reader(given)
+    with jsons.arguments():
+        position = whole("after", given.get("after", 0), 0, MAX_BATCH)
+    await keeper.with_streams(lambda streams: streams.follow(queue, stream, reader, position))
+    return Answer(204)
+
+
 async def read(keeper: ServedKeeper, request: Request) -> Answer:
     """POST S/{batch}/read."""
     queue, stream = _stream(request)

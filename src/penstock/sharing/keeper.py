@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import StoreClosed, StoreLocked, StoreUnreachable
@@ -29,12 +29,16 @@ from penstock.sharing.ownership import (
     become_owner,
     folder_for,
     locked,
+    slate_for,
 )
 from penstock.sharing.streams import SharedStreams
 from penstock.store import Store
 
+if TYPE_CHECKING:
+    from penstock.slate.store import SlateKeeper
+
 Result = TypeVar("Result")
-Held: TypeAlias = JournalKeeper | GuestKeeper
+Held: TypeAlias = "JournalKeeper | SlateKeeper | GuestKeeper"
 
 
 class SharedKeeper:
@@ -66,9 +70,14 @@ class SharedKeeper:
             threading.Thread(target=self._prepare, name="penstock-guest", daemon=True).start()
 
     @property
-    def owned(self) -> JournalKeeper | None:
-        """The journals, if this process owns them."""
+    def owned(self) -> "JournalKeeper | SlateKeeper | None":
+        """What keeps the store, if this process owns it."""
         return self._owner.keeper if self._owner is not None else None
+
+    @property
+    def journals(self) -> JournalKeeper | None:
+        """The journals, if this process owns some."""
+        return self.owned if isinstance(self.owned, JournalKeeper) else None
 
     @property
     def folder(self) -> Folder:
@@ -303,6 +312,13 @@ def open_shared(
 ) -> SharedKeeper:
     """Open the store in a folder, which is made if it is not there, whoever else has it open."""
     return SharedKeeper(folder_for(folder, clock, sync, dialect), timeout)
+
+
+def open_shared_slate(
+    url: str, *, clock: Clock | None = None, sync: str = "always", timeout: float | None = None
+) -> SharedKeeper:
+    """Open a slate store, whoever else of this machine has it open."""
+    return SharedKeeper(slate_for(url, clock, sync, timeout), timeout)
 
 
 def check_reachable(folder: str) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import os
 import socket
 import threading
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from penstock import names
 from penstock.aio.local import LocalKeeper
@@ -29,6 +29,9 @@ from penstock.sharing import place
 from penstock.sharing.loading import take_in
 from penstock.wire import jsons
 
+if TYPE_CHECKING:
+    from penstock.slate.store import SlateKeeper
+
 _MANIFEST = 256 << 20  # bytes of a load's pieces
 _GRACE = 5.0  # seconds for answers to go out
 
@@ -36,18 +39,18 @@ _GRACE = 5.0  # seconds for answers to go out
 class OwnersKeeper(LocalKeeper):
     """What the owner does for others."""
 
-    def __init__(self, keeper: JournalKeeper) -> None:
+    def __init__(self, keeper: "JournalKeeper | SlateKeeper") -> None:
         super().__init__(keeper)
-        self._journals = keeper
+        self._owned = keeper
         self._loading = threading.Lock()
 
     async def pack(self, queue: str) -> int:
         """Pack a queue's journal."""
-        return await self._in_thread(self._journals.pack, queue)
+        return await self._in_thread(self._owned.pack, queue)
 
     async def stored(self, queue: str) -> int:
         """The bytes of a queue's journal."""
-        return await self._in_thread(self._journals.stored, queue)
+        return await self._in_thread(self._owned.stored, queue)
 
     async def load(self, load: Load) -> bool:
         """Let a load take effect."""
@@ -55,7 +58,7 @@ class OwnersKeeper(LocalKeeper):
 
     def _load(self, load: Load) -> bool:
         with self._loading:
-            return take_in(self._journals, load)
+            return take_in(self._owned, load)
 
 
 class LocalConnection(Connection):
@@ -101,7 +104,7 @@ class LocalConnection(Connection):
 class Serving:
     """An event loop that serves a store."""
 
-    def __init__(self, keeper: JournalKeeper, listening: socket.socket, waking: int) -> None:
+    def __init__(self, keeper: "JournalKeeper | SlateKeeper", listening: socket.socket, waking: int) -> None:
         self._keeper = keeper
         self._listening = listening
         self._waking = waking

@@ -39,6 +39,10 @@ class SharedStreams:
         """Some messages of a batch by ascending id."""
         return self._ask(lambda streams: streams.messages(queue, stream, batch, after, until, limit))
 
+    def follow(self, queue: str, stream: str, reader: str, position: int) -> None:
+        """Follow a queue under a name."""
+        self._ask(lambda streams: streams.follow(queue, stream, reader, position))
+
     def fail(self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None) -> None:
         """Let these messages fail when the batch is settled."""
         self._ask(lambda streams: streams.fail(queue, stream, batch, ids, reason))

@@ -64,9 +64,9 @@ def write(pins: Pins, parts: Sequence[pa.RecordBatch], names: bytes) -> str:
     return write_to(pins.folder, parts, names)
 
 
-def write_to(folder: str, parts: Sequence[pa.RecordBatch], names: bytes) -> str:
+def write_to(folder: str, parts: Sequence[pa.RecordBatch], names: bytes, file_name: str = ROWS) -> str:
     """Write the parts of a plan beside the pins that are in this folder."""
-    path = os.path.join(folder, ROWS)
+    path = os.path.join(folder, file_name)
     with (
         pa.OSFile(path, "wb") as file,
         pa.ipc.new_file(file, parts[0].schema.with_metadata({"penstock": names})) as to,

@@ -72,9 +72,13 @@ class DefaultSource(DataSource):
         with in_one_line():
             options = parse_stream(self._given)
             check_schema("messages", schema)
-        from penstock.spark.streaming.consuming import ConsumingReader
+            if options.consumes:
+                from penstock.spark.streaming.consuming import ConsumingReader
 
-        return ConsumingReader(options, schema)
+                return ConsumingReader(options, schema)
+            from penstock.spark.streaming.following import FollowingReader
+
+            return FollowingReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Puts every batch of a query into queues, once."""

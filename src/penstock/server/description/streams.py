@@ -111,6 +111,20 @@ OPERATIONS = [
         errors=(*WRITES, "StreamInUse", "StreamMismatch", *_MISSING),
     ),
     Operation(
+        call=f"POST {_S}/follow",
+        id="follow_queue",
+        tag=_TAG,
+        summary="Say how far one who follows has read",
+        description="Files that have what entered later are not packed, as long as they are not too many.",
+        parameters=[QUEUE, _STREAM],
+        body=body(
+            record({"reader": _READER, "after": integer("The id of a message, or 0.", 0, MAX_BATCH, 0)}, "reader"),
+            {"reader": _A_READER, "after": 1200},
+        ),
+        answers={"204": DONE},
+        errors=(*WRITES, "StreamInUse", "NotSupported"),
+    ),
+    Operation(
         call=f"POST {_S}/{{batch}}/read",
         id="read_batch",
         tag=_TAG,

@@ -65,7 +65,7 @@ def pack_queues(spark: "SparkSession", store: SharedKeeper, queues: Iterable[str
     """
     packed: list[Packed] = []
     problems: list[PenstockError] = []
-    keeper = store.owned
+    keeper = store.journals
     for together, alone in _rounds(keeper, queues) if keeper is not None else [([], list(queues))]:
         if keeper is not None and together:
             packed += _pack_together(spark, keeper, together, alone, problems)
