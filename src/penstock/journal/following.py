@@ -232,7 +232,10 @@ class Follower:
             return
         entries, kept = self.entries, slice(skipped, None)
         entries.seq.extend(range(put.first + skipped, put.first + count))
-        entries.state += bytes(DELAYED if each > put.at else AVAILABLE for each in put.visible_at[kept])
+        if max(put.visible_at) <= put.at:
+            entries.state += bytes([AVAILABLE]) * (count - skipped)
+        else:
+            entries.state += bytes(DELAYED if each > put.at else AVAILABLE for each in put.visible_at[kept])
         entries.priority.extend(put.priority[kept])
         entries.visible_at.extend(put.visible_at[kept])
         entries.expires_at.extend(put.expires_at[kept])

@@ -16,6 +16,7 @@ from penstock.files import Disk, replace_file
 from penstock.journal.catalog import Catalog
 from penstock.journal.checksum import crc32
 
+SINKS = "sinks"
 LONGEST = 255  # characters of a sink's name
 _LONGEST_FILE = 200
 
@@ -69,4 +70,4 @@ def _path(catalog: Catalog, sink: str) -> str:
     file = names.file_name(sink)
     if len(file.encode()) > _LONGEST_FILE:  # no other name has a % that no two digits follow
         file = f"{file[:30]}%_{hashlib.sha256(sink.encode()).hexdigest()}"
-    return os.path.join(catalog.path, "sinks", file)
+    return os.path.join(catalog.path, SINKS, file)

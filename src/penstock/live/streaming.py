@@ -81,7 +81,8 @@ class LiveStreams(Generic[OneShelf]):
             settled, offered = ledger.stream_offer(stream, reader, start, now)
             _keep(known, settled)
             if offered is None and count:
-                count = known.live.fitting(ledger.peek(count), size)
+                if ledger.stored > size:  # else all of it fits
+                    count = known.live.fitting(ledger.peek(count), size)
                 claimed = ledger.stream_claim(stream, count, int.from_bytes(os.urandom(8)), now)
                 _keep(known, claimed)
                 offered = claimed and claimed.batch
