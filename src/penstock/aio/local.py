@@ -28,6 +28,7 @@ from penstock.settings import MAX_PAYLOAD, Settings
 
 if TYPE_CHECKING:
     from penstock.journal.uploads import Uploads
+    from penstock.streams import Streams
 
 _THREADS = 32  # commits of different queues side by side
 _LOADERS = 4  # what loads do side by side: each has much in memory
@@ -208,6 +209,11 @@ class LocalKeeper:
         """Do something with the loads that clients send, in a thread of theirs."""
         uploads = self._keeper.uploads()
         return await asyncio.get_running_loop().run_in_executor(self._loaders, call, uploads)
+
+    async def with_streams(self, call: Callable[["Streams"], Result]) -> Result:
+        """Do something with the streams that read queues, in a thread."""
+        streams = self._keeper.streams()
+        return await asyncio.get_running_loop().run_in_executor(self._loaders, call, streams)
 
     def end_waiting(self) -> None:
         """From now on nobody waits for messages: who does gets what is there."""

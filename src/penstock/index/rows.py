@@ -228,6 +228,22 @@ class Rows:
             known.extend(page)
         self.next_seq = first + len(page.state)
 
+    def take_page(self, number: int, page: Page) -> None:
+        """Take over the rows of a page, as they are; pages come in their order."""
+        self.stored += sum(page.size)
+        self._pages[number] = page
+
+    def copy(self) -> "Rows":
+        """The rows as they are now."""
+        rows = Rows(self.next_seq)
+        rows.stored = self.stored
+        rows._pages = {number: page.copy() for number, page in self._pages.items()}
+        return rows
+
+    def live(self) -> int:
+        """How many rows there are."""
+        return sum([page.live for page in self._pages.values()])
+
     def oldest(self) -> int:
         """A number not above that of any message that is there."""
         return next(iter(self._pages), self.next_seq >> _BITS) << _BITS
@@ -292,6 +308,10 @@ class Rows:
         """The page and the position of a message that is known to be there."""
         page = self._pages[seq >> _BITS]
         return page, seq & _MASK if page.positions is None else page.positions[seq & _MASK]
+
+    def locate(self, seq: int) -> tuple[Page, int]:
+        """The same by a name."""
+        return self[seq]
 
     def runs(self, seqs: Sequence[int]) -> list[tuple[Page, int, int]] | None:
         """Where many messages lie that were put one after the other: (page, start, end) each.

@@ -31,6 +31,7 @@ from penstock.sharing.ownership import (
     locked,
     slate_for,
 )
+from penstock.sharing.streams import SharedStreams
 from penstock.store import Store
 
 if TYPE_CHECKING:
@@ -196,6 +197,10 @@ class SharedKeeper:
             return loading.take_in(keeper, load)
 
         return self._run(take_in)
+
+    def streams(self) -> SharedStreams:
+        """The streams that read queues of the store."""
+        return SharedStreams(self._run)
 
     def close(self) -> None:
         """Let go of the store; if this process owns it, the next may have it."""

@@ -18,6 +18,7 @@ from penstock.errors import (
 from penstock.journal.commits import stopped
 from penstock.ledger import Ledger
 from penstock.live.keeper import LiveKeeper
+from penstock.live.streaming import Known
 from penstock.message import PUBLISH_HEADER, Entry, checked_headers
 from penstock.names import DEFAULT
 from penstock.settings import Settings
@@ -35,6 +36,7 @@ from penstock.slate.log import Log
 from penstock.slate.primitives import key_u64
 from penstock.slate.routing import Router, Subscriber
 from penstock.slate.shelf import NotedReceipts, SlateShelf
+from penstock.slate.streaming import SlateStreams
 from penstock.slate.writing import Writer
 from penstock.threads import Lock, Threads
 
@@ -68,6 +70,7 @@ class SlateKeeper(LiveKeeper):
         self._receipts: dict[str, NotedReceipts] = {}
         self._shelves: dict[str, SlateShelf] = {}
         self._loaded: dict[str, loading.Loaded] = {}
+        self._streams = SlateStreams(self._clock, self._known, lambda: list(self._queues))
         place.lock()
         try:
             locked()
@@ -95,6 +98,7 @@ class SlateKeeper(LiveKeeper):
         self._log_key = log
         self._log = Log(log, self._database, self._writer, self._bodies, self._ids, found.position)
         self._log.on_expiry = lambda time: self._alarm.set(self._expire, time)
+        self._log.needed = self._needed
         self._router = Router(self._log, self._clock)
         self._remove_leftovers(found)
         self._loaded = found.queues
@@ -169,6 +173,7 @@ class SlateKeeper(LiveKeeper):
             shelf.present, shelf.recent = loaded.present, loaded.recent
             shelf.published, shelf.large = loaded.published, loaded.large
             shelf.position = loaded.position[0] if loaded.position else None
+            shelf.streams.load(loaded.streams)
         else:
             shelf.position = self._start
         shelf.on_room = partial(self._router.catch_up, name)
@@ -231,6 +236,22 @@ class SlateKeeper(LiveKeeper):
         """Remove published messages whose time is over."""
         if self._refusal is None and self._log.expire(self._clock.now()):
             self._writer.commit(self._writer.written)
+
+    def streams(self) -> SlateStreams:
+        """The streams that read queues of this store."""
+        return self._streams
+
+    def _needed(self, seqs: list[int]) -> set[int]:
+        """Those of the messages that are in batches of streams."""
+        needed: set[int] = set()
+        for shelf in list(self._shelves.values()):
+            with shelf.lock:
+                needed |= shelf.streams.needed(seqs)
+        return needed
+
+    def _known(self, queue: str) -> Known[SlateShelf]:
+        live, shelf = self.find(queue), self._shelves[queue]
+        return Known(live, shelf.ledger, shelf)
 
     def pack(self, queue: str) -> int:
         """Not for this kind of store."""

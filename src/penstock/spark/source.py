@@ -4,12 +4,20 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.spark.errors import in_one_line
 from penstock.spark.options import Options, parse
+from penstock.spark.streaming.options import ONLY_STREAMS, parse_stream
 from penstock.spark.tables import check_schema, schema_of
 
 if TYPE_CHECKING:
@@ -47,6 +55,8 @@ class DefaultSource(DataSource):
     def schema(self) -> StructType:
         """The columns, unless .schema() names some of them."""
         with in_one_line():
+            if ONLY_STREAMS.intersection(name.lower() for name in self._given):
+                return schema_of("messages", parse_stream(self._given).payload)
             options = parse(self._given)
         return schema_of(options.table, options.payload)
 
@@ -56,6 +66,26 @@ class DefaultSource(DataSource):
             options = parse(self._given)
             check_schema(options.table, schema)
         return Reader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Reads a queue as a stream."""
+        with in_one_line():
+            options = parse_stream(self._given)
+            check_schema("messages", schema)
+            if options.consumes:
+                from penstock.spark.streaming.consuming import ConsumingReader
+
+                return ConsumingReader(options, schema)
+            from penstock.spark.streaming.following import FollowingReader
+
+            return FollowingReader(options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Puts every batch of a query into queues, once."""
+        from penstock.spark.streaming.sink import stream_writer_for
+
+        with in_one_line():
+            return stream_writer_for(self._given, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Puts the rows of a DataFrame into queues."""
