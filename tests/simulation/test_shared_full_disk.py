@@ -10,7 +10,7 @@ from tests.simulation.folder_world import FolderWorld
 from tests.simulation.text_world import TextWorld
 from tests.simulation.world import Asking, World
 
-CAPACITY = 20_000
+CAPACITY = 12_000
 KINDS: list[type[World]] = [TextWorld, FolderWorld]
 
 
@@ -73,7 +73,7 @@ def test_a_full_disk_refuses_and_damages_nothing_and_with_room_all_works_again(
 @pytest.mark.parametrize("kind", KINDS)
 def test_however_little_room_there_is_an_operation_is_done_or_refused(kind: type[World]) -> None:
     outcomes = set()
-    for room in range(0, 3_000, 60):
+    for room in range(0, 3_000, 150):
 
         def script(world: World, room: int = room) -> None:
             world.open()

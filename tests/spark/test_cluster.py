@@ -29,6 +29,18 @@ rows.write.format("penstock").mode("append").option("store", store).option("queu
 print(messages.count())
 """
 
+STREAMED = """
+import sys
+import penstock.spark
+
+store, checkpoint = sys.argv[1:]
+spark = penstock.spark.session()
+reader = spark.readStream.format("penstock").option("store", store).option("queue", "events")
+reader = reader.option("mode", "consume").option("stream", "nightly").option("maxRowsPerBatch", 400)
+rows = reader.load().selectExpr("concat('again ', cast(payload AS string)) AS payload").repartition(4)
+penstock.spark.drain(rows, "penstock", checkpoint, store=store, queue="again")
+"""
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
@@ -98,3 +110,18 @@ def test_a_program_can_be_submitted(cluster: Cluster, store: str, events: Path, 
     with penstock.open(store) as opened:
         again = sorted(message.payload for message in opened.queue("again").messages())
     assert again == sorted(b"again %d" % number for number in range(1_000))
+
+
+def test_a_stream_is_consumed_and_written_once(cluster: Cluster, store: str, tmp_path: Path) -> None:
+    with penstock.open(store) as opened:
+        queue = opened.create("events")
+        queue.put_many([b"%d" % number for number in range(1_000)])
+        opened.create("again")
+        program = tmp_path / "program.py"
+        program.write_text(STREAMED)
+        submit = f"{cluster.environment['SPARK_HOME']}/bin/spark-submit"
+        for _ in range(2):  # the second time there is nothing left
+            cluster.run(submit, "--master", cluster.master, str(program), store, str(tmp_path / "checkpoint"))
+        again = sorted(message.payload for message in opened.queue("again").messages())
+        assert again == sorted(b"again %d" % number for number in range(1_000))
+        assert not any(queue.counts().values())

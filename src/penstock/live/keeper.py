@@ -33,6 +33,8 @@ Result = TypeVar("Result")
 class LiveKeeper:
     """Keeps queues whose rules run in this process, each with a shelf of its own. A kind of store says which."""
 
+    far = False  # whether bodies may lie where reading takes long
+
     def __init__(self, clock: Clock, threads: Threads | None = None) -> None:
         self.clock = clock
         self._clock = SteadyClock(clock)

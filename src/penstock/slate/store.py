@@ -52,6 +52,8 @@ _log = logging.getLogger("penstock")
 class SlateKeeper(LiveKeeper):
     """Keeps queues in a database."""
 
+    far = True
+
     def __init__(
         self,
         place: Folder | BucketPlace,

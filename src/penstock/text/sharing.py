@@ -280,9 +280,11 @@ class SharedFile:
             # Bytes that a failed sync has left would else be there to read, and not on the disk.
             self._pair.file.truncate(view.end)
             self._mutex.file.truncate(view.mutex_end)
+            self._mutex.file.sync()  # a line that the disk has must not come back, as it counts
             self._pair.seal()  # it is as it was: no need to write anything anew, for which there is no space
-        except OSError:
+        except OSError as worse:
             self._pair.doubt()
+            return worse
         return self._full()
 
     def _full(self) -> DiskFull:
