@@ -1,7 +1,6 @@
 """Streams: what a store offers to those who read a queue batch by batch, each exactly once (docs/streams.md)."""
 
 import os
-import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
@@ -83,7 +82,7 @@ class Streams(Protocol):
 
 def reader_name() -> str:
     """A name for this process that others can tell from all others, here or elsewhere, now or later."""
-    return f"{processes.name_of(os.getpid())}@{boot()}@{socket.gethostname()}"
+    return f"{processes.name_of(os.getpid())}@{boot()}@{os.uname().nodename}"
 
 
 def boot() -> str:
@@ -99,7 +98,7 @@ def is_reader_gone(reader: str) -> bool | None:
     started, _, host = machine.partition("@")
     if started == boot():
         return processes.is_gone(process)
-    return True if host == socket.gethostname() else None
+    return True if host == os.uname().nodename else None
 
 
 def checked_stream(name: str) -> str:
