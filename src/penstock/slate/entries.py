@@ -66,15 +66,22 @@ def _seconds(milliseconds: int) -> int:
 
 def body_of(metadata: Metadata, payload: bytes) -> Body:
     """What consumers see of a message, beside what its queue knows."""
-    headers = metadata.headers
+    headers = headers_of(metadata)
     if is_published(metadata):
         headers = {**headers, PUBLISH_HEADER: str(metadata.id)}
-    if not _OURS.isdisjoint(headers):
-        more = headers.get(_MORE_HEADER)
-        headers = {name: value for name, value in headers.items() if name not in _OURS}
-        if more is not None:
-            headers.update(json.loads(more))
     return payload, headers, metadata.created_at, metadata.received_at
+
+
+def headers_of(metadata: Metadata) -> dict[str, str]:
+    """The headers that a message was given."""
+    headers = metadata.headers
+    if _OURS.isdisjoint(headers):
+        return headers
+    more = headers.get(_MORE_HEADER)
+    headers = {name: value for name, value in headers.items() if name not in _OURS}
+    if more is not None:
+        headers.update(json.loads(more))
+    return headers
 
 
 def is_published(metadata: Metadata) -> bool:

@@ -45,7 +45,7 @@ from penstock.slate.primitives import (
 
 VERSION = 1
 PAYLOAD, ACTIVE, DONE, FAILED, ATTEMPTS, CONFIG = range(1, 7)
-SETTINGS, SIZES, CLAIMS, RECENT, POSITION, EXPIRY, CLOCK = range(7, 14)  # ours: own.py
+SETTINGS, SIZES, CLAIMS, RECENT, POSITION, EXPIRY, CLOCK, LOG_END = range(7, 15)  # ours: own.py
 LOG, SEQ_BLOCK = -1, -2  # OpenData-Log's, whose types 1 and 2 only the key tells from those above
 
 BUCKET_BITS = 10
@@ -176,7 +176,7 @@ def parse_key(key: bytes) -> Key:
             return Key(kind, name.decode(), _number(key, end))
     if kind == EXPIRY and len(key) == 18:
         return Key(kind, number=_number(key, 10), time=_number(key[:10], 2))
-    if kind == CLOCK and len(key) == 2:
+    if kind in (CLOCK, LOG_END) and len(key) == 2:
         return Key(kind)
     raise Undecodable(
         f"the database has a record of type {kind} with a key that this version of Penstock does not know "

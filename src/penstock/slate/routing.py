@@ -60,6 +60,7 @@ class Log:
 
     def append(self, entry: Entry, now: int) -> Published:
         """Add a message."""
+        self._writer.changed(self)  # before it takes a number: see Writer._flush
         seq = self._ids.reserve(1)
         headers = entry.headers or {}
         body: Body = (entry.payload, headers, now if entry.created_at is None else entry.created_at, now)
@@ -133,7 +134,7 @@ class Subscriber:
         metadata = published.metadata
         return self.wanted.matches(
             Subject(
-                headers=metadata.headers,
+                headers=entries.headers_of(metadata),
                 priority=entries.priority_of(metadata),
                 size=published.size,
                 created_at=metadata.created_at,

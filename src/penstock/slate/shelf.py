@@ -107,6 +107,7 @@ class SlateShelf:
                     "consumers have caught up"
                 )
             self._writer.check_space(entries)
+            self._writer.changed(self)  # before it takes numbers: see Writer._flush
             self._state.skip_to(self._ids.reserve(len(entries)))
 
     def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:

@@ -16,7 +16,7 @@ from penstock.message import Entry, Plain
 from penstock.slate.binding import Database, Fenced, Row
 from penstock.slate.bodies import Bodies
 from penstock.slate.ids import Ids
-from penstock.slate.own import CLOCK_KEY, encode_clock
+from penstock.slate.own import CLOCK_KEY, LOG_END_KEY, encode_clock, encode_log_end
 from penstock.threads import Lock, Threads
 
 _KEPT_FREE = 64 << 20  # bytes of a disk that new messages leave: for settling what is there, and for SlateDB
@@ -170,6 +170,7 @@ class Writer:
         self._collected = self._place.files
 
     def _flush(self) -> int:
+        end = self._ids.next  # who has taken a lower number was noted before as changed, and is collected below
         with self._mutex:
             target, sources = self.written, list(self._changed)
             self._changed.clear()
@@ -182,6 +183,8 @@ class Writer:
         if changes.at > self._at:
             self._at = changes.at
             changes.rows.append((CLOCK_KEY, encode_clock(self._at)))
+        if changes.rows:
+            changes.rows.append((LOG_END_KEY, encode_log_end(end)))
         self._left.extend(changes)
         try:
             self._write_left()

@@ -14,6 +14,7 @@ from penstock.spark.tables import check_schema, schema_of
 
 if TYPE_CHECKING:
     from penstock.spark.remote import Range
+    from penstock.spark.slate.planning import Work
 
 
 class DefaultSource(DataSource):
@@ -23,10 +24,11 @@ class DefaultSource(DataSource):
         spark.read.format("penstock").option("store", "data").option("queue", "jobs").load()
 
     store: the folder of a journal store, or journal:DIR, which may be open in another process that goes on; or
-        http://host:port, to read through a server; or text:DIR, NAME.tq, folder:DIR
+        http://host:port, to read through a server; or slate:DIR, slate:s3://bucket/prefix; or text:DIR, NAME.tq,
+        folder:DIR
     queue: of which queue; without it, of all
     state: only messages in this state, or in these, as in "done,failed"
-    table: "messages" (the default), "queues" or "attempts"
+    table: "messages" (the default), "queues" or "attempts"; of a slate store "log" as well
     payload: "false" leaves the payload out
 
     A DataFrame shows the store as it was when Spark planned the query, and its files are held until Spark ends;
@@ -90,6 +92,14 @@ class SharedPart(InputPartition):
         self.queues = queues
 
 
+class SlatePart(InputPartition):
+    """What one task reads of a slate store."""
+
+    def __init__(self, number: int, work: "Work") -> None:
+        super().__init__(number)
+        self.work = work
+
+
 class Reader(DataSourceReader):
     """Plans in one process what it reads in others.
 
@@ -112,6 +122,11 @@ class Reader(DataSourceReader):
                 from penstock.spark import shared
 
                 return [SharedPart(number, each) for number, each in enumerate(shared.plan(self._options))]
+            if self._options.is_slate:
+                from penstock.spark.slate import planning
+
+                found = planning.plan(self._options, self._arrow())
+                return [SlatePart(number, each) for number, each in enumerate(found)]
             from penstock.spark.planning import plan
 
             return [Part(path, number) for path, number in plan(self._options, self._arrow())]
@@ -127,6 +142,10 @@ class Reader(DataSourceReader):
                 from penstock.spark import shared
 
                 yield from shared.read(self._options, partition.queues, self._arrow())
+            elif isinstance(partition, SlatePart):
+                from penstock.spark.slate import scan
+
+                yield from scan.read(partition.work, self._arrow())
             elif isinstance(partition, Part):  # else there is nothing to read at all
                 from penstock.spark.scan import read_plan
 

@@ -1,0 +1,100 @@
+"""The log of a slate store as Arrow columns."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.slate import entries
+from penstock.slate.format import Metadata, decode_metadata, decode_payload, log_prefix, payload_key
+from penstock.slate.primitives import key_u64
+from penstock.slate.view import View
+from penstock.spark.columns import column_of
+
+_PAYLOADS = frozenset(("payload", "size"))  # what is not in the log itself
+_MOST_BYTES = 12 << 20  # of payloads in a batch
+
+
+def log_batches(view: View, log: str, first: int, end: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The entries from one number on and before another, in batches of the schema that Spark wants."""
+    prefix = log_prefix(log)
+    rows = view.batches(prefix + key_u64(first), prefix + key_u64(end))
+    if not _PAYLOADS.intersection(schema.names):
+        for some in rows:
+            yield _batch([decode_metadata(value) for _, value in some], [], [], schema)
+        return
+    payloads = Payloads(view, first, end, "payload" in schema.names)
+    for some in rows:
+        found: list[Metadata] = []
+        contents: list[bytes] = []
+        sizes: list[int] = []
+        size = 0
+        for key, value in some:
+            payload = payloads.next(int.from_bytes(key[-8:]))
+            if payload is None:
+                continue  # it was removed, and this was about to be
+            found.append(decode_metadata(value))
+            sizes.append(payload[1])
+            contents.append(payload[0])
+            size += len(payload[0])
+            if size > _MOST_BYTES:
+                yield _batch(found, contents, sizes, schema)
+                found, contents, sizes, size = [], [], [], 0
+        if found:
+            yield _batch(found, contents, sizes, schema)
+
+
+class Payloads:
+    """Payloads of a range, asked for in the order of their numbers."""
+
+    def __init__(self, view: View, first: int, end: int, wanted: bool) -> None:
+        self._view = view
+        self._wanted = wanted
+        self._rows = (row for some in view.batches(payload_key(first), payload_key(end)) for row in some)
+        self._at, self._value = -1, b""
+
+    def next(self, seq: int) -> tuple[bytes, int] | None:
+        """A payload, if it is wanted, and its size; None if there is none."""
+        while self._at < seq:
+            row = next(self._rows, None)
+            if row is None:
+                return None
+            self._at, self._value = int.from_bytes(row[0][-8:]), row[1]
+        if self._at != seq:
+            return None
+        value = self._value
+        if value[0] == 1 and not self._wanted:
+            return b"", len(value) - 3
+        content = decode_payload(value)
+        if isinstance(content, str):
+            try:
+                content = self._view.get_object(content.removeprefix("objects/"))
+            except FileNotFoundError:
+                return None
+        return content if self._wanted else b"", len(content)
+
+
+def _batch(found: list[Metadata], payloads: list[bytes], sizes: list[int], schema: pa.Schema) -> pa.RecordBatch:
+    columns = [column_of(_values(field.name, found, payloads, sizes), field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _values(name: str, found: list[Metadata], payloads: list[bytes], sizes: list[int]) -> list[Any]:
+    match name:
+        case "sequence":
+            return [each.id for each in found]
+        case "id":
+            return [str(each.id) for each in found]
+        case "queue":
+            return [each.headers.get(entries.QUEUE_HEADER) for each in found]
+        case "payload":
+            return payloads
+        case "size":
+            return sizes
+        case "headers":
+            return [entries.headers_of(each) for each in found]
+        case "priority":
+            return [entries.priority_of(each) for each in found]
+        case "expires_at":
+            return [entries.expires_at_of(each) or None for each in found]
+    return [getattr(each, name) for each in found]
