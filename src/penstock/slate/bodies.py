@@ -60,6 +60,10 @@ class Bodies:
         with self._lock:
             self._unwritten.update(zip(seqs, new, strict=True))
 
+    def is_unwritten(self, seq: int) -> bool:
+        """Whether a body is still to be written."""
+        return seq in self._unwritten
+
     def wrote(self, seqs: Iterable[int]) -> None:
         """These are in the database now."""
         with self._lock:

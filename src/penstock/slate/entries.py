@@ -1,8 +1,8 @@
 """A message as its log entry and its payload record, and back. Pure.
 
 What the document has no field for rides in headers of our own: the queue that a message was put into (one that was
-published has none), a priority other than 0, when exactly it expires if whole seconds do not say, and headers that
-would be more than 255 with these.
+published has none), a priority other than 0, of published ones the size, which filters may ask for, and when
+exactly they expire if whole seconds do not say; and headers that would be more than 255 with these.
 """
 
 import json
@@ -15,8 +15,9 @@ from penstock.slate.format import Metadata
 QUEUE_HEADER = "penstock.queue"
 PRIORITY_HEADER = "penstock.priority"
 EXPIRES_AT_HEADER = "penstock.expires_at"
+SIZE_HEADER = "penstock.size"
 _MORE_HEADER = "penstock.headers"
-_OURS = {QUEUE_HEADER, PRIORITY_HEADER, EXPIRES_AT_HEADER, _MORE_HEADER}
+_OURS = {QUEUE_HEADER, PRIORITY_HEADER, EXPIRES_AT_HEADER, SIZE_HEADER, _MORE_HEADER}
 _MAX_RETENTION = 2**32 - 1
 
 
@@ -32,7 +33,7 @@ def metadata_of_published(
     seq: int, priority: int, body: Body, visible_at: int, expires_at: int | None
 ) -> Metadata:
     """What the log says of a message that was published; None: each queue's own retention counts."""
-    own = {}
+    own = {SIZE_HEADER: str(len(body[0]))}
     if priority:
         own[PRIORITY_HEADER] = str(priority)
     retention = _seconds(expires_at - body[3]) if expires_at else 0
@@ -92,6 +93,12 @@ def is_published(metadata: Metadata) -> bool:
 def priority_of(metadata: Metadata) -> int:
     """A message's priority."""
     return int(metadata.headers.get(PRIORITY_HEADER, 0))
+
+
+def size_of(metadata: Metadata) -> int | None:
+    """How long the payload of a published message is, if the log says so."""
+    size = metadata.headers.get(SIZE_HEADER)
+    return None if size is None else int(size)
 
 
 def expires_at_of(metadata: Metadata) -> int | None:

@@ -48,14 +48,17 @@ def of_kind(database: Database, kind: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def load(database: Database) -> Contents:
-    """Read the queues."""
+    """Read the queues; Undecodable if there is anything that this version does not know."""
+    for start, end in ((b"\x00", bytes((VERSION, 1))), (bytes((VERSION, records.CLOCK + 1)), b"\xff")):
+        for unknown, _ in database.scan(start, end):
+            parse_key(unknown)
     clock = database.get(own.CLOCK_KEY)
     at = 0 if clock is None else own.decode_clock(clock)
     queues = {name: _new(name, settings) for name, settings in _settings(database).items()}
     leftovers: list[Row] = []
     leftover_messages: list[int] = []
     for key, values in _buckets(database):
-        _, name, number, _ = key
+        name, number = key.queue, key.number
         found = queues.get(name)
         if found is None:
             leftovers += [(records.queue_key(kind, name, number), None) for kind in values]
@@ -64,7 +67,9 @@ def load(database: Database) -> Contents:
         else:
             _take_bucket(found, number, values, at)
     _load_recent(database, queues, leftovers, at)
-    position = 0
+    seq_block = database.get(records.SEQ_BLOCK_KEY)
+    # Without a position of ours another program has looked after the queues, up to its end.
+    position = sum(records.decode_seq_block(seq_block)) if seq_block is not None else 0
     for row, value in of_kind(database, records.POSITION):
         name = parse_key(row).queue
         if name in queues:
@@ -73,7 +78,7 @@ def load(database: Database) -> Contents:
             position = own.decode_position(value)[0]
         else:
             leftovers.append((row, None))
-    return Contents(queues, database.get(records.SEQ_BLOCK_KEY), at, position, leftovers, leftover_messages)
+    return Contents(queues, seq_block, at, position, leftovers, leftover_messages)
 
 
 def _settings(database: Database) -> dict[str, Settings]:

@@ -71,6 +71,7 @@ class SlateShelf:
         self._put: list[tuple[int, bytes, bytes]] = []  # new messages: payload, log entry
         self._objects: dict[int, bytes] = {}
         self._attempts: dict[int, bytes | None] = {}
+        self._shared_claims: list[tuple[int, str]] = []  # of messages that other queues may have, too
         self._gone: list[int] = []
         self.large: set[int] = set()  # messages whose payload is an object
         self.published: dict[int, int] = {}  # a bit for each message that was not put here, by bucket
@@ -121,16 +122,16 @@ class SlateShelf:
                 self._note_claim(record)
         self._writer.wrote(self)
 
-    def deliver(self, record: Put, sizes: Sequence[int], large: Sequence[bool], position: int) -> None:
-        """Published messages have come in, whose bodies are in the log; where in it this queue is now."""
+    def deliver(self, record: Put, size: int, large: bool) -> None:
+        """A published message has come in, whose body is in the log; this queue was offered all up to there."""
         self._at = max(self._at, record.at)
-        for seq, size, is_large in zip(range(record.first, record.first + len(sizes)), sizes, large, strict=True):
-            bucket = seq >> BUCKET_BITS
-            self._state.place(seq, (0,), (size,), (own.PUBLISHED | LARGE * is_large,))
-            self.published[bucket] = self.published.get(bucket, 0) | 1 << (seq & _IN_BUCKET)
-            self._changed.add(bucket)
-            self._resized.add(bucket)
-        self.move(position, held=False)
+        seq = record.first
+        bucket = seq >> BUCKET_BITS
+        self._state.place(seq, (0,), (size,), (own.PUBLISHED | (LARGE if large else 0),))
+        self.published[bucket] = self.published.get(bucket, 0) | 1 << (seq & _IN_BUCKET)
+        self._changed.add(bucket)
+        self._resized.add(bucket)
+        self.move(seq + 1, held=self.held)
 
     def move(self, position: int, held: bool) -> None:
         """This queue is so far in the log; held: and stays there, whatever comes."""
@@ -178,6 +179,9 @@ class SlateShelf:
         state = self._state
         once = records.encode_attempts([record.consumer])
         for seq in record.seqs:
+            if self.published.get(seq >> BUCKET_BITS, 0) >> (seq & _IN_BUCKET) & 1:
+                self._shared_claims.append((seq, record.consumer))
+                continue
             page, at = state.locate(seq)
             if page.attempts[at] == 1 and not state.ended_attempts(seq):
                 self._attempts[seq] = once
@@ -251,6 +255,8 @@ class SlateShelf:
             rows.append((records.payload_key(seq), None))
             rows.append((self._log + key_u64(seq), None))
             rows.append((records.attempts_key(seq), None))
+        changes.claims += self._shared_claims
+        self._shared_claims = []
         changes.gone += self._gone
         changes.objects |= self._objects
         changes.large += self.large.intersection(self._gone)

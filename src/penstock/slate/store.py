@@ -9,7 +9,6 @@ from urllib.parse import parse_qs
 from penstock.clock import Clock, SystemClock
 from penstock.errors import (
     InvalidArgument,
-    InvalidFilter,
     InvalidPriority,
     NotSupported,
     PenstockError,
@@ -31,8 +30,9 @@ from penstock.slate.folder import Folder
 from penstock.slate.format import LOG_KEY
 from penstock.slate.ids import Ids
 from penstock.slate.loading import PRIORITIES
-from penstock.slate.primitives import MAX_UTF8, key_u64
-from penstock.slate.routing import Log, Router, Subscriber
+from penstock.slate.log import Log
+from penstock.slate.primitives import key_u64
+from penstock.slate.routing import Router, Subscriber
 from penstock.slate.shelf import NotedReceipts, SlateShelf
 from penstock.slate.writing import Writer
 from penstock.threads import Lock, Threads
@@ -60,7 +60,7 @@ class SlateKeeper(LiveKeeper):
     ) -> None:
         super().__init__(clock, threads)
         self._place = place
-        self._closed = False
+        self._closed = self._earlier = False
         self._receipts: dict[str, NotedReceipts] = {}
         self._shelves: dict[str, SlateShelf] = {}
         self._loaded: dict[str, loading.Loaded] = {}
@@ -89,15 +89,16 @@ class SlateKeeper(LiveKeeper):
         self._bodies = Bodies(self._database, self._place, log, self._place.what)
         self._writer = Writer(self._database, self._place, self._bodies, self._ids, self._threads, self._failed)
         self._log_key = log
-        self._log = Log(log, self._writer, self._bodies, self._ids)
-        self._log.position = found.position
-        self._router = Router(self._log, self._database, self._clock)
+        self._log = Log(log, self._database, self._writer, self._bodies, self._ids, found.position)
+        self._log.on_expiry = lambda time: self._alarm.set(self._expire, time)
+        self._router = Router(self._log, self._clock)
         self._remove_leftovers(found)
         self._loaded = found.queues
         for loaded in found.queues.values():
             self._receipts[loaded.ledger.name] = loaded.receipts
             self._add(loaded.ledger)
         self._loaded = {}
+        self._log.expire(self._clock.now())
         self._router.recover()
         if DEFAULT not in self._queues:
             self.create(DEFAULT, Settings())
@@ -110,6 +111,9 @@ class SlateKeeper(LiveKeeper):
             rows += self._rows_of(seq)
             self._place.delete_object(str(seq))
         self._remove(rows)
+        for name in self._place.list_objects():  # of messages that were never committed, or are gone
+            if name.isdecimal() and self._database.get(records.payload_key(int(name))) is None:
+                self._place.delete_object(name)
 
     def _rows_of(self, seq: int) -> list[Row]:
         prefix = records.log_prefix(self._log_key)
@@ -125,17 +129,24 @@ class SlateKeeper(LiveKeeper):
     # Queues
 
     def _check_settings(self, settings: Settings) -> None:
-        if settings.filter is not None and len(settings.filter.encode()) > MAX_UTF8:
-            raise InvalidFilter(f"a filter of {len(settings.filter.encode())} bytes; the most is {MAX_UTF8}")
-        if settings.start != "now":
-            _start(settings.start)
+        _since(settings.start)
 
     def _new_ledger(self, queue: str, settings: Settings) -> Ledger:
         receipts = self._receipts[queue] = NotedReceipts()
         return loading.new_ledger(queue, settings, receipts)
 
+    def create(self, queue: str, settings: Settings) -> None:
+        """Make a queue; one that starts earlier in the log has what it wants of it when this returns."""
+        super().create(queue, settings)
+        if settings.filter is not None and settings.start != "now":
+            self._router.catch_up(queue)
+            self._writer.commit(self._writer.written)
+
     def _creating(self, queue: str, settings: Settings, first: int) -> None:
+        self._earlier = settings.filter is not None and settings.start != "now"
+        start = own.encode_position(0, True) if self._earlier else None
         rows: list[Row] = [
+            (records.queue_key(records.POSITION, queue), start),
             (records.queue_key(records.CONFIG, queue), records.encode_config(own.config_of(settings))),
             (records.queue_key(records.SETTINGS, queue), own.encode_settings(settings)),
             *[(records.queue_key(kind, queue), value) for kind, value in buckets.OF_THE_DOCUMENT.items()],
@@ -152,6 +163,8 @@ class SlateKeeper(LiveKeeper):
             shelf.present, shelf.recent = loaded.present, loaded.recent
             shelf.published, shelf.large = loaded.published, loaded.large
             shelf.position = loaded.position[0] if loaded.position else None
+        elif self._earlier:
+            shelf.position = 0, True
         shelf.on_room = self._router.catch_up
         self._shelves[name] = shelf
         return shelf
@@ -160,14 +173,14 @@ class SlateKeeper(LiveKeeper):
         super()._add(ledger)
         name = ledger.name
         if name in self._filters:
-            self._router.subscribers[name] = Subscriber(
-                self._queues[name], ledger, self._shelves[name], self._filters[name]
-            )
+            since = _since(ledger.settings.start)
+            subscriber = Subscriber(self._queues[name], ledger, self._shelves[name], self._filters[name], since)
+            self._router.subscribe(name, subscriber)
 
     def _deleting(self, queue: str, first: int) -> None:
         """The config goes first: without it, what is left of the queue is removed when the store is opened."""
         shelf = self._shelves[queue]
-        self._router.subscribers.pop(queue, None)
+        self._router.unsubscribe(queue)
 
         def begin() -> None:
             self._writer.commits.flush()  # the queue is stopped, so that nothing comes after this
@@ -191,13 +204,21 @@ class SlateKeeper(LiveKeeper):
         lowest, highest = PRIORITIES
         if not lowest <= entry.priority <= highest:
             raise InvalidPriority(f"priority {entry.priority}; a slate store takes {lowest} to {highest}")
-        with self._lock:
-            self._check_open()
-            self._writer.check_space([entry])
-            published = self._router.publish(entry)
-            written = self._writer.written
-        self._writer.commit(written)
-        return str(published.metadata.id)
+        self._check_open()
+        self._writer.check_space([entry])
+        published = self._router.publish(entry)
+        self._writer.commit(self._writer.written)
+        return str(published)
+
+    def tend(self) -> None:
+        """Let time have passed in queues where nobody comes by, and in the log."""
+        super().tend()
+        self._expire()
+
+    def _expire(self) -> None:
+        """Remove published messages whose time is over."""
+        if self._refusal is None and self._log.expire(self._clock.now()):
+            self._writer.commit(self._writer.written)
 
     def pack(self, queue: str) -> int:
         """Not for this kind of store."""
@@ -269,9 +290,9 @@ def _forked() -> StoreClosed:
     )
 
 
-def _start(start: str | int) -> int:
+def _since(start: str | int) -> int:
     """From when on published messages are wanted, in milliseconds since the epoch."""
-    if start == "beginning":
+    if start in ("now", "beginning"):
         return 0
     if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
         return start

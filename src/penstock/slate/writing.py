@@ -15,8 +15,10 @@ from penstock.journal.commits import Commits
 from penstock.message import Entry, Plain
 from penstock.slate.binding import Database, Fenced, Row
 from penstock.slate.bodies import Bodies
+from penstock.slate.format import attempts_key, decode_attempts, encode_attempts
 from penstock.slate.ids import Ids
 from penstock.slate.own import CLOCK_KEY, LOG_END_KEY, encode_clock, encode_log_end
+from penstock.slate.primitives import MAX_ARRAY
 from penstock.threads import Lock, Threads
 
 _KEPT_FREE = 64 << 20  # bytes of a disk that new messages leave: for settling what is there, and for SlateDB
@@ -58,6 +60,7 @@ class Changes:
         self.written: list[int] = []  # messages whose bodies are in the rows
         self.gone: list[int] = []  # messages whose bodies are to be deleted
         self.large: list[int] = []  # those of them whose payload is an object
+        self.claims: list[tuple[int, str]] = []  # of published messages: which, by whom
         self.at = 0  # the latest time that anything was recorded
 
     def extend(self, later: "Changes") -> None:
@@ -183,6 +186,7 @@ class Writer:
         if changes.at > self._at:
             self._at = changes.at
             changes.rows.append((CLOCK_KEY, encode_clock(self._at)))
+        changes.rows += self._attempts(changes.claims)
         if changes.rows:
             changes.rows.append((LOG_END_KEY, encode_log_end(end)))
         self._left.extend(changes)
@@ -194,6 +198,16 @@ class Writer:
             self._failed(error)
             raise
         return target
+
+    def _attempts(self, claims: list[tuple[int, str]]) -> list[Row]:
+        """The document's list of who claimed a message, of those that several queues may have."""
+        consumers: dict[int, list[str]] = {}
+        for seq, consumer in claims:
+            if seq not in consumers:
+                before = self._database.get(attempts_key(seq))
+                consumers[seq] = [] if before is None else decode_attempts(before)
+            consumers[seq].append(consumer)
+        return [(attempts_key(seq), encode_attempts(names[-MAX_ARRAY:])) for seq, names in consumers.items()]
 
     def _write_left(self) -> None:
         """Write and flush within the time of the one who leads; after an error all is as it was, and repeated."""

@@ -1,0 +1,159 @@
+"""The log of a slate store: what was published, when each message goes, and how far all queues were offered it."""
+
+import threading
+from collections.abc import Callable, Iterator
+
+from penstock.clock import at_least_one
+from penstock.live.shelf import Body
+from penstock.message import Entry
+from penstock.slate import entries, own
+from penstock.slate import format as records
+from penstock.slate.binding import Database
+from penstock.slate.bodies import Bodies
+from penstock.slate.format import EXPIRY, MAX_INLINE, VERSION, Metadata, parse_key
+from penstock.slate.ids import Ids
+from penstock.slate.primitives import key_u64
+from penstock.slate.writing import Changes, Writer
+from penstock.threads import Lock
+
+_ALL = ""  # the position under this name is that of all queues that are not held
+_FIRST, _LAST = bytes((VERSION, EXPIRY)), bytes((VERSION, EXPIRY + 1))
+
+
+class Published:
+    """A message of the log that queues may want."""
+
+    __slots__ = ("large", "metadata", "size")
+
+    def __init__(self, metadata: Metadata, size: int) -> None:
+        self.metadata = metadata
+        self.size = size
+        self.large = size > MAX_INLINE
+
+
+class Log:
+    """The log at work."""
+
+    def __init__(
+        self, key: str, database: Database, writer: Writer, bodies: Bodies, ids: Ids, position: int
+    ) -> None:
+        self.lock: Lock = threading.RLock()
+        self.position = position  # every queue that is not held was offered what is before it
+        self.on_expiry: Callable[[int], None] = lambda time: None  # called with the next time that something goes
+        self._prefix = records.log_prefix(key)
+        self._database = database
+        self._writer = writer
+        self._bodies = bodies
+        self._ids = ids
+        self._new: list[tuple[Metadata, Body, int]] = []
+        self._unwritten: dict[int, Published] = {}
+        self._gone: list[tuple[int, int]] = []  # what has expired: when, which
+        self._next_expiry: int | None = None
+
+    @property
+    def end(self) -> int:
+        """The sequence of the next entry, or one before it."""
+        return self._ids.next
+
+    def append(self, entry: Entry, now: int) -> Published:
+        """Add a message."""
+        self._writer.changed(self)  # before it takes a number: see Writer._flush
+        seq = self._ids.reserve(1)
+        body: Body = (
+            entry.payload,
+            entry.headers or {},
+            now if entry.created_at is None else entry.created_at,
+            now,
+        )
+        visible_at = now + at_least_one(entry.delay) if entry.delay else now
+        expires_at = None
+        if entry.retention is not None:
+            expires_at = now + at_least_one(entry.retention) if entry.retention else 0
+        metadata = entries.metadata_of_published(seq, entry.priority, body, visible_at, expires_at)
+        published = Published(metadata, len(entry.payload))
+        self._bodies.add([seq], [entries.body_of(metadata, entry.payload)])
+        self._new.append((metadata, body, expires_at or 0))
+        self._unwritten[seq] = published
+        if expires_at:
+            self._expect(expires_at)
+        self._writer.wrote(self)
+        return published
+
+    def entries(self, start: int) -> Iterator[Published]:
+        """The published messages from one number on, also those that are still to be written; under the lock."""
+        self._forget_written()
+        unwritten = list(self._unwritten.values())
+        end = unwritten[0].metadata.id if unwritten else self.end
+        if start < end:
+            for _, value in self._database.scan(self._prefix + key_u64(start), self._prefix + key_u64(end)):
+                metadata = records.decode_metadata(value)
+                if entries.is_published(metadata):
+                    yield Published(metadata, self._size(metadata))
+        yield from [published for published in unwritten if published.metadata.id >= start]
+
+    def _size(self, metadata: Metadata) -> int:
+        size = entries.size_of(metadata)
+        if size is not None:
+            return size
+        payload = self._database.get(records.payload_key(metadata.id))  # of another program, which did not say
+        return 0 if payload is None else len(records.decode_payload(payload))
+
+    def _forget_written(self) -> None:
+        written = [seq for seq in self._unwritten if not self._bodies.is_unwritten(seq)]
+        for seq in written:
+            del self._unwritten[seq]
+
+    # Retention
+
+    def expire(self, now: int) -> bool:
+        """Remove messages whose time is over, wherever they are; whether there were any."""
+        with self.lock:
+            if self._next_expiry is not None and now < self._next_expiry:
+                return False
+            going, self._next_expiry = [], None
+            for key, _ in self._database.scan(_FIRST, _LAST):
+                _, _, seq, time = parse_key(key)
+                if time > now:
+                    self._expect(time)
+                    break
+                going.append((time, seq))
+            for _, (_, _, _, _), expires_at in self._new:  # of which the database does not know yet
+                if expires_at:
+                    self._expect(expires_at)
+            self._gone += going
+            if going:
+                self._writer.wrote(self)
+            return bool(going)
+
+    def _expect(self, time: int) -> None:
+        if self._next_expiry is None or time < self._next_expiry:
+            self._next_expiry = time
+            self.on_expiry(time)
+
+    # Writing
+
+    def collect(self, changes: Changes) -> None:
+        """Add what has changed since the last time."""
+        for metadata, (payload, _, _, at), expires_at in self._new:
+            seq = metadata.id
+            if len(payload) > MAX_INLINE:
+                changes.objects[seq] = payload
+                value = records.encode_uri(f"objects/{seq}")
+            else:
+                value = records.encode_payload(payload)
+            changes.rows.append((records.payload_key(seq), value))
+            changes.rows.append((self._prefix + key_u64(seq), records.encode_metadata(metadata)))
+            if expires_at:
+                changes.rows.append((own.expiry_key(expires_at, seq), b""))
+            changes.written.append(seq)
+            changes.at = max(changes.at, at)
+        for time, seq in self._gone:
+            keys = (records.payload_key(seq), self._prefix + key_u64(seq), records.attempts_key(seq))
+            changes.rows += [(key, None) for key in (*keys, own.expiry_key(time, seq))]
+            changes.gone.append(seq)
+            changes.large.append(seq)  # or not: then there is no object of that name
+        position = own.encode_position(self.position, False)
+        changes.rows.append((records.queue_key(records.POSITION, _ALL), position))
+        self._new, self._gone = [], []
+        if len(self._unwritten) > 2 * len(changes.written):
+            self._forget_written()
