@@ -19,6 +19,11 @@ _PREFIX = "penstock-reader"
 Result = TypeVar("Result")
 
 
+def exists(url: str, timeout: float) -> bool:
+    """Whether there is such a store."""
+    return _Bucket(url, timeout).manifest(None) is not None
+
+
 def tail(url: str, timeout: float) -> int:
     """The number of the last file of the log: it grows with every commit."""
     database = _Bucket(url, timeout)

@@ -45,7 +45,7 @@ from penstock.slate.primitives import (
 
 VERSION = 1
 PAYLOAD, ACTIVE, DONE, FAILED, ATTEMPTS, CONFIG = range(1, 7)
-SETTINGS, SIZES, CLAIMS, RECENT, POSITION, EXPIRY, CLOCK, LOG_END = range(7, 15)  # ours: own.py
+SETTINGS, SIZES, CLAIMS, RECENT, POSITION, EXPIRY, CLOCK, LOG_END, LOAD, RUN = range(7, 17)  # ours: own.py
 LOG, SEQ_BLOCK = -1, -2  # OpenData-Log's, whose types 1 and 2 only the key tells from those above
 
 BUCKET_BITS = 10
@@ -56,6 +56,7 @@ LOG_KEY = "opendata-queue/messages/metadata"
 SEQ_BLOCK_KEY = bytes([VERSION, 2])
 
 _OF_MESSAGES = (PAYLOAD, ATTEMPTS)
+_OF_LOADS = (LOAD, RUN)  # whose names are where others have a queue's
 _OF_QUEUES = (ACTIVE, DONE, FAILED, CONFIG, SETTINGS, SIZES, CLAIMS, RECENT, POSITION)
 _BUCKETS = (ACTIVE, DONE, FAILED, SIZES, CLAIMS)
 _AVAILABLE = struct.Struct("<QBqqH")
@@ -168,7 +169,7 @@ def parse_key(key: bytes) -> Key:
     if kind == PAYLOAD:
         name, end = unterminated(key, 2)
         return Key(LOG, name.decode(), _number(key, end))
-    if kind in _OF_QUEUES:
+    if kind in (*_OF_QUEUES, *_OF_LOADS):
         name, end = unterminated(key, 2)
         if end == len(key):
             return Key(kind, name.decode())

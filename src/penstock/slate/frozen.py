@@ -28,6 +28,11 @@ _IN_USE = 600  # seconds for which one is kept in any case
 _MOST = 200  # moments of one process
 
 
+def exists(folder: str) -> bool:
+    """Whether there is such a store."""
+    return os.path.isdir(os.path.join(folder, "db", "manifest"))
+
+
 def tail(folder: str) -> int:
     """The number of the last file of the log: it grows with every commit."""
     return max([number for number, _ in _numbered(os.path.join(folder, "db", "wal"))], default=0)
@@ -35,7 +40,7 @@ def tail(folder: str) -> int:
 
 def freeze(folder: str, owner: int, objects: bool) -> Moment:
     """Take a moment, for a process; perhaps with large payloads."""
-    if not os.path.isdir(os.path.join(folder, "db", "manifest")):
+    if not exists(folder):
         raise PenstockError(f"there is no store {folder!r}: nothing of one is there")
     sweep(folder)
     owned = os.path.join(folder, SUBFOLDER, "pins", name_of(owner))

@@ -49,6 +49,7 @@ class Log:
         self._unwritten: dict[int, Published] = {}
         self._gone: list[tuple[int, int]] = []  # what has expired: when, which
         self._next_expiry: int | None = None
+        writer.log = self
 
     @property
     def end(self) -> int:
@@ -102,6 +103,11 @@ class Log:
         written = [seq for seq in self._unwritten if not self._bodies.is_unwritten(seq)]
         for seq in written:
             del self._unwritten[seq]
+
+    def advance(self, position: int) -> None:
+        """All queues that are not held were offered what is before; under the lock."""
+        self.position = position
+        self._writer.wrote(self)
 
     # Retention
 

@@ -5,7 +5,10 @@ from urllib.parse import parse_qs
 
 from penstock.errors import InvalidArgument
 from penstock.slate import checkpoints, frozen
+from penstock.slate.bucket import BucketPlace
+from penstock.slate.folder import Folder
 from penstock.slate.format import LOG_KEY
+from penstock.slate.staging import Staging, staging_of
 from penstock.slate.view import Moment, View
 
 TIMEOUT = 30.0  # seconds that a disk or a bucket may take
@@ -40,6 +43,12 @@ def take(url: str, owner: int, objects: bool = True) -> Moment:
     )  # fmt: skip
 
 
+def exists(url: str) -> bool:
+    """Whether there is such a store."""
+    where = parse(url)
+    return checkpoints.exists(where.where, TIMEOUT) if where.is_bucket else frozen.exists(where.where)
+
+
 def tail(url: str) -> int:
     """A number that grows with every commit."""
     where = parse(url)
@@ -49,6 +58,13 @@ def tail(url: str) -> int:
 def opened(moment: Moment) -> View:
     """Look at a moment, in any process."""
     return checkpoints.opened(moment, TIMEOUT) if "://" in moment.url else frozen.opened(moment, TIMEOUT)
+
+
+def staging(url: str) -> Staging:
+    """Where messages are staged for the store."""
+    where = parse(url).where
+    place = BucketPlace(where, TIMEOUT) if "://" in where else Folder(where, "never")
+    return staging_of(place, TIMEOUT)
 
 
 def drop(moment: Moment) -> None:

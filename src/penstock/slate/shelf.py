@@ -140,8 +140,7 @@ class SlateShelf:
         self._writer.wrote(self)
 
     def _write_put(self, record: Put, new: Sequence[Entry]) -> None:
-        at, first, name = record.at, record.first, self._state.name
-        seqs = range(first, first + len(new))
+        at = record.at
         if isinstance(new, Plain):
             bodies: list[Body] = [(payload, _NO_HEADERS, at, at) for payload in new.payloads]
         else:
@@ -154,6 +153,13 @@ class SlateShelf:
                 )
                 for entry in new
             ]
+        self.take_in(record, bodies)
+
+    def take_in(self, record: Put, bodies: list[Body]) -> None:
+        """New messages have come in, with these bodies."""
+        self._at = max(self._at, record.at)
+        first, name = record.first, self._state.name
+        seqs = range(first, first + len(bodies))
         flags = []
         for seq, body, *times in zip(
             seqs, bodies, record.priority, record.visible_at, record.expires_at, strict=True
@@ -168,11 +174,12 @@ class SlateShelf:
             self._put.append((seq, payload, records.encode_metadata(metadata)))
             flags.append(LARGE if large else 0)
         self._bodies.add(seqs, bodies)
-        self._state.place(first, [0] * len(new), [len(body[0]) for body in bodies], flags)
+        self._state.place(first, [0] * len(bodies), [len(body[0]) for body in bodies], flags)
         self._keys += [(seq, key) for key, seq in record.keys.items()]
         for bucket in range(first >> BUCKET_BITS, (seqs[-1] >> BUCKET_BITS) + 1):
             self._changed.add(bucket)
             self._resized.add(bucket)
+        self._writer.changed(self)
 
     def _note_claim(self, record: Claim | Pop) -> None:
         """The document's list of who claimed a message."""

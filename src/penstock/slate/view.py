@@ -6,7 +6,7 @@ A moment is taken once, and can be sent to other processes, which open it: of a 
 
 import ctypes
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -151,6 +151,3 @@ def _lift(ffi: Any, buffer: Any) -> list[tuple[bytes, bytes]]:
     if at != len(data):
         raise ffi.InternalError("rows of a scan were not understood")
     return rows
-
-
-Opening = Callable[[Moment], View]

@@ -100,9 +100,10 @@ class Writer:
         self._ids = ids
         self._failed = failed
         self.commits = Commits(threads, self._flush, failed, passing=(StoreUnreachable, Fenced))
+        self.log: Source | None = None
         self.written = 0
         self._mutex = threading.Lock()
-        self._changed: dict[Source, None] = {}
+        self._changed: dict[Source | None, None] = {}
         self._deadline = threading.local()
         self._left = Changes()  # what could not be written yet
         self._flushed = True
@@ -174,10 +175,20 @@ class Writer:
 
     def _flush(self) -> int:
         end = self._ids.next  # who has taken a lower number was noted before as changed, and is collected below
-        with self._mutex:
-            target, sources = self.written, list(self._changed)
-            self._changed.clear()
         changes = Changes()
+        with self._mutex:
+            target, log = self.written, self.log
+            published = log in self._changed
+            if published and log is not None:
+                del self._changed[log]
+        if published and log is not None:
+            with log.lock:
+                log.collect(changes)
+        # After the log, so that no queue is left out to which the log says that it has offered something.
+        with self._mutex:
+            sources = [source for source in self._changed if source is not None and source is not log]
+            for source in sources:
+                del self._changed[source]
         for source in sources:
             with source.lock:
                 source.collect(changes)

@@ -4,17 +4,25 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from penstock.errors import NotSupported
 from penstock.spark.errors import in_one_line
 from penstock.spark.options import Options, parse
+from penstock.spark.slate.options import is_log, parse_log
+from penstock.spark.slate.part import SlatePart
 from penstock.spark.tables import check_schema, schema_of
 
 if TYPE_CHECKING:
     from penstock.spark.remote import Range
-    from penstock.spark.slate.planning import Work
 
 
 class DefaultSource(DataSource):
@@ -49,7 +57,7 @@ class DefaultSource(DataSource):
     def schema(self) -> StructType:
         """The columns, unless .schema() names some of them."""
         with in_one_line():
-            options = parse(self._given)
+            options = parse_log(self._given).read if is_log(self._given) else parse(self._given)
         return schema_of(options.table, options.payload)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -58,6 +66,17 @@ class DefaultSource(DataSource):
             options = parse(self._given)
             check_schema(options.table, schema)
         return Reader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Follows the log of a slate store."""
+        with in_one_line():
+            if not is_log(self._given):
+                raise NotSupported('only the log of a slate store is a stream: .option("table", "log")')
+            options = parse_log(self._given)
+            check_schema("log", schema)
+        from penstock.spark.slate.following import LogReader
+
+        return LogReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Puts the rows of a DataFrame into queues."""
@@ -90,14 +109,6 @@ class SharedPart(InputPartition):
     def __init__(self, number: int, queues: list[str]) -> None:
         super().__init__(number)
         self.queues = queues
-
-
-class SlatePart(InputPartition):
-    """What one task reads of a slate store."""
-
-    def __init__(self, number: int, work: "Work") -> None:
-        super().__init__(number)
-        self.work = work
 
 
 class Reader(DataSourceReader):

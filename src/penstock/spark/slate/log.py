@@ -1,7 +1,7 @@
 """The log of a slate store as Arrow columns."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -11,37 +11,50 @@ from penstock.slate.primitives import key_u64
 from penstock.slate.view import View
 from penstock.spark.columns import column_of
 
-_PAYLOADS = frozenset(("payload", "size"))  # what is not in the log itself
+if TYPE_CHECKING:
+    from penstock.spark.slate.planning import Work
+
 _MOST_BYTES = 12 << 20  # of payloads in a batch
 
 
-def log_batches(view: View, log: str, first: int, end: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The entries from one number on and before another, in batches of the schema that Spark wants."""
-    prefix = log_prefix(log)
-    rows = view.batches(prefix + key_u64(first), prefix + key_u64(end))
-    if not _PAYLOADS.intersection(schema.names):
-        for some in rows:
-            yield _batch([decode_metadata(value) for _, value in some], [], [], schema)
-        return
-    payloads = Payloads(view, first, end, "payload" in schema.names)
-    for some in rows:
-        found: list[Metadata] = []
-        contents: list[bytes] = []
-        sizes: list[int] = []
-        size = 0
-        for key, value in some:
-            payload = payloads.next(int.from_bytes(key[-8:]))
+def log_batches(view: View, work: "Work", schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The entries of a part of the log, in batches of the schema that Spark wants."""
+    prefix = log_prefix(work.log)
+    wanted, sizes = "payload" in schema.names, "size" in schema.names
+    payloads = Payloads(view, work.first, work.end, wanted)
+    for some in view.batches(prefix + key_u64(work.first), prefix + key_u64(work.end)):
+        found = [decode_metadata(value) for _, value in some]
+        if work.published:
+            found = [each for each in found if entries.is_published(each)]
+        if not (wanted or sizes):
+            yield _batch(found, [], [], schema)
+        else:
+            yield from _with_payloads(found, payloads, wanted, schema)
+
+
+def _with_payloads(
+    found: list[Metadata], payloads: "Payloads", wanted: bool, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    there: list[Metadata] = []
+    contents: list[bytes] = []
+    sizes: list[int] = []
+    total = 0
+    for each in found:
+        content, size = b"", None if wanted else entries.size_of(each)
+        if size is None:  # only its payload says
+            payload = payloads.next(each.id)
             if payload is None:
                 continue  # it was removed, and this was about to be
-            found.append(decode_metadata(value))
-            sizes.append(payload[1])
-            contents.append(payload[0])
-            size += len(payload[0])
-            if size > _MOST_BYTES:
-                yield _batch(found, contents, sizes, schema)
-                found, contents, sizes, size = [], [], [], 0
-        if found:
-            yield _batch(found, contents, sizes, schema)
+            content, size = payload
+        there.append(each)
+        contents.append(content)
+        sizes.append(size)
+        total += len(content)
+        if total > _MOST_BYTES:
+            yield _batch(there, contents, sizes, schema)
+            there, contents, sizes, total = [], [], [], 0
+    if there:
+        yield _batch(there, contents, sizes, schema)
 
 
 class Payloads:

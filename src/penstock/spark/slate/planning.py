@@ -44,6 +44,7 @@ class Work:
     queues: tuple[str, ...]  # names, of which rows have numbers
     first: int  # of the messages that it is about
     end: int
+    published: bool = False  # of the log only what was published
 
 
 def plan(options: Options, schema: pa.Schema) -> list[Work]:
@@ -78,10 +79,19 @@ def log_works(view: View, moment: Moment, log: str, first: int, end: int) -> lis
         break
     else:
         return []
+    return [log_work(moment, log, *cut) for cut in pairwise(log_cuts(first, end))]
+
+
+def log_cuts(first: int, end: int) -> list[int]:
+    """Where parts of the log begin, and the last of them ends."""
     total = end - first
     count = max(-(-total // _LOG_PART), min(os.cpu_count() or 1, total // _SMALL_LOG_PART), 1)
-    cuts = [first + total * number // count for number in range(count + 1)]
-    return [Work(_sliced(moment, log, start, stop), log, None, (), start, stop) for start, stop in pairwise(cuts)]
+    return [first + total * number // count for number in range(count + 1)]
+
+
+def log_work(moment: Moment, log: str, first: int, end: int, published: bool = False) -> Work:
+    """A part of the log."""
+    return Work(_sliced(moment, log, first, end), log, None, (), first, end, published)
 
 
 def _sliced(moment: Moment, log: str, first: int, end: int) -> Moment:

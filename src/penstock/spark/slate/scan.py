@@ -28,7 +28,7 @@ def read(work: Work, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of one task, in batches of the schema that Spark wants."""
     if work.rows is None and work.moment is not None:
         with closing(moments.opened(work.moment)) as view:
-            yield from log_batches(view, work.log, work.first, work.end, schema)
+            yield from log_batches(view, work, schema)
         return
     with pa.ipc.open_stream(work.rows) as stream:
         rows = stream.read_next_batch()
