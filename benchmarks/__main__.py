@@ -21,13 +21,14 @@ from benchmarks.probes import machine, probe
 def all_cells() -> list[Cell]:
     """Every cell there is."""
     # Imported here because cells bring what they measure along, and --help should not wait for that.
-    from benchmarks import backlog, folder, journal, ledger, server, spark, text
+    from benchmarks import backlog, folder, journal, ledger, server, slate, spark, text
 
     return [
         *ledger.CELLS,
         *journal.CELLS,
         *text.CELLS,
         *folder.CELLS,
+        *slate.CELLS,
         *backlog.CELLS,
         *server.CELLS,
         *spark.CELLS,

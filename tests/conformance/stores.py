@@ -18,6 +18,7 @@ from tests.conformance.served import (
     open_http,
     open_http_text,
 )
+from tests.slate.servers import open_slate_bucket
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class StoreUnderTest:
     priorities: tuple[int, int] = (LOWEST_PRIORITY, HIGHEST_PRIORITY)
     many_queues: bool = True
     has_log: bool = False  # published messages are kept, and reach a queue that is full when it no longer is
+    slow: bool = False  # a matter of minutes
     reopens: bool = True  # holds what it held when it was closed
     make_queue: Callable[..., penstock.Queue] = lambda store, name, **settings: store.create(name, **settings)
     in_line: Callable[[penstock.Store], int] | None = None  # consumers that wait, if none of our threads does
@@ -59,6 +61,7 @@ STORES = [
         priorities=(0, 255),
         has_log=True,
     ),
+    StoreUnderTest("slate-bucket", open_slate_bucket, priorities=(0, 255), has_log=True, slow=True),
     StoreUnderTest("http", open_http, in_line=in_line_at_server),
     StoreUnderTest("aio", open_aio, in_line=in_line_at_server),
     StoreUnderTest("aio-local", open_aio_local, in_line=in_line_of_coroutines),

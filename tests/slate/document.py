@@ -1,29 +1,12 @@
 """A database as someone reads it who knows OpenData-Queue's document and nothing else."""
 
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.slate import format as records
-from penstock.slate.binding import blocking, load
+from penstock.slate.dumping import rows
 
-_SECONDS = 60
-
-
-def rows(folder: Path | str) -> Iterator[tuple[bytes, bytes]]:
-    """Every row of the database in a folder, by a reader that writes nothing."""
-    ffi = load()
-    builder = ffi.ObjectStoreBuilder(ffi.ObjectStoreType.LOCAL)
-    builder.with_config("local_path", str(folder))
-    reader = blocking(ffi.DbReaderBuilder("db", builder.build()).build(), _SECONDS)
-    try:
-        scan = reader.scan(ffi.KeyRange(start=b"\x00", start_inclusive=True, end=b"\xff", end_inclusive=True))
-        iterator = blocking(scan, _SECONDS)
-        while found := blocking(iterator.next_batch(1_000), _SECONDS):
-            for row in found:
-                yield row.key, row.value
-    finally:
-        blocking(reader.shutdown(), _SECONDS)
+__all__ = ["payloads", "rows"]
 
 
 def payloads(folder: Path | str) -> dict[str, dict[str, list[bytes]]]:

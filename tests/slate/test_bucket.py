@@ -5,7 +5,7 @@ import pytest
 import penstock
 from penstock import InvalidArgument
 from penstock.slate.s3 import Account, Bucket, signed
-from tests.slate.conftest import S3
+from tests.slate.servers import S3
 
 
 def test_a_store_in_a_bucket_keeps_what_it_was_given(bucket: str) -> None:

@@ -15,8 +15,8 @@ from penstock.slate.folder import Folder
 from penstock.slate.store import open_slate
 from penstock.store import Store
 from tests.slate import loop_disk
-from tests.slate.conftest import S3
 from tests.slate.loop_disk import LoopDisk
+from tests.slate.servers import S3
 
 
 def test_a_second_writer_takes_over_and_the_first_is_told(bucket: str) -> None:

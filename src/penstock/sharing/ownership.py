@@ -6,6 +6,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
@@ -69,7 +70,12 @@ def slate_for(url: str, clock: Clock | None, sync: str, timeout: float | None) -
     where = url[len("slate:") :].partition("?")[0]
     if "://" in where:
         name = hashlib.sha256(where.encode()).hexdigest()[:32]
-        path = os.path.join(tempfile.gettempdir(), f"penstock-{os.geteuid()}", name)
+        ours = os.path.join(tempfile.gettempdir(), f"penstock-{os.geteuid()}")
+        with suppress(FileExistsError):
+            os.mkdir(ours, 0o700)
+        if os.stat(ours, follow_symlinks=False).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it is another user's, so nothing is shared there", ours)
+        path = os.path.join(ours, name)
         os.makedirs(path, mode=0o700, exist_ok=True)
     else:
         path = os.path.abspath(where)

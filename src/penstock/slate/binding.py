@@ -29,6 +29,7 @@ _READ_AHEAD = 1 << 20
 _ALWAYS = (
     ("flush_interval", "null"),
     ("l0_sst_size_bytes", str(32 << 20)),
+    ("max_unflushed_bytes", str(256 << 20)),
     ("l0_max_ssts", "32"),
     ("l0_max_ssts_per_key", "32"),
     ("compactor_options.poll_interval", '"1s"'),
@@ -161,19 +162,16 @@ class _FastRows:
         batch = self._ffi.WriteBatch()
         handle, clone, put, buffer = batch._handle, self._clone, self._put, self._buffer
         status = self._ffi._UniffiRustCallStatus.default()
-        told = ctypes.byref(status)
+        told, given = ctypes.byref(status), _Bytes()
         for key, value in rows:
-            key = len(key).to_bytes(4) + key  # as the binding's contract has bytes
+            # As the binding's contract has bytes: with their length. They are copied by the call.
+            given.len, given.data = len(key) + 4, len(key).to_bytes(4) + key
+            name = buffer(given, told)
             if value is None:
-                self._delete(clone(handle, told), buffer(_Bytes(len(key), key), told), told)
+                self._delete(clone(handle, told), name, told)
             else:
-                value = len(value).to_bytes(4) + value
-                put(
-                    clone(handle, told),
-                    buffer(_Bytes(len(key), key), told),
-                    buffer(_Bytes(len(value), value), told),
-                    told,
-                )
+                given.len, given.data = len(value) + 4, len(value).to_bytes(4) + value
+                put(clone(handle, told), name, buffer(given, told), told)
             if status.code:
                 self._ffi._uniffi_check_call_status(self._ffi._UniffiFfiConverterTypeError, status)
         return batch

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from penstock.live.shelf import Body
 from penstock.message import MAX_HEADERS, PUBLISH_HEADER
-from penstock.slate.format import Metadata
+from penstock.slate.format import METADATA, Metadata, encode_metadata
 
 QUEUE_HEADER = "penstock.queue"
 PRIORITY_HEADER = "penstock.priority"
@@ -19,6 +19,22 @@ SIZE_HEADER = "penstock.size"
 _MORE_HEADER = "penstock.headers"
 _OURS = {QUEUE_HEADER, PRIORITY_HEADER, EXPIRES_AT_HEADER, SIZE_HEADER, _MORE_HEADER}
 _MAX_RETENTION = 2**32 - 1
+
+
+class PutEntries:
+    """Log entries of messages that are put into one queue. Most have no headers: theirs differ in numbers only."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        empty = metadata_of_put(0, queue, 0, (b"", {}, 0, 0), 0, 0)
+        self._end = encode_metadata(empty)[METADATA.size :]
+
+    def encode(self, seq: int, priority: int, body: Body, visible_at: int, expires_at: int) -> bytes:
+        """The log entry of a message."""
+        if priority or body[1]:
+            return encode_metadata(metadata_of_put(seq, self._queue, priority, body, visible_at, expires_at))
+        retention = _seconds(expires_at - body[3]) if expires_at else 0
+        return METADATA.pack(seq, body[2], body[3], visible_at, retention, 1) + self._end
 
 
 def metadata_of_put(seq: int, queue: str, priority: int, body: Body, visible_at: int, expires_at: int) -> Metadata:

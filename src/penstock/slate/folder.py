@@ -21,15 +21,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from penstock.errors import NotSupported, StoreCorrupt
+from penstock.errors import NotSupported, StoreCorrupt, StoreUnreachable
 from penstock.files import SystemDisk
+from penstock.journal.ballast import is_full
 from penstock.slate.binding import Database, blocking, load
 from penstock.slate.locking import StoreLock
 
 SUBFOLDER = ".penstock"
 _DB = "db"
 _NUMBERED = re.compile(r"([0-9]{20})\.(sst|manifest|compactions)")
-_LOOKED_AT = 16  # files at the end of the log that a crash may have torn: those of one commit
+_LOOKED_AT = 4  # files at the end of the log that a crash may have torn: those of one commit
 _SECONDS = 30
 _MIN_AGE = 60.0  # seconds that a file is left for those who still read it
 _SETTINGS = (("garbage_collector_options", "null"),)
@@ -175,10 +176,15 @@ class Folder:
         }
         self._sync_all()
         path = os.path.join(self.subfolder, "synced")
-        with open(path + ".new", "w") as file:
-            json.dump(newest, file)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(path + ".new", "w") as file:
+                json.dump(newest, file)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            if is_full(error):  # what was written down last still holds
+                raise StoreUnreachable(f"no space left in {self.what}: free some") from error
+            raise
         os.replace(path + ".new", path)
         self._disk.sync_folder(self.subfolder)
 

@@ -62,7 +62,7 @@ _BUCKETS = (ACTIVE, DONE, FAILED, SIZES, CLAIMS)
 _AVAILABLE = struct.Struct("<QBqqH")
 _IN_FLIGHT = struct.Struct("<QBqqH")
 _SETTLED = struct.Struct("<QqH")
-_METADATA = struct.Struct("<QqqqIB")
+METADATA = struct.Struct("<QqqqIB")
 _CONFIG = struct.Struct("<HI")
 _SEQ_BLOCK = struct.Struct(">QQ")
 
@@ -247,6 +247,16 @@ def decode_active(value: bytes) -> tuple[list[Available], list[InFlight]]:
     return available, in_flight
 
 
+def decode_available(value: bytes) -> list[tuple[int, ...]] | None:
+    """The columns of the available messages, for who has many, if none is in flight and there are any."""
+    reader = Reader(value, "an active record")
+    columns = list(zip(*reader.array(_AVAILABLE), strict=True))
+    if reader.count():
+        return None
+    reader.end()
+    return columns or None
+
+
 def encode_settled(settled: Iterable[Sequence[int]]) -> bytes:
     """The messages of a bucket that are done; or those that have failed."""
     return array([_SETTLED.pack(*each) for each in settled])
@@ -277,15 +287,15 @@ def encode_metadata(metadata: Metadata) -> bytes:
     """What the log says of a message."""
     headers = metadata.headers
     if not headers:
-        return _METADATA.pack(*metadata[:5], 0)
+        return METADATA.pack(*metadata[:5], 0)
     texts = [utf8(text) for header in headers.items() for text in header]
-    return _METADATA.pack(*metadata[:5], len(headers)) + b"".join(texts)
+    return METADATA.pack(*metadata[:5], len(headers)) + b"".join(texts)
 
 
 def decode_metadata(value: bytes) -> Metadata:
     """What the log says of a message."""
     reader = Reader(value, "a log entry")
-    *fields, headers = reader.fields(_METADATA)
+    *fields, headers = reader.fields(METADATA)
     found = {reader.utf8(): reader.utf8() for _ in range(headers)}
     reader.end()
     return Metadata._make([*fields, found])

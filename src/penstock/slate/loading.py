@@ -121,10 +121,10 @@ def _take_bucket(found: Loaded, number: int, values: dict[int, bytes], at: int) 
     if thawed is None:
         return
     first, page, history = thawed
-    for position, flags in enumerate(page.crc):
+    for position, flags in enumerate(page.crc) if any(page.crc) else ():
         if page.state[position] and flags & own.PUBLISHED:
             found.published[number] = found.published.get(number, 0) | 1 << position
-        if page.state[position] and flags & LARGE:
+        if page.state[position] and flags & (LARGE | own.PUBLISHED) == LARGE:
             found.large.add((number << BUCKET_BITS) + position)
     found.ledger.thaw_page(first, page)
     found.ledger.thaw(Frozen(0, [], found.receipts, [], history))

@@ -49,6 +49,7 @@ class Log:
         self._unwritten: dict[int, Published] = {}
         self._gone: list[tuple[int, int]] = []  # what has expired: when, which
         self._next_expiry: int | None = None
+        self._written_position = position
         writer.log = self
 
     @property
@@ -58,7 +59,6 @@ class Log:
 
     def append(self, entry: Entry, now: int) -> Published:
         """Add a message."""
-        self._writer.changed(self)  # before it takes a number: see Writer._flush
         seq = self._ids.reserve(1)
         body: Body = (
             entry.payload,
@@ -77,7 +77,7 @@ class Log:
         self._unwritten[seq] = published
         if expires_at:
             self._expect(expires_at)
-        self._writer.wrote(self)
+        self._writer.wrote()
         return published
 
     def entries(self, start: int) -> Iterator[Published]:
@@ -107,7 +107,7 @@ class Log:
     def advance(self, position: int) -> None:
         """All queues that are not held were offered what is before; under the lock."""
         self.position = position
-        self._writer.wrote(self)
+        self._writer.wrote()
 
     # Retention
 
@@ -128,7 +128,7 @@ class Log:
                     self._expect(expires_at)
             self._gone += going
             if going:
-                self._writer.wrote(self)
+                self._writer.wrote()
             return bool(going)
 
     def _expect(self, time: int) -> None:
@@ -138,8 +138,8 @@ class Log:
 
     # Writing
 
-    def collect(self, changes: Changes) -> None:
-        """Add what has changed since the last time."""
+    def collect_up_to(self, position: int, changes: Changes) -> None:
+        """Add what has changed since the last time; all queues are in the changes already, and are so far."""
         for metadata, (payload, _, _, at), expires_at in self._new:
             seq = metadata.id
             if len(payload) > MAX_INLINE:
@@ -158,8 +158,10 @@ class Log:
             changes.rows += [(key, None) for key in (*keys, own.expiry_key(time, seq))]
             changes.gone.append(seq)
             changes.large.append(seq)  # or not: then there is no object of that name
-        position = own.encode_position(self.position, False)
-        changes.rows.append((records.queue_key(records.POSITION, _ALL), position))
+        if position != self._written_position:
+            self._written_position = position
+            row = own.encode_position(position, False)
+            changes.rows.append((records.queue_key(records.POSITION, _ALL), row))
         self._new, self._gone = [], []
         if len(self._unwritten) > 2 * len(changes.written):
             self._forget_written()

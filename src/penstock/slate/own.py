@@ -115,6 +115,14 @@ def encode_sizes(number: int, columns: Iterable[Iterable[int]]) -> bytes:
     return b"".join((count(number), *map(_SIZE.pack, *(columns if number else [()]))))
 
 
+def decode_size_columns(value: bytes) -> list[tuple[int, ...]]:
+    """The same by columns, for who has many."""
+    reader = Reader(value, "a sizes record")
+    columns = list(zip(*reader.array(_SIZE), strict=True))
+    reader.end()
+    return columns
+
+
 def decode_sizes(value: bytes) -> list[Size]:
     """The messages of a bucket."""
     reader = Reader(value, "a sizes record")

@@ -10,10 +10,11 @@ from penstock.live.shelf import Body
 from penstock.message import Entry, Plain
 from penstock.records import Claim, Pop, Put, Record, Restore
 from penstock.settings import FIVE_MINUTES
-from penstock.slate import buckets, entries, own
+from penstock.slate import buckets, own
 from penstock.slate import format as records
 from penstock.slate.binding import Row
 from penstock.slate.bodies import Bodies, Wanted
+from penstock.slate.entries import PutEntries
 from penstock.slate.format import BUCKET_BITS, MAX_INLINE
 from penstock.slate.ids import Ids
 from penstock.slate.primitives import MAX_ARRAY, key_u64
@@ -63,6 +64,7 @@ class SlateShelf:
         self._bodies = bodies
         self._ids = ids
         self._log = records.log_prefix(log)
+        self._entries = PutEntries(ledger.name)
         self._failure: Callable[[], StoreClosed] | None = None
         self._retired = False
         self.present: dict[int, set[int]] = {}  # types of records that each bucket has in the database
@@ -73,7 +75,7 @@ class SlateShelf:
         self._attempts: dict[int, bytes | None] = {}
         self._shared_claims: list[tuple[int, str]] = []  # of messages that other queues may have, too
         self._gone: list[int] = []
-        self.large: set[int] = set()  # messages whose payload is an object
+        self.large: set[int] = set()  # messages that were put here and whose payload is an object
         self.published: dict[int, int] = {}  # a bit for each message that was not put here, by bucket
         self._keys: list[tuple[int, str]] = []
         self.recent: list[tuple[int, int]] = []  # numbers of recent records, and when they were written
@@ -109,7 +111,9 @@ class SlateShelf:
                 )
             self._writer.check_space(entries)
             self._writer.changed(self)  # before it takes numbers: see Writer._flush
-            self._state.skip_to(self._ids.reserve(len(entries)))
+            first = self._ids.reserve(len(entries))
+            if first > self._state.next_seq:
+                self._state.skip_to(first)
 
     def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
         """Note what a record has changed."""
@@ -158,20 +162,19 @@ class SlateShelf:
     def take_in(self, record: Put, bodies: list[Body]) -> None:
         """New messages have come in, with these bodies."""
         self._at = max(self._at, record.at)
-        first, name = record.first, self._state.name
+        first = record.first
         seqs = range(first, first + len(bodies))
         flags = []
-        for seq, body, *times in zip(
+        encode, payload_of = self._entries.encode, records.encode_payload
+        for seq, body, priority, visible_at, expires_at in zip(
             seqs, bodies, record.priority, record.visible_at, record.expires_at, strict=True
         ):
-            priority, visible_at, expires_at = times
-            metadata = entries.metadata_of_put(seq, name, priority, body, visible_at, expires_at)
             large = len(body[0]) > MAX_INLINE
             if large:
                 self._objects[seq] = body[0]
                 self.large.add(seq)
-            payload = records.encode_uri(f"objects/{seq}") if large else records.encode_payload(body[0])
-            self._put.append((seq, payload, records.encode_metadata(metadata)))
+            payload = records.encode_uri(f"objects/{seq}") if large else payload_of(body[0])
+            self._put.append((seq, payload, encode(seq, priority, body, visible_at, expires_at)))
             flags.append(LARGE if large else 0)
         self._bodies.add(seqs, bodies)
         self._state.place(first, [0] * len(bodies), [len(body[0]) for body in bodies], flags)

@@ -66,7 +66,8 @@ class SlateKeeper(LiveKeeper):
         super().__init__(clock, threads)
         self._deferred = deferred
         self._place = place
-        self._closed = self._earlier = False
+        self._closed = False
+        self._start: tuple[int, bool] | None = None  # where in the log the queue begins that is being made
         self._receipts: dict[str, NotedReceipts] = {}
         self._shelves: dict[str, SlateShelf] = {}
         self._loaded: dict[str, loading.Loaded] = {}
@@ -152,12 +153,12 @@ class SlateKeeper(LiveKeeper):
             self._writer.commit(self._writer.written)
 
     def _creating(self, queue: str, settings: Settings, first: int) -> None:
-        self._earlier = settings.filter is not None and settings.start != "now"
-        start = own.encode_position(0, True) if self._earlier else None
-        if settings.filter is not None and self._deferred and not self._earlier:
-            start = own.encode_position(self._ids.next, False)
+        self._start = None
+        if settings.filter is not None:
+            self._start = (self._log.end, False) if settings.start == "now" else (0, True)
+        position = None if self._start is None else own.encode_position(*self._start)
         rows: list[Row] = [
-            (records.queue_key(records.POSITION, queue), start),
+            (records.queue_key(records.POSITION, queue), position),
             (records.queue_key(records.CONFIG, queue), records.encode_config(own.config_of(settings))),
             (records.queue_key(records.SETTINGS, queue), own.encode_settings(settings)),
             *[(records.queue_key(kind, queue), value) for kind, value in buckets.OF_THE_DOCUMENT.items()],
@@ -174,10 +175,8 @@ class SlateKeeper(LiveKeeper):
             shelf.present, shelf.recent = loaded.present, loaded.recent
             shelf.published, shelf.large = loaded.published, loaded.large
             shelf.position = loaded.position[0] if loaded.position else None
-        elif self._earlier:
-            shelf.position = 0, True
-        elif self._deferred:
-            shelf.position = self._ids.next, False  # what waits in the log was published before
+        else:
+            shelf.position = self._start
         shelf.on_room = self._router.catch_up
         self._shelves[name] = shelf
         return shelf
@@ -208,6 +207,8 @@ class SlateKeeper(LiveKeeper):
 
         self._writer.lead(begin)
         self._remove(list(shelf.rows()))
+        for seq in shelf.large:
+            self._place.delete_object(str(seq))
         del self._shelves[queue], self._receipts[queue]
 
     def collect(self) -> None:
@@ -272,6 +273,7 @@ class SlateKeeper(LiveKeeper):
         try:
             if self._failure is None:
                 self._writer.finish()
+                self._writer.tidy()
         finally:
             try:
                 with suppress(StoreClosed):  # another process writes now, or an error has ended it

@@ -5,12 +5,14 @@ changed the records of the buckets that changed, writes them all at once, flushe
 what could not be written in time is written again, with what came since.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
-from penstock.errors import DiskFull, StoreUnreachable
+from penstock.errors import DiskFull, InvalidArgument, StoreUnreachable
 from penstock.journal.commits import Commits
 from penstock.message import Entry, Plain
 from penstock.slate.binding import Database, Fenced, Row
@@ -21,8 +23,11 @@ from penstock.slate.own import CLOCK_KEY, LOG_END_KEY, encode_clock, encode_log_
 from penstock.slate.primitives import MAX_ARRAY
 from penstock.threads import Lock, Threads
 
+_log = logging.getLogger("penstock")
 _KEPT_FREE = 64 << 20  # bytes of a disk that new messages leave: for settling what is there, and for SlateDB
+_MOST = 256 << 20  # bytes of one step, all of which are in memory a few times
 _CHECK_EVERY, _CHECK_SECONDS, _BESIDE = 8 << 20, 0.2, 1_000
+_TIDY_AFTER = 200
 _COLLECT_AFTER = 2_000  # files of the log, each of which a commit has made
 
 
@@ -70,16 +75,30 @@ class Changes:
         self.written += later.written
         self.gone += later.gone
         self.large += later.large
+        self.claims += later.claims
         self.at = max(self.at, later.at)
 
 
 class Source(Protocol):
-    """A queue that has something to write, or the log."""
+    """A queue that has something to write."""
 
     lock: Lock
 
     def collect(self, changes: Changes) -> None:
         """Under the lock: add what has changed since the last time."""
+
+
+class LogSource(Protocol):
+    """The log, from which queues may get messages."""
+
+    lock: Lock
+
+    @property
+    def position(self) -> int:
+        """Up to where all queues were offered it."""
+
+    def collect_up_to(self, position: int, changes: Changes) -> None:
+        """Under the lock: add what has changed; all queues are in the changes already, and are so far."""
 
 
 class Writer:
@@ -100,10 +119,10 @@ class Writer:
         self._ids = ids
         self._failed = failed
         self.commits = Commits(threads, self._flush, failed, passing=(StoreUnreachable, Fenced))
-        self.log: Source | None = None
         self.written = 0
+        self.log: LogSource | None = None
         self._mutex = threading.Lock()
-        self._changed: dict[Source | None, None] = {}
+        self._changed: dict[Source, None] = {}
         self._deadline = threading.local()
         self._left = Changes()  # what could not be written yet
         self._flushed = True
@@ -116,12 +135,12 @@ class Writer:
         """What was written up to this number is on stable storage."""
         return self.commits.durable
 
-    def wrote(self, source: Source) -> int:
-        """A change that someone will commit; its number. Under the lock of the source."""
+    def wrote(self, source: Source | None = None) -> None:
+        """A change that someone will commit, of a queue, under its lock; or of the log."""
         with self._mutex:
-            self._changed[source] = None
+            if source is not None:
+                self._changed[source] = None
             self.written += 1
-            return self.written
 
     def changed(self, source: Source) -> None:
         """A change that goes with the next commit."""
@@ -131,7 +150,10 @@ class Writer:
     def check_space(self, entries: Sequence[Entry]) -> None:
         """Refuse new messages while there is space for settling what is there; DiskFull."""
         payloads = entries.payloads if isinstance(entries, Plain) else [entry.payload for entry in entries]
-        self._unchecked += sum(map(len, payloads)) + _BESIDE * len(payloads)
+        size = sum(map(len, payloads)) + _BESIDE * len(payloads)
+        if size > _MOST:
+            raise InvalidArgument(f"{size} bytes are too many for one step: put fewer messages at a time")
+        self._unchecked += size
         now = time.monotonic()
         if self._unchecked < _CHECK_EVERY and now < self._checked + _CHECK_SECONDS:
             return
@@ -166,6 +188,12 @@ class Writer:
         if (pending or self._left.rows or not self._flushed) and self.commits.failure is None:
             self.lead(self.commits.flush)
 
+    def tidy(self) -> None:
+        """Let the next opening read little of the log, if there is much of it."""
+        if self._place.files >= self._collected + _TIDY_AFTER and self.commits.failure is None:
+            with suppress(StoreUnreachable):
+                self.lead(self.collect)
+
     # By the one who leads
 
     def collect(self) -> None:
@@ -175,29 +203,23 @@ class Writer:
 
     def _flush(self) -> int:
         end = self._ids.next  # who has taken a lower number was noted before as changed, and is collected below
+        # First the position, then the queues, which have what is before it, then the log with all that they have.
+        position = self._position()
+        with self._mutex:
+            target, sources = self.written, list(self._changed)
+            self._changed.clear()
         changes = Changes()
-        with self._mutex:
-            target, log = self.written, self.log
-            published = log in self._changed
-            if published and log is not None:
-                del self._changed[log]
-        if published and log is not None:
-            with log.lock:
-                log.collect(changes)
-        # After the log, so that no queue is left out to which the log says that it has offered something.
-        with self._mutex:
-            sources = [source for source in self._changed if source is not None and source is not log]
-            for source in sources:
-                del self._changed[source]
         for source in sources:
             with source.lock:
                 source.collect(changes)
-        if (block := self._ids.row()) is not None:  # after the queues, so that it covers all ids they have used
+        if self.log is not None:
+            with self.log.lock:
+                self.log.collect_up_to(position, changes)
+        if (block := self._ids.row()) is not None:  # after all who have used ids, so that it covers them
             changes.rows.append(block)
         if changes.at > self._at:
             self._at = changes.at
             changes.rows.append((CLOCK_KEY, encode_clock(self._at)))
-        changes.rows += self._attempts(changes.claims)
         if changes.rows:
             changes.rows.append((LOG_END_KEY, encode_log_end(end)))
         self._left.extend(changes)
@@ -209,6 +231,12 @@ class Writer:
             self._failed(error)
             raise
         return target
+
+    def _position(self) -> int:
+        if self.log is None:
+            return 0
+        with self.log.lock:
+            return self.log.position
 
     def _attempts(self, claims: list[tuple[int, str]]) -> list[Row]:
         """The document's list of who claimed a message, of those that several queues may have."""
@@ -223,6 +251,8 @@ class Writer:
     def _write_left(self) -> None:
         """Write and flush within the time of the one who leads; after an error all is as it was, and repeated."""
         left, deadline = self._left, self._deadline.at
+        left.rows += self._attempts(left.claims)
+        left.claims = []
         for seq, payload in left.objects.items():
             self._place.put_object(str(seq), payload)
         if left.gone:
@@ -240,4 +270,8 @@ class Writer:
             self._place.delete_object(str(seq))
         self._left = Changes()
         if self._place.files >= self._collected + _COLLECT_AFTER:
-            self.collect()
+            try:
+                self.collect()
+            except StoreUnreachable as error:  # what was to be written is; this can wait
+                self._collected = self._place.files
+                _log.warning("files that are not needed any more stay for now: %s", error)
