@@ -27,6 +27,7 @@ from penstock.slate.staging import Staging, sweep
 from penstock.slate.writing import Changes
 from penstock.threads import Lock
 from penstock.wire.frames import Staged, decode_staged
+from penstock.wire.restored import Columns
 
 if TYPE_CHECKING:
     from penstock.slate.store import SlateKeeper
@@ -219,12 +220,20 @@ def _arriving(
     return Put(now, first, priority, visible_at, expires_at, {}), bodies
 
 
-def _restored(columns: Any, now: int) -> Restored:
+def _restored(columns: Columns, now: int) -> Restored:
+    received_at = [now if each is None else each for each in columns.received_at]
+    # What waits was claimed at some time if it was tried, which nobody sees: else its record would not be written.
+    tried = map(any, zip(columns.attempts, columns.reason, columns.history, strict=True))
+    settled = [state in ("done", "failed") for state in columns.state]
+    claimed_at = [
+        known or (since if once and not ended else 0)
+        for known, since, once, ended in zip(columns.claimed_at, received_at, tried, settled, strict=True)
+    ]
     return Restored(
-        [now if each is None else each for each in columns.received_at],
+        received_at,
         [STATES.index(state) + 1 for state in columns.state],
         columns.attempts,
-        [each or 0 for each in columns.claimed_at],
+        claimed_at,
         [each or 0 for each in columns.settled_at],
         columns.consumer,
         columns.reason,
