@@ -6,7 +6,7 @@
     POST /-/share/frames               the same of a slate store: a load that was staged beside the database
     GET  /-/share/run?run=NAME         what a run has brought into a slate store
     POST /-/share/tidy                 let time take what it may from a slate store, and SlateDB tidy its files
-    GET  /-/share/subscribers          the queues of a slate store with filters, and how far they are in the log
+    GET  /-/share/position             how far the queues of a slate store are in its log
     POST /-/share/route                entries of the log that queues want
 
 Whoever stops serving leaves nobody in doubt: a request has either arrived as a whole and is answered, or its
@@ -197,9 +197,8 @@ async def _tidy(keeper: OwnersKeeper, request: Request) -> Answer:
     return json_answer({"tidy": True})
 
 
-async def _subscribers(keeper: OwnersKeeper, request: Request) -> Answer:
-    owner = _owner(keeper)
-    return json_answer({"subscribers": {"queues": owner.subscriptions(), "position": owner.position()}})
+async def _position(keeper: OwnersKeeper, request: Request) -> Answer:
+    return json_answer({"position": _owner(keeper).position()})
 
 
 async def _route(keeper: OwnersKeeper, request: Request) -> Answer:
@@ -211,7 +210,7 @@ _ROUTES = {
     (b"POST", b"/-/share/frames"): Route(_take_in, ANYONE, _MANIFEST),
     (b"GET", b"/-/share/run"): Route(_run, ANYONE),
     (b"POST", b"/-/share/tidy"): Route(_tidy, ANYONE),
-    (b"GET", b"/-/share/subscribers"): Route(_subscribers, ANYONE),
+    (b"GET", b"/-/share/position"): Route(_position, ANYONE),
     (b"POST", b"/-/share/route"): Route(_route, ANYONE, _MANIFEST),
     (b"POST", b"/-/share/pack"): Route(_pack, ANYONE),
     (b"GET", b"/-/share/stored"): Route(_stored, ANYONE),

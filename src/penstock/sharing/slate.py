@@ -9,7 +9,7 @@ from penstock.client.answers import Answer
 from penstock.client.calls import Call
 from penstock.slate.bulk import encoded
 from penstock.slate.intake import Frame, Load
-from penstock.slate.routing import Matches, Subscription
+from penstock.slate.routing import Matches
 from penstock.wire import jsons
 
 if TYPE_CHECKING:
@@ -31,14 +31,11 @@ class SlateOwner(Protocol):
     def tidy(self) -> None:
         """Let time take what it may, and remove files that nobody needs."""
 
-    def subscriptions(self) -> list[Subscription]:
-        """Who wants what of the log."""
-
     def position(self) -> int:
         """How far the queues are in the log."""
 
-    def route(self, matches: Matches) -> int:
-        """Deliver; how many messages were."""
+    def route(self, matches: Matches) -> dict[str, int]:
+        """Deliver; how many messages were, by queue."""
 
 
 class SlateGuest:
@@ -70,18 +67,13 @@ class SlateGuest:
         """Have it tidied."""
         self._ask("tidying", "POST /-/share/tidy", b"", "tidy")
 
-    def subscriptions(self) -> list[Subscription]:
-        """Who wants what of the log."""
-        found = self._ask("look at filters", "GET /-/share/subscribers", None, "subscribers")
-        return [Subscription(*each) for each in found["queues"]]
-
     def position(self) -> int:
         """How far the queues are in the log."""
-        return int(self._ask("look at filters", "GET /-/share/subscribers", None, "subscribers")["position"])
+        return int(self._ask("look at the log", "GET /-/share/position", None, "position"))
 
-    def route(self, matches: Matches) -> int:
+    def route(self, matches: Matches) -> dict[str, int]:
         """Have messages delivered."""
-        return int(self._ask("routing", "POST /-/share/route", encoded(matches), "routed"))
+        return dict(self._ask("routing", "POST /-/share/route", encoded(matches), "routed"))
 
     def _ask(self, name: str, start: str, body: bytes | None, wanted: str) -> Any:
         def read(answer: Answer) -> Any:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import InvalidArgument
 from penstock.live.queue import LiveQueue
 from penstock.message import Entry
-from penstock.slate.routing import Matches, Router, Subscription, Wanted
+from penstock.slate.routing import Matches, Router, Wanted
 
 if TYPE_CHECKING:
     from penstock.slate.store import SlateKeeper
@@ -94,16 +94,12 @@ class BulkOwner:
         self._keeper._writer.lead(self._keeper._writer.commits.flush)
         self._keeper.collect()
 
-    def subscriptions(self) -> list[Subscription]:
-        """Who wants what."""
-        return self._keeper._router.subscriptions()
-
     def position(self) -> int:
         """All queues but those that are held were offered what is before this number of the log."""
         return self._keeper._log.position
 
-    def route(self, matches: Matches) -> int:
-        """Deliver; how many messages were."""
+    def route(self, matches: Matches) -> dict[str, int]:
+        """Deliver; how many messages were, by queue."""
         routed = self._keeper._router.route(matches)
         self._keeper._writer.commit(self._keeper._writer.written)
         self._keeper._router.release()

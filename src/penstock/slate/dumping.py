@@ -26,6 +26,9 @@ _NAMES = {
     records.POSITION: "position",
     records.EXPIRY: "expiry",
     records.CLOCK: "clock",
+    records.LOG_END: "log end",
+    records.LOAD: "load",
+    records.RUN: "run",
     records.LOG: "log entry",
     records.SEQ_BLOCK: "SeqBlock",
 }
@@ -43,6 +46,9 @@ _DECODERS = {
     records.POSITION: own.decode_position,
     records.EXPIRY: bytes,
     records.CLOCK: own.decode_clock,
+    records.LOG_END: own.decode_log_end,
+    records.LOAD: bytes.decode,
+    records.RUN: bytes.decode,
     records.LOG: records.decode_metadata,
     records.SEQ_BLOCK: records.decode_seq_block,
 }

@@ -38,13 +38,6 @@ class Wanted(NamedTuple):
     size: int
 
 
-class Subscription(NamedTuple):
-    """A queue with a filter."""
-
-    queue: str
-    filter: str
-
-
 class Matches(NamedTuple):
     """A part of the log, from `start` to before `end`, and what each queue wants of it, in its order."""
 
@@ -162,7 +155,7 @@ class Router:
     def _deliver_from(self, subscriber: Subscriber, position: int) -> None:
         """Deliver what a queue has missed from a number of the log on, until it is full."""
         for published in self._log.entries(position):
-            if subscriber.wanted.matches(_subject(published)) and not _delivered(subscriber, published):
+            if subscriber.wanted.matches(subject_of(published)) and not _delivered(subscriber, published):
                 return
         end = self._log.end
         subscriber.live.run(lambda now: subscriber.shelf.move(end, held=False))
@@ -191,24 +184,19 @@ class Router:
     def _position(self, subscriber: Subscriber) -> int:
         return max((subscriber.shelf.position or (0, False))[0], self._log.position)
 
-    def subscriptions(self) -> list[Subscription]:
-        """Who wants what."""
-        with self._log.lock:
-            return [Subscription(queue, each.wanted.text) for queue, each in self._subscribers.items()]
-
-    def route(self, matches: Matches) -> int:
-        """Deliver what queues want of a part of the log, and were not offered before; how many messages."""
+    def route(self, matches: Matches) -> dict[str, int]:
+        """Deliver what queues want of a part of the log and were not offered before; how many each got."""
+        routed: dict[str, int] = {}
         with self._log.lock:
             if self._log.position >= matches.end:
-                return 0
+                return routed
             if self._log.position < matches.start:
                 self._offer_until(matches.start)
-            routed = 0
             for queue, wanted in matches.queues.items():
                 subscriber = self._subscribers.get(queue)
                 if subscriber is not None and not subscriber.shelf.held and wanted:
                     first = self._position(subscriber)
-                    routed += subscriber.deliver_all([each for each in wanted if each.sequence >= first])
+                    routed[queue] = subscriber.deliver_all([each for each in wanted if each.sequence >= first])
             self._log.advance(matches.end)
             return routed
 
@@ -245,7 +233,7 @@ class Router:
             from penstock.filters.dispatch import Dispatcher
 
             self._dispatcher = Dispatcher([(each.wanted, each) for each in self._subscribers.values()])
-        return self._dispatcher.matching(_subject(published))
+        return self._dispatcher.matching(subject_of(published))
 
 
 def _delivered(subscriber: Subscriber, published: Published) -> bool:
@@ -262,7 +250,7 @@ def _delivered(subscriber: Subscriber, published: Published) -> bool:
     return subscriber.live.run(deliver)[0]
 
 
-def _subject(published: Published) -> "Subject":
+def subject_of(published: Published) -> "Subject":
     """What filters look at."""
     from penstock.filters import Subject
 

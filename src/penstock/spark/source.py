@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from penstock.errors import NotSupported
 from penstock.spark.errors import in_one_line
 from penstock.spark.options import Options, parse
-from penstock.spark.slate.options import is_log, parse_log
+from penstock.spark.slate.options import is_log, log_schema, parse_log
 from penstock.spark.slate.part import SlatePart
 from penstock.spark.tables import check_schema, schema_of
 
@@ -57,7 +57,9 @@ class DefaultSource(DataSource):
     def schema(self) -> StructType:
         """The columns, unless .schema() names some of them."""
         with in_one_line():
-            options = parse_log(self._given).read if is_log(self._given) else parse(self._given)
+            if is_log(self._given):
+                return log_schema(parse_log(self._given))
+            options = parse(self._given)
         return schema_of(options.table, options.payload)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -73,7 +75,8 @@ class DefaultSource(DataSource):
             if not is_log(self._given):
                 raise NotSupported('only the log of a slate store is a stream: .option("table", "log")')
             options = parse_log(self._given)
-            check_schema("log", schema)
+            if not options.route:
+                check_schema("log", schema)
         from penstock.spark.slate.following import LogReader
 
         return LogReader(options, schema)

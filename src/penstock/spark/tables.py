@@ -87,6 +87,7 @@ TABLES = {
         received_at=_TIME,
         visible_at=_TIME,
         expires_at=_TIME,
+        retention=DoubleType(),  # as it was asked for: 0 for ever, NULL as each queue says
     ),
 }
 BODY = frozenset(("payload", "headers", "created_at", "received_at"))  # what is not in the index of a queue

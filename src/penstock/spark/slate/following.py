@@ -23,6 +23,7 @@ from penstock.spark.slate import scan
 from penstock.spark.slate.options import LogOptions
 from penstock.spark.slate.part import SlatePart
 from penstock.spark.slate.planning import log_cuts, log_end, log_work
+from penstock.spark.slate.routing import filters_in
 
 _SEQUENCE = "sequence"
 
@@ -36,6 +37,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._log = moments.parse(options.read.store).log
         self._moment: Moment | None = None  # the latest, which batches are read from
         self._end = 0  # of the log in it
+        self._filters: tuple[tuple[str, str], ...] | None = None  # in it, for those who route
         self._until: int | None = None  # where an availableNow run ends
 
     def __getstate__(self) -> dict[str, Any]:
@@ -76,7 +78,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             moment = self._moment
             if moment is None:
                 return []
-            parts = [log_work(moment, self._log, *cut, self._options.published) for cut in _cuts(first, last)]
+            parts = [log_work(moment, self._log, *cut, self._filters) for cut in _cuts(first, last)]
             return [SlatePart(number, work) for number, work in enumerate(parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -103,6 +105,8 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         moment = moments.take(url, driver(), objects=bool({"payload", "size"}.intersection(self._schema.names)))
         with closing(moments.opened(moment)) as view:
             self._end = log_end(view)
+            if self._options.route:
+                self._filters = filters_in(view)
         self._moment = moment
         return self._end
 

@@ -24,8 +24,6 @@ def log_batches(view: View, work: "Work", schema: pa.Schema) -> Iterator[pa.Reco
     payloads = Payloads(view, work.first, work.end, wanted)
     for some in view.batches(prefix + key_u64(work.first), prefix + key_u64(work.end)):
         found = [decode_metadata(value) for _, value in some]
-        if work.published:
-            found = [each for each in found if entries.is_published(each)]
         if not (wanted or sizes):
             yield _batch(found, [], [], schema)
         else:
@@ -108,6 +106,13 @@ def _values(name: str, found: list[Metadata], payloads: list[bytes], sizes: list
             return [entries.headers_of(each) for each in found]
         case "priority":
             return [entries.priority_of(each) for each in found]
+        case "retention":
+            return [_retention(each) for each in found]
         case "expires_at":
             return [entries.expires_at_of(each) or None for each in found]
     return [getattr(each, name) for each in found]
+
+
+def _retention(metadata: Metadata) -> float | None:
+    expires_at = entries.expires_at_of(metadata)
+    return (expires_at - metadata.received_at) / 1000 if expires_at else expires_at

@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pyspark.sql.types import StructType
+
 from penstock.errors import InvalidArgument
 from penstock.spark.options import Options, parse
+from penstock.spark.tables import schema_of
 
 _ROWS = 500_000
-_STREAM = ("startingoffset", "maxrowsperbatch", "_published")
+_STREAM = ("startingoffset", "maxrowsperbatch", "_route")
 _MOST = 2**62
 
 
@@ -18,7 +21,7 @@ class LogOptions:
     read: Options
     starting: int | None  # a sequence; None: where the log ends when the stream begins
     rows: int
-    published: bool  # leave out what was put into one queue: for those who route
+    route: bool  # who wants what of it, instead of the entries
 
 
 def is_log(given: Mapping[str, str]) -> bool:
@@ -34,8 +37,17 @@ def parse_log(given: Mapping[str, str]) -> LogOptions:
         read,
         _starting(options.get("startingoffset", "earliest")),
         _number("maxRowsPerBatch", options.get("maxrowsperbatch", str(_ROWS)), 1),
-        options.get("_published") == "true",
+        options.get("_route") == "true",
     )
+
+
+def log_schema(options: LogOptions) -> StructType:
+    """The columns of what is read."""
+    if not options.route:
+        return schema_of("log", options.read.payload)
+    from penstock.spark.slate.routing import MATCHED
+
+    return MATCHED
 
 
 def _starting(text: str) -> int | None:

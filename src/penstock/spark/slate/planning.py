@@ -44,7 +44,7 @@ class Work:
     queues: tuple[str, ...]  # names, of which rows have numbers
     first: int  # of the messages that it is about
     end: int
-    published: bool = False  # of the log only what was published
+    filters: tuple[tuple[str, str], ...] | None = None  # of queues: who wants what of the log is asked for
 
 
 def plan(options: Options, schema: pa.Schema) -> list[Work]:
@@ -89,9 +89,11 @@ def log_cuts(first: int, end: int) -> list[int]:
     return [first + total * number // count for number in range(count + 1)]
 
 
-def log_work(moment: Moment, log: str, first: int, end: int, published: bool = False) -> Work:
+def log_work(
+    moment: Moment, log: str, first: int, end: int, filters: tuple[tuple[str, str], ...] | None = None
+) -> Work:
     """A part of the log."""
-    return Work(_sliced(moment, log, first, end), log, None, (), first, end, published)
+    return Work(_sliced(moment, log, first, end), log, None, (), first, end, filters)
 
 
 def _sliced(moment: Moment, log: str, first: int, end: int) -> Moment:

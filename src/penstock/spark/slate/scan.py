@@ -17,6 +17,7 @@ from penstock.spark.columns import column_of
 from penstock.spark.rows import shown
 from penstock.spark.slate.log import log_batches
 from penstock.spark.slate.planning import Work
+from penstock.spark.slate.routing import match
 from penstock.spark.tables import BODY
 
 _MOST_ROWS, _MOST_BYTES = 10_000, 12 << 20  # of a batch with bodies
@@ -28,7 +29,7 @@ def read(work: Work, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of one task, in batches of the schema that Spark wants."""
     if work.rows is None and work.moment is not None:
         with closing(moments.opened(work.moment)) as view:
-            yield from log_batches(view, work, schema)
+            yield from log_batches(view, work, schema) if work.filters is None else match(view, work)
         return
     with pa.ipc.open_stream(work.rows) as stream:
         rows = stream.read_next_batch()
