@@ -70,6 +70,18 @@ def test_without_its_router_a_store_keeps_what_is_published_in_the_log(tmp_path:
         assert payloads(store, "even") == [0, 2, 4, 6, 8, 10]
 
 
+def test_what_waits_is_still_there_when_the_store_is_opened_again(tmp_path: Path) -> None:
+    store, keeper = opened(tmp_path)
+    with store:
+        store.create("all", filter="even IS NOT NULL")
+        publish(store, range(5))
+    store, keeper = opened(tmp_path)
+    with store:
+        assert payloads(store, "all") == []
+        keeper.owner.route(matches_of(keeper, 1, 6))
+        assert payloads(store, "all") == list(range(5))
+
+
 def test_what_was_left_out_is_looked_up_in_the_log(tmp_path: Path) -> None:
     store, keeper = opened(tmp_path)
     with store:

@@ -49,7 +49,7 @@ class Log:
         self._unwritten: dict[int, Published] = {}
         self._gone: list[tuple[int, int]] = []  # what has expired: when, which
         self._next_expiry: int | None = None
-        self._written_position = position
+        self._written_position = -1  # so that it is known from the first commit on, even if nobody routes
         writer.log = self
 
     @property

@@ -5,7 +5,6 @@ committed in order; so a batch ends where the store has written that nothing low
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +15,9 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from penstock.slate import moments
-from penstock.slate.view import Moment
+from penstock.slate.format import log_prefix
+from penstock.slate.primitives import key_u64
+from penstock.slate.view import Moment, View
 from penstock.spark.errors import in_one_line
 from penstock.spark.plans import driver
 from penstock.spark.slate import scan
@@ -36,12 +37,13 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._log = moments.parse(options.read.store).log
         self._moment: Moment | None = None  # the latest, which batches are read from
+        self._view: View | None = None  # of it
         self._end = 0  # of the log in it
         self._filters: tuple[tuple[str, str], ...] | None = None  # in it, for those who route
         self._until: int | None = None  # where an availableNow run ends
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_moment": None}
+        return {**self.__dict__, "_moment": None, "_view": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where the option says."""
@@ -64,7 +66,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             before = int(start[_SEQUENCE])
             end = self._look() if self._until is None else self._until
             if isinstance(limit, ReadMaxRows):
-                end = min(end, before + limit.max_rows)
+                end = min(end, self._first(before, end) + limit.max_rows)
             return {_SEQUENCE: max(before, end)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -92,6 +94,9 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Let go of the files."""
+        if self._view is not None:
+            self._view.close()
+            self._view = None
         if self._moment is not None:
             moments.drop(self._moment)
             self._moment = None
@@ -103,12 +108,20 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._end
         self.stop()
         moment = moments.take(url, driver(), objects=bool({"payload", "size"}.intersection(self._schema.names)))
-        with closing(moments.opened(moment)) as view:
-            self._end = log_end(view)
-            if self._options.route:
-                self._filters = filters_in(view)
-        self._moment = moment
+        self._moment, view = moment, moments.opened(moment)
+        self._view, self._end = view, log_end(view)
+        if self._options.route:
+            self._filters = filters_in(view)
         return self._end
+
+    def _first(self, start: int, end: int) -> int:
+        """The first number from one on that there is: many may be missing, and make no batch of their own."""
+        if self._view is None or start >= end:
+            return start
+        prefix = log_prefix(self._log)
+        for key, _ in self._view.scan(prefix + key_u64(start), prefix + key_u64(end)):
+            return int.from_bytes(key[-8:])
+        return end
 
 
 def _cuts(first: int, last: int) -> Iterator[tuple[int, int]]:
