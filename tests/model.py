@@ -3,7 +3,7 @@
 Slow, and written without a glance at the ledger, so that the two agree only where both are right.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.settings import Settings
 
@@ -23,6 +23,15 @@ class Item:
     settled_at: int | None = None
     outcome: str | None = None  # "done" or "failed"
     reason: str | None = None
+    stream: str | None = None  # that holds it
+
+
+@dataclass
+class Stream:
+    reader: str
+    held: tuple[int, list[int]] | None = None  # a batch: its number and its messages
+    failures: dict[int, str | None] = field(default_factory=dict)
+    settled: list[tuple[int, list[int]]] = field(default_factory=list)
 
 
 class Model:
@@ -33,6 +42,9 @@ class Model:
         self.keys: dict[str, tuple[int, int]] = {}  # key: (seq, put at)
         self.settled: list[tuple[int, int, str, int]] = []  # seq, nonce, how, when
         self.now = 0
+        self.streams: dict[str, Stream] = {}
+        self.batches = 0  # that there ever were
+        self.followers: dict[str, tuple[str, int]] = {}  # who, and up to which message
 
     def advance(self, now: int) -> None:
         """Millisecond by millisecond would be the same; only those where something happens are visited."""
@@ -48,6 +60,8 @@ class Model:
 
     def _next(self, item: Item) -> int | None:
         times = []
+        if item.stream is not None:
+            return None
         if item.expires_at is not None:
             times.append(item.expires_at)
         if item.nonce is not None and item.lease_until is not None:
@@ -151,7 +165,7 @@ class Model:
         return [receipt for receipt in receipts if receipt not in held]
 
     def remove(self, seqs: list[int]) -> set[int]:
-        removed = {item.seq for item in self.items if item.seq in seqs}
+        removed = {item.seq for item in self.items if item.seq in seqs and item.stream is None}
         self.items = [item for item in self.items if item.seq not in removed]
         return removed
 
@@ -165,12 +179,111 @@ class Model:
     def purge(self) -> set[int]:
         return self.remove([item.seq for item in self.items if self.state(item) != "in_flight"])
 
+    # Streams. "no": refused
+
+    def begin(self, stream: str, reader: str) -> str | None:
+        if stream in self.followers:
+            return "no"
+        self.streams.setdefault(stream, Stream(reader)).reader = reader
+        return None
+
+    def follow(self, stream: str, reader: str, position: int) -> str | None:
+        if stream in self.streams:
+            return "no"
+        self.followers[stream] = (reader, position)
+        return None
+
+    def next_batch(
+        self, stream: str, reader: str, start: int, n: int, nonce: int
+    ) -> tuple[int, list[int]] | str | None:
+        """What is offered to a reader that has certainly read all up to `start`."""
+        known = self.streams.get(stream)
+        if known is None or known.reader != reader:
+            return "no"
+        numbers = [0, *[number for number, _ in known.settled]]
+        if start and start == numbers[-2:][0] != numbers[-1]:
+            return known.settled[-1]
+        if known.held is not None and known.held[0] == start:
+            self.settle_batch(stream, start)
+        elif start != numbers[-1]:
+            return "no"
+        if known.held is None and (claimed := self.claim(n, 1, nonce)):
+            self.batches += 1
+            known.held = (self.batches, sorted(claimed))
+            for item in self.items:
+                if item.seq in claimed:
+                    item.stream, item.lease_until = stream, None
+        return known.held
+
+    def read_batch(self, stream: str, batch: int) -> list[int] | str:
+        known = self.streams.get(stream)
+        if known is None:
+            return "no"
+        if known.held is not None and known.held[0] == batch:
+            known.failures.clear()
+            return known.held[1]
+        return known.settled[-1][1] if known.settled and known.settled[-1][0] == batch else "no"
+
+    def fail_some(self, stream: str, batch: int, seqs: list[int], reason: str | None) -> str | None:
+        known = self.streams.get(stream)
+        if known is None:
+            return "no"
+        if known.held is not None and known.held[0] == batch:
+            known.failures |= {seq: reason for seq in seqs if seq in known.held[1]}
+            return None
+        return None if (known.settled and batch <= known.settled[-1][0]) or batch == 0 else "no"
+
+    def settle_batch(self, stream: str, batch: int) -> str | None:
+        known = self.streams.get(stream)
+        if known is None:
+            return "no"
+        if known.held is None or known.held[0] != batch:
+            return None if (known.settled and batch <= known.settled[-1][0]) or batch == 0 else "no"
+        for item in self._let_go(stream):
+            if item.seq in known.failures:
+                self._failed(item, self.now, known.failures[item.seq])
+            else:
+                self._done(item)
+        known.settled.append(known.held)
+        known.held = None
+        known.failures.clear()
+        return None
+
+    def release_batch(self, stream: str) -> str | None:
+        known = self.streams.get(stream)
+        if known is None:
+            return "no"
+        for item in self._let_go(stream):
+            self._back(item, self.now)
+        if known.held is not None:
+            known.held = (known.held[0], [])
+        known.failures.clear()
+        return None
+
+    def delete_stream(self, stream: str) -> str | None:
+        if self.followers.pop(stream, None):
+            return None
+        known = self.streams.get(stream)
+        if known is None or (known.held is not None and known.held[1]):
+            return "no"
+        del self.streams[stream]
+        return None
+
+    def _let_go(self, stream: str) -> list[Item]:
+        """What a stream has held; what is past its time is gone."""
+        held = [item for item in self.items if item.stream == stream]
+        for item in held:
+            item.stream = None
+            if item.expires_at is not None and item.expires_at <= self.now:
+                self.items.remove(item)
+        return [item for item in held if item in self.items]
+
     def _held(self, receipts: list[tuple[int, int]]) -> dict[tuple[int, int], Item]:
         return {
             (seq, nonce): item
             for seq, nonce in receipts
             for item in self.items
-            if item.seq == seq and item.nonce == nonce
+            if item.seq == seq and item.nonce == nonce and item.stream is None
         }
 
     def _done(self, item: Item) -> None:

@@ -12,6 +12,7 @@ from penstock.contents import Frozen
 from penstock.index.history import Attempt, pack
 from penstock.index.recent import RecentReceipts
 from penstock.index.rows import CLAIM_COLUMNS, COLUMNS, Page
+from penstock.index.streams import Batch, FrozenStreams, Stream
 from penstock.journal import bodies, columns, groups
 from penstock.journal.format import DIALECTS, AddX, ConfirmRemove, Dialect, Entry, Remove, RemoveTentative, SaveXid
 from penstock.journal.format import decode as decode_entry
@@ -19,6 +20,7 @@ from penstock.journal.records import (
     Bodies,
     PageImage,
     RestImage,
+    StreamsImage,
     decode_all,
     encode_page,
     encode_put,
@@ -26,10 +28,29 @@ from penstock.journal.records import (
     encode_rest,
 )
 from penstock.journal.replay import Replay
+from penstock.journal.stream_records import encode_streams
 from penstock.journal.xids import PERIOD, before, xid_of
 from penstock.message import Entry as Draft
 from penstock.message import Plain
-from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Record, Redrive, Release
+from penstock.records import (
+    Ack,
+    Claim,
+    Extend,
+    Fail,
+    Pop,
+    Put,
+    Record,
+    Redrive,
+    Release,
+    StreamBegin,
+    StreamClaim,
+    StreamDelete,
+    StreamFail,
+    StreamFollow,
+    StreamRelease,
+    StreamReplay,
+    StreamSettle,
+)
 from penstock.records import Remove as RemoveRecord
 
 I64 = st.integers(-(2**63), 2**63 - 1)
@@ -101,6 +122,14 @@ RECORDS = st.one_of(
     st.builds(Extend, TIME, SEQS, TIME),
     st.builds(RemoveRecord, TIME, SEQS),
     st.builds(Redrive, TIME, SEQS),
+    st.builds(StreamBegin, TIME, TEXT, TEXT),
+    st.builds(StreamClaim, TIME, TEXT, U64, SEQS, U64),
+    st.builds(StreamFail, TIME, TEXT, U64, SEQS, TEXT | st.none()),
+    st.builds(StreamReplay, TIME, TEXT, U64),
+    st.builds(StreamSettle, TIME, TEXT, U64),
+    st.builds(StreamRelease, TIME, TEXT, U64),
+    st.builds(StreamDelete, TIME, TEXT),
+    st.builds(StreamFollow, TIME, TEXT, TEXT, U64),
 )
 
 
@@ -129,6 +158,9 @@ def same_put(read: tuple[Record, Bodies | None], put: Put, places: Bodies) -> bo
         put.keys,
         [list(column) for column in (*put[2:5], *places)],
     )
+
+
+HELD = st.tuples(U32, TIME, st.lists(U32, unique=True), st.dictionaries(U32, TEXT | st.none()))
 
 
 class TestRecords:
@@ -246,6 +278,43 @@ class TestImages:
         ]
         for seq, nonce, _, _ in settled:
             assert image.frozen.receipts.outcome(seq, nonce) == receipts.outcome(seq, nonce)
+
+    @given(
+        st.dictionaries(
+            TEXT,
+            st.tuples(
+                TEXT,
+                U32,
+                st.none() | U32,
+                st.none()
+                | st.tuples(U32, TIME, st.lists(U32, unique=True), st.dictionaries(U32, TEXT | st.none())),
+            ),
+            max_size=3,
+        ),
+        st.integers(1, 2**60),
+    )
+    def test_streams_come_back_as_they_were(
+        self, streams: dict[str, tuple[str, int, int | None, Any]], last: int
+    ) -> None:
+        known = {
+            name: Stream(reader, None, settled, settled // 2, position=position)
+            for name, (reader, settled, position, _) in streams.items()
+        }
+        for name, (*_, held) in streams.items():
+            if held is not None:
+                number, at, seqs, failures = held
+                known[name].held = Batch(number, at, sorted(seqs), failures)
+        [image] = decode_all(memoryview(encode_streams(FrozenStreams(last, known))))
+        assert isinstance(image, StreamsImage)
+        assert image.frozen.last_batch == last
+
+        def shown(each: Stream) -> tuple[Any, ...]:
+            held = each.held and (each.held.number, each.held.at, list(each.held.seqs), each.held.failures)
+            return each.reader, each.settled, each.before, each.position, held
+
+        assert {name: shown(each) for name, each in image.frozen.streams.items()} == {
+            name: shown(each) for name, each in known.items()
+        }
 
 
 def group_of(content: bytes, records: bytes, xid: int = 6, number: int = 9, at: int = 1_700_000_000_000) -> bytes:

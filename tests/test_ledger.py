@@ -1,19 +1,44 @@
 """The rules of a queue, checked against a naive model of them on random histories."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull, StoreCorrupt
+from penstock.errors import (
+    InvalidPriority,
+    PayloadTooLarge,
+    QueueFull,
+    StoreCorrupt,
+    StreamInUse,
+    StreamMismatch,
+    StreamNotFound,
+)
 from penstock.index.rows import STATES
 from penstock.ledger import Ledger, Receipt
 from penstock.message import Entry
-from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Record, Redrive, Release, Remove
+from penstock.records import (
+    Ack,
+    Claim,
+    Extend,
+    Fail,
+    Pop,
+    Put,
+    Record,
+    Redrive,
+    Release,
+    Remove,
+    StreamClaim,
+    StreamDelete,
+    StreamSettle,
+)
 from penstock.settings import Settings
 from penstock.state import State
+from penstock.stream_state import StreamState
 from tests.model import Model
 
 START = 1_700_000_000_000
@@ -26,6 +51,9 @@ SETTINGS = st.builds(
     max_lease=st.sampled_from([5, 43_200]),
     retention=st.sampled_from([0, 0, 60]),
 )
+REFUSALS = (StreamInUse, StreamMismatch, StreamNotFound)
+STREAMS = st.sampled_from(["night", "night", "day"])
+READERS = st.sampled_from(["first", "first", "second"])
 DURATIONS = st.sampled_from([0, 1, 500, 1_000, 5_000, 30_000, 120_000])  # milliseconds
 DRAFTS = st.tuples(
     st.sampled_from([0, 0, 0, 1, -1, -2, 2]),
@@ -42,7 +70,7 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
     def start(self, settings: Settings) -> None:
         self.now = START
         self.ledger = Ledger("q", settings)
-        self.replica = State("q", settings, 1)
+        self.replica = StreamState("q", settings, 1)
         self.model = Model(settings)
         self.model.advance(self.now)
         self.nonces = 0
@@ -167,6 +195,100 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
         self.record(record)
         assert set(record.seqs if record else []) == self.model.purge()
 
+    @rule(stream=STREAMS, reader=READERS)
+    def a_process_reads_a_stream(self, stream: str, reader: str) -> None:
+        self.told(self.model.begin(stream, reader), lambda: self.ledger.stream_begin(stream, reader, self.now))
+
+    @rule(stream=st.sampled_from(["night", "tail"]), reader=READERS, position=st.integers(0, 50))
+    def a_process_follows(self, stream: str, reader: str, position: int) -> None:
+        self.told(
+            self.model.follow(stream, reader, position),
+            lambda: self.ledger.stream_follow(stream, reader, position, self.now),
+        )
+        behind = any(at < self.model.next_seq - 1 for _, at in self.model.followers.values())
+        assert self.ledger.is_followed() == self.replica.is_followed() == behind
+
+    @rule(stream=STREAMS, reader=READERS, n=st.one_of(st.integers(1, 8), st.integers(1, 2_500)), data=st.data())
+    def a_stream_goes_on(self, stream: str, reader: str, n: int, data: st.DataObject) -> None:
+        known = self.model.streams.get(stream)
+        latest = [] if known is None else [number for number, _ in known.settled[-2:]]
+        if known is not None and known.held is not None:
+            latest += [known.held[0]] * 2
+        start = data.draw(st.sampled_from([0, *latest, self.model.batches + 1]))
+        self.nonces += 1
+        expected = self.model.next_batch(stream, reader, start, n, self.nonces)
+        try:
+            settled, offered = self.ledger.stream_offer(stream, reader, start, self.now)
+        except REFUSALS:
+            assert expected == "no"
+            return
+        self.record(settled)
+        if offered is None:
+            claim = self.ledger.stream_claim(stream, n, self.nonces, self.now)
+            self.record(claim)
+            offered = claim and claim.batch
+        assert (None if expected is None else expected[0]) == offered
+
+    @rule(stream=STREAMS, back=st.integers(0, 2))
+    def a_batch_is_read(self, stream: str, back: int) -> None:
+        batch = max(0, self.latest(stream) - back)
+        expected = self.model.read_batch(stream, batch)
+        try:
+            self.record(self.ledger.stream_read(stream, batch, self.now))
+        except REFUSALS:
+            assert expected == "no"
+            return
+        for state in (self.ledger, self.replica):
+            rows = state.batch_rows(stream, batch)
+            assert rows is not None
+            assert list(rows.with_state(None)) == expected
+            assert all(rows[seq][0].place[rows[seq][1]] == 0 for seq in expected)
+
+    @rule(stream=STREAMS, data=st.data(), reason=st.sampled_from([None, "bad"]))
+    def messages_of_a_batch_are_to_fail(self, stream: str, data: st.DataObject, reason: str | None) -> None:
+        batch = max(0, self.latest(stream) + data.draw(st.sampled_from([0, 0, 0, 1, -1])))
+        seqs = data.draw(st.lists(st.integers(0, self.model.next_seq), max_size=8))
+        self.told(
+            self.model.fail_some(stream, batch, seqs, reason),
+            lambda: self.ledger.stream_fail(stream, batch, seqs, reason, self.now),
+        )
+
+    @rule(stream=STREAMS, data=st.data())
+    def a_batch_is_settled(self, stream: str, data: st.DataObject) -> None:
+        batch = max(0, self.latest(stream) + data.draw(st.sampled_from([0, 0, 0, 1, -1])))
+        self.told(
+            self.model.settle_batch(stream, batch), lambda: self.ledger.stream_settle(stream, batch, self.now)
+        )
+
+    @rule(stream=STREAMS)
+    def a_batch_is_given_back(self, stream: str) -> None:
+        self.told(self.model.release_batch(stream), lambda: self.ledger.stream_release(stream, self.now))
+
+    @rule(stream=STREAMS)
+    def a_stream_is_forgotten(self, stream: str) -> None:
+        expected = self.model.delete_stream(stream)
+        try:
+            for record in self.ledger.stream_delete(stream, self.now):
+                self.record(record)
+        except REFUSALS:
+            assert expected == "no"
+        else:
+            assert expected is None
+
+    def latest(self, stream: str) -> int:
+        known = self.model.streams.get(stream)
+        if known is None:
+            return 1
+        return known.held[0] if known.held is not None else known.settled[-1][0] if known.settled else 0
+
+    def told(self, expected: str | None, operation: Callable[[], Record | None]) -> None:
+        try:
+            self.record(operation())
+        except REFUSALS:
+            assert expected == "no"
+        else:
+            assert expected is None
+
     @invariant()
     def everyone_agrees(self) -> None:
         if not hasattr(self, "ledger"):
@@ -176,6 +298,10 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
             state.advance(self.now)
             assert state.counts() == self.model.counts()
             assert {seq: description(state, seq) for seq in state.listed(None, 0, 10**9)} == expected
+            streams = self.model.streams.items()
+            holding = [(name, len(stream.held[1]) if stream.held else 0) for name, stream in streams]
+            expected_streams = sorted(holding + [(name, 0) for name in self.model.followers])
+            assert [(each.stream, each.messages) for each in self.ledger.streams()] == expected_streams
             assert state.peek(5) == [item.seq for item in self.model.next(5)]
 
     @invariant()
@@ -186,7 +312,7 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
 
     def described(self, item: Any) -> tuple[Any, ...]:
         state = self.model.state(item)
-        ends_at = item.lease_until if state == "in_flight" else item.settled_at
+        ends_at = item.lease_until or 0 if state == "in_flight" else item.settled_at
         return (
             state, item.priority, item.visible_at, item.expires_at,
             item.attempts, item.nonce, ends_at, item.reason,
@@ -352,6 +478,9 @@ def test_a_store_may_leave_numbers_out() -> None:
         Extend(START, [3], START + 30_000),
         Remove(START, [4]),
         Redrive(START, [1]),
+        StreamClaim(START, "night", 1, [2], 1),
+        StreamSettle(START, "night", 1),
+        StreamDelete(START, "night"),
     ],
 )
 def test_a_history_that_contradicts_itself_is_found_out(record: Record) -> None:
@@ -360,3 +489,30 @@ def test_a_history_that_contradicts_itself_is_found_out(record: Record) -> None:
     ledger.claim(1, 30, "worker", 1, START)
     with pytest.raises(StoreCorrupt, match="history of queue 'q' contradicts itself: " + type(record).__name__):
         ledger.replay(record)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5_000), st.integers(0, 2), st.booleans()), max_size=60))
+def test_messages_that_come_late_under_a_lower_number_take_their_place(
+    arrivals: list[tuple[int, int, bool]],
+) -> None:
+    ledger = Ledger("q", Settings())
+    there: dict[int, int] = {}
+    seen: set[int] = set()
+    for number, priority, removed in arrivals:
+        if number in seen:
+            continue
+        seen.add(number)
+        ledger.admit(number, priority, 0, 0, 0, 1)
+        there[number] = priority
+        if removed:
+            ledger.remove([min(there)], 1)
+            del there[min(there)]
+    assert ledger.counts()["available"] == len(there)
+    assert ledger.listed(None, 0, 100) == sorted(there)
+    assert [first for first, _ in ledger.pages()] == sorted(first for first, _ in ledger.pages())
+    expected = sorted(there, key=lambda number: (there[number], number))
+    assert ledger.peek(100) == expected
+    claim = ledger.claim(100, 30, "me", 7, 2)
+    assert (claim.seqs if claim else []) == expected
+    assert ledger.ack([(number, 7) for number in expected], 3)[1] == []
+    assert ledger.size() == 0

@@ -6,8 +6,10 @@ import http.client
 import json
 import re
 import shlex
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from copy import deepcopy
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
@@ -52,7 +54,7 @@ schemathesis.openapi.media_type(
 DOCUMENT = document()
 SCHEMAS = DOCUMENT["components"]["schemas"]
 ERRORS = {*problems.STATUSES, *exchange.STATUSES}
-api = schemathesis.openapi.from_dict(DOCUMENT, config=SchemathesisConfig.from_dict(CONFIG))
+api = schemathesis.openapi.from_dict(deepcopy(DOCUMENT), config=SchemathesisConfig.from_dict(CONFIG))
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +94,7 @@ def prepare(case: Any, store: penstock.Store) -> None:
     if "id" in path and ("receipt" in query or len(path["id"]) % 2):
         path["id"] = next(jobs.messages()).id
     prepare_load(path, body, store, is_negative)
+    prepare_stream(path, body, store, is_negative)
     if isinstance(query.get("receipt"), str):
         query["receipt"] = path["id"] + "." + query["receipt"].replace(".", "")
     if PAIR.fullmatch(str(query.get("priorities"))):
@@ -123,6 +126,25 @@ def prepare_load(path: dict[str, Any], body: Any, store: penstock.Store, is_nega
         path["number"] = 0
     if not is_negative and isinstance(body, dict) and "parts" in body:
         body["parts"] = []
+
+
+def prepare_stream(path: dict[str, Any], body: Any, store: penstock.Store, is_negative: bool) -> None:
+    """Most requests are about a stream that holds a batch, and whose reader is gone."""
+    streams = store._keeper.streams()
+    reader = "2147483647-1-1@x@" + socket.gethostname()
+    if "stream" not in path or is_negative or len(path["stream"]) % 3 == 0:
+        return
+    info = streams.begin("jobs", "nightly", reader)
+    path["queue"] = "jobs"
+    if not (isinstance(body, dict) and "after" in body):
+        path["stream"] = "nightly"
+    if isinstance(body, dict) and "start" in body:
+        body["start"] = info.settled
+    if isinstance(body, dict) and "reader" in body:
+        body["reader"] = reader
+    batch = streams.next("jobs", "nightly", reader, info.settled, 1, 1 << 30)
+    if "batch" in path and batch is not None:
+        path["batch"] = batch
 
 
 def as_written(value: Any) -> Any:
@@ -169,7 +191,7 @@ def find(value: Any, name: str) -> list[Any]:
 
 def test_every_route_is_described_and_nothing_else() -> None:
     of_queue = {("-", "api", "queues", "{queue}", *parts(path)): each for path, each in routes._OF_QUEUE.items()}
-    tables = {
+    tables: dict[tuple[str, ...], dict[bytes, exchange.Route]] = {
         ("",): routes._START,
         ("{queue}",): routes._QUEUE,
         ("{queue}", "messages"): routes._MESSAGES,
@@ -177,6 +199,11 @@ def test_every_route_is_described_and_nothing_else() -> None:
         **{("-", *parts(path)): methods for path, methods in routes._OWN.items()},
         **of_queue,
         ("-", "api", "queues", "{queue}", "messages", "{id}", "attempts"): routes._ATTEMPTS,
+        **{("-", "streams", "{queue}", "{stream}", *parts(path)): each for path, each in routes._STREAM.items()},
+        **{
+            ("-", "streams", "{queue}", "{stream}", "{batch}", what.decode()): each
+            for what, each in routes._OF_BATCH.items()
+        },
         ("-", "loads", "{load}"): routes._LOAD,
         ("-", "loads", "{load}", "commit"): routes._COMMIT,
         ("-", "runs", "{run}"): routes._RUN,
@@ -210,6 +237,7 @@ def test_a_life_in_which_every_success_happens(url: str) -> None:
         operation = api[path][method]
         given = {} if body is None else {"body": body, "media_type": headers.pop("media", "application/json")}
         known = {"queue": "life", "id": id_, "load": load, "part": "0", "number": 0, "run": load}
+        known |= {"stream": "nightly", "batch": 1}
         variables = {name: value for name, value in known.items() if f"{{{name}}}" in path}
         case = operation.Case(path_parameters=variables, query=query or {}, headers=headers, **given)
         response = case.call(base_url=url, allow_redirects=False)
@@ -269,6 +297,7 @@ def test_a_life_in_which_every_success_happens(url: str) -> None:
         assert committed.json() == {"loaded": True, "messages": 1}
     assert call("GET", "/-/runs/{run}", 200).json()["queues"] == [{"queue": "life", "messages": 1, "bytes": 1}]
     call("DELETE", loads + "/{load}", 204)
+    read_a_stream(call, frame)
     call("DELETE", "/{queue}", 204)
     for path, status in (
         ("/", 303), ("/-/docs", 200), ("/-/openapi.json", 200), ("/-/healthz", 200), ("/-/readyz", 200),
@@ -283,6 +312,26 @@ def test_a_life_in_which_every_success_happens(url: str) -> None:
         if method != "head" and int(status) < 400
     }
     assert described <= seen
+
+
+def read_a_stream(call: Callable[..., Any], frame: str) -> None:
+    """With one message in the queue."""
+    stream, gone = "/-/streams/{queue}/{stream}", {"reader": "2147483647-1-1@x@" + socket.gethostname()}
+    call("POST", stream + "/begin", 200, body=gone)
+    assert call("POST", stream + "/next", 200, body={**gone, "rows": 9}).json() == {"batch": 1}
+    assert call("POST", stream + "/next", 200, body=gone).json() == {"batch": 1}
+    [info] = [each for each in call("GET", "/-/streams", 200).json()["streams"] if each["queue"] == "life"]
+    assert (info["batch"], info["messages"]) == (1, 1)
+    assert b"files" in call("POST", stream + "/{batch}/read", 200, body={"pins": None}).content
+    [message] = call("GET", stream + "/{batch}/messages", 200).json()["messages"]
+    answer = call("GET", stream + "/{batch}/messages", 200, Accept=frame)
+    assert len(frames.decode_messages(answer.content, "life")) == 1
+    call("POST", stream + "/{batch}/fail", 204, body={"ids": [message["id"]], "reason": "no"})
+    assert call("POST", stream + "/release", 200).json() == {"count": 1}
+    call("POST", stream + "/follow", 409, body=gone)
+    assert call("POST", stream + "/{batch}/settle", 200).json() == {"settled": True}
+    call("DELETE", stream, 204)
+    call("POST", stream + "/follow", 204, body={**gone, "after": 1})
 
 
 # The page for people

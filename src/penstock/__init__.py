@@ -28,6 +28,9 @@ from penstock.errors import (
     StoreCorrupt,
     StoreLocked,
     StoreUnreachable,
+    StreamInUse,
+    StreamMismatch,
+    StreamNotFound,
     Unauthorized,
 )
 from penstock.index.history import Attempt
@@ -68,6 +71,9 @@ __all__ = [
     "StoreCorrupt",
     "StoreLocked",
     "StoreUnreachable",
+    "StreamInUse",
+    "StreamMismatch",
+    "StreamNotFound",
     "SystemClock",
     "Unauthorized",
     "open",

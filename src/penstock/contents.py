@@ -14,6 +14,7 @@ from penstock.index.history import Attempt, History
 from penstock.index.ready import Ready
 from penstock.index.recent import RecentKeys, RecentReceipts
 from penstock.index.rows import AVAILABLE, DELAYED, DONE, IN_FLIGHT, PAGE, STATES, Page, Rows
+from penstock.index.streams import FrozenStreams, Stream
 from penstock.settings import Settings
 
 NEVER = 1 << 63
@@ -28,6 +29,7 @@ class Frozen(NamedTuple):
     receipts: RecentReceipts
     keys: list[tuple[int, str, int]]
     history: dict[int, bytes]
+    streams: FrozenStreams = FrozenStreams()
 
 
 class Contents:
@@ -44,6 +46,8 @@ class Contents:
         self._keys = RecentKeys()
         self._receipts = RecentReceipts()
         self._history = History()
+        self._streams: dict[str, Stream] = {}
+        self._last_batch = 0  # no batch of any stream, gone ones included, has a higher number
 
     @property
     def next_seq(self) -> int:
@@ -126,8 +130,8 @@ class Contents:
 
     @property
     def stored(self) -> int:
-        """Bytes that the bodies of all messages take."""
-        return self._rows.stored
+        """Bytes that the bodies of all messages take, and of those that a stream may still read again."""
+        return self._rows.stored + sum([each.kept.stored for each in self._streams.values()])
 
     def has(self, seq: int) -> bool:
         """Whether the message is there."""
@@ -147,6 +151,8 @@ class Contents:
         due = NEVER
         if state == IN_FLIGHT:
             due = page.for_claims(at).ends_at[at]
+            if not due:  # a stream holds it, until it is settled and no matter what
+                return NEVER
         elif state == DELAYED:
             due = page.visible_at[at]
         elif state == DONE and self.settings.keep_done is not None:
@@ -171,9 +177,40 @@ class Contents:
         places: Sequence[int],
         sizes: Sequence[int],
         crcs: Sequence[int],
+        kept: tuple[str, int] | None = None,
     ) -> None:
-        """The bodies of those messages that are still there are elsewhere now; positions count from `first`."""
-        self._rows.move(first, positions, places, sizes, crcs)
+        """The bodies of those messages that are still there are elsewhere now; positions count from `first`.
+
+        They are messages of the queue, or those that a stream keeps of a batch.
+        """
+        rows = self._rows if kept is None else self.kept(*kept)
+        if rows is not None:  # else the stream has settled another batch since
+            rows.move(first, positions, places, sizes, crcs)
+
+    @property
+    def last_batch(self) -> int:
+        """No batch of any stream, gone ones included, has a higher number."""
+        return self._last_batch
+
+    def stream(self, name: str) -> Stream | None:
+        """A stream, if there is one of that name."""
+        return self._streams.get(name)
+
+    def is_followed(self) -> bool:
+        """Whether someone who follows under a name has not read all that has entered."""
+        last = self.next_seq - 1
+        return any(each.position is not None and each.position < last for each in self._streams.values())
+
+    def kept(self, stream: str, batch: int) -> Rows | None:
+        """The messages of the last batch that a stream has settled; None if that is another."""
+        found = self._streams.get(stream)
+        return found.kept if found is not None and found.settled == batch else None
+
+    def kept_and_done(self, stream: str, batch: int) -> list[int]:
+        """Those messages of the last batch that a stream has settled that are done, and still listed."""
+        kept = self.kept(stream, batch)
+        rows = [] if kept is None else [(seq, self._rows.find(seq)) for seq in kept.with_state(None)]
+        return [seq for seq, found in rows if found is not None and found[0].state[found[1]] == DONE]
 
     # Copies
 
@@ -189,7 +226,10 @@ class Contents:
     def freeze(self) -> Frozen:
         """A copy of everything, made quickly: many columns, few objects."""
         pages = [(first, page.copy()) for first, page in self.pages()]
-        return Frozen(self.next_seq, pages, self._receipts.copy(), self._keys.dump(), self._history.dump())
+        streams = FrozenStreams(self._last_batch, {name: each.copy() for name, each in self._streams.items()})
+        return Frozen(
+            self.next_seq, pages, self._receipts.copy(), self._keys.dump(), self._history.dump(), streams
+        )
 
     def thaw_page(self, first: int, page: Page) -> None:
         """Take over a page of a frozen state; pages come in their order, before any record."""
@@ -219,8 +259,17 @@ class Contents:
             self._ready.arrive(arrived, priority)
         self._rows.adopt(first, page)
 
+    def thaw_streams(self, frozen: FrozenStreams) -> None:
+        """Take over the streams of a frozen state but the messages that they keep."""
+        self._last_batch = frozen.last_batch
+        self._streams = dict(frozen.streams)
+
+    def thaw_kept(self, stream: str, first: int, page: Page) -> None:
+        """Take over a page of messages that a stream keeps; pages come in their order, after the streams."""
+        self._streams[stream].kept.adopt(first, page)
+
     def thaw(self, frozen: Frozen) -> None:
-        """Take over a frozen state but its pages."""
+        """Take over a frozen state but its pages and streams."""
         self._rows.skip_to(max(frozen.next_seq, self.next_seq))
         self._receipts = frozen.receipts
         for end, key, seq in frozen.keys:

@@ -68,6 +68,18 @@ class LeaseExpired(PenstockError):
         return type(self), (self.queue, self.receipts)
 
 
+class StreamNotFound(PenstockError, LookupError):
+    """The queue has no stream of that name; `penstock streams` lists those there are."""
+
+
+class StreamInUse(PenstockError):
+    """Another process reads the stream; stop it first, or use another name for this one."""
+
+
+class StreamMismatch(PenstockError):
+    """A checkpoint and the stream disagree on what was read; the message says how to go on."""
+
+
 class StoreLocked(PenstockError):
     """Another process holds the store and does not share it; close it there, or wait until that process ends."""
 

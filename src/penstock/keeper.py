@@ -5,11 +5,14 @@ Arguments arrive checked (names legal, entries complete, durations sane); a keep
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.index.history import Attempt
 from penstock.message import Entry, Message
 from penstock.settings import Settings
+
+if TYPE_CHECKING:
+    from penstock.streams import Streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,9 @@ class Keeper(Protocol):
 
     def messages(self, queue: str, state: str | None) -> Iterator[Message]:
         """The messages in that state (None: in any), in the order in which they were put."""
+
+    def streams(self) -> "Streams":
+        """The streams that read queues of this store; NotSupported where there are none."""
 
     def close(self) -> None:
         """Let go of everything; waiting consumers get StoreClosed."""

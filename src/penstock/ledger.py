@@ -14,7 +14,8 @@ from penstock.index.rows import AVAILABLE, DELAYED, FAILED, IN_FLIGHT
 from penstock.message import Entry, Plain
 from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Redrive, Release, Remove
 from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
-from penstock.state import ACKED, FAILED_ATTEMPT, RELEASED, State
+from penstock.state import ACKED, FAILED_ATTEMPT, RELEASED
+from penstock.stream_rules import StreamRules
 
 Receipt: TypeAlias = tuple[int, int]  # what a consumer shows to settle a message: its number, its claim's secret
 
@@ -27,7 +28,7 @@ class Admission(NamedTuple):
     record: Put
 
 
-class Ledger(State):
+class Ledger(StreamRules):
     """The rules of one queue over its state. Operations return what to record, or None if nothing changed."""
 
     def __init__(
@@ -91,6 +92,15 @@ class Ledger(State):
         record = Put(now, seqs.start, priority, visible_at, expiry, {})
         self._put(record)
         return Admission(seqs, entries, record)
+
+    def admit(self, seq: int, priority: int, visible_at: int, expires_at: int, size: int, now: int) -> Put:
+        """Take in a message that has a number already, maybe a lower one than others have."""
+        self.advance(now)
+        self.check_values(size, priority)
+        self.check_room(1)
+        record = Put(now, seq, (priority,), (visible_at,), (expires_at,), {})
+        self._put_one(record)
+        return record
 
     def expect(self, count: int, longest: int, lowest: int, highest: int, waiting: int, now: int) -> None:
         """Check a load, of which so many messages will wait; from here on they have their place."""
@@ -164,9 +174,12 @@ class Ledger(State):
         return record, lost
 
     def remove(self, seqs: Iterable[int], now: int) -> Remove | None:
-        """Take out those that are there, in whatever state."""
+        """Take out those that are there, in whatever state; but not what a stream holds."""
         self.advance(now)
-        record = Remove(now, [seq for seq in dict.fromkeys(seqs) if self._rows.find(seq)])
+        there = [seq for seq in dict.fromkeys(seqs) if self._rows.find(seq)]
+        if self._streams:
+            there = [seq for seq in there if not self.is_held_by_stream(seq)]
+        record = Remove(now, there)
         self._remove(record)
         return record if record.seqs else None
 
@@ -268,7 +281,9 @@ class Ledger(State):
             found = self._rows.find(seq)
             if found is not None:
                 page, at = found
-                if page.state[at] == IN_FLIGHT and page.for_claims(at).nonce[at] == nonce:
+                claims = page.for_claims(at)
+                # What has no end is held by a stream, and no receipt of it was ever given to anyone.
+                if page.state[at] == IN_FLIGHT and claims.nonce[at] == nonce and claims.ends_at[at]:
                     held[seq] = None
                     continue
             if outcome is None or self._receipts.outcome(seq, nonce) != outcome:
@@ -285,8 +300,9 @@ class Ledger(State):
             return False
         for page, start, end in runs:
             in_flight = page.state[start:end].count(IN_FLIGHT)
-            held = page.for_claims(end - 1).nonce[start:end].count(nonce)
-            if not in_flight == held == end - start:
+            claims = page.for_claims(end - 1)
+            held = claims.nonce[start:end].count(nonce)
+            if not in_flight == held == end - start or 0 in claims.ends_at[start:end]:
                 return False
         return True
 

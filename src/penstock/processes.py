@@ -3,6 +3,8 @@
 import os
 import re
 
+from penstock.errors import InvalidArgument
+
 _STARTED = 19  # where the stat of a process, from its state on, has when it began
 _DEAD = ("Z", "X")  # ended, but its parent has not asked how: in a container perhaps nobody ever does
 _NAME = re.compile(r"([0-9]+)-([0-9]+)-([0-9]+)", re.ASCII)
@@ -11,6 +13,13 @@ _NAME = re.compile(r"([0-9]+)-([0-9]+)-([0-9]+)", re.ASCII)
 def name_of(pid: int) -> str:
     """A name for a process: its number, when it started, and the space in which the number means anything."""
     return f"{pid}-{_started(pid)}-{_number_space()}"
+
+
+def checked_process(name: str) -> str:
+    """A name of a process, which can be that of a file too."""
+    if _NAME.fullmatch(name) is None:
+        raise InvalidArgument(f"{name!r} is not the name of a process")
+    return name
 
 
 def is_gone(name: str) -> bool:

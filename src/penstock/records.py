@@ -92,4 +92,82 @@ class Restore(NamedTuple):
     history: dict[int, bytes]  # attempts that ended, as history.py packs them, by number
 
 
-Record = Put | Claim | Pop | Ack | Fail | Release | Extend | Remove | Redrive | Restore
+class StreamBegin(NamedTuple):
+    """A process reads a stream from now on, which is made if it is not there."""
+
+    at: int
+    stream: str
+    reader: str
+
+
+class StreamClaim(NamedTuple):
+    """Messages that a stream holds as a batch until it is settled."""
+
+    at: int
+    stream: str
+    batch: int
+    seqs: list[int]
+    nonce: int
+
+
+class StreamFail(NamedTuple):
+    """Messages of a stream's batch that are to fail when it is settled."""
+
+    at: int
+    stream: str
+    batch: int
+    seqs: list[int]
+    reason: str | None
+
+
+class StreamReplay(NamedTuple):
+    """A batch is read once more: what was said of its messages is forgotten."""
+
+    at: int
+    stream: str
+    batch: int
+
+
+class StreamSettle(NamedTuple):
+    """A stream's batch is settled: its messages are done, or failed."""
+
+    at: int
+    stream: str
+    batch: int
+
+
+class StreamRelease(NamedTuple):
+    """The messages of a stream's batch are given back; it has none from now on."""
+
+    at: int
+    stream: str
+    batch: int
+
+
+class StreamDelete(NamedTuple):
+    """A stream that holds nothing is forgotten."""
+
+    at: int
+    stream: str
+
+
+class StreamFollow(NamedTuple):
+    """A process follows the queue under a name, and has read all up to a message."""
+
+    at: int
+    stream: str
+    reader: str
+    position: int
+
+
+StreamRecord = (
+    StreamBegin
+    | StreamClaim
+    | StreamFail
+    | StreamReplay
+    | StreamSettle
+    | StreamRelease
+    | StreamDelete
+    | StreamFollow
+)
+Record = StreamRecord | Put | Claim | Pop | Ack | Fail | Release | Extend | Remove | Redrive | Restore

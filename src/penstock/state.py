@@ -15,7 +15,20 @@ from penstock.contents import NEVER, Contents
 from penstock.errors import StoreCorrupt
 from penstock.index.history import Attempt
 from penstock.index.rows import AVAILABLE, DELAYED, DONE, FAILED, IN_FLIGHT, Page
-from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Record, Redrive, Release, Remove, Restore
+from penstock.records import (
+    Ack,
+    Claim,
+    Extend,
+    Fail,
+    Pop,
+    Put,
+    Record,
+    Redrive,
+    Release,
+    Remove,
+    Restore,
+    StreamRecord,
+)
 from penstock.settings import Settings
 
 LEASE_EXPIRED = "lease expired"
@@ -41,10 +54,15 @@ class State(Contents):
                 f"the history of queue {self.name!r} contradicts itself: {type(record).__name__} at {record.at} "
                 "does not follow from what was recorded before; records are missing, repeated or out of order"
             )
+        self._apply(record)
+
+    def _apply(self, record: Record) -> None:
         _APPLY[type(record)](self, record)
 
     def _follows(self, record: Record) -> bool:
         """Whether a record can come next; takes out of line what it claims."""
+        if isinstance(record, StreamRecord):
+            return False  # see stream_state.py
         if isinstance(record, Put):
             return record.first >= self.next_seq  # a store may have left numbers out
         if isinstance(record, Claim | Pop):
@@ -137,14 +155,21 @@ class State(Contents):
     def _put_one(self, record: Put) -> None:
         """The same for a single message."""
         now, seq, (priority,), (visible_at,), (expires_at,), keys = record
+        late = seq < self.next_seq  # a number that was left out: only a store that gives numbers itself has such
         if seq > self.next_seq:
             self._rows.skip_to(seq)
         state = DELAYED if visible_at > now else AVAILABLE
         self.arrived += 1
-        self._rows.append_one(state, priority, visible_at, expires_at)
+        if late:
+            self._rows.insert(seq, state, priority, visible_at, expires_at)
+        else:
+            self._rows.append_one(state, priority, visible_at, expires_at)
         self._counts[state] += 1
         if state == AVAILABLE:
-            self._ready.arrive((seq,), priority)
+            if late:
+                self._ready.come_back(seq, priority)
+            else:
+                self._ready.arrive((seq,), priority)
         elif visible_at < (expires_at or NEVER):
             self._deadlines.add(visible_at, seq)
         if expires_at:  # stays in the heap for the whole life of the message
@@ -176,7 +201,8 @@ class State(Contents):
                 claims.ends_at[start:end] = array("q", [lease_until]) * count
                 claims.nonce[start:end] = array("Q", [nonce]) * count
                 claims.consumer[start:end] = [consumer] * count
-        self._deadlines.add_many(lease_until, seqs)
+        if lease_until:  # else a stream holds them
+            self._deadlines.add_many(lease_until, seqs)
         self._counts[AVAILABLE] -= len(record.seqs)
         self._counts[IN_FLIGHT] += len(record.seqs)
         self._tidy()
@@ -195,7 +221,12 @@ class State(Contents):
     def _ack(self, record: Ack) -> None:
         runs = self._rows.runs(record.seqs) if self.settings.keep_done == 0 else None
         if runs is not None:
-            self._drop_runs(record, runs)
+            nonces: list[int] = []
+            for page, start, end in runs:
+                nonces.extend(page.for_claims(end - 1).nonce[start:end])
+            self._drop_runs(record.seqs, runs)
+            self._receipts.add(record.seqs, nonces, ACKED, record.at)
+            self._tidy()
             return
         self._settle(record, ACKED, lambda seq, page, at: self._finish(seq, page, at, record.at))
 
@@ -312,20 +343,16 @@ class State(Contents):
         self._history.drop((seq,))
         self.gone.append(seq)
 
-    def _drop_runs(self, record: Ack, runs: list[tuple[Page, int, int]]) -> None:
-        """What _settle and _drop do to many messages that lie together, by slices."""
-        nonces: list[int] = []
-        seq = record.seqs[0]
+    def _drop_runs(self, seqs: list[int], runs: list[tuple[Page, int, int]]) -> None:
+        """What _drop does to many messages in flight that lie together, by slices."""
+        seq = seqs[0]
         for page, start, end in runs:
-            nonces.extend(page.for_claims(end - 1).nonce[start:end])
             self._expiring -= end - start - page.expires_at[start:end].count(0)
             self._rows.drop_run(seq, page, start, end)
             seq += end - start
-        self._counts[IN_FLIGHT] -= len(record.seqs)
-        self._history.drop(record.seqs)
-        self.gone += record.seqs
-        self._receipts.add(record.seqs, nonces, ACKED, record.at)
-        self._tidy()
+        self._counts[IN_FLIGHT] -= len(seqs)
+        self._history.drop(seqs)
+        self.gone += seqs
 
     def _tidy(self) -> None:
         timed = self._counts[DELAYED] + self._counts[IN_FLIGHT] + self._counts[DONE] + self._expiring

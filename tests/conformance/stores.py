@@ -16,6 +16,7 @@ from tests.conformance.served import (
     open_aio_text,
     open_guest,
     open_http,
+    open_http_folder,
     open_http_text,
 )
 from tests.slate.servers import open_slate_bucket
@@ -61,6 +62,7 @@ STORES = [
         priorities=(0, 255),
         has_log=True,
     ),
+    StoreUnderTest("http-folder", open_http_folder, in_line=in_line_at_server),
     StoreUnderTest("slate-bucket", open_slate_bucket, priorities=(0, 255), has_log=True, slow=True),
     StoreUnderTest("http", open_http, in_line=in_line_at_server),
     StoreUnderTest("aio", open_aio, in_line=in_line_at_server),

@@ -14,7 +14,7 @@ def payloads(folder: Path | str) -> dict[str, dict[str, list[bytes]]]:
     kept: dict[int, bytes] = {}
     listed: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for key, value in rows(folder):
-        kind, queue, number, _ = records.parse_key(key)
+        kind, queue, number, *_ = records.parse_key(key)
         if kind == records.PAYLOAD:
             content = records.decode_payload(value)
             kept[number] = (Path(folder) / content).read_bytes() if isinstance(content, str) else content

@@ -16,7 +16,7 @@ import penstock
 QUEUES = {
     "all": {"filter": "kind = 'a' OR kind = 'b'"},
     "again": {"filter": "kind IN ('a', 'b')"},
-    "narrow": {"filter": "kind = 'a'", "max_size": 50, "max_lease": 0.5, "max_attempts": 0},
+    "narrow": {"filter": "kind = 'a'", "max_size": 50, "max_attempts": 0},
 }
 
 

@@ -188,3 +188,15 @@ def test_a_failed_sync_stops_the_store_and_reopening_finds_what_was_acknowledged
     monkeypatch.undo()
     with Store("", open_slate(f"slate:{tmp_path}")) as store:
         assert b"acknowledged" in [message.payload for message in store.queue().messages()]
+
+
+def test_a_bucket_that_cannot_be_reached_is_not_opened(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT", "http://127.0.0.1:9")
+    for share in (True, False):
+        with pytest.raises(StoreUnreachable, match="cannot be used"):
+            penstock.open(bucket, timeout=1, share=share)
+
+
+def test_a_bucket_that_is_not_there_is_named(bucket: str) -> None:
+    with pytest.raises(StoreUnreachable, match="has no bucket 'no-such-bucket': make it"):
+        penstock.open("slate:s3://no-such-bucket/x", timeout=5)

@@ -81,6 +81,15 @@ def test_a_full_queue_holds_up_nobody_but_itself_and_gets_what_it_missed_in_orde
     assert payloads(narrow) == [b"new"]
 
 
+def test_a_queue_that_time_makes_room_in_gets_what_it_missed(reopen: Reopen, clock: SimulatedClock) -> None:
+    store = reopen()
+    queue = store.create("q", filter="1 = 1", max_size=1)
+    store.publish(b"1", retention=5)
+    store.publish(b"2")
+    clock.advance(5)
+    assert [message.payload for message in queue.claim(wait=10)] == [b"2"]
+
+
 def test_nothing_overtakes_published_messages_that_wait_for_a_queue(reopen: Reopen) -> None:
     store = reopen()
     queue = store.create("q", filter="1 = 1", max_size=1)

@@ -52,7 +52,7 @@ def check(folder: Path, log: Path) -> None:
             seen += [message.id for message in messages]
             narrow.ack(*messages)
             acked |= {message.id for message in messages}
-        assert [each for each in dict.fromkeys(seen) if each in set(of_a)] == of_a
+        assert sorted({*seen} & {*of_a}, key=int) == of_a
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(40, marks=pytest.mark.long)])

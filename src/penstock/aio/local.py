@@ -28,6 +28,7 @@ from penstock.settings import MAX_PAYLOAD, Settings
 
 if TYPE_CHECKING:
     from penstock.journal.uploads import Uploads
+    from penstock.streams import Streams
 
 _THREADS = 32  # commits of different queues side by side
 _LOADERS = 4  # what loads do side by side: each has much in memory
@@ -128,7 +129,7 @@ class LocalKeeper:
     async def pop(self, queue: str, wait: float, consumer: str) -> Message | None:
         """Claim and acknowledge one message."""
         live = self._keeper.find(queue)
-        return next(iter(await self._take(live, live.popping(consumer), wait)), None)
+        return next(iter(await self._take(live, live.popping(consumer), wait, self._keeper.far)), None)
 
     async def ack(self, queue: str, receipts: Sequence[str]) -> None:
         """Settle for good."""
@@ -209,6 +210,11 @@ class LocalKeeper:
         uploads = self._keeper.uploads()
         return await asyncio.get_running_loop().run_in_executor(self._loaders, call, uploads)
 
+    async def with_streams(self, call: Callable[["Streams"], Result]) -> Result:
+        """Do something with the streams that read queues, in a thread."""
+        streams = self._keeper.streams()
+        return await asyncio.get_running_loop().run_in_executor(self._loaders, call, streams)
+
     def end_waiting(self) -> None:
         """From now on nobody waits for messages: who does gets what is there."""
         self._hurried = True
@@ -237,9 +243,9 @@ class LocalKeeper:
         if lost:
             raise LeaseExpired(live.name, lost)
 
-    async def _take(self, live: LiveQueue, take: Take, wait: float) -> list[Message]:
-        """What a consumer gets, at once or after its turn in line."""
-        taken, written = live.take(take)
+    async def _take(self, live: LiveQueue, take: Take, wait: float, far: bool = False) -> list[Message]:
+        """What a consumer gets, at once or after its turn in line; `far`: taking may take long."""
+        taken, written = await self._in_thread(live.take, take) if far else live.take(take)
         if not taken.size:
             if wait <= 0 or self._hurried:
                 return []

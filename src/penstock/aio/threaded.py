@@ -25,6 +25,7 @@ from penstock.settings import MAX_PAYLOAD, Settings
 
 if TYPE_CHECKING:
     from penstock.journal.uploads import Uploads
+    from penstock.streams import Streams
 
 _THREADS = 32
 _PAGE = 256
@@ -224,6 +225,10 @@ class ThreadedKeeper:
     async def with_uploads(self, call: Callable[["Uploads"], Result]) -> Result:
         """Refuse: loads are for journals."""
         raise NotSupported("this store is not kept in journals, and takes no loads: put the messages instead")
+
+    async def with_streams(self, call: Callable[["Streams"], Result]) -> Result:
+        """Refuse: there are none in such stores."""
+        return call(self._keeper.streams())
 
     async def close(self) -> None:
         """Let go of everything; waiting consumers get StoreClosed."""

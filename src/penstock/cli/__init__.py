@@ -10,7 +10,7 @@ from penstock.cli import tokens, working  # after the others, as they are in the
 from penstock.cli import backups, daemons
 
 # isort: split
-from penstock.cli import history, moving, queries
+from penstock.cli import history, moving, queries, streams
 
 __all__ = [
     "backups",
@@ -23,6 +23,7 @@ __all__ = [
     "queries",
     "queues",
     "serving",
+    "streams",
     "tokens",
     "upkeep",
     "working",

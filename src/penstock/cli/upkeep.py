@@ -138,7 +138,7 @@ class _Packer:
         self._keeper: Any = store._keeper
         pack: Callable[[str], int] | None = getattr(self._keeper, "pack", None)
         if pack is None:
-            raise NotSupported(f"store {store.url!r} has nothing to pack: this is for stores on disk")
+            raise NotSupported(f"store {store.url!r} has nothing to pack: only journals and text files grow")
         self._pack = pack
 
     def pack(self, queue: str) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def put(queue: str, entries: Sequence[Entry]) -> Call[list[str]]:
         further = (entry.headers, entry.retention, entry.key, entry.created_at)
         if not entry.delay and further == (None, None, None, None):
             headers = f"X-Message-Priority: {entry.priority}\r\n" if entry.priority else ""
-            return Call("put", f"POST /{_quoted(queue)}/messages", headers, entry.payload, False, _only_id)
+            return Call("put", f"POST /{quoted(queue)}/messages", headers, entry.payload, False, _only_id)
     repeatable = all(entry.key is not None for entry in entries)
     read = partial(_ids, len(entries))
     return Call("put", f"POST {_path(queue)}/put", _FRAME, _frame(entries), repeatable, read)
@@ -206,7 +206,7 @@ def attempts(queue: str, id: str) -> Call[list[Attempt]]:  # noqa: A002 - the co
     def read(answer: Answer) -> list[Attempt]:
         return [jsons.attempt_from_json(each) for each in jsons.loads(answer.body)["attempts"]]
 
-    path = f"{_path(queue)}/messages/{_quoted(id)}/attempts"
+    path = f"{_path(queue)}/messages/{quoted(id)}/attempts"
     return Call("look at the attempts", f"GET {path}", "", None, True, read)
 
 
@@ -282,9 +282,10 @@ def _retry_after(answer: Answer) -> float:
 
 
 def _path(queue: str) -> str:
-    return f"/-/api/queues/{_quoted(queue)}"
+    return f"/-/api/queues/{quoted(queue)}"
 
 
 @lru_cache(maxsize=1024)
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name as a part of a path."""
     return quote(name, safe="", errors="surrogatepass").replace(".", "%2E")  # else `..` would leave the folder

@@ -8,6 +8,7 @@ from penstock.client import address, calls
 from penstock.client.calls import Call
 from penstock.client.failures import TRIES, Failure, Patience, Turns
 from penstock.client.pool import Pool
+from penstock.client.streams import RemoteStreams
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidArgument
 from penstock.index.history import Attempt
@@ -130,6 +131,10 @@ class RemoteKeeper:
         while page := self._run(calls.messages(queue, state, after)):
             yield from page
             after = page[-1].id
+
+    def streams(self) -> RemoteStreams:
+        """The streams that read queues of the store."""
+        return RemoteStreams(self._run)
 
     def close(self) -> None:
         """Leave the server alone; threads that wait get StoreClosed."""

@@ -70,14 +70,19 @@ class LoadingKeeper(RemoteKeeper):
         start = f"PUT {_path(load)}/{part}/{number}?queue={quote(queue, safe='')}"
         self._run(Call("sending of a batch", start, _FRAME, frame, True, lambda answer: None, _LONG), _TRIES)
 
-    def commit(self, load: str, sent: Sequence[Sent], run: str | None) -> Loaded:
+    def commit(
+        self, load: str, sent: Sequence[Sent], run: str | None, sink: tuple[str, str, int] | None = None
+    ) -> Loaded:
         """Let the parts that are named take effect, in this order."""
 
         def read(answer: Answer) -> Loaded:
             said = jsons.loads(answer.body)
             return Loaded(bool(said["loaded"]), int(said["messages"]))
 
-        body = jsons.dumps({"parts": [each._asdict() for each in sent], "run": run})
+        given: dict[str, Any] = {"parts": [each._asdict() for each in sent], "run": run}
+        if sink is not None:  # a batch of a stream: the sink, the query, the number
+            given["sink"] = dict(zip(("id", "query", "batch"), sink, strict=True))
+        body = jsons.dumps(given)
         return self._run(Call("commit of a load", f"POST {_path(load)}/commit", _JSON, body, True, read, _LONG))
 
     def abort(self, load: str) -> None:

@@ -195,6 +195,21 @@ class Rows:
             if len(page.state) == _SIZE:
                 self._tidy((self.next_seq - 1) >> _BITS, page)
 
+    def insert(self, seq: int, state: int, priority: int, visible_at: int, expires_at: int) -> None:
+        """Add the row of a number that was left out."""
+        number, at = seq >> _BITS, seq & _MASK
+        page = self._pages.get(number)
+        if page is None:
+            page = Page()
+            self._pages = dict(sorted([*self._pages.items(), (number, page)]))
+        elif page.positions is not None:
+            page = self._pages[number] = page.expanded()
+        _fill(page, max(0, at + 1 - len(page.state)))
+        page.state[at], page.priority[at] = state, priority
+        page.visible_at[at], page.expires_at[at] = visible_at, expires_at
+        page.live += 1
+        self._tidy(number, page)
+
     def skip_to(self, seq: int) -> None:
         """Leave out the numbers before seq."""
         before, self.next_seq = self.next_seq, seq
@@ -213,6 +228,22 @@ class Rows:
         if known is not page:
             known.extend(page)
         self.next_seq = first + len(page.state)
+
+    def take_page(self, number: int, page: Page) -> None:
+        """Take over the rows of a page, as they are; pages come in their order."""
+        self.stored += sum(page.size)
+        self._pages[number] = page
+
+    def copy(self) -> "Rows":
+        """The rows as they are now."""
+        rows = Rows(self.next_seq)
+        rows.stored = self.stored
+        rows._pages = {number: page.copy() for number, page in self._pages.items()}
+        return rows
+
+    def live(self) -> int:
+        """How many rows there are."""
+        return sum([page.live for page in self._pages.values()])
 
     def oldest(self) -> int:
         """A number not above that of any message that is there."""
@@ -278,6 +309,10 @@ class Rows:
         """The page and the position of a message that is known to be there."""
         page = self._pages[seq >> _BITS]
         return page, seq & _MASK if page.positions is None else page.positions[seq & _MASK]
+
+    def locate(self, seq: int) -> tuple[Page, int]:
+        """The same by a name."""
+        return self[seq]
 
     def runs(self, seqs: Sequence[int]) -> list[tuple[Page, int, int]] | None:
         """Where many messages lie that were put one after the other: (page, start, end) each.

@@ -17,6 +17,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidArgument, NotSupported, PenstockError, StoreCorrupt, StoreLocked
 from penstock.files import Disk, ReadingDisk, SystemDisk
 from penstock.journal.catalog import FOLDER, Catalog
+from penstock.journal.landings import SINKS
 from penstock.journal.pins import Pins, sweep
 from penstock.journal.reading import Found, close, open_segments, read
 from penstock.journal.staging import MANIFEST, folder_of, staged_loads
@@ -70,6 +71,15 @@ def _not_here(store: str) -> str:
             f"store {store!r} is kept by a server: run `penstock --store DIR backup DEST` on the machine that has "
             "its folder; the server may go on meanwhile"
         )
+    from penstock.opening import is_shared, shared_folder
+
+    if is_shared(store):
+        path = store if store.endswith(".tq") else shared_folder(store)
+        what = f"{path}*" if store.endswith(".tq") else path
+        return (
+            f"store {store!r} has no journals: its files are copied while nobody uses it. Stop those who do, "
+            f"then `cp -a {what} DEST` (which keeps extended attributes and times; rsync needs -aX)"
+        )
     return f"store {store!r} has no journals: backup is for journal stores, on the machine that has the folder"
 
 
@@ -96,10 +106,10 @@ class _Backup:
             sweep(self._source, self._disk)
             pins = Pins(self._source, os.getpid())
             try:
-                views, loads = self._look(pins)
+                views, loads, sinks = self._look(pins)
                 self._total = sum(self._size(view, each) for view in views.values() for each in _files(view))
                 made = [self._copy(name, view) for name, view in views.items()]
-                self._copy_rest(views, loads)
+                self._copy_rest(views, loads, sinks)
             finally:
                 pins.drop()
             if verify:
@@ -161,10 +171,13 @@ class _Backup:
 
     # Looking
 
-    def _look(self, pins: Pins) -> tuple[dict[str, View], list[str]]:
-        """Every queue at one moment, and the loads that had taken effect before all of these moments."""
+    def _look(self, pins: Pins) -> tuple[dict[str, View], list[str], dict[str, bytes]]:
+        """Every queue at one moment, and the loads that had taken effect before all of these moments.
+
+        And what streaming sinks had landed by then.
+        """
         for _ in range(_TRIES):
-            before = self._loads()
+            before, sinks = self._loads(), self._sinks()
             if not self._is_loading():
                 store = StoreView(self._source, self._reading, self._clock.now())
                 found = {
@@ -172,8 +185,8 @@ class _Backup:
                     for name in store.settings()
                     if (view := store.view(name, lambda path: self._reading.open(pins.pin(path)), pins.unpin))
                 }
-                if not self._is_loading() and self._loads() == before:
-                    return found, before
+                if not self._is_loading() and self._loads() == before and self._sinks() == sinks:
+                    return found, before, sinks
                 for view in found.values():
                     for each in view.files:
                         pins.unpin(each.path)
@@ -186,6 +199,13 @@ class _Backup:
     def _loads(self) -> list[str]:
         folder = os.path.join(self._source, FOLDER, _LOADS)
         return sorted(self._disk.listdir(folder)) if self._disk.exists(folder) else []
+
+    def _sinks(self) -> dict[str, bytes]:
+        folder, found = os.path.join(self._source, FOLDER, SINKS), {}
+        for name in sorted(self._disk.listdir(folder)) if self._disk.exists(folder) else []:
+            with suppress(FileNotFoundError), self._reading.open(os.path.join(folder, name)) as file:
+                found[name] = file.read(0, file.size())
+        return found
 
     def _is_loading(self) -> bool:
         """Whether a load counts that may not have arrived in all of its queues."""
@@ -223,8 +243,16 @@ class _Backup:
             new.sync()
         return copied
 
-    def _copy_rest(self, views: dict[str, View], loads: list[str]) -> None:
+    def _copy_rest(self, views: dict[str, View], loads: list[str], sinks: dict[str, bytes]) -> None:
         """What is beside the journals: loads, the number above those of deleted queues, how far journals reach."""
+        if sinks:
+            folder = os.path.join(self._catalog.path, SINKS)
+            self._disk.mkdir(folder)
+            for name, content in sinks.items():
+                with self._disk.open(os.path.join(folder, name), exclusive=True) as file:
+                    file.write(0, content)
+                    file.sync()
+            self._disk.sync_folder(folder)
         if loads:
             folder = os.path.join(self._catalog.path, _LOADS)
             self._disk.mkdir(folder)

@@ -120,6 +120,11 @@ def decode_meta(meta: bytes) -> tuple[dict[str, str], int]:
     return content["headers"], content["created_at"]
 
 
+def added_at(head: bytes) -> int:
+    """When a message was received, by the first bytes of its body."""
+    return int(_ITEM.unpack_from(head)[2] if head[0] == ADDX else _XID_ITEM.unpack_from(head)[3])
+
+
 def repack(data: bytes | memoryview, seq: int, done: bool, dialect: Dialect) -> bytes:
     """A body as a packed file has it: under the xid that it always had, or added and taken off if it is done."""
     added, start, end, rest = _parts(data)

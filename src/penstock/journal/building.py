@@ -18,7 +18,8 @@ from penstock.journal import bodies, groups
 from penstock.journal.ballast import is_full
 from penstock.journal.files import PLACE_BITS, JournalFiles, Segment, offset_of
 from penstock.journal.format import Dialect
-from penstock.journal.records import Bodies, encode_page, encode_rest
+from penstock.journal.records import Bodies, encode_kept, encode_page, encode_rest
+from penstock.journal.stream_records import encode_streams
 from penstock.journal.xids import last_xid
 
 _GROUP = 4 << 20  # bytes of bodies in one group of a packed file, about
@@ -32,6 +33,7 @@ class Moved(NamedTuple):
     first: int
     positions: Sequence[int]
     bodies: Bodies  # with offsets in the whole file
+    kept: tuple[str, int] | None = None  # by which stream, as which batch; None: they are messages of the queue
 
 
 class Stop(Exception):
@@ -132,7 +134,14 @@ def write_pack(
     moved = []
     end = 0
     xid = last_xid(frozen.next_seq)
-    for first, page in frozen.pages:
+
+    def append(content: bytearray, records: bytes) -> None:
+        nonlocal end
+        groups.seal(content, records, xid, 0, at)
+        file.write(end, content)
+        end += len(content)
+
+    def append_page(first: int, page: Page, kept: tuple[str, int] | None) -> None:
         keys = page.keys()
         rows = [row for row, state in enumerate(page.state) if state]
         for part in _parts(page, rows):
@@ -141,28 +150,43 @@ def write_pack(
             buffer = bytearray(groups.HEAD_SIZE)
             offsets, sizes, crcs = [], [], []
             for row, body in zip(part, fetch(first, page, part), strict=True):
-                packed = bodies.repack(body, first + keys[row], page.state[row] == DONE, dialect)
+                done = kept is not None or page.state[row] == DONE
+                packed = bodies.repack(body, first + keys[row], done, dialect)
                 offsets.append(len(buffer))
                 sizes.append(len(packed))
                 crcs.append(bodies.checksum(packed))
                 buffer += packed
             positions = [keys[row] for row in part]
-            records = encode_page(first, page, positions, part, Bodies(offsets, sizes, crcs))
-            groups.seal(buffer, records, xid, 0, at)
-            file.write(end, buffer)
-            moved.append(Moved(first, positions, Bodies([end + offset for offset in offsets], sizes, crcs)))
-            end += len(buffer)
-    buffer = bytearray(groups.HEAD_SIZE)
-    groups.seal(buffer, encode_rest(frozen, next_group), xid, 0, at)
-    file.write(end, buffer)
+            where = Bodies(offsets, sizes, crcs)
+            moved.append(Moved(first, positions, Bodies([end + each for each in offsets], sizes, crcs), kept))
+            if kept is None:
+                append(buffer, encode_page(first, page, positions, part, where))
+            else:
+                append(buffer, encode_kept(kept[0], first, page, positions, part, where))
+
+    for first, page in frozen.pages:
+        append_page(first, page, None)
+    if streams := encode_streams(frozen.streams):
+        append(bytearray(groups.HEAD_SIZE), streams)
+    for name, stream in frozen.streams.streams.items():
+        for first, page in stream.kept.pages():
+            append_page(first, page, (name, stream.settled))
+    append(bytearray(groups.HEAD_SIZE), encode_rest(frozen, next_group))
     return moved
 
 
 def estimate(frozen: Frozen) -> int:
     """About what a packed file takes."""
-    rows = sum(sum(page.size) + _ROW * page.live for _, page in frozen.pages)
+    kept = [page for stream in frozen.streams.streams.values() for _, page in stream.kept.pages()]
+    rows = sum(sum(page.size) + _ROW * page.live for page in [*[page for _, page in frozen.pages], *kept])
+    held = sum(len(stream.held.seqs) for stream in frozen.streams.streams.values() if stream.held is not None)
     return (
-        rows + 32 * len(frozen.receipts) + sum(map(len, frozen.history.values())) + 300 * len(frozen.keys) + 1024
+        rows
+        + 16 * held
+        + 32 * len(frozen.receipts)
+        + sum(map(len, frozen.history.values()))
+        + 300 * len(frozen.keys)
+        + 1024
     )
 
 
@@ -202,4 +226,4 @@ def _slim(moved: Moved) -> Moved:
     """The same in arrays: a tenth of the bytes on its way to another process."""
     offset, size, crc = moved.bodies
     places = Bodies(array("Q", offset), array("I", size), array("I", crc))
-    return Moved(moved.first, array("H", moved.positions), places)
+    return Moved(moved.first, array("H", moved.positions), places, moved.kept)

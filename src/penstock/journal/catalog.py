@@ -8,6 +8,7 @@
     index/FILE      a snapshot of a queue's index, see snapshot.py
     pins/           files that readers without the lock hold, see pins.py
     share/          where other processes reach the one that has the store open, see sharing/place.py
+    sinks/SINK      which batch of a stream has landed last, see landings.py
     quarantine/     what could not be read
 
 Each of `queues/FILE`, `store` and `clean` is a line of JSON and a line with its crc32.

@@ -11,19 +11,21 @@ import errno
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from penstock import names
 from penstock.errors import DiskFull, QueueExists, QueueNotFound, StoreCorrupt
 from penstock.files import Disk, File, replace_file
-from penstock.journal import arrival, staging
+from penstock.journal import arrival, landings, staging
 from penstock.journal.arrival import StagedFile
 from penstock.journal.ballast import is_full
 from penstock.journal.catalog import Catalog
 from penstock.journal.checksum import crc32
+from penstock.journal.landings import Landing
 from penstock.journal.recovery import Journal
 from penstock.journal.shelf import JournalShelf
 from penstock.journal.staging import MANIFEST, Piece
@@ -47,6 +49,7 @@ class Load:
     pieces: list[Piece]
     queues: dict[str, Settings] = field(default_factory=dict)
     run: str | None = None  # takes effect once under this name
+    sink: Landing | None = None  # or once as this batch of a stream
 
     def by_queue(self) -> dict[str, list[Piece]]:
         """The pieces of each queue, in the order in which they were staged."""
@@ -75,6 +78,7 @@ class Intake:
         self._upkeep = upkeep
         self._create = create
         self._whole = min(_WHOLE, segment_size)
+        self._landing = threading.Lock()  # one batch of a stream after the other
 
     def begin(self) -> str:
         """A place for a load that this process stages."""
@@ -85,7 +89,12 @@ class Intake:
     def take_in(self, load: Load) -> bool:
         """Let a load take effect, all of it or nothing; False: its run has taken effect before."""
         folder = staging.folder_of(self._store, load.name)
-        if has_run(self._disk, self._catalog, load.run):
+        with self._landing if load.sink is not None else nullcontext():
+            return self._take_in(folder, load)
+
+    def _take_in(self, folder: str, load: Load) -> bool:
+        landed = load.sink is not None and landings.has_landed(self._disk, self._catalog, load.sink)
+        if landed or has_run(self._disk, self._catalog, load.run):
             staging.remove_folder(self._disk, folder)
             return False
         for settings in load.queues.values():
@@ -201,6 +210,8 @@ class Intake:
                 with suppress(QueueNotFound):  # or is made by this load, and deleted just now
                     self._arrive(folder, load.name, queue, upkeep.shelf, pieces, arrived.get(queue, set()))
         manifest = os.path.join(folder, MANIFEST)
+        if load.sink is not None:
+            landings.keep(self._disk, self._catalog, load.sink)
         if load.run is not None:
             _keep_run(self._disk, self._catalog, load.run, manifest)
         with suppress(FileNotFoundError):
@@ -330,4 +341,5 @@ def _parse(path: str, disk: Disk) -> Load:
     content: dict[str, Any] = json.loads(line)
     pieces = [Piece(*piece) for piece in content["pieces"]]
     queues = {queue: Settings(**settings) for queue, settings in content["queues"].items()}
-    return Load(content["name"], pieces, queues, content["run"])
+    sink = content.get("sink")
+    return Load(content["name"], pieces, queues, content["run"], None if sink is None else Landing(*sink))

@@ -19,7 +19,17 @@ from penstock.journal.checksum import crc32
 from penstock.journal.files import FILL, Segment, may_end_filling
 from penstock.journal.format import Add, AddX, AddXid, Broken, Continue, Dialect, Entry, decode
 from penstock.journal.groups import Group
-from penstock.journal.records import PUT_ONE, PUT_ONE_FIELDS, LoadName, PageImage, RestImage, decode_all
+from penstock.journal.records import (
+    PUT_ONE,
+    PUT_ONE_FIELDS,
+    Image,
+    KeptImage,
+    LoadName,
+    PageImage,
+    RestImage,
+    StreamsImage,
+    decode_all,
+)
 from penstock.records import Put
 from penstock.state import State
 
@@ -206,12 +216,10 @@ class Loader:
     def _replay_group(self, records: memoryview, base: int) -> None:
         self._puts.apply(self.state)
         for item in decode_all(records):
-            if isinstance(item, PageImage):
-                item.page.place = array("Q", [base + offset for offset in item.page.place])
-                self.state.thaw_page(item.first, item.page)
-            elif isinstance(item, RestImage):
-                self.state.thaw(item.frozen)
-                self.next_group = item.next_group
+            if isinstance(item, Image):
+                if isinstance(item, PageImage | KeptImage):
+                    item.page.place = array("Q", [base + offset for offset in item.page.place])
+                self.next_group = thaw(self.state, item) or self.next_group
             elif isinstance(item, LoadName):
                 self.loads.add(item.name)
             else:
@@ -222,6 +230,21 @@ class Loader:
                         record.first, [base + offset for offset in bodies.offset], bodies.size, bodies.crc
                     )
         self.state.gone.clear()
+
+
+def thaw(state: State, image: Image) -> int | None:
+    """Take over a part of a state that was packed, or is in a snapshot; the last says which group comes next."""
+    match image:
+        case PageImage(first, page):
+            state.thaw_page(first, page)
+        case StreamsImage(frozen):
+            state.thaw_streams(frozen)
+        case KeptImage(stream, first, page):
+            state.thaw_kept(stream, first, page)
+        case RestImage(frozen, next_group):
+            state.thaw(frozen)
+            return next_group
+    return None
 
 
 _ONE = groups.TAIL.size + PUT_ONE_FIELDS.size + groups.END.size  # the tail of a group with one message

@@ -48,7 +48,10 @@ def begin(shelf: JournalShelf) -> Cut | None:
 
 def leaves_nothing(cut: Cut) -> bool:
     """Whether there is nothing to build."""
-    return not (cut.frozen.pages or cut.frozen.receipts or cut.frozen.keys)
+    frozen = cut.frozen
+    return not (
+        frozen.pages or frozen.receipts or frozen.keys or frozen.streams.last_batch or frozen.streams.streams
+    )
 
 
 def build(
@@ -108,10 +111,10 @@ def swap(shelf: JournalShelf, cut: Cut, built: Built) -> int:
     files.sync()
     segment = Segment(shelf.next_packed(), files.rotated(stamp), file, file.size())
     shelf.add(segment)
-    for first, positions, places in built.moved:
+    for first, positions, places, kept in built.moved:
         with shelf.lock:
             elsewhere = [segment.base + offset for offset in places.offset]
-            shelf.state.move(first, positions, elsewhere, places.size, places.crc)
+            shelf.state.move(first, positions, elsewhere, places.size, places.crc, kept)
     shelf.replace(old, segment)
     files.finish_pack(packed, [each.name for each in old])
     file.path = files.path(segment.name)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from penstock.errors import PenstockError
 from penstock.files import Disk, SystemDisk
 from penstock.journal.catalog import FOLDER
-from penstock.processes import is_gone, name_of
+from penstock.processes import checked_process, is_gone, name_of
 
 _TRIES = 10
 
@@ -21,10 +21,12 @@ _TRIES = 10
 class Pins:
     """What one plan holds. `folder` is made with the first pin, or by make()."""
 
-    def __init__(self, store: str, owner: int) -> None:
+    def __init__(self, store: str, owner: int | str) -> None:
+        """The owner is a process, by its number or by its name."""
         self._disk = SystemDisk()
         self._store = store
-        self.owner = os.path.join(store, FOLDER, "pins", name_of(owner))
+        name = checked_process(owner) if isinstance(owner, str) else name_of(owner)
+        self.owner = os.path.join(store, FOLDER, "pins", name)
         self.folder = os.path.join(self.owner, secrets.token_hex(8))
         self._count = 0
         self._made = False

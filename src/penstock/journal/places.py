@@ -5,17 +5,27 @@ message and file meanwhile: an open file outlives its name, and what is still to
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from penstock.contents import Contents
 from penstock.errors import StoreClosed, StoreCorrupt
 from penstock.files import File
+from penstock.index.rows import Page
 from penstock.journal import bodies
 from penstock.journal.files import PLACE_BITS, Segment, offset_of
 from penstock.live.shelf import Body
 
 _READ_AHEAD = 4 << 20  # neighbours are read at once up to this
 _FEW = 64 << 10  # bytes that take no longer than handing them to a thread
+
+
+class Located(Protocol):
+    """Messages whose rows can be found: those of a queue, or those that a stream keeps."""
+
+    def runs(self, seqs: Sequence[int]) -> list[tuple[Page, int, int]] | None:
+        """Where many messages lie that were put one after the other, see Rows.runs."""
+
+    def locate(self, seq: int) -> tuple[Page, int]:
+        """Where the columns of a message are that is there."""
 
 
 class Found(NamedTuple):
@@ -30,7 +40,7 @@ class Found(NamedTuple):
 
 
 def find(
-    contents: Contents,
+    contents: Located,
     seqs: Sequence[int],
     segments: Mapping[int, Segment],
     first_unwritten: int,

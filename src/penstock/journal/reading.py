@@ -13,7 +13,7 @@ from penstock.journal.files import ROTATED, Segment
 from penstock.journal.format import Dialect
 from penstock.journal.format import Entry as KestrelEntry
 from penstock.journal.loading import Loader, Rest, look_at_rest, read_groups
-from penstock.journal.records import PageImage, RestImage, decode_all
+from penstock.journal.records import Image, PageImage, decode_all
 from penstock.journal.segments import replay_order
 from penstock.journal.snapshot import Snapshot
 from penstock.ledger import Ledger
@@ -176,7 +176,7 @@ def left_of(segments: Sequence[Segment], reading: Reading, damage: Damage) -> tu
                 if isinstance(item, PageImage):
                     rows = zip(item.page.keys(), item.page.state, strict=False)
                     there.update(item.first + key for key, state in rows if state)
-                elif not isinstance(item, RestImage):
+                elif not isinstance(item, Image):
                     record = item[0]
                     if isinstance(record, Put):
                         there.update(range(record.first, record.first + len(record.priority)))

@@ -1,8 +1,8 @@
 """The ledger's records as bytes, as they stand in the tail of a commit group.
 
 Each begins with a byte that names its kind and is followed by the next. To change one, give it a new kind and keep
-reading the old. Integers are little-endian; `column` and `texts` are as in columns.py, a `list` is u32 count and
-column, a `text` is u32 length (2**32-1: None) and UTF-8. A message's `offset` counts from where its group starts.
+reading the old. Integers are little-endian; `column` and `texts` are as in columns.py, `list` and `text` as in
+fields.py. A message's `offset` counts from where its group starts.
 
     1 put one   i64 at, u64 seq, i64 priority, i64 visible_at, i64 expires_at, u32 offset, u32 size, u32 crc32
     2 put       i64 at, u64 first, u32 count, columns as above from priority on, list of those with a key, texts
@@ -17,18 +17,43 @@ column, a `text` is u32 length (2**32-1: None) and UTF-8. A message's `offset` c
    13 restore   i64 at, u64 first, u32 count, u8 state each, columns of attempts, claimed_at, settled_at, texts
                 consumers and reasons, u32 count of those with earlier attempts: u32 position, u32 length, attempts
    14 load      text name of the load that this group's messages came with, see intake.py
+   15 to 22, 24 streams, see stream_records.py
+   23 kept      text stream, a page as 11 has it: messages of the last batch that it has settled
 """
 
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.contents import Frozen
 from penstock.index.recent import RecentReceipts, SettledMinute
 from penstock.index.rows import Page
+from penstock.index.streams import FrozenStreams
 from penstock.journal.columns import Column, decode, decode_texts, encode, encode_texts
-from penstock.records import Ack, Claim, Extend, Fail, Pop, Put, Record, Redrive, Release, Remove, Restore
+from penstock.journal.fields import U32, U64, decode_list, decode_text, decode_u32, encode_list, encode_text
+from penstock.journal.stream_records import (
+    BEGIN,
+    FOLLOW,
+    STREAMS,
+    decode_stream,
+    decode_streams,
+    encode_stream,
+)
+from penstock.records import (
+    Ack,
+    Claim,
+    Extend,
+    Fail,
+    Pop,
+    Put,
+    Record,
+    Redrive,
+    Release,
+    Remove,
+    Restore,
+    StreamRecord,
+)
 
 PUT_ONE = 1
 _PUT, _CLAIM, _POP, _ACK, _FAIL, _RELEASE, _EXTEND, _REMOVE, _REDRIVE, _PAGE, _REST, _RESTORE, _LOAD = range(2, 15)
@@ -38,13 +63,10 @@ _NUMBERING = struct.Struct("<qQ")  # what follows the kind of a put or a restore
 _CLAIM_FIELDS = struct.Struct("<BqqQ")
 _AT = struct.Struct("<Bq")
 _AT_AND_TIME = struct.Struct("<Bqq")
+_KEPT = 23
 _PAGE_FIELDS = struct.Struct("<BQI")
 _REST_FIELDS = struct.Struct("<BQQI")
-_U32 = struct.Struct("<I")
-_U64 = struct.Struct("<Q")
 _MINUTE = struct.Struct("<qI")
-_NONE = 2**32 - 1
-_SHORT_LIST = struct.Struct("<IBQ")  # a list of one
 _KINDS: dict[type[Ack] | type[Release] | type[Remove] | type[Redrive], int] = {
     Ack: _ACK, Release: _RELEASE, Remove: _REMOVE, Redrive: _REDRIVE,
 }  # fmt: skip
@@ -79,8 +101,23 @@ class LoadName(NamedTuple):
     name: str
 
 
+class StreamsImage(NamedTuple):
+    """All streams, but for the messages that they keep."""
+
+    frozen: FrozenStreams
+
+
+class KeptImage(NamedTuple):
+    """A page of messages that a stream keeps."""
+
+    stream: str
+    first: int
+    page: Page
+
+
 Recorded = tuple[Record, Bodies | None]
-Item = Recorded | PageImage | RestImage | LoadName
+Image = PageImage | RestImage | StreamsImage | KeptImage  # of a state that was packed, or is in a snapshot
+Item = Recorded | Image | LoadName
 
 
 def encode_put(record: Put, bodies: Bodies) -> bytes:
@@ -100,7 +137,7 @@ def encode_put(record: Put, bodies: Bodies) -> bytes:
             encode("I", bodies.offset),
             encode("I", bodies.size),
             encode("I", bodies.crc),
-            _list(list(keys.values())),
+            encode_list(list(keys.values())),
             encode_texts(list(keys)) if keys else b"",
         )
     )
@@ -108,17 +145,19 @@ def encode_put(record: Put, bodies: Bodies) -> bytes:
 
 def encode_record(record: Record) -> bytes:
     """Any record but a put."""
+    if isinstance(record, StreamRecord):
+        return encode_stream(record)
     match record:
         case Claim(at, seqs, lease_until, consumer, nonce):
-            return _CLAIM_FIELDS.pack(_CLAIM, at, lease_until, nonce) + _text(consumer) + _list(seqs)
+            return _CLAIM_FIELDS.pack(_CLAIM, at, lease_until, nonce) + encode_text(consumer) + encode_list(seqs)
         case Pop(at, seqs, consumer):
-            return _AT.pack(_POP, at) + _text(consumer) + _list(seqs)
+            return _AT.pack(_POP, at) + encode_text(consumer) + encode_list(seqs)
         case Fail(at, seqs, visible_at, reason):
-            return _AT_AND_TIME.pack(_FAIL, at, visible_at) + _text(reason) + _list(seqs)
+            return _AT_AND_TIME.pack(_FAIL, at, visible_at) + encode_text(reason) + encode_list(seqs)
         case Extend(at, seqs, lease_until):
-            return _AT_AND_TIME.pack(_EXTEND, at, lease_until) + _list(seqs)
+            return _AT_AND_TIME.pack(_EXTEND, at, lease_until) + encode_list(seqs)
         case Ack(at, seqs) | Release(at, seqs) | Remove(at, seqs) | Redrive(at, seqs):
-            return _AT.pack(_KINDS[type(record)], at) + _list(seqs)
+            return _AT.pack(_KINDS[type(record)], at) + encode_list(seqs)
         case Restore():
             return _encode_restore(record)
         case Put():
@@ -135,16 +174,16 @@ def _encode_restore(record: Restore) -> bytes:
         encode("q", settled_at),
         encode_texts(consumers),
         encode_texts(reasons),
-        _U32.pack(len(history)),
+        U32.pack(len(history)),
     ]
     for seq, packed in history.items():
-        parts += [_U32.pack(seq - first), _U32.pack(len(packed)), packed]
+        parts += [U32.pack(seq - first), U32.pack(len(packed)), packed]
     return b"".join(parts)
 
 
 def encode_load(name: str) -> bytes:
     """The load that the messages of a group came with."""
-    return bytes([_LOAD]) + _text(name)
+    return bytes([_LOAD]) + encode_text(name)
 
 
 def encode_page(first: int, page: Page, positions: Sequence[int], rows: Sequence[int], bodies: Bodies) -> bytes:
@@ -179,19 +218,26 @@ def encode_page(first: int, page: Page, positions: Sequence[int], rows: Sequence
     return b"".join(parts)
 
 
+def encode_kept(
+    stream: str, first: int, page: Page, positions: Sequence[int], rows: Sequence[int], bodies: Bodies
+) -> bytes:
+    """Some rows of a page that a stream keeps."""
+    return bytes([_KEPT]) + encode_text(stream) + encode_page(first, page, positions, rows, bodies)
+
+
 def encode_rest(frozen: Frozen, next_group: int) -> bytes:
     """A state without its pages, and which number the next group has."""
     minutes = [minute for minute in frozen.receipts.dump() if minute.seqs]
     parts = [_REST_FIELDS.pack(_REST, next_group, frozen.next_seq, len(minutes))]
     for began, seqs, nonces, outcomes in minutes:
         parts += [_MINUTE.pack(began, len(seqs)), encode("q", seqs), encode("Q", nonces), outcomes]
-    parts.append(_U32.pack(len(frozen.keys)))
+    parts.append(U32.pack(len(frozen.keys)))
     if frozen.keys:
         parts += [encode("q", [end for end, _, _ in frozen.keys]), encode("Q", [seq for _, _, seq in frozen.keys])]
         parts.append(encode_texts([key for _, key, _ in frozen.keys]))
-    parts.append(_U32.pack(len(frozen.history)))
+    parts.append(U32.pack(len(frozen.history)))
     for seq, attempts in frozen.history.items():
-        parts += [_U64.pack(seq), _U32.pack(len(attempts)), attempts]
+        parts += [U64.pack(seq), U32.pack(len(attempts)), attempts]
     return b"".join(parts)
 
 
@@ -213,7 +259,7 @@ def renumber(data: bytearray, at: int, first: int) -> tuple[str, list[Recorded]]
         item, offset = _DECODE[data[offset]](view, offset)
         if isinstance(item, LoadName):
             load = item.name
-        elif not isinstance(item, PageImage | RestImage):
+        elif not isinstance(item, Image):
             records.append(item)
     return load, records
 
@@ -232,7 +278,7 @@ def _decode_put(data: memoryview, offset: int) -> tuple[Item, int]:
     starts, offset = decode("I", data, offset, count)
     sizes, offset = decode("I", data, offset, count)
     crcs, offset = decode("I", data, offset, count)
-    keyed, offset = _decode_list(data, offset)
+    keyed, offset = decode_list(data, offset)
     keys: dict[str, int] = {}
     if keyed:
         texts, offset = decode_texts(data, offset, len(keyed))
@@ -242,38 +288,38 @@ def _decode_put(data: memoryview, offset: int) -> tuple[Item, int]:
 
 def _decode_claim(data: memoryview, offset: int) -> tuple[Item, int]:
     _, at, lease_until, nonce = _CLAIM_FIELDS.unpack_from(data, offset)
-    consumer, offset = _decode_text(data, offset + _CLAIM_FIELDS.size)
-    seqs, offset = _decode_list(data, offset)
+    consumer, offset = decode_text(data, offset + _CLAIM_FIELDS.size)
+    seqs, offset = decode_list(data, offset)
     return (Claim(at, seqs, lease_until, consumer or "", nonce), None), offset
 
 
 def _decode_pop(data: memoryview, offset: int) -> tuple[Item, int]:
     _, at = _AT.unpack_from(data, offset)
-    consumer, offset = _decode_text(data, offset + _AT.size)
-    seqs, offset = _decode_list(data, offset)
+    consumer, offset = decode_text(data, offset + _AT.size)
+    seqs, offset = decode_list(data, offset)
     return (Pop(at, seqs, consumer or ""), None), offset
 
 
 def _decode_fail(data: memoryview, offset: int) -> tuple[Item, int]:
     _, at, visible_at = _AT_AND_TIME.unpack_from(data, offset)
-    reason, offset = _decode_text(data, offset + _AT_AND_TIME.size)
-    seqs, offset = _decode_list(data, offset)
+    reason, offset = decode_text(data, offset + _AT_AND_TIME.size)
+    seqs, offset = decode_list(data, offset)
     return (Fail(at, seqs, visible_at, reason), None), offset
 
 
 def _decode_extend(data: memoryview, offset: int) -> tuple[Item, int]:
     _, at, lease_until = _AT_AND_TIME.unpack_from(data, offset)
-    seqs, offset = _decode_list(data, offset + _AT_AND_TIME.size)
+    seqs, offset = decode_list(data, offset + _AT_AND_TIME.size)
     return (Extend(at, seqs, lease_until), None), offset
 
 
 def _decode_simple(data: memoryview, offset: int) -> tuple[Item, int]:
     kind, at = _AT.unpack_from(data, offset)
-    seqs, offset = _decode_list(data, offset + _AT.size)
+    seqs, offset = decode_list(data, offset + _AT.size)
     return (_SIMPLE[kind](at, seqs), None), offset
 
 
-def _decode_page(data: memoryview, offset: int) -> tuple[Item, int]:
+def _decode_page(data: memoryview, offset: int) -> tuple[PageImage, int]:
     _, first, count = _PAGE_FIELDS.unpack_from(data, offset)
     positions, offset = decode("I", data, offset + _PAGE_FIELDS.size, count)
     page = Page()
@@ -310,17 +356,17 @@ def _decode_rest(data: memoryview, offset: int) -> tuple[Item, int]:
         receipts.load(SettledMinute(began, seqs, nonces, bytes(data[offset : offset + count])))
         offset += count
     keys: list[tuple[int, str, int]] = []
-    count, offset = _decode_u32(data, offset)
+    count, offset = decode_u32(data, offset)
     if count:
         ends, offset = decode("q", data, offset, count)
         numbers, offset = decode("Q", data, offset, count)
         texts, offset = decode_texts(data, offset, count)
         keys = [(end, text or "", seq) for end, text, seq in zip(ends, texts, numbers, strict=True)]
     history: dict[int, bytes] = {}
-    count, offset = _decode_u32(data, offset)
+    count, offset = decode_u32(data, offset)
     for _ in range(count):
-        (seq,) = _U64.unpack_from(data, offset)
-        length, offset = _decode_u32(data, offset + 8)
+        (seq,) = U64.unpack_from(data, offset)
+        length, offset = decode_u32(data, offset + 8)
         history[seq] = bytes(data[offset : offset + length])
         offset += length
     return RestImage(Frozen(next_seq, [], receipts, keys, history), next_group), offset
@@ -336,10 +382,10 @@ def _decode_restore(data: memoryview, offset: int) -> tuple[Item, int]:
     consumers, offset = decode_texts(data, offset, count)
     reasons, offset = decode_texts(data, offset, count)
     history: dict[int, bytes] = {}
-    told, offset = _decode_u32(data, offset)
+    told, offset = decode_u32(data, offset)
     for _ in range(told):
-        position, offset = _decode_u32(data, offset)
-        length, offset = _decode_u32(data, offset)
+        position, offset = decode_u32(data, offset)
+        length, offset = decode_u32(data, offset)
         history[first + position] = bytes(data[offset : offset + length])
         offset += length
     return (
@@ -349,11 +395,27 @@ def _decode_restore(data: memoryview, offset: int) -> tuple[Item, int]:
 
 
 def _decode_load(data: memoryview, offset: int) -> tuple[Item, int]:
-    name, offset = _decode_text(data, offset + 1)
+    name, offset = decode_text(data, offset + 1)
     return LoadName(name or ""), offset
 
 
-_DECODE = {
+def _decode_stream(data: memoryview, offset: int) -> tuple[Item, int]:
+    record, offset = decode_stream(data, offset)
+    return (record, None), offset
+
+
+def _decode_streams(data: memoryview, offset: int) -> tuple[Item, int]:
+    frozen, offset = decode_streams(data, offset)
+    return StreamsImage(frozen), offset
+
+
+def _decode_kept(data: memoryview, offset: int) -> tuple[Item, int]:
+    stream, offset = decode_text(data, offset + 1)
+    image, offset = _decode_page(data, offset)
+    return KeptImage(stream or "", image.first, image.page), offset
+
+
+_DECODE: dict[int, Callable[[memoryview, int], tuple[Item, int]]] = {
     PUT_ONE: _decode_put_one,
     _PUT: _decode_put,
     _CLAIM: _decode_claim,
@@ -368,36 +430,8 @@ _DECODE = {
     _REST: _decode_rest,
     _RESTORE: _decode_restore,
     _LOAD: _decode_load,
+    **dict.fromkeys(range(BEGIN, STREAMS), _decode_stream),
+    STREAMS: _decode_streams,
+    FOLLOW: _decode_stream,
+    _KEPT: _decode_kept,
 }
-
-
-def _list(values: Sequence[int]) -> bytes:
-    if len(values) == 1:
-        return _SHORT_LIST.pack(1, 0, values[0])
-    return _U32.pack(len(values)) + (encode("Q", values) if values else b"")
-
-
-def _decode_list(data: memoryview, offset: int) -> tuple[list[int], int]:
-    count, offset = _decode_u32(data, offset)
-    if not count:
-        return [], offset
-    column, offset = decode("Q", data, offset, count)
-    return column.tolist(), offset
-
-
-def _text(text: str | None) -> bytes:
-    if text is None:
-        return _U32.pack(_NONE)
-    encoded = text.encode()
-    return _U32.pack(len(encoded)) + encoded
-
-
-def _decode_text(data: memoryview, offset: int) -> tuple[str | None, int]:
-    length, offset = _decode_u32(data, offset)
-    if length == _NONE:
-        return None, offset
-    return bytes(data[offset : offset + length]).decode(), offset + length
-
-
-def _decode_u32(data: memoryview, offset: int) -> tuple[int, int]:
-    return _U32.unpack_from(data, offset)[0], offset + 4

@@ -19,14 +19,14 @@ from penstock.journal.ballast import Ballast
 from penstock.journal.commits import Commits
 from penstock.journal.files import PACKED, PLACE_BITS, ROTATED, JournalFiles, Segment
 from penstock.journal.format import Dialect
-from penstock.journal.places import Found
+from penstock.journal.places import Found, Located
 from penstock.journal.records import Bodies, encode_put, encode_record
 from penstock.journal.reservation import Reservation
 from penstock.journal.xids import before, last_xid, xid_of
 from penstock.live.alarm import Alarm
 from penstock.live.shelf import Body
 from penstock.message import Entry
-from penstock.records import Ack, Pop, Put, Record
+from penstock.records import Ack, Pop, Put, Record, StreamSettle
 from penstock.state import State
 from penstock.threads import Lock, Threads
 
@@ -171,13 +171,21 @@ class JournalShelf:
             self._write_put(group, record, entries)
         else:
             group.records += encode_record(record)
-            if isinstance(record, Ack | Pop) and self.state.settings.keep_done != 0:
-                group.buffer += bodies.confirm(record.seqs)  # still listed by us, but no one else's any more
+            if isinstance(record, Ack | Pop | StreamSettle) and self.state.settings.keep_done != 0:
+                group.buffer += bodies.confirm(
+                    self._done(record)
+                )  # still listed by us, but no one else's any more
         if record.at > self.at:
             self.at = record.at
         group.at = self.at
         self.written += 1
         group.written = self.written
+
+    def _done(self, record: Ack | Pop | StreamSettle) -> list[int]:
+        """What a record has made done, and left listed."""
+        if isinstance(record, StreamSettle):
+            return self.state.kept_and_done(record.stream, record.batch)
+        return record.seqs
 
     def _write_put(self, group: _Group, record: Put, entries: Sequence[Entry]) -> None:
         first = record.first
@@ -210,9 +218,10 @@ class JournalShelf:
         """The messages are gone, for readers of the journal too."""
         self._open.buffer += bodies.confirm(seqs)
 
-    def find(self, seqs: Sequence[int]) -> list[Found]:
+    def find(self, seqs: Sequence[int], among: Located | None = None) -> list[Found]:
         """Where bodies are, neighbours together; those that are still to be written are copied."""
-        return places.find(self.state, seqs, self.segments, self._first_unwritten, self._unwritten)
+        rows = self.state if among is None else among
+        return places.find(rows, seqs, self.segments, self._first_unwritten, self._unwritten)
 
     def sizes(self, seqs: Sequence[int]) -> list[int]:
         """How long bodies are."""

@@ -18,7 +18,9 @@ from penstock.index.rows import Page
 from penstock.journal.checksum import crc32
 from penstock.journal.files import ROTATED, Segment
 from penstock.journal.groups import MAGIC
-from penstock.journal.records import Bodies, PageImage, RestImage, decode_all, encode_page, encode_rest
+from penstock.journal.loading import thaw
+from penstock.journal.records import Bodies, Image, RestImage, decode_all, encode_kept, encode_page, encode_rest
+from penstock.journal.stream_records import encode_streams
 from penstock.state import State
 
 _KIND = MAGIC + b"i"
@@ -35,19 +37,26 @@ def write(disk: Disk, path: str, frozen: Frozen, segments: Sequence[Segment], ne
     header = json.dumps({"files": files, "at": at}).encode()
     parts = [_KIND, _U32.pack(len(header)), header]
     parts += [encode_rows(first, page) for first, page in frozen.pages]
+    parts.append(encode_streams(frozen.streams))
+    for name, stream in frozen.streams.streams.items():
+        parts += [encode_rows(first, page, name) for first, page in stream.kept.pages()]
     parts.append(encode_rest(frozen, next_group))
     data = b"".join(parts)
     write_hint(disk, path, data + _U32.pack(crc32(data)))
 
 
-def encode_rows(first: int, page: Page) -> bytes:
-    """The rows of a page that are there, with their places as they are."""
+def encode_rows(first: int, page: Page, stream: str | None = None) -> bytes:
+    """The rows of a page that are there, perhaps kept by a stream, with their places as they are."""
     keys = page.keys()
     rows = [row for row, state in enumerate(page.state) if state]
     if len(rows) == len(page.state):
-        return encode_page(first, page, list(keys[: len(rows)]), rows, Bodies(page.place, page.size, page.crc))
-    bodies = Bodies(*([column[row] for row in rows] for column in (page.place, page.size, page.crc)))
-    return encode_page(first, page, [keys[row] for row in rows], rows, bodies)
+        positions, bodies = list(keys[: len(rows)]), Bodies(page.place, page.size, page.crc)
+    else:
+        positions = [keys[row] for row in rows]
+        bodies = Bodies(*([column[row] for row in rows] for column in (page.place, page.size, page.crc)))
+    if stream is None:
+        return encode_page(first, page, positions, rows, bodies)
+    return encode_kept(stream, first, page, positions, rows, bodies)
 
 
 class Snapshot:
@@ -90,11 +99,8 @@ class Snapshot:
         """Fill an empty state; which number the next group has."""
         next_group = 1
         for item in decode_all(self._records):
-            if isinstance(item, PageImage):
-                state.thaw_page(item.first, item.page)
-            elif isinstance(item, RestImage):
-                state.thaw(item.frozen)
-                next_group = item.next_group
+            if isinstance(item, Image):
+                next_group = thaw(state, item) or next_group
         return next_group
 
 

@@ -20,6 +20,7 @@ from penstock.journal.intake import Intake, Load
 from penstock.journal.recovery import Journal, Recovery
 from penstock.journal.segments import journals
 from penstock.journal.shelf import JournalShelf, Sink
+from penstock.journal.streaming import JournalStreams
 from penstock.journal.upkeep import Upkeep
 from penstock.journal.uploads import Uploads
 from penstock.ledger import Ledger
@@ -61,6 +62,7 @@ class JournalKeeper(LiveKeeper):
         self._failure: BaseException | None = None
         self._intake = Intake(self._catalog, disk, self.find, self._upkeep, self.create, segment_size)
         self._uploads = Uploads(self, self._catalog, disk, self._clock, self._alarm, self._sink.ballast)
+        self._streams = JournalStreams(self._folder, self._clock, self.find, self._upkeep)
         self._catalog.open()
         try:
             locked()
@@ -133,6 +135,10 @@ class JournalKeeper(LiveKeeper):
         """Loads that clients send to this store."""
         self._check_dialect()
         return self._uploads
+
+    def streams(self) -> JournalStreams:
+        """The streams that read queues of this store."""
+        return self._streams
 
     def _check_dialect(self) -> None:
         if self._sink.dialect != "doc":

@@ -19,6 +19,7 @@ from penstock.journal.shelf import Cut, JournalShelf
 from penstock.threads import Lock, Task
 
 _EMPTY = 16 << 20  # an empty queue's journal shrinks from this size on, as Kestrel's does
+_HELD_BACK = 1 << 30  # bytes of a journal up to which it is not packed for the sake of those who follow
 _OVERHEAD = 192  # bytes that a waiting message may well take beside its body
 _SMALL = 1 << 20  # a snapshot of at most this size is always worth writing
 _REPLAYED = 256 << 10  # bytes that were replayed when a store was opened: then an index helps the next opening
@@ -56,13 +57,17 @@ class Upkeep:
         """After a commit: pack if it is time."""
         shelf = self.shelf
         total = shelf.total()
-        if total < self._least or self._wanted or not self._is_open():
+        if total < self._least or self._wanted or not self._is_open() or self._waits():
             return
         size = shelf.state.size()
         waste = total - shelf.state.stored - _OVERHEAD * size
         wasted = total >= self._pack_from and waste > max(shelf.sink.segment_size, total // 2)
         if wasted or (not size and total >= self._empty_from):
             self._pack_soon()
+
+    def _waits(self) -> bool:
+        """Whether someone who follows the queue has still to read what packing would take; not for ever."""
+        return self.shelf.state.is_followed() and self.shelf.total() < _HELD_BACK
 
     def _pack_soon(self) -> None:
         with self._lock:
@@ -96,6 +101,8 @@ class Upkeep:
 
     def pack(self) -> int:
         """Pack the journal, by who holds `packing`; how many bytes that freed."""
+        if self._waits():
+            return 0
         self._prepare()
         with self._stopping():
             freed = packing.pack(self.shelf, self._emptied, self._is_open)
@@ -105,7 +112,9 @@ class Upkeep:
     # The same in steps, by who holds `packing` from the first to the last: see parallel.py
 
     def begin(self) -> Cut | None:
-        """Cut the journal off where it is; None if it has no files."""
+        """Cut the journal off where it is; None if it has no files, or someone has still to read them."""
+        if self._waits():
+            return None
         self._prepare()
         with self._stopping():
             return packing.begin(self.shelf)

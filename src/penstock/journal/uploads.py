@@ -23,6 +23,7 @@ from penstock.journal import staging
 from penstock.journal.ballast import Ballast, is_full
 from penstock.journal.catalog import Catalog
 from penstock.journal.intake import Load, forget_runs, make_folder, read_run
+from penstock.journal.landings import Landing, has_landed
 from penstock.journal.restoring import Restored
 from penstock.journal.staging import MANIFEST, Part
 from penstock.ledger import Ledger
@@ -173,18 +174,22 @@ class Uploads:
             with self._changed:
                 self._grow(opened)
 
-    def commit(self, load: str, sent: Sequence[Sent], run: str | None) -> Outcome:
-        """Let the parts that are named take effect, in this order, all at once; as that run, if it is given."""
+    def commit(self, load: str, sent: Sequence[Sent], run: str | None, sink: Landing | None = None) -> Outcome:
+        """Let the parts that are named take effect, in this order, all at once.
+
+        As that run, or as that batch of a stream, if one is given: then it is remembered as such.
+        """
         if run is not None and staging.began_at(text("run", run, 1, MAX_RUN)) is not None:
             raise InvalidArgument(f"run {run!r} is the name of a load: give it another one")
         with self._ending(load, run or load) as opened:
             if opened is None:
-                return self._before(load, run)
+                return self._before(load, run, sink)
             pieces = [piece for each in sent for piece in _sent(opened, each).file.pieces]
             if len({each.part for each in sent}) < len(sent):
                 raise InvalidArgument("a part is named twice")
             try:
-                loaded = self._store.load(Load(load, pieces, dict(opened.queues), run or load))
+                known_as = run if run is not None or sink is not None else load
+                loaded = self._store.load(Load(load, pieces, dict(opened.queues), known_as, sink))
             except BaseException:
                 if self._disk.exists(os.path.join(opened.folder, MANIFEST)):
                     self._forget(opened)  # it counts: opening the store will finish it
@@ -284,8 +289,10 @@ class Uploads:
             to.file.discard()
             raise
 
-    def _before(self, load: str, run: str | None) -> Outcome:
+    def _before(self, load: str, run: str | None, sink: Landing | None) -> Outcome:
         """The answer to a commit of a load that is not open: it may have taken effect before."""
+        if sink is not None and has_landed(self._disk, self._catalog, sink):
+            return Outcome(False, 0)  # by this load, or by another
         taken = None
         if run is not None or staging.began_at(load) is not None:
             taken = read_run(self._disk, self._catalog, run or load)

@@ -96,6 +96,14 @@ class StoreView:
         """The queues, by name, with what they were made with; of one queue, or of all of them."""
         return {name: Settings() if known is None else known.settings for name, _, known in self._queues(queue)}
 
+    def journal(self, queue: str) -> str | None:
+        """The name of the latest file of a queue's journal; None if there is no such queue."""
+        self._refresh()
+        try:
+            return self._queues(queue)[0].file
+        except QueueNotFound:
+            return None
+
     def view(self, queue: str, open_file: OpenFile, let_go: Callable[[str], None]) -> View | None:
         """A queue as it is now; None if it was deleted meanwhile. `let_go` of files that are not needed after all.
 

@@ -19,17 +19,21 @@ from penstock.live.shelf import Shelf
 from penstock.live.taken import Taken
 from penstock.message import PUBLISH_HEADER, Entry, Message, checked_headers
 from penstock.settings import Settings
+from penstock.streams import not_supported
 from penstock.threads import Lock, SystemThreads, Threads
 
 if TYPE_CHECKING:
     from penstock.filters import Filter
     from penstock.journal.uploads import Uploads
+    from penstock.streams import Streams
 
 Result = TypeVar("Result")
 
 
 class LiveKeeper:
     """Keeps queues whose rules run in this process, each with a shelf of its own. A kind of store says which."""
+
+    far = False  # whether bodies may lie where reading takes long
 
     def __init__(self, clock: Clock, threads: Threads | None = None) -> None:
         self.clock = clock
@@ -210,6 +214,10 @@ class LiveKeeper:
     def uploads(self) -> "Uploads":
         """Loads that clients send to this store."""
         raise NotSupported("this store is not kept in journals, and takes no loads: put the messages instead")
+
+    def streams(self) -> "Streams":
+        """The streams that read queues of this store."""
+        raise not_supported("a store in memory")
 
     def close(self) -> None:
         """End every queue's work."""

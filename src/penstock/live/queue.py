@@ -25,7 +25,18 @@ from penstock.live.receipts import parse_ids, parse_receipts
 from penstock.live.shelf import Shelf
 from penstock.live.taken import NOTHING, Taken, as_seen, claimed, fill
 from penstock.message import Entry, Message
-from penstock.records import Put, Record, Redrive, Remove, Restore
+from penstock.records import (
+    Ack,
+    Claim,
+    Put,
+    Record,
+    Redrive,
+    Remove,
+    Restore,
+    StreamClaim,
+    StreamRecord,
+    StreamSettle,
+)
 from penstock.settings import Settings
 from penstock.threads import Lock
 
@@ -315,6 +326,14 @@ class LiveQueue:
         """An operation of the store's own, as any other: it is given the time."""
         return self._run(operation)
 
+    def write(self, record: Record) -> None:
+        """Keep what such an operation has changed."""
+        self._write(record)
+
+    def fitting(self, seqs: Sequence[int], most: int) -> int:
+        """How many of these messages have no more bytes than that together, but one at least."""
+        return self._fitting(seqs, most)
+
     def _run(self, operation: Callable[[int], Result]) -> tuple[Result, int]:
         """An operation under the lock, and what must be committed before its result may be told.
 
@@ -369,11 +388,21 @@ class LiveQueue:
     def _write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
         try:
             self._shelf.write(record, entries)
-            if not isinstance(record, Put | Restore):
+            if isinstance(record, StreamRecord):
+                self._count(record)
+            elif not isinstance(record, Put | Restore):
                 self._written[type(record)] += len(record.seqs)
         except PenstockError as error:  # no refusal: the ledger has changed already
             self._break(error)
             raise
+
+    def _count(self, record: StreamRecord) -> None:
+        """What streams claim and settle counts as what others do."""
+        if isinstance(record, StreamClaim):
+            self._written[Claim] += len(record.seqs)
+        elif isinstance(record, StreamSettle):
+            settled = self._ledger.kept(record.stream, record.batch)
+            self._written[Ack] += settled.live() if settled is not None else 0
 
     def _serve(self, now: int) -> None:
         """Give what is available to those in line, in turn."""

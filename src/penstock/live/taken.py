@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from penstock.index.rows import DONE, FAILED, IN_FLIGHT, STATES
+from penstock.index.rows import DONE, FAILED, IN_FLIGHT, STATES, Page
 from penstock.ledger import Ledger
 from penstock.live.shelf import Body, Shelf
 from penstock.message import Message
@@ -60,11 +60,15 @@ def claimed(record: Claim, ledger: Ledger, shelf: Shelf) -> Taken:
 
 def as_seen(seq: int, ledger: Ledger) -> Message:
     """A message as anyone may see it but for its body: only who claims it is given the receipt."""
-    page, at = ledger.locate(seq)
+    return row_as_seen(seq, ledger.name, *ledger.locate(seq))
+
+
+def row_as_seen(seq: int, queue: str, page: Page, at: int) -> Message:
+    """The same of a row, wherever it is."""
     state = page.state[at]
     message = Message(
         str(seq),
-        ledger.name,
+        queue,
         b"",
         {},
         page.priority[at],
@@ -82,7 +86,7 @@ def as_seen(seq: int, ledger: Ledger) -> Message:
             message.claimed_at = claims.claimed_at[at]
             message.consumer = claims.consumer[at]
             if state == IN_FLIGHT:
-                message.lease_until = claims.ends_at[at]
+                message.lease_until = claims.ends_at[at] or None  # None: a stream holds it
             else:
                 message.settled_at = claims.ends_at[at]
     return message

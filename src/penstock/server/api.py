@@ -1,15 +1,15 @@
 """The rest of the contract, below /-/api/."""
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from penstock import names
 from penstock.aio.serving import ServedKeeper
-from penstock.arguments import checked_consumer, checked_ids, checked_lease, checked_reason, checked_state
+from penstock.arguments import checked_consumer, checked_lease, checked_reason, checked_state
 from penstock.errors import InvalidArgument
 from penstock.keeper import QueueInfo
 from penstock.message import Entry, Message, check_limits
-from penstock.server.bodies import batch_type
+from penstock.server.bodies import batch_answer, batch_type, texts
 from penstock.server.bodies import json_answer as _json
 from penstock.server.bodies import json_object as _object
 from penstock.server.bodies import whole_number as _whole
@@ -17,8 +17,6 @@ from penstock.server.exchange import JSON, Answer, Request
 from penstock.settings import MAX_COUNT, seconds, whole
 from penstock.wire import frames, jsons
 
-_FRAME = f"Content-Type: {frames.MEDIA_TYPE}\r\n".encode()
-_FRAME_TYPE = frames.MEDIA_TYPE.encode()
 _MOST = 16 << 20  # bytes of payloads that one answer has, beyond its first message
 _PAGE = 8 << 20
 _LIMIT = 1_000  # messages of a page
@@ -79,7 +77,7 @@ async def claim(keeper: ServedKeeper, request: Request) -> Answer:
         wait = seconds("wait", given.get("wait", 0))
         consumer = checked_consumer(_consumer(given, request))
     claimed = await keeper.claim(name, min(n, jsons.MAX_MESSAGES), lease, wait, consumer, _MOST)
-    return _batch(request, claimed)
+    return batch_answer(request, claimed)
 
 
 async def pop(keeper: ServedKeeper, request: Request) -> Answer:
@@ -89,13 +87,13 @@ async def pop(keeper: ServedKeeper, request: Request) -> Answer:
         wait = seconds("wait", given.get("wait", 0))
         consumer = checked_consumer(_consumer(given, request))
     popped = await keeper.pop(name, wait, consumer)
-    return _batch(request, [] if popped is None else [popped])
+    return batch_answer(request, [] if popped is None else [popped])
 
 
 async def ack(keeper: ServedKeeper, request: Request) -> Answer:
     """POST Q/ack."""
     name, given = _queue(request), _object(request, "receipts")
-    await keeper.ack(name, _texts(given, "receipts"))
+    await keeper.ack(name, texts(given, "receipts"))
     return Answer(204)
 
 
@@ -106,14 +104,14 @@ async def fail(keeper: ServedKeeper, request: Request) -> Answer:
         delay, reason = seconds("delay", given.get("delay", 0)), given.get("reason")
         if not isinstance(reason, str | None):
             raise TypeError(f"reason is a str, not {type(reason).__name__}")
-    await keeper.fail(name, _texts(given, "receipts"), delay, checked_reason(reason))
+    await keeper.fail(name, texts(given, "receipts"), delay, checked_reason(reason))
     return Answer(204)
 
 
 async def release(keeper: ServedKeeper, request: Request) -> Answer:
     """POST Q/release."""
     name, given = _queue(request), _object(request, "receipts")
-    await keeper.release(name, _texts(given, "receipts"))
+    await keeper.release(name, texts(given, "receipts"))
     return Answer(204)
 
 
@@ -122,20 +120,20 @@ async def extend(keeper: ServedKeeper, request: Request) -> Answer:
     name, given = _queue(request), _object(request, "receipts", "lease")
     with jsons.arguments():
         lease = checked_lease(given.get("lease", 30))
-    until, lost = await keeper.extend(name, _texts(given, "receipts"), lease)
+    until, lost = await keeper.extend(name, texts(given, "receipts"), lease)
     return _json({"lease_until": until, "lost": lost})
 
 
 async def remove(keeper: ServedKeeper, request: Request) -> Answer:
     """POST Q/remove."""
     name, given = _queue(request), _object(request, "ids")
-    return _json({"count": await keeper.remove(name, _texts(given, "ids"))})
+    return _json({"count": await keeper.remove(name, texts(given, "ids"))})
 
 
 async def redrive(keeper: ServedKeeper, request: Request) -> Answer:
     """POST Q/redrive."""
     name, given = _queue(request), _object(request, "ids")
-    ids = _texts(given, "ids") if "ids" in given else None
+    ids = texts(given, "ids") if "ids" in given else None
     return _json({"count": await keeper.redrive(name, ids)})
 
 
@@ -152,7 +150,7 @@ async def peek(keeper: ServedKeeper, request: Request) -> Answer:
     n = _whole(given.get("n", "1"), "n", 1, MAX_COUNT)
     skip = _whole(given.get("skip", "0"), "skip", 0, MAX_COUNT)
     n = min(n, _LIMIT)
-    return _batch(request, await _page(keeper.peek(name, n, skip), n))
+    return batch_answer(request, await _page(keeper.peek(name, n, skip), n))
 
 
 async def browse(keeper: ServedKeeper, request: Request) -> Answer:
@@ -164,7 +162,7 @@ async def browse(keeper: ServedKeeper, request: Request) -> Answer:
     jsons.check_known(wanted, jsons.MESSAGE_FIELDS, "a message")
     bodies = not _BODY.isdisjoint(wanted)
     messages = keeper.messages(name, state, given.get("after", ""), given.get("until", ""), bodies)
-    return _batch(request, await _page(messages, min(limit, _LIMIT)), wanted)
+    return batch_answer(request, await _page(messages, min(limit, _LIMIT)), wanted)
 
 
 async def all_attempts(keeper: ServedKeeper, request: Request) -> Answer:
@@ -220,19 +218,3 @@ def _entries(request: Request) -> Sequence[Entry]:
     if batch_type(request) == frames.MEDIA_TYPE:
         return frames.decode_entries(request.body)
     return jsons.entries_from_json(jsons.loads_object(request.body))
-
-
-def _batch(
-    request: Request, messages: Sequence[Message], wanted: Collection[str] = jsons.MESSAGE_FIELDS
-) -> Answer:
-    if _FRAME_TYPE in request.headers.get(b"accept", b""):
-        return Answer(200, _FRAME, frames.encode_messages(messages, wanted))
-    return _json({"messages": [jsons.message_as_json(message, wanted) for message in messages]})
-
-
-def _texts(given: dict[str, Any], name: str) -> list[str]:
-    texts = given.get(name)
-    if not isinstance(texts, list):
-        raise InvalidArgument(f'"{name}" is a list of texts: {{"{name}": [...]}}')
-    with jsons.arguments():
-        return checked_ids(texts)

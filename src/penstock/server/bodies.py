@@ -1,11 +1,17 @@
 """What handlers read from requests, and how they answer with JSON."""
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
+from penstock.arguments import checked_ids
 from penstock.errors import InvalidArgument
+from penstock.message import Message
 from penstock.server.exchange import JSON, Answer, Problem, Request
 from penstock.settings import whole
 from penstock.wire import frames, jsons
+
+_FRAME = f"Content-Type: {frames.MEDIA_TYPE}\r\n".encode()
+_FRAME_TYPE = frames.MEDIA_TYPE.encode()
 
 
 def json_answer(value: dict[str, Any], status: int = 200) -> Answer:
@@ -38,3 +44,21 @@ def whole_number(value: str, name: str, lowest: int, highest: int) -> int:
         raise InvalidArgument(f"{name}={value!r} is not an integer")
     with jsons.arguments():
         return whole(name, number, lowest, highest)
+
+
+def batch_answer(
+    request: Request, messages: Sequence[Message], wanted: Collection[str] = jsons.MESSAGE_FIELDS
+) -> Answer:
+    """Messages, as a frame if the client knows those."""
+    if _FRAME_TYPE in request.headers.get(b"accept", b""):
+        return Answer(200, _FRAME, frames.encode_messages(messages, wanted))
+    return json_answer({"messages": [jsons.message_as_json(message, wanted) for message in messages]})
+
+
+def texts(given: dict[str, Any], name: str) -> list[str]:
+    """A member that is a list of ids or receipts."""
+    texts = given.get(name)
+    if not isinstance(texts, list):
+        raise InvalidArgument(f'"{name}" is a list of texts: {{"{name}": [...]}}')
+    with jsons.arguments():
+        return checked_ids(texts)

@@ -14,10 +14,12 @@ from penstock.index.history import Attempt
 from penstock.live.figures import Figures
 from penstock.message import Message
 from penstock.settings import MAX_PAYLOAD
+from penstock.sharing import guest as guests
 
 if TYPE_CHECKING:
     from penstock.journal.uploads import Uploads
     from penstock.store import Store
+    from penstock.streams import Streams
 
 Result = TypeVar("Result")
 
@@ -120,6 +122,23 @@ class ForwardingKeeper(SharedKeeper):
             if isinstance(keeper, GuestKeeper):
                 return await keeper.ask(calls.parts(queue, n))
             return await keeper.parts(queue, n)
+
+        return await self._run(ask)
+
+    async def with_streams(self, call: Callable[["Streams"], Result]) -> Result:
+        """Do something with the streams that read queues, in a thread."""
+
+        def of_owner() -> Result:
+            guest = guests.GuestKeeper(self._folder.path, self._folder.share, None, self._folder.clock)
+            try:
+                return call(guest.streams())
+            finally:
+                guest.close()
+
+        async def ask(keeper: Held) -> Result:
+            if isinstance(keeper, GuestKeeper):
+                return await asyncio.to_thread(of_owner)
+            return await keeper.with_streams(call)
 
         return await self._run(ask)
 

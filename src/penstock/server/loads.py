@@ -11,10 +11,11 @@ from penstock.index.rows import STATES
 from penstock.server import roles
 from penstock.server.bodies import batch_type, json_answer, json_object, whole_number
 from penstock.server.exchange import Answer, Problem, Request
-from penstock.settings import MAX_COUNT, whole
+from penstock.settings import MAX_COUNT, text, whole
 from penstock.wire import frames, jsons, restored
 
 if TYPE_CHECKING:
+    from penstock.journal.landings import Landing
     from penstock.journal.restoring import Restored
     from penstock.journal.uploads import Batch, Sent, Uploads
 
@@ -54,13 +55,14 @@ async def add(keeper: ServedKeeper, request: Request) -> Answer:
 
 async def commit(keeper: ServedKeeper, request: Request) -> Answer:
     """POST /-/loads/{load}/commit."""
-    given = json_object(request, "parts", "run")
+    given = json_object(request, "parts", "run", "sink")
+    sink = _landing(given.get("sink"))
     run = given.get("run")
     if not isinstance(run, str | None):
         raise InvalidArgument('"run" is a text')
 
     def let_it_count(uploads: "Uploads") -> Any:
-        return uploads.commit(request.arguments[0], _sent(given.get("parts")), run)
+        return uploads.commit(request.arguments[0], _sent(given.get("parts")), run, sink)
 
     loaded, messages = await _in_thread(keeper, let_it_count)
     return json_answer({"loaded": loaded, "messages": messages})
@@ -120,6 +122,20 @@ def _restored(columns: restored.Columns, now: int) -> "Restored":
         columns.reason,
         columns.history,
     )
+
+
+def _landing(given: Any) -> "Landing | None":
+    from penstock.journal.landings import LONGEST, Landing
+
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise InvalidArgument('"sink" is an object: {"id": NAME, "query": ID, "batch": NUMBER}')
+    jsons.check_known(given, ("id", "query", "batch"), "a sink")
+    with jsons.arguments():
+        members: dict[str, Any] = {"id": None, "query": None, "batch": None, **given}
+        sink, query = (text(name, members[name], 1, LONGEST) for name in ("id", "query"))
+        return Landing(sink, query, whole("batch", members["batch"], 0, 2**63 - 1))
 
 
 def _sent(given: Any) -> "list[Sent]":

@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 import httptools
 
-from penstock.server import api, description, loads, monitoring, mqcore
+from penstock.server import api, description, loads, monitoring, mqcore, streams
 from penstock.server.exchange import LONG, Answer, Problem, Request, Route
 from penstock.server.roles import ADMIN, ANY_ROLE, ANYONE, CONSUME, READ, WRITE
 
@@ -39,6 +39,7 @@ _OWN: dict[tuple[bytes, ...], _Methods] = {
     (b"api", b"queues"): {b"GET": Route(api.list_queues, READ), b"POST": Route(api.create_queue, ADMIN)},
     (b"api", b"publish"): {b"POST": Route(api.publish, WRITE, _BATCH)},
     (b"loads",): {b"POST": Route(loads.begin, WRITE, _LIST)},
+    (b"streams",): {b"GET": Route(streams.list_streams, READ)},
 }
 _OF_QUEUE: dict[tuple[bytes, ...], _Methods] = {
     (): {b"GET": Route(api.show_queue, ANY_ROLE), b"DELETE": Route(mqcore.delete_queue, ADMIN)},
@@ -62,6 +63,20 @@ _LOAD: _Methods = {b"DELETE": Route(loads.abort, WRITE)}
 _COMMIT: _Methods = {b"POST": Route(loads.commit, WRITE, _LIST)}
 _STAGED: _Methods = {b"PUT": Route(loads.add, WRITE, _BATCH)}
 _RUN: _Methods = {b"GET": Route(loads.show_run, READ | WRITE)}
+# Whoever consumes may say which batches were read; what is held is given back by who answers for the queue.
+_STREAM: dict[tuple[bytes, ...], _Methods] = {
+    (): {b"DELETE": Route(streams.delete, ADMIN)},
+    (b"begin",): {b"POST": Route(streams.begin, CONSUME)},
+    (b"next",): {b"POST": Route(streams.go_on, CONSUME)},
+    (b"follow",): {b"POST": Route(streams.follow, CONSUME)},
+    (b"release",): {b"POST": Route(streams.release, ADMIN)},
+}
+_OF_BATCH: dict[bytes, _Methods] = {
+    b"read": {b"POST": Route(streams.read, CONSUME)},
+    b"messages": {b"GET": Route(streams.messages, CONSUME)},
+    b"fail": {b"POST": Route(streams.fail, CONSUME, _LIST)},
+    b"settle": {b"POST": Route(streams.settle, CONSUME)},
+}
 _START: _Methods = {b"GET": Route(description.start, ANYONE)}
 
 
@@ -105,6 +120,12 @@ def _resource(parts: list[bytes]) -> tuple[_Methods, list[bytes]]:
                 return of_queue, parts[3:4]
         if parts[1] == b"runs" and count == 3 and parts[2]:
             return _RUN, parts[2:]
+        if parts[1] == b"streams" and count > 3:
+            of_stream = _STREAM.get(tuple(parts[4:]))
+            if of_stream is not None:
+                return of_stream, parts[2:4]
+            if count == 6 and parts[5] in _OF_BATCH:
+                return _OF_BATCH[parts[5]], parts[2:5]
         if parts[1] == b"loads":
             if count == 3:
                 return _LOAD, parts[2:]

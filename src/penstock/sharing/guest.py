@@ -129,6 +129,7 @@ def take_in(load: Load) -> Call[bool]:
             "pieces": [list(piece) for piece in load.pieces],
             "queues": {name: asdict(settings) for name, settings in load.queues.items()},
             "run": load.run,
+            "sink": load.sink,
         }
     )
     return Call("load", "POST /-/share/load", _JSON, body, True, read, _LONG)

@@ -32,6 +32,7 @@ from penstock.sharing.ownership import (
     slate_for,
 )
 from penstock.sharing.slate import SlateGuest, SlateOwner
+from penstock.sharing.streams import SharedStreams
 from penstock.store import Store
 
 if TYPE_CHECKING:
@@ -209,6 +210,10 @@ class SharedKeeper:
             return ask(keeper.owner)
 
         return self._run(run)
+
+    def streams(self) -> SharedStreams:
+        """The streams that read queues of the store."""
+        return SharedStreams(self._run)
 
     def close(self) -> None:
         """Let go of the store; if this process owns it, the next may have it."""

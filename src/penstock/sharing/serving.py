@@ -23,6 +23,7 @@ from penstock import names
 from penstock.aio.local import LocalKeeper
 from penstock.errors import NotSupported
 from penstock.journal.intake import Load
+from penstock.journal.landings import Landing
 from penstock.journal.staging import Piece
 from penstock.journal.store import JournalKeeper
 from penstock.server.bodies import json_answer
@@ -163,7 +164,9 @@ async def _load(keeper: OwnersKeeper, request: Request) -> Answer:
     given = jsons.loads_object(request.body)
     queues = {name: jsons.settings_from_json(settings) for name, settings in given["queues"].items()}
     pieces = [Piece(*each) for each in given["pieces"]]
-    return json_answer({"loaded": await keeper.load(Load(given["name"], pieces, queues, given["run"]))})
+    sink = None if given["sink"] is None else Landing(*given["sink"])
+    load = Load(given["name"], pieces, queues, given["run"], sink)
+    return json_answer({"loaded": await keeper.load(load)})
 
 
 def _queue(request: Request) -> str:

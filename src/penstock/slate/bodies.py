@@ -21,7 +21,7 @@ from penstock.slate.primitives import key_u64
 _KEPT = 32 << 20  # bytes of bodies that are kept in memory after they were written
 _OVERHEAD = 500  # bytes that one takes beside its payload
 _NEAR = 8  # ids that a scan rather skips than begins again
-_MANY = 3  # bodies that are worth a scan
+MANY = 3  # bodies that are worth a scan
 
 
 class Objects(Protocol):
@@ -125,8 +125,8 @@ class Bodies:
     def _read(self, seqs: Sequence[int]) -> dict[int, Body]:
         """Bodies of the database, as far as they are there."""
         found: dict[int, Body] = {}
-        for run in _runs(sorted(set(seqs))):
-            if len(run) < _MANY:
+        for run in runs_of(sorted(set(seqs))):
+            if len(run) < MANY:
                 for seq in run:
                     payload, metadata = self._get(payload_key(seq)), self._get(self._log + key_u64(seq))
                     if payload is not None and metadata is not None:
@@ -155,11 +155,12 @@ class Bodies:
         return entries.body_of(decode_metadata(metadata), content)
 
 
-def _runs(seqs: list[int]) -> Iterator[list[int]]:
+def runs_of(seqs: list[int]) -> Iterator[list[int]]:
     """Numbers that lie near together."""
     start = 0
     for at, (before, after) in enumerate(pairwise(seqs), 1):
         if after - before > _NEAR:
             yield seqs[start:at]
             start = at
-    yield seqs[start:]
+    if seqs:
+        yield seqs[start:]

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, StoreUnreachable
 from penstock.journal.catalog import FOLDER
 from penstock.slate import s3
 from penstock.slate.binding import Database, load
@@ -70,7 +70,13 @@ class BucketPlace:
             self._lock.forked()
 
     def open(self, timeout: float) -> Database:
-        """Open the database."""
+        """Open the database, after a look at the bucket: SlateDB would wait for one that is not there."""
+        try:
+            self._objects.check()
+        except FileNotFoundError:
+            raise StoreUnreachable(
+                f"{self.what} has no bucket {self._bucket!r}: make it, or name another"
+            ) from None
         return Database(self._object_store(), f"{self._prefix}{_DB}", _SETTINGS, self.what, timeout)
 
     def _object_store(self) -> Any:

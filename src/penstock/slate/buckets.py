@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from penstock.index.rows import AVAILABLE, CLAIM_COLUMNS, COLUMNS, DELAYED, DONE, FAILED, IN_FLIGHT, PAGE, Page
 from penstock.slate import format as records
-from penstock.slate import own
+from penstock.slate import own, stream_records
 from penstock.slate.format import BUCKET_BITS, MAX_ATTEMPTS
 from penstock.slate.own import Claimed
 
@@ -208,3 +208,28 @@ def _claim(page: Page, at: int, known: Claimed | None) -> None:
     for name in CLAIM_COLUMNS:
         if name != "ends_at":
             getattr(claims, name)[at] = getattr(known, name)
+
+
+def encode_kept(number: int, page: Page) -> bytes:
+    """Messages that a stream keeps, of one bucket."""
+    first, keys = number << BUCKET_BITS, page.keys()
+    there = [at for at, state in enumerate(page.state) if state]
+    claims = page.for_claims(len(page.state) - 1)
+    columns = (page.priority, page.visible_at, page.expires_at, page.attempts, page.size, page.crc)
+    values = [[first + keys[at] for at in there], *[[column[at] for at in there] for column in columns]]
+    reasons = [(first + keys[at], reason) for at in there if (reason := claims.reason[at]) is not None]
+    return stream_records.encode_kept(claims.claimed_at[there[0]], len(there), values, reasons)
+
+
+def decode_kept(value: bytes, consumer: str) -> Page:
+    """The page that such a record makes."""
+    claimed_at, messages, reasons = stream_records.decode_kept(value)
+    page = _empty([each.id for each in messages])
+    claims = page.for_claims(len(page.state) - 1)
+    for each in messages:
+        at = each.id & (PAGE - 1)
+        page.state[at], page.priority[at] = IN_FLIGHT, each.priority
+        page.visible_at[at], page.expires_at[at] = each.visible_at, each.expires_at
+        page.attempts[at], page.size[at], page.crc[at] = each.attempts, each.size, each.flags
+        claims.claimed_at[at], claims.consumer[at], claims.reason[at] = claimed_at, consumer, reasons.get(each.id)
+    return page

@@ -118,16 +118,10 @@ class Folder:
 
     def _cut_off(self, store: Any) -> None:
         """Remove the end of the log from a file on that is not whole: nothing of it was acknowledged."""
-        ffi = load()
         files = sorted(_numbered(self._wal))[-_LOOKED_AT:]
         for at, (number, path) in enumerate(files):
-            if os.path.getsize(path) == 0:  # a writer's first file, with which it fences others
-                continue
-            try:
-                reader = ffi.SlateDbWalReader(_DB, store)
-                iterator = blocking(reader.iterator(number), _SECONDS)
-                blocking(iterator.next(), _SECONDS)
-            except ffi.Error:
+            # An empty one is a writer's first, with which it fences others.
+            if os.path.getsize(path) and not _is_whole(store, number):
                 for _, torn in reversed(files[at:]):
                     os.unlink(torn)
                 return
@@ -136,8 +130,7 @@ class Folder:
 
     def make_durable(self) -> None:
         """Sync what a flush has added to the log."""
-        if self._sync == "never":
-            return
+        synced = self._sync != "never"
         for number in range(self._last + 1, sys.maxsize):
             path = os.path.join(self._wal, f"{number:020}.sst")
             try:
@@ -145,11 +138,13 @@ class Folder:
             except FileNotFoundError:
                 break
             try:
-                os.fsync(descriptor)
+                if synced:
+                    os.fsync(descriptor)
             finally:
                 os.close(descriptor)
             self._last = number
-        self._disk.sync_folder(self._wal)
+        if synced:
+            self._disk.sync_folder(self._wal)
 
     def collect(self, database: Database) -> None:
         """Remove files that nobody needs, while nobody writes; the last row must not be in tables yet."""
@@ -225,6 +220,17 @@ class Folder:
     def list_objects(self) -> list[str]:
         """The names of all payloads."""
         return os.listdir(self._objects)
+
+
+def _is_whole(store: Any, number: int) -> bool:
+    """Whether a file of the log can be read, and has rows."""
+    ffi = load()
+    try:
+        iterator = blocking(ffi.SlateDbWalReader(_DB, store).iterator(number), _SECONDS)
+        found = blocking(iterator.next(), _SECONDS)
+    except ffi.Error:
+        return False
+    return found is not None and bool(found.rows)
 
 
 def _numbered(folder: str) -> Iterator[tuple[int, str]]:

@@ -18,7 +18,8 @@
 
 Queue IDs and the log key are TerminatedBytes, times milliseconds since the epoch. A deadline or a retention of 0
 is none. A bucket holds the messages whose ID >> 10 is its number. Bucket 0 is the document's key and always there,
-the others are there while they hold something. No filter is an empty text. Types 07 and up are ours: own.py.
+the others are there while they hold something. No filter is an empty text. Types 07 and up are ours: own.py, and
+for streams stream_records.py.
 
 A message's ID is its sequence in the log. IDs are below 2^62, so that payload keys (01 01 00..3F) and log keys
 (01 01 6F, "o") never meet; a SeqBlock's key is shorter than that of any queue.
@@ -46,6 +47,7 @@ from penstock.slate.primitives import (
 VERSION = 1
 PAYLOAD, ACTIVE, DONE, FAILED, ATTEMPTS, CONFIG = range(1, 7)
 SETTINGS, SIZES, CLAIMS, RECENT, POSITION, EXPIRY, CLOCK, LOG_END, LOAD, RUN = range(7, 17)  # ours: own.py
+STREAMS, FAILURES, KEPT = range(20, 23)  # ours: stream_records.py
 LOG, SEQ_BLOCK = -1, -2  # OpenData-Log's, whose types 1 and 2 only the key tells from those above
 
 BUCKET_BITS = 10
@@ -68,12 +70,13 @@ _SEQ_BLOCK = struct.Struct(">QQ")
 
 
 class Key(NamedTuple):
-    """What a key says: the record's type, and which message, queue, bucket or time it is about."""
+    """What a key says: the record's type, and which message, queue, bucket, time or stream it is about."""
 
     kind: int
     queue: str = ""
     number: int = 0  # a message's ID, a bucket, or what a type of ours counts
     time: int = 0
+    stream: str = ""
 
 
 class Available(NamedTuple):
@@ -175,6 +178,8 @@ def parse_key(key: bytes) -> Key:
             return Key(kind, name.decode())
         if kind in (*_BUCKETS, RECENT):
             return Key(kind, name.decode(), _number(key, end))
+    if kind in (STREAMS, FAILURES, KEPT) and (known := _parse_stream_key(kind, key)) is not None:
+        return known
     if kind == EXPIRY and len(key) == 18:
         return Key(kind, number=_number(key, 10), time=_number(key[:10], 2))
     if kind in (CLOCK, LOG_END) and len(key) == 2:
@@ -183,6 +188,16 @@ def parse_key(key: bytes) -> Key:
         f"the database has a record of type {kind} with a key that this version of Penstock does not know "
         f"({key.hex(' ')}): open it with the version that wrote it, or a later one"
     )
+
+
+def _parse_stream_key(kind: int, key: bytes) -> Key | None:
+    name, end = unterminated(key, 2)
+    if kind == STREAMS and end == len(key):
+        return Key(kind, name.decode())
+    stream, end = unterminated(key, end)
+    if kind == STREAMS:
+        return Key(kind, name.decode(), stream=stream.decode()) if end == len(key) else None
+    return Key(kind, name.decode(), _number(key, end), stream=stream.decode())
 
 
 def _number(key: bytes, start: int) -> int:

@@ -7,13 +7,16 @@ from typing import NamedTuple
 
 from penstock.contents import Frozen
 from penstock.index.recent import SettledMinute
+from penstock.index.rows import IN_FLIGHT, Page
+from penstock.index.streams import Batch, FrozenStreams, Stream, compact
 from penstock.ledger import Ledger
 from penstock.settings import FIVE_MINUTES, Settings
-from penstock.slate import buckets, own
+from penstock.slate import buckets, own, stream_records
 from penstock.slate import format as records
 from penstock.slate.binding import Database, Row
 from penstock.slate.format import BUCKET_BITS, VERSION, parse_key
 from penstock.slate.shelf import LARGE, NotedReceipts
+from penstock.stream_state import CONSUMER
 
 _MINUTE = 60_000
 PRIORITIES = (0, 255)  # what the document's u8 holds
@@ -29,6 +32,8 @@ class Loaded(NamedTuple):
     published: dict[int, int]
     large: set[int]
     position: list[tuple[int, bool]]
+    streams: dict[str, Stream]  # but for what they keep, before the pages are there
+    held: dict[str, list[int]]  # messages that each of them holds
 
 
 class Contents(NamedTuple):
@@ -49,7 +54,10 @@ def of_kind(database: Database, kind: int) -> Iterator[tuple[bytes, bytes]]:
 
 def load(database: Database) -> Contents:
     """Read the queues; Undecodable if there is anything that this version does not know."""
-    for start, end in ((b"\x00", bytes((VERSION, 1))), (bytes((VERSION, records.CLOCK + 1)), b"\xff")):
+    known = ((1, records.CLOCK), (records.STREAMS, records.KEPT))
+    starts = [b"\x00", *[bytes((VERSION, last + 1)) for _, last in known]]
+    ends = [*[bytes((VERSION, first)) for first, _ in known], b"\xff"]
+    for start, end in zip(starts, ends, strict=True):
         for unknown, _ in database.scan(start, end):
             parse_key(unknown)
     clock = database.get(own.CLOCK_KEY)
@@ -57,6 +65,7 @@ def load(database: Database) -> Contents:
     queues = {name: _new(name, settings) for name, settings in settings_of(database).items()}
     leftovers: list[Row] = []
     leftover_messages: list[int] = []
+    _load_streams(database, queues, leftovers)
     for key, values in _buckets(database):
         name, number = key.queue, key.number
         found = queues.get(name)
@@ -66,6 +75,7 @@ def load(database: Database) -> Contents:
             leftover_messages += [each.id for each in sizes if not each.flags & own.PUBLISHED]
         else:
             _take_bucket(found, number, values, at)
+    _load_batches(database, queues, leftovers, leftover_messages)
     _load_recent(database, queues, leftovers, at)
     seq_block = database.get(records.SEQ_BLOCK_KEY)
     # Without a position of ours another program has looked after the queues, up to its end.
@@ -94,7 +104,7 @@ def settings_of(database: Database) -> dict[str, Settings]:
 def _new(name: str, settings: Settings) -> Loaded:
     receipts = NotedReceipts()
     ledger = new_ledger(name, settings, receipts)
-    return Loaded(ledger, receipts, {}, [], {}, set(), [])
+    return Loaded(ledger, receipts, {}, [], {}, set(), [], {}, {})
 
 
 def new_ledger(name: str, settings: Settings, receipts: NotedReceipts) -> Ledger:
@@ -127,15 +137,76 @@ def _take_bucket(found: Loaded, number: int, values: dict[int, bytes], at: int) 
             found.published[number] = found.published.get(number, 0) | 1 << position
         if page.state[position] and flags & (LARGE | own.PUBLISHED) == LARGE:
             found.large.add((number << BUCKET_BITS) + position)
+    _take_held(found, first, page)
     found.ledger.thaw_page(first, page)
     found.ledger.thaw(Frozen(0, [], found.receipts, [], history))
+
+
+def _take_held(found: Loaded, first: int, page: Page) -> None:
+    """Messages in flight without an end are those of streams' batches; of others the lease is over."""
+    if page.claims is None:
+        return
+    claims = page.for_claims(len(page.state) - 1)
+    for at, state in enumerate(page.state):
+        if state == IN_FLIGHT and not claims.ends_at[at]:
+            consumer = claims.consumer[at] or ""
+            stream = found.streams.get(consumer.removeprefix(CONSUMER))
+            if stream is not None and stream.held is not None and consumer.startswith(CONSUMER):
+                found.held.setdefault(consumer.removeprefix(CONSUMER), []).append(first + at)
+            else:
+                claims.ends_at[at] = 1
+
+
+def _load_streams(database: Database, queues: dict[str, Loaded], leftovers: list[Row]) -> None:
+    """Who reads what, and how far they are."""
+    for row, value in of_kind(database, records.STREAMS):
+        key = parse_key(row)
+        if key.queue not in queues:
+            leftovers.append((row, None))
+        elif not key.stream:
+            number = stream_records.decode_last_batch(value)
+            queues[key.queue].ledger.thaw_streams(FrozenStreams(number))
+        else:
+            reader, settled, before, position, held = stream_records.decode_stream(value)
+            batch = None if held is None else Batch(*held, ())
+            queues[key.queue].streams[key.stream] = Stream(reader, batch, settled, before, position=position)
+
+
+def _load_batches(
+    database: Database, queues: dict[str, Loaded], leftovers: list[Row], leftover_messages: list[int]
+) -> None:
+    """What streams hold and keep; the pages are there already."""
+    for row, value in of_kind(database, records.FAILURES):
+        _, name, _, _, of = parse_key(row)
+        held = queues[name].streams[of].held if name in queues and of in queues[name].streams else None
+        if held is None:
+            leftovers.append((row, None))
+        else:
+            held.failures.update(stream_records.decode_failures(value))
+    for found in queues.values():
+        for name, seqs in found.held.items():
+            held = found.streams[name].held
+            if held is not None:
+                held.seqs = compact(seqs)
+        found.ledger.thaw_streams(FrozenStreams(found.ledger.last_batch, found.streams))
+    for row, value in of_kind(database, records.KEPT):
+        _, name, number, _, of = parse_key(row)
+        page = buckets.decode_kept(value, CONSUMER + of)
+        own_bodies = [at for at, state in enumerate(page.state) if state and not page.crc[at] & own.PUBLISHED]
+        first = number << BUCKET_BITS
+        if name in queues and of in queues[name].streams:
+            queues[name].ledger.thaw_kept(of, first, page)
+            queues[name].large.update([first + at for at in own_bodies if page.crc[at] & LARGE])
+        else:
+            leftovers.append((row, None))
+            leftover_messages += [first + at for at in own_bodies]
 
 
 def _load_recent(database: Database, queues: dict[str, Loaded], leftovers: list[Row], now: int) -> None:
     """What was settled or put under a key within five minutes."""
     minutes: dict[str, list[tuple[int, list[own.Receipt]]]] = {}
     for row, value in of_kind(database, records.RECENT):
-        _, name, number, _ = parse_key(row)
+        _, name, number, *_ = parse_key(row)
         if name not in queues:
             leftovers.append((row, None))
             continue

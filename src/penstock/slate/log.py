@@ -17,6 +17,7 @@ from penstock.slate.writing import Changes, Writer
 from penstock.threads import Lock
 
 _ALL = ""  # the position under this name is that of all queues that are not held
+_LATER = 300_000  # milliseconds after which a message that should have gone is looked at again
 _FIRST, _LAST = bytes((VERSION, EXPIRY)), bytes((VERSION, EXPIRY + 1))
 
 
@@ -40,6 +41,7 @@ class Log:
         self.lock: Lock = threading.RLock()
         self.position = position  # every queue that is not held was offered what is before it
         self.on_expiry: Callable[[int], None] = lambda time: None  # called with the next time that something goes
+        self.needed: Callable[[list[int]], set[int]] = lambda seqs: set()  # those that streams hold or keep
         self._prefix = records.log_prefix(key)
         self._database = database
         self._writer = writer
@@ -48,6 +50,7 @@ class Log:
         self._new: list[tuple[Metadata, Body, int]] = []
         self._unwritten: dict[int, Published] = {}
         self._gone: list[tuple[int, int]] = []  # what has expired: when, which
+        self._postponed: list[tuple[int, int, int]] = []  # what should have: when, which, and when it may
         self._next_expiry: int | None = None
         self._written_position = -1  # so that it is known from the first commit on, even if nobody routes
         writer.log = self
@@ -112,13 +115,13 @@ class Log:
     # Retention
 
     def expire(self, now: int) -> bool:
-        """Remove messages whose time is over, wherever they are; whether there were any."""
+        """Remove messages whose time is over, but those in batches of streams; whether there were any."""
         with self.lock:
             if self._next_expiry is not None and now < self._next_expiry:
                 return False
             going, self._next_expiry = [], None
             for key, _ in self._database.scan(_FIRST, _LAST):
-                _, _, seq, time = parse_key(key)
+                _, _, seq, time, _ = parse_key(key)
                 if time > now:
                     self._expect(time)
                     break
@@ -126,7 +129,11 @@ class Log:
             for _, (_, _, _, _), expires_at in self._new:  # of which the database does not know yet
                 if expires_at:
                     self._expect(expires_at)
-            self._gone += going
+            needed = self.needed([seq for _, seq in going]) if going else ()
+            self._gone += [(time, seq) for time, seq in going if seq not in needed]
+            self._postponed += [(time, seq, now + _LATER) for time, seq in going if seq in needed]
+            if needed:
+                self._expect(now + _LATER)
             if going:
                 self._writer.wrote()
             return bool(going)
@@ -158,10 +165,12 @@ class Log:
             changes.rows += [(key, None) for key in (*keys, own.expiry_key(time, seq))]
             changes.gone.append(seq)
             changes.large.append(seq)  # or not: then there is no object of that name
+        for before, seq, time in self._postponed:
+            changes.rows += [(own.expiry_key(before, seq), None), (own.expiry_key(time, seq), b"")]
         if position != self._written_position:
             self._written_position = position
             row = own.encode_position(position, False)
             changes.rows.append((records.queue_key(records.POSITION, _ALL), row))
-        self._new, self._gone = [], []
+        self._new, self._gone, self._postponed = [], [], []
         if len(self._unwritten) > 2 * len(changes.written):
             self._forget_written()

@@ -14,7 +14,6 @@ from penstock.clock import Clock, at_least_one
 from penstock.errors import InvalidPriority, PayloadTooLarge, PenstockError, QueueFull
 from penstock.live.queue import LiveQueue
 from penstock.message import Entry
-from penstock.records import Put
 from penstock.slate import entries
 from penstock.slate.format import MAX_INLINE
 from penstock.slate.log import Log, Published
@@ -97,17 +96,13 @@ class Subscriber:
 
     def _let_in(self, wanted: Wanted, now: int) -> bool:
         """Whether the message is wanted after all; QueueFull."""
-        ledger = self.ledger
         seq, priority, visible_at, received_at, expires_at, size = wanted
         if received_at < self._since or 0 < expires_at <= now:
             return False
         try:
-            ledger.check_values(size, priority)
+            record = self.ledger.admit(seq, priority, visible_at, expires_at, size, now)
         except (PayloadTooLarge, InvalidPriority):
             return False
-        ledger.check_room(1)
-        record = Put(now, seq, (priority,), (visible_at,), (expires_at,), {})
-        ledger.replay(record)
         self.shelf.deliver(record, size, size > MAX_INLINE)
         return True
 

@@ -8,7 +8,7 @@ from penstock.errors import QueueFull, StoreClosed
 from penstock.index.recent import RecentReceipts
 from penstock.live.shelf import Body
 from penstock.message import Entry, Plain
-from penstock.records import Claim, Pop, Put, Record, Restore
+from penstock.records import Claim, Pop, Put, Record, Restore, StreamClaim, StreamRecord
 from penstock.settings import FIVE_MINUTES
 from penstock.slate import buckets, own
 from penstock.slate import format as records
@@ -17,9 +17,11 @@ from penstock.slate.bodies import Bodies, Wanted
 from penstock.slate.entries import PutEntries
 from penstock.slate.format import BUCKET_BITS, MAX_INLINE
 from penstock.slate.ids import Ids
+from penstock.slate.keeping import Keeping
 from penstock.slate.primitives import MAX_ARRAY, key_u64
 from penstock.slate.writing import Changes, Writer
 from penstock.state import State
+from penstock.stream_state import CONSUMER
 from penstock.threads import Lock
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class SlateShelf:
         log: str,
     ) -> None:
         self.lock = lock
+        self.ledger = ledger
         self._state: State = ledger
         self._receipts = receipts
         self._writer = writer
@@ -76,12 +79,15 @@ class SlateShelf:
         self._shared_claims: list[tuple[int, str]] = []  # of messages that other queues may have, too
         self._gone: list[int] = []
         self.large: set[int] = set()  # messages that were put here and whose payload is an object
+        self.streams = Keeping(ledger)
         self.published: dict[int, int] = {}  # a bit for each message that was not put here, by bucket
         self._keys: list[tuple[int, str]] = []
         self.recent: list[tuple[int, int]] = []  # numbers of recent records, and when they were written
         self.position: tuple[int, bool] | None = None  # in the log, see own.py; None: that of all queues
         self._moved = False
-        self.on_room: Callable[[str], None] = lambda name: None  # called where there may be room for what waits
+        # Called where there may be room for what waits: by who holds no lock, or to have that done by another.
+        self.on_room: Callable[[], None] = lambda: None
+        self.on_room_soon: Callable[[], None] = lambda: None
         self._at = 0
 
     # Under the queue's lock
@@ -120,10 +126,16 @@ class SlateShelf:
         self._at = max(self._at, record.at)
         if isinstance(record, Put):
             self._write_put(record, entries)
+        elif isinstance(record, StreamRecord):
+            changed, gone = self.streams.note(record)
+            self._changed |= changed
+            self._gone += gone
+            if isinstance(record, StreamClaim):
+                self._note_claim(record.seqs, CONSUMER + record.stream)
         elif not isinstance(record, Restore):
             self._changed.update({seq >> BUCKET_BITS for seq in record.seqs})
             if isinstance(record, Claim) or (isinstance(record, Pop) and self._state.settings.keep_done != 0):
-                self._note_claim(record)
+                self._note_claim(record.seqs, record.consumer)
         self._writer.wrote(self)
 
     def deliver(self, record: Put, size: int, large: bool) -> None:
@@ -184,13 +196,13 @@ class SlateShelf:
             self._resized.add(bucket)
         self._writer.changed(self)
 
-    def _note_claim(self, record: Claim | Pop) -> None:
+    def _note_claim(self, seqs: Sequence[int], consumer: str) -> None:
         """The document's list of who claimed a message."""
         state = self._state
-        once = records.encode_attempts([record.consumer])
-        for seq in record.seqs:
+        once = records.encode_attempts([consumer])
+        for seq in seqs:
             if self.published.get(seq >> BUCKET_BITS, 0) >> (seq & _IN_BUCKET) & 1:
-                self._shared_claims.append((seq, record.consumer))
+                self._shared_claims.append((seq, consumer))
                 continue
             page, at = state.locate(seq)
             if page.attempts[at] == 1 and not state.ended_attempts(seq):
@@ -201,7 +213,7 @@ class SlateShelf:
                 )
 
     def drop(self, seqs: Sequence[int]) -> None:
-        """These messages are gone, and with them their bodies, unless others may have them too."""
+        """These messages are gone, and with them their bodies, unless others or a stream may still have them."""
         if not seqs:
             return
         for seq in seqs:
@@ -214,9 +226,11 @@ class SlateShelf:
                 if not self.published[bucket]:
                     del self.published[bucket]
                 self.large.discard(seq)
-            else:
+            elif not self.streams.keeps(seq):
                 self._gone.append(seq)
         self._writer.changed(self)
+        if self.held:
+            self.on_room_soon()
 
     def find(self, seqs: Sequence[int]) -> Wanted:
         """Look for bodies."""
@@ -242,13 +256,21 @@ class SlateShelf:
             published = self.published.get(bucket, 0)
             for position, state in zip(page.keys(), page.state, strict=False) if page is not None else ():
                 if state and not published >> position & 1:
-                    seq = (bucket << BUCKET_BITS) + position
-                    yield records.payload_key(seq), None
-                    yield self._log + key_u64(seq), None
-                    yield records.attempts_key(seq), None
+                    yield from self._rows_of((bucket << BUCKET_BITS) + position)
             yield from [(records.queue_key(kind, name, bucket), None) for kind in kinds]
+        for seq in self.streams.kept_alone():
+            yield from self._rows_of(seq)
+        yield from self.streams.deletions()
         yield from [(records.queue_key(records.RECENT, name, number), None) for number, _ in self.recent]
         yield records.queue_key(records.POSITION, name), None
+
+    def _rows_of(self, seq: int) -> tuple[Row, Row, Row]:
+        """Deletions of a message's body."""
+        return (
+            (records.payload_key(seq), None),
+            (self._log + key_u64(seq), None),
+            (records.attempts_key(seq), None),
+        )
 
     def collect(self, changes: Changes) -> None:
         """Add what has changed since the last time."""
@@ -262,9 +284,7 @@ class SlateShelf:
             changes.written.append(seq)
         rows += [(records.attempts_key(seq), value) for seq, value in self._attempts.items()]
         for seq in self._gone:
-            rows.append((records.payload_key(seq), None))
-            rows.append((self._log + key_u64(seq), None))
-            rows.append((records.attempts_key(seq), None))
+            rows += self._rows_of(seq)
         changes.claims += self._shared_claims
         self._shared_claims = []
         changes.gone += self._gone
@@ -274,6 +294,7 @@ class SlateShelf:
         for bucket in sorted(self._changed):
             self._collect_bucket(name, bucket, changes)
         self._collect_recent(name, changes)
+        rows += self.streams.rows()
         if self._moved and self.position is not None:
             rows.append((records.queue_key(records.POSITION, name), own.encode_position(*self.position)))
             self._moved = False
@@ -320,7 +341,7 @@ class SlateShelf:
         if self._failure is not None:  # what was interrupted is not written, nor what came before in this commit
             raise self._failure()
         if self.held:
-            self.on_room(self._state.name)
+            self.on_room()
 
     # In any thread
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -18,6 +19,7 @@ from penstock.journal.commits import stopped
 from penstock.ledger import Ledger
 from penstock.live.keeper import LiveKeeper
 from penstock.live.queue import LiveQueue
+from penstock.live.streaming import Known
 from penstock.message import PUBLISH_HEADER, Entry, checked_headers
 from penstock.names import DEFAULT
 from penstock.settings import Settings
@@ -38,6 +40,7 @@ from penstock.slate.primitives import key_u64
 from penstock.slate.routing import Router, Subscriber
 from penstock.slate.shelf import NotedReceipts, SlateShelf
 from penstock.slate.staging import staging_of
+from penstock.slate.streaming import SlateStreams
 from penstock.slate.writing import Writer
 from penstock.threads import Lock, Threads
 
@@ -52,6 +55,8 @@ _log = logging.getLogger("penstock")
 
 class SlateKeeper(LiveKeeper):
     """Keeps queues in a database."""
+
+    far = True
 
     def __init__(
         self,
@@ -71,6 +76,7 @@ class SlateKeeper(LiveKeeper):
         self._receipts: dict[str, NotedReceipts] = {}
         self._shelves: dict[str, SlateShelf] = {}
         self._loaded: dict[str, loading.Loaded] = {}
+        self._streams = SlateStreams(self._clock, self._known, lambda: list(self._queues))
         place.lock()
         try:
             locked()
@@ -98,6 +104,7 @@ class SlateKeeper(LiveKeeper):
         self._log_key = log
         self._log = Log(log, self._database, self._writer, self._bodies, self._ids, found.position)
         self._log.on_expiry = lambda time: self._alarm.set(self._expire, time)
+        self._log.needed = self._needed
         self._router = Router(self._log, self._clock, self._deferred)
         self.intake = Intake(self, staging_of(self._place, self._database.timeout))
         self.owner = BulkOwner(self)
@@ -175,9 +182,11 @@ class SlateKeeper(LiveKeeper):
             shelf.present, shelf.recent = loaded.present, loaded.recent
             shelf.published, shelf.large = loaded.published, loaded.large
             shelf.position = loaded.position[0] if loaded.position else None
+            shelf.streams.load(loaded.streams)
         else:
             shelf.position = self._start
-        shelf.on_room = self._router.catch_up
+        shelf.on_room = partial(self._router.catch_up, name)
+        shelf.on_room_soon = lambda: self._alarm.set(shelf.on_room, self._clock.now())
         self._shelves[name] = shelf
         return shelf
 
@@ -232,12 +241,31 @@ class SlateKeeper(LiveKeeper):
     def tend(self) -> None:
         """Let time have passed in queues where nobody comes by, and in the log."""
         super().tend()
+        for name, shelf in list(self._shelves.items()):
+            if shelf.held:
+                self._router.catch_up(name)
         self._expire()
 
     def _expire(self) -> None:
         """Remove published messages whose time is over."""
         if self._refusal is None and self._log.expire(self._clock.now()):
             self._writer.commit(self._writer.written)
+
+    def streams(self) -> SlateStreams:
+        """The streams that read queues of this store."""
+        return self._streams
+
+    def _needed(self, seqs: list[int]) -> set[int]:
+        """Those of the messages that are in batches of streams."""
+        needed: set[int] = set()
+        for shelf in list(self._shelves.values()):
+            with shelf.lock:
+                needed |= shelf.streams.needed(seqs)
+        return needed
+
+    def _known(self, queue: str) -> Known[SlateShelf]:
+        live, shelf = self.find(queue), self._shelves[queue]
+        return Known(live, shelf.ledger, shelf)
 
     def pack(self, queue: str) -> int:
         """Not for this kind of store."""

@@ -8,7 +8,7 @@ what could not be written in time is written again, with what came since.
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from penstock.errors import DiskFull, InvalidArgument, StoreUnreachable
 from penstock.journal.commits import Commits
 from penstock.message import Entry, Plain
 from penstock.slate.binding import Database, Fenced, Row
-from penstock.slate.bodies import Bodies
+from penstock.slate.bodies import MANY, Bodies, runs_of
 from penstock.slate.format import attempts_key, decode_attempts, encode_attempts
 from penstock.slate.ids import Ids
 from penstock.slate.own import CLOCK_KEY, LOG_END_KEY, encode_clock, encode_log_end
@@ -27,6 +27,7 @@ _log = logging.getLogger("penstock")
 _KEPT_FREE = 64 << 20  # bytes of a disk that new messages leave: for settling what is there, and for SlateDB
 _MOST = 256 << 20  # bytes of one step, all of which are in memory a few times
 _CHECK_EVERY, _CHECK_SECONDS, _BESIDE = 8 << 20, 0.2, 1_000
+_ROWS = 10_000  # that are prepared and written in a second, also where little of a processor is to be had
 _TIDY_AFTER = 200
 _COLLECT_AFTER = 2_000  # files of the log, each of which a commit has made
 
@@ -240,19 +241,31 @@ class Writer:
 
     def _attempts(self, claims: list[tuple[int, str]]) -> list[Row]:
         """The document's list of who claimed a message, of those that several queues may have."""
-        consumers: dict[int, list[str]] = {}
+        consumers: dict[int, list[str]] = {seq: [] for seq, _ in claims}
+        for seq, value in self._stored_attempts(sorted(consumers)):
+            consumers[seq] = decode_attempts(value)
         for seq, consumer in claims:
-            if seq not in consumers:
-                before = self._database.get(attempts_key(seq))
-                consumers[seq] = [] if before is None else decode_attempts(before)
             consumers[seq].append(consumer)
         return [(attempts_key(seq), encode_attempts(names[-MAX_ARRAY:])) for seq, names in consumers.items()]
 
+    def _stored_attempts(self, seqs: list[int]) -> Iterator[tuple[int, bytes]]:
+        """What the database has of them; a stream's batch may be a million messages that lie together."""
+        for run in runs_of(seqs):
+            if len(run) < MANY:
+                found = [(seq, self._database.get(attempts_key(seq))) for seq in run]
+                yield from [(seq, value) for seq, value in found if value is not None]
+            else:
+                wanted = set(run)
+                for key, value in self._database.scan(attempts_key(run[0]), attempts_key(run[-1] + 1)):
+                    if (seq := int.from_bytes(key[-8:])) in wanted:
+                        yield seq, value
+
     def _write_left(self) -> None:
         """Write and flush within the time of the one who leads; after an error all is as it was, and repeated."""
-        left, deadline = self._left, self._deadline.at
+        left = self._left
         left.rows += self._attempts(left.claims)
         left.claims = []
+        deadline = self._deadline.at + len(left.rows) / _ROWS
         for seq, payload in left.objects.items():
             self._place.put_object(str(seq), payload)
         if left.gone:

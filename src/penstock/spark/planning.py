@@ -48,7 +48,7 @@ class _Messages:
         self._pins = pins
         self._states = states
         self._bodies = bool(BODY.intersection(schema.names))
-        self._wanted = _sources(schema.names)
+        self._wanted = sources_of(schema.names)
         self._queues: list[str] = []
         self._files: list[tuple[str, str]] = []  # the name of each pin, and the name that it stands for
         self._disk = ReadingDisk()
@@ -69,7 +69,9 @@ class _Messages:
         view = self._store.view(queue, open_file, self._pins.unpin if self._bodies else _nothing)
         if view is None:
             return None
-        rows = rows_of(view, len(self._queues), len(self._files), self._wanted, self._states)
+        numbers = sorted(each.number for each in view.files)
+        pages = view.contents.pages()
+        rows = rows_of(pages, numbers, len(self._queues), len(self._files), self._wanted, self._states)
         self._queues.append(queue)
         if self._bodies:
             if not len(rows):
@@ -84,20 +86,26 @@ class _Messages:
 
     def _cut(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Rows in parts of about the same size, at least one for each processor if there is enough to do."""
-        if self._bodies:
-            sums = np.cumsum(rows["size"].to_numpy(), dtype=np.int64)
-            total, most, least = int(sums[-1]), _PART, _SMALL_PART
-        else:
-            sums = np.arange(1, len(rows) + 1)
-            total, most, least = len(rows), _PART_ROWS, _SMALL_PART_ROWS
-        count = max(-(-total // most), min(os.cpu_count() or 1, total // least), 1)
-        cuts = np.searchsorted(sums, [total * number // count for number in range(1, count)], side="right")
-        self._ends = list(dict.fromkeys([*(cut for cut in cuts.tolist() if 0 < cut < len(rows)), len(rows)]))
+        self._ends = ends_of_parts(rows, self._bodies)
         for start, end in zip([0, *self._ends[:-1]], self._ends, strict=True):
             yield rows.slice(start, end - start)
 
 
-def _sources(columns: Sequence[str]) -> list[str]:
+def ends_of_parts(rows: pa.RecordBatch, bodies: bool) -> list[int]:
+    """Where parts of rows end that take about the same time, at least one for each processor."""
+    if bodies:
+        sums = np.cumsum(rows["size"].to_numpy(), dtype=np.int64)
+        total, most, least = int(sums[-1]), _PART, _SMALL_PART
+    else:
+        sums = np.arange(1, len(rows) + 1)
+        total, most, least = len(rows), _PART_ROWS, _SMALL_PART_ROWS
+    count = max(-(-total // most), min(os.cpu_count() or 1, total // least), 1)
+    cuts = np.searchsorted(sums, [total * number // count for number in range(1, count)], side="right")
+    return list(dict.fromkeys([*(cut for cut in cuts.tolist() if 0 < cut < len(rows)), len(rows)]))
+
+
+def sources_of(columns: Sequence[str]) -> list[str]:
+    """What of a row is needed for these columns."""
     return list(dict.fromkeys(source for column in columns for source in SOURCES[column])) or ["state"]
 
 

@@ -61,7 +61,12 @@ def _drop_unused(owner: str) -> None:
 def write(pins: Pins, parts: Sequence[pa.RecordBatch], names: bytes) -> str:
     """Write the parts of a plan, one for each task; where they are."""
     pins.make()
-    path = os.path.join(pins.folder, ROWS)
+    return write_to(pins.folder, parts, names)
+
+
+def write_to(folder: str, parts: Sequence[pa.RecordBatch], names: bytes, file_name: str = ROWS) -> str:
+    """Write the parts of a plan beside the pins that are in this folder."""
+    path = os.path.join(folder, file_name)
     with (
         pa.OSFile(path, "wb") as file,
         pa.ipc.new_file(file, parts[0].schema.with_metadata({"penstock": names})) as to,

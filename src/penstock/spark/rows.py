@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from penstock.index.rows import DONE, FAILED, IN_FLIGHT, STATES, Page
 from penstock.journal.files import PLACE_BITS
-from penstock.journal.viewing import View
 from penstock.message import LATEST
 
 Column = Any  # of numpy
@@ -45,11 +44,17 @@ _OFFSET = (1 << PLACE_BITS) - 1
 
 
 def rows_of(
-    view: View, queue: int, first_file: int, wanted: Iterable[str], states: Sequence[str] = STATES
+    pages: Sequence[tuple[int, Page]],
+    files: Sequence[int],
+    queue: int,
+    first_file: int,
+    wanted: Iterable[str],
+    states: Sequence[str] = STATES,
 ) -> pa.RecordBatch:
-    """The rows of a queue in the order of their places. Its files have the numbers from first_file on."""
+    """The rows of a queue in the order of their places, which have the numbers of files: ascending, those that the
+    plan numbers from first_file on.
+    """
     wanted = list(wanted)
-    pages = view.contents.pages()
     state = _joined(pages, lambda page: np.frombuffer(page.state, np.uint8), np.uint8)
     chosen = state if len(states) == len(STATES) else np.isin(state, [STATES.index(each) + 1 for each in states])
     there = None if chosen.all() else np.flatnonzero(chosen)
@@ -65,13 +70,19 @@ def rows_of(
         if name in ("consumer", "reason"):
             columns[name] = _texts(pages, name, order)
             continue
-        values = _column(name, pages, view, state, place, queue, first_file)
+        values = _column(name, pages, files, state, place, queue, first_file)
         columns[name] = pa.array(values if order is None else values[order])
     return pa.record_batch(columns)
 
 
 def _column(
-    name: str, pages: Sequence[tuple[int, Page]], view: View, state: Column, place: Column, queue: int, first: int
+    name: str,
+    pages: Sequence[tuple[int, Page]],
+    files: Sequence[int],
+    state: Column,
+    place: Column,
+    queue: int,
+    first: int,
 ) -> Column:
     if name == "state":
         return state
@@ -80,7 +91,7 @@ def _column(
     if name == "seq":
         return _joined(pages, _seqs, np.int64, with_first=True)
     if name == "file":
-        numbers = np.array(sorted(each.number for each in view.files), np.uint64)
+        numbers = np.array(files, np.uint64)
         return (np.searchsorted(numbers, place >> np.uint64(PLACE_BITS)) + first).astype(np.int32)
     if name == "offset":
         return (place & np.uint64(_OFFSET)).astype(np.int64)
@@ -154,7 +165,10 @@ def shown(name: str, rows: pa.RecordBatch, queues: pa.Array) -> pa.Array:
     applies = np.isin(_numpy(rows["state"]), states)
     if name == "consumer":
         return pc.if_else(pa.array(applies), rows["consumer"], pa.scalar(None, pa.string()))
-    return times(_numpy(rows["claimed_at" if name == "claimed_at" else "ends_at"]), ~applies)
+    if name == "claimed_at":
+        return times(_numpy(rows["claimed_at"]), ~applies)
+    ends_at = _numpy(rows["ends_at"])
+    return times(ends_at, ~applies | (ends_at == 0))  # what a stream holds has no end
 
 
 def times(milliseconds: Column, missing: Column | None = None) -> pa.Array:

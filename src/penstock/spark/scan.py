@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import PenstockError, StoreCorrupt
 from penstock.journal import bodies
@@ -51,6 +52,9 @@ def read_plan(path: str, number: int, schema: pa.Schema) -> Iterator[pa.RecordBa
     for start, end in _cuts(rows, bool(wanted)):
         part = rows.slice(start, end - start)
         found = scan.columns(part, wanted) if wanted else {}
+        if "receipt" in names and "receipt" in schema.names:
+            before, after = names["receipt"]
+            found["receipt"] = pc.binary_join_element_wise(before, shown("id", part, queues), after, "")
         columns = [found[name] if name in found else shown(name, part, queues) for name in schema.names]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 

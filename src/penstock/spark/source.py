@@ -9,16 +9,17 @@ from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.errors import NotSupported
 from penstock.spark.errors import in_one_line
 from penstock.spark.options import Options, parse
 from penstock.spark.slate.options import is_log, log_schema, parse_log
 from penstock.spark.slate.part import SlatePart
+from penstock.spark.streaming.options import ONLY_STREAMS, parse_stream
 from penstock.spark.tables import check_schema, schema_of
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class DefaultSource(DataSource):
         with in_one_line():
             if is_log(self._given):
                 return log_schema(parse_log(self._given))
+            if ONLY_STREAMS.intersection(name.lower() for name in self._given):
+                return schema_of("messages", parse_stream(self._given).payload)
             options = parse(self._given)
         return schema_of(options.table, options.payload)
 
@@ -70,16 +73,34 @@ class DefaultSource(DataSource):
         return Reader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Follows the log of a slate store."""
+        """Reads a queue, or the log of a slate store, as a stream."""
         with in_one_line():
-            if not is_log(self._given):
-                raise NotSupported('only the log of a slate store is a stream: .option("table", "log")')
-            options = parse_log(self._given)
-            if not options.route:
-                check_schema("log", schema)
+            if is_log(self._given):
+                return self._log_reader(schema)
+            options = parse_stream(self._given)
+            check_schema("messages", schema)
+            if options.consumes:
+                from penstock.spark.streaming.consuming import ConsumingReader
+
+                return ConsumingReader(options, schema)
+            from penstock.spark.streaming.following import FollowingReader
+
+            return FollowingReader(options, schema)
+
+    def _log_reader(self, schema: StructType) -> DataSourceStreamReader:
         from penstock.spark.slate.following import LogReader
 
+        options = parse_log(self._given)
+        if not options.route:
+            check_schema("log", schema)
         return LogReader(options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Puts every batch of a query into queues, once."""
+        from penstock.spark.streaming.sink import stream_writer_for
+
+        with in_one_line():
+            return stream_writer_for(self._given, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Puts the rows of a DataFrame into queues."""

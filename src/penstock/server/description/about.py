@@ -36,11 +36,16 @@ holds for all. What is missing has its default (drafts) or is null (messages).""
 _LOADS = """\
 Many messages that take effect all at once, or not at all. Senders add batches to parts of a load, side by side; a
 commit names the parts that count. Until then nobody sees anything of it. Only journal stores take loads."""
+_STREAMS = """\
+Who reads a queue as a stream holds one batch at a time, under a number, until it says that the batch's outcome is
+safe. Until then the same messages are under that number, whatever crashes; and after that they can be read until
+the next batch is settled. Spark's `readStream` works so. Only journal stores have streams."""
 TAGS = {
     "MQ-Core": "The six endpoints that `curl` needs: a queue is a path, a message is a body.",
     "Queues": "Queues as JSON.",
     "Messages": _BATCHES,
     "Loads": _LOADS,
+    "Streams": _STREAMS,
     "Monitoring": "How the server is.",
     "About": "The server describes itself.",
 }

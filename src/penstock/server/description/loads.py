@@ -1,5 +1,6 @@
 """Loads, below /-/loads."""
 
+from penstock.journal.landings import LONGEST
 from penstock.journal.uploads import MAX_RUN
 from penstock.server.description import schemas
 from penstock.server.description.operation import (
@@ -12,6 +13,7 @@ from penstock.server.description.operation import (
     query,
 )
 from penstock.server.description.schemas import integer, nullable, record, ref, text
+from penstock.server.streams import MAX_BATCH
 from penstock.settings import MAX_COUNT
 
 _TAG = "Loads"
@@ -28,6 +30,22 @@ _SENT = record(
     "part",
     "batches",
 )
+
+_SINK = {
+    **nullable(
+        record(
+            {
+                "id": text("What it is written by.", minLength=1, maxLength=LONGEST),
+                "query": text("The query, whose batches are numbered.", minLength=1, maxLength=LONGEST),
+                "batch": integer("The batch's number.", 0, MAX_BATCH),
+            },
+            "id",
+            "query",
+            "batch",
+        )
+    ),
+    "description": "It is a batch of a stream, which takes effect once, and after that no lower number does.",
+}
 
 OPERATIONS = [
     Operation(
@@ -89,7 +107,7 @@ OPERATIONS = [
         ),
         parameters=[_LOAD],
         body=body(
-            record({"parts": {"type": "array", "items": _SENT}, "run": nullable(_RUN)}, "parts"),
+            record({"parts": {"type": "array", "items": _SENT}, "run": nullable(_RUN), "sink": _SINK}, "parts"),
             {"parts": [{"part": "0", "batches": 1}], "run": "monday"},
         ),
         answers={

@@ -4,7 +4,7 @@ from itertools import groupby
 from typing import Any
 
 import penstock
-from penstock.server.description import about, api, loads, monitoring, mqcore
+from penstock.server.description import about, api, loads, monitoring, mqcore, streams
 from penstock.server.description.errors import COMMON, FAILURES, GUARDED
 from penstock.server.description.operation import Operation
 from penstock.server.description.schemas import ref, schemas
@@ -16,6 +16,7 @@ _OPERATIONS = [
     *api.QUEUES,
     *api.MESSAGES,
     *loads.OPERATIONS,
+    *streams.OPERATIONS,
     *monitoring.OPERATIONS,
     *about.OPERATIONS,
 ]
@@ -45,7 +46,11 @@ def document() -> dict[str, Any]:
         "servers": [{"url": "/"}],
         "tags": [{"name": name, "description": description} for name, description in about.TAGS.items()],
         "paths": paths,
-        "components": {"schemas": schemas(), "responses": responses, "securitySchemes": about.SECURITY},
+        "components": {
+            "schemas": {**schemas(), "Stream": streams.INFO},
+            "responses": responses,
+            "securitySchemes": about.SECURITY,
+        },
     }
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -140,7 +139,7 @@ def _messages(
     wanted = dict.fromkeys(source for name in schema.names for source in SOURCES[name])
     wanted = {name: None for name in [*wanted, "seq", "size"] if name not in _OF_JOURNALS}
     batches = [
-        rows_of(_view_of(ledger), number, 0, wanted, states) for number, ledger in enumerate(ledgers.values())
+        rows_of(ledger.pages(), [], number, 0, wanted, states) for number, ledger in enumerate(ledgers.values())
     ]
     batches = [each for each in batches if len(each)]
     if not batches:
@@ -154,11 +153,6 @@ def _messages(
         held = _sliced(moment, log, first, end) if bodies else None
         works.append(Work(held, log, _sent(part), names, first, end))
     return works
-
-
-def _view_of(ledger: Ledger) -> Any:
-    """A queue as rows_of() wants it, which looks at files only for where bodies are."""
-    return SimpleNamespace(contents=ledger, files=[])
 
 
 def _cut(rows: pa.RecordBatch, bodies: bool) -> Iterable[pa.RecordBatch]:

@@ -14,6 +14,7 @@ from penstock.index.rows import STATES
 from penstock.names import DEFAULT
 from penstock.spark.jobs.reporting.facts import gathered
 from penstock.spark.jobs.reporting.numbers import Figures, Numbers, compute
+from penstock.spark.jobs.reporting.streams import streams_of
 from penstock.spark.jobs.reporting.windows import parse
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.stores import check_store, own_session, table
@@ -66,12 +67,19 @@ def report(
     used = {each.queue for each in numbers.queues if each.put or each.queue != DEFAULT}
     not_kept = sorted(row["name"] for row in settings if row["keep_done"] == 0 and row["name"] in used)
     shown = re.sub(r"(?<=//)[^/@]*@", "", url)  # no password
-    document = {"store": shown, "archive": path, "made_at": SystemClock().now(), **numbers.as_json()}
+    streams = streams_of(url)
+    document: dict[str, Any] = {
+        "store": shown,
+        "archive": path,
+        "made_at": SystemClock().now(),
+        **numbers.as_json(),
+    }
+    document["streams"] = [each._asdict() for each in streams]
     run = run_id(id, "report", **document | {"made_at": 0})
     notes = _notes(not_kept)
     rows = [_row(each) for each in numbers.queues[:_ROWS]]
     if not dry_run:
-        html = render(numbers, shown, path, document["made_at"], notes)
+        html = render(numbers, shown, path, document["made_at"], notes, streams)
         _write(folder, html, {"id": run, **document, "notes": notes, "rows": rows})
     return Summary("report", run, _COLUMNS, rows, dry_run, notes=_told(numbers, notes, folder, dry_run))
 

@@ -10,6 +10,7 @@ from penstock.spark.jobs.reporting import charts
 from penstock.spark.jobs.reporting.numbers import Figures, Numbers, Reason, Slice, Times
 from penstock.spark.jobs.reporting.windows import Windows
 from penstock.spark.jobs.reporting.words import count, duration, moment, share
+from penstock.streams import StreamInfo
 
 ROWS = 50  # queues in the table
 _CHARTED = 6  # queues with charts of their own
@@ -30,7 +31,14 @@ def _style() -> str:
     return files(__package__).joinpath("page.css").read_text()
 
 
-def render(numbers: Numbers, store: str, archive: str | None, made_at: int, notes: Sequence[str]) -> str:
+def render(
+    numbers: Numbers,
+    store: str,
+    archive: str | None,
+    made_at: int,
+    notes: Sequence[str],
+    streams: Sequence[StreamInfo] = (),
+) -> str:
     """The page."""
     where = f"store {escape(store)}" + (f" and archive {escape(archive)}" if archive else "")
     when = "There are no messages yet."
@@ -44,6 +52,8 @@ def render(numbers: Numbers, store: str, archive: str | None, made_at: int, note
     if numbers.windows:
         parts += [_over_time(numbers, numbers.windows), _outcomes(numbers)]
     parts.append(_queues(numbers.queues))
+    if streams:
+        parts.append(_streams(streams, made_at))
     if numbers.windows and len(numbers.queues) > 1:
         parts.append(_largest(numbers, numbers.windows))
     return (
@@ -152,6 +162,25 @@ def _queue(each: Figures) -> str:
     counts = "".join(f"<td{'' if n else ' class=zero'}>{count(n)}</td>" for n in each.states.values())
     times = _times(each.waiting) + _times(each.processing)
     return f"<tr><th scope=row>{escape(each.queue)}{bar}</th>{counts}{times}</tr>"
+
+
+def _streams(streams: Sequence[StreamInfo], made_at: int) -> str:
+    names = ("Stream", "Queue", "mode", "batch", "settled", "held", "age", "lag")
+    head = "".join(f"<th scope=col>{name}</th>" for name in names)
+    rows = ""
+    for each in streams:
+        age = None if each.since is None else max(0, made_at - each.since) / 1000
+        numbers = "".join(
+            f"<td{'' if n else ' class=zero'}>{count(n)}</td>" for n in (each.batch, each.settled, each.messages)
+        )
+        rows += (
+            f"<tr><th scope=row>{escape(each.stream)}</th><td>{escape(each.queue)}</td><td>{each.mode}</td>"
+            f"{numbers}<td>{duration(age)}</td><td>{count(each.lag)}</td></tr>"
+        )
+    about = (
+        "What reads queues with Spark: the messages that each holds until its batch is settled, and for how long."
+    )
+    return f'<h2>Streams</h2>\n<p class="soft">{about}</p>{_scrolled("Streams", f"<tr>{head}</tr>", rows)}\n'
 
 
 def _times(times: Times) -> str:

@@ -1,0 +1,73 @@
+"""Which batch of each streaming sink has landed last, so that one that Spark writes again lands once.
+
+    .penstock/sinks/SINK    a line of JSON (the sink, the query, the batch) and a line with its crc32
+
+Spark numbers the batches of a query one after the other, and writes only the last one again: one number is enough.
+"""
+
+import hashlib
+import json
+import os
+from typing import NamedTuple
+
+from penstock import names
+from penstock.errors import InvalidArgument, StoreCorrupt
+from penstock.files import Disk, replace_file
+from penstock.journal.catalog import Catalog
+from penstock.journal.checksum import crc32
+
+SINKS = "sinks"
+LONGEST = 255  # characters of a sink's name
+_LONGEST_FILE = 200
+
+
+class Landing(NamedTuple):
+    """A batch of a query, and the sink that it is for."""
+
+    sink: str
+    query: str
+    batch: int
+
+
+def has_landed(disk: Disk, catalog: Catalog, landing: Landing) -> bool:
+    """Whether a batch has landed before; InvalidArgument if it is of another query, whose numbers start anew."""
+    path = _path(catalog, landing.sink)
+    if not disk.exists(path):
+        return False
+    with disk.open(path) as file:
+        line, _, check = file.read(0, file.size()).partition(b"\n")
+    if check != _check(line):
+        raise StoreCorrupt(f"{path!r} is damaged: its checksum is wrong. Put back a copy of this file")
+    known = Landing(*json.loads(line))
+    if landing.batch > known.batch:
+        return False
+    if landing.query != known.query:
+        raise InvalidArgument(
+            f"batch {landing.batch} for sink {landing.sink!r} is of a new query (another checkpoint), and batch "
+            f"{known.batch} of the one before has landed: give the new query a sinkId of its own, or go on with "
+            "the checkpoint of the other"
+        )
+    return True
+
+
+def keep(disk: Disk, catalog: Catalog, landing: Landing) -> None:
+    """A batch has landed."""
+    path = _path(catalog, landing.sink)
+    above = os.path.dirname(path)
+    if not disk.exists(above):
+        disk.mkdir(above)
+        disk.sync_folder(catalog.path)
+    line = json.dumps(list(landing)).encode()
+    replace_file(disk, path, line + b"\n" + _check(line))
+    disk.sync_folder(above)
+
+
+def _check(line: bytes) -> bytes:
+    return f"crc32 {crc32(line):08x}\n".encode()
+
+
+def _path(catalog: Catalog, sink: str) -> str:
+    file = names.file_name(sink)
+    if len(file.encode()) > _LONGEST_FILE:  # no other name has a % that no two digits follow
+        file = f"{file[:30]}%_{hashlib.sha256(sink.encode()).hexdigest()}"
+    return os.path.join(catalog.path, SINKS, file)

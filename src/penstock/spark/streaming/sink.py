@@ -1,0 +1,186 @@
+"""df.writeStream.format("penstock"): every batch of a query lands once, however often Spark writes it.
+
+Tasks stage rows as those of a batch write do, without knowing the batch's number. The commit knows it, and names
+it to the owner of the store, which remembers the last one of each sink. Spark makes a new writer for each of the
+two, so tasks tell the commit where they have staged.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from penstock import names
+from penstock.client.loads import LoadingKeeper, Sent
+from penstock.clock import SystemClock
+from penstock.errors import InvalidArgument
+from penstock.files import ReadingDisk, SystemDisk
+from penstock.journal import staging
+from penstock.journal.intake import Load, make_folder
+from penstock.journal.landings import LONGEST, Landing
+from penstock.journal.staging import Part, Piece
+from penstock.journal.viewing import StoreView
+from penstock.opening import is_remote, is_shared
+from penstock.sharing.keeper import open_shared
+from penstock.spark.errors import in_one_line
+from penstock.spark.options import parse_writing
+from penstock.spark.plans import driver
+from penstock.spark.sending import Sender
+from penstock.spark.sink import Target, check_columns, task
+from penstock.spark.staging import Stager
+from penstock.spark.streaming.checkpoints import query_id
+from penstock.streams import not_supported
+
+_OWN = ("checkpointlocation", "queryname", "sinkid")  # and what Spark passes on of its own
+
+
+class _Sink(NamedTuple):
+    """What is remembered of a query's batches, and under which name."""
+
+    id: str | None  # None: the query's own id
+    checkpoint: str | None
+
+    def landing(self, batch: int) -> Landing:
+        """A batch of the query."""
+        if self.checkpoint is None:
+            raise InvalidArgument(
+                'where is the checkpoint? Give .option("checkpointLocation", ...) to the query itself: what it '
+                "says of the query tells a batch that is written again from a new one"
+            )
+        query = query_id(self.checkpoint)
+        return Landing(self.id or query, query, batch)
+
+
+@dataclass
+class StagedRows(WriterCommitMessage):
+    """What one task has staged in the folder of the store."""
+
+    load: str
+    pieces: list[Piece]
+
+
+@dataclass
+class SentRows(WriterCommitMessage):
+    """What one task has sent to a server."""
+
+    load: str
+    part: str
+    batches: int
+
+
+class JournalStreamWriter(DataSourceStreamArrowWriter):
+    """Writes into the journals of a folder."""
+
+    def __init__(self, target: Target, sink: _Sink, schema: StructType) -> None:
+        check_columns(schema, target)
+        view = StoreView(target.store, ReadingDisk(), SystemClock().now())
+        self._target = target
+        self._sink = sink
+        self._queues = view.settings()
+        if target.queue is not None and names.checked(target.queue) not in self._queues:
+            view.settings(target.queue)  # says that there is none
+        self._load = staging.new_name(driver())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
+        """Stage the rows of one task."""
+        partition, attempt = task()
+        disk, target = SystemDisk(), self._target
+        folder = staging.folder_of(target.store, self._load)
+        part = Part(disk, folder, self._load, f"part-{partition:05}-{attempt}")
+        stager = Stager(part, self._queues, target.queue, partition, False, SystemClock().now())
+        with in_one_line():
+            try:
+                for batch in iterator:
+                    if len(batch) and not os.path.isdir(folder):
+                        with suppress(FileExistsError):
+                            make_folder(disk, target.store, self._load)
+                    stager.add(batch)
+                return StagedRows(self._load, stager.finish())
+            except BaseException:
+                part.discard()
+                raise
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Let what the tasks have staged land, if it has not before."""
+        staged = [each for each in messages if isinstance(each, StagedRows) and each.pieces]
+        if not staged:
+            return
+        with in_one_line(), closing(open_shared(self._target.store)) as keeper:
+            pieces = [piece for each in staged for piece in each.pieces]
+            keeper.load(Load(staged[0].load, pieces, sink=self._sink.landing(batchId)))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Leave nothing of what does not count; what has landed stays."""
+        for load in {each.load for each in messages if isinstance(each, StagedRows)}:
+            folder = staging.folder_of(self._target.store, load)
+            if not os.path.exists(os.path.join(folder, staging.MANIFEST)):
+                staging.remove_folder(SystemDisk(), folder)
+
+
+class RemoteStreamWriter(DataSourceStreamArrowWriter):
+    """Writes into the queues of a server."""
+
+    def __init__(self, target: Target, sink: _Sink, schema: StructType) -> None:
+        check_columns(schema, target)
+        self._target = target
+        self._sink = sink
+        with closing(LoadingKeeper(target.store)) as keeper:
+            keeper.connect()
+            self._queues = {info.name: info.settings for info in keeper.queues()}
+            if target.queue is not None and target.queue not in self._queues:
+                keeper.settings(target.queue)  # says that there is none
+            self._load = keeper.begin({})
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SentRows:
+        """Send the rows of one task."""
+        partition, attempt = task()
+        target, part = self._target, f"{partition:05}-{attempt}"
+        with in_one_line(), closing(LoadingKeeper(target.store)) as keeper:
+            sender = Sender(keeper, self._load, part, self._queues, target.queue, partition, False)
+            for batch in iterator:
+                sender.add(batch)
+            return SentRows(self._load, *sender.finish())
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Let what the tasks have sent land, if it has not before."""
+        sent = [each for each in messages if isinstance(each, SentRows) and each.batches]
+        with in_one_line(), closing(LoadingKeeper(self._target.store)) as keeper:
+            if sent:
+                parts = [Sent(each.part, each.batches) for each in sent]
+                keeper.commit(sent[0].load, parts, None, self._sink.landing(batchId))
+            self._abort_others(keeper, messages, {each.load for each in sent})
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Leave nothing of what does not count; what has landed stays."""
+        with in_one_line(), closing(LoadingKeeper(self._target.store)) as keeper:
+            self._abort_others(keeper, messages, set())
+
+    def _abort_others(
+        self, keeper: LoadingKeeper, messages: list[WriterCommitMessage | None], landed: set[str]
+    ) -> None:
+        """Also the load that this writer has begun for tasks that it never had."""
+        begun = {self._load, *(each.load for each in messages if isinstance(each, SentRows))}
+        for load in begun - landed:
+            keeper.abort(load)
+
+
+def stream_writer_for(given: Mapping[str, str], schema: StructType) -> DataSourceStreamArrowWriter:
+    """What writes into the store that the options name."""
+    options = {name.lower(): value for name, value in given.items()}
+    sink = _Sink(options.get("sinkid"), options.get("checkpointlocation"))
+    if sink.id is not None and not 1 <= len(sink.id) <= LONGEST:
+        raise InvalidArgument(f"option sinkId has {len(sink.id)} characters; give 1 to {LONGEST}")
+    store, queue, run = parse_writing({name: value for name, value in options.items() if name not in _OWN})
+    if run is not None:
+        raise InvalidArgument("option id is for df.write; a stream's batches are told apart by query and number")
+    if is_shared(store):
+        raise not_supported(f"store {store!r}")
+    target = Target(store, queue, None, {}, False)
+    if is_remote(store):
+        return RemoteStreamWriter(target, sink, schema)
+    return JournalStreamWriter(target, sink, schema)

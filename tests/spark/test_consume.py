@@ -1,0 +1,282 @@
+"""readStream with mode "consume": every message comes out once, whatever Spark repeats."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+
+import penstock
+import penstock.spark
+from penstock import processes
+from penstock.errors import InvalidArgument, NotSupported
+from penstock.server import serve_in_thread
+from penstock.spark.streaming.batches import drop, parts_of, read_part
+from penstock.spark.streaming.offsets import BatchName
+from penstock.spark.streaming.options import parse_stream
+from penstock.spark.tables import schema_of
+from penstock.streams import StreamInfo, boot, reader_name
+from tests.spark.streams import Recorder, consuming, forget_last, run
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with penstock.open(tmp_path / "store") as made:
+        made.create("jobs", max_attempts=2)
+        made.queue("jobs").put_many([b"message %d" % number for number in range(50)])
+    return tmp_path / "store"
+
+
+def counts(store: Path) -> dict[str, int]:
+    with penstock.open(store) as opened:
+        return {state: count for state, count in opened.queue("jobs").counts().items() if count}
+
+
+def streams(store: Path) -> list[StreamInfo]:
+    with penstock.open(store) as opened:
+        return opened._keeper.streams().all()
+
+
+def ids(first: int, last: int) -> list[str]:
+    return [str(number) for number in range(first, last + 1)]
+
+
+def test_a_queue_is_drained_and_settled_within_limits(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    sink = Recorder()
+    stream = consuming(spark, store, maxRowsPerBatch=20)
+    assert penstock.spark.drain(stream, sink, tmp_path / "checkpoint") == 3
+    assert sink.batches == {0: [ids(1, 20)], 1: [ids(21, 40)], 2: [ids(41, 50)]}
+    assert counts(store) == {}
+    [info] = streams(store)
+    assert (info.queue, info.stream, info.batch, info.settled, info.messages) == ("jobs", "nightly", 3, 3, 0)
+    assert not os.listdir(store / ".penstock" / "pins") or penstock.spark.settle(tmp_path / "checkpoint") == 0
+
+
+def test_a_batch_whose_commit_was_lost_has_the_same_messages_again(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    sink, checkpoint = Recorder(), tmp_path / "checkpoint"
+    stream = consuming(spark, store, maxRowsPerBatch=15)
+    run(stream.load(), sink, checkpoint)
+    with penstock.open(store) as opened:
+        opened.queue("jobs").put_many(["more"] * 10)
+    for _ in range(2):
+        last = forget_last(checkpoint)
+        run(stream.load(), sink, checkpoint)
+    assert len(sink.batches[last]) == 2
+    assert sorted(sink.ids(), key=int) == ids(1, 60)
+    penstock.spark.settle(checkpoint)
+    assert counts(store) == {}
+
+
+def test_a_batch_that_spark_never_logged_is_offered_again(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    sink, checkpoint = Recorder(), tmp_path / "checkpoint"
+    stream = consuming(spark, store, maxRowsPerBatch=20)
+
+    def fails_at(number: int) -> Any:
+        def process(rows: DataFrame, batch: int) -> None:
+            if batch == number:
+                raise RuntimeError("no")
+            sink(rows, batch)
+
+        return process
+
+    with pytest.raises(StreamingQueryException, match="no"):
+        run(stream.load(), fails_at(1), checkpoint)
+    assert counts(store)["in_flight"] == 20
+    forget_last(checkpoint, "offsets")
+    run(stream.load(), sink, checkpoint)
+    assert sink.batches == {0: [ids(1, 20)], 1: [ids(21, 40)], 2: [ids(41, 50)]}
+    assert counts(store) == {}
+
+
+def test_a_rewound_checkpoint_gets_the_last_batch_again_and_an_older_one_is_refused(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    sink, checkpoint = Recorder(), tmp_path / "checkpoint"
+    stream = consuming(spark, store, maxRowsPerBatch=20)
+    run(stream.load(), sink, checkpoint)
+    for log in ("commits", "offsets"):
+        forget_last(checkpoint, log)
+    run(stream.load(), sink, checkpoint)
+    assert sink.batches[2] == [ids(41, 50)] * 2
+    for log in ("commits", "offsets"):
+        for _ in range(2):
+            forget_last(checkpoint, log)
+    with pytest.raises(StreamingQueryException, match="what is between is gone"):
+        run(stream.load(), sink, checkpoint)
+    with pytest.raises(StreamingQueryException, match="the checkpoint is new"):
+        run(stream.load(), sink, tmp_path / "another")
+
+
+def test_rows_that_processing_rejects_fail_when_the_batch_is_settled(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    stream = consuming(spark, store)
+
+    def first(rows: DataFrame, number: int) -> None:
+        assert penstock.spark.fail(rows.where("id < 5"), "too small") == 4
+        with pytest.raises(InvalidArgument, match="no column receipt"):
+            penstock.spark.fail(rows.select("id"))
+        raise RuntimeError("stopped")
+
+    def second(rows: DataFrame, number: int) -> None:
+        penstock.spark.fail(rows.where("id IN (7, 8)"), "odd")
+        penstock.spark.fail(rows.where("id = 9").select("receipt"), "odder")
+
+    with pytest.raises(StreamingQueryException, match="stopped"):
+        run(stream.load(), first, checkpoint)
+    assert streams(store)[0].failures == 4
+    run(stream.load(), second, checkpoint)
+    penstock.spark.settle(checkpoint)
+    with penstock.open(store) as opened:
+        reasons = {message.id: (message.reason, message.state) for message in opened.queue("jobs").messages()}
+    assert reasons == {"7": ("odd", "available"), "8": ("odd", "available"), "9": ("odder", "available")}
+
+
+def test_two_streams_share_a_queue_and_two_queries_never_one_stream(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    sinks = [Recorder(), Recorder()]
+    queries = [
+        consuming(spark, store, stream=f"s{number}", maxRowsPerBatch=7)
+        .load()
+        .writeStream.foreachBatch(sinks[number])
+        .option("checkpointLocation", str(tmp_path / f"checkpoint{number}"))
+        .trigger(processingTime="10 milliseconds")
+        .start()
+        for number in range(2)
+    ]
+    try:
+        twin = consuming(spark, store, stream="s0").load().writeStream.foreachBatch(Recorder())
+        with pytest.raises(StreamingQueryException, match="is read by another process"):
+            twin.option("checkpointLocation", str(tmp_path / "twin")).start().awaitTermination()
+        for query in queries:
+            query.processAllAvailable()
+    finally:
+        for query in queries:
+            query.stop()
+    assert sorted([*sinks[0].ids(), *sinks[1].ids()], key=int) == ids(1, 50)
+    assert all(sink.batches for sink in sinks)
+    for number in range(2):
+        penstock.spark.settle(tmp_path / f"checkpoint{number}")
+    assert counts(store) == {}
+
+
+def test_a_batch_that_is_given_back_replays_empty(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    sink, checkpoint = Recorder(), tmp_path / "checkpoint"
+    stream = consuming(spark, store, maxRowsPerBatch=30)
+
+    def fail(rows: DataFrame, number: int) -> None:
+        raise RuntimeError("stopped")
+
+    with pytest.raises(StreamingQueryException, match="stopped"):
+        run(stream.load(), fail, checkpoint)
+    with penstock.open(store) as opened:
+        assert opened._keeper.streams().release("jobs", "nightly") == 30
+    run(stream.load(), sink, checkpoint)
+    assert sink.batches[0] == [[]]
+    assert sorted(sink.ids(), key=int) == ids(1, 50)
+
+
+def test_a_store_that_another_process_has_open_is_read_through_it_and_packed_meanwhile(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with penstock.open(tmp_path / "store") as owner:
+        queue = owner.create("jobs")
+        queue.put_many([b"x" * 1_000] * 400)
+
+        def pack(rows: DataFrame, number: int) -> None:
+            owner._keeper.pack("jobs")  # type: ignore[attr-defined]
+            sink(rows, number)
+            owner._keeper.pack("jobs")  # type: ignore[attr-defined]
+
+        sink = Recorder()
+        stream = consuming(spark, tmp_path / "store", maxRowsPerBatch=150)
+        run(stream.load(), pack, tmp_path / "checkpoint")
+        forget_last(tmp_path / "checkpoint")
+        run(stream.load(), pack, tmp_path / "checkpoint")
+        assert sink.ids() == ids(1, 400)
+        assert len(sink.batches[2]) == 2
+        assert not any(queue.counts().values())
+
+
+def test_a_server_is_read_through_its_files(spark: SparkSession, tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "store") as owner:
+        owner.create("jobs").put_many([b"x" * 100] * 2_500)
+        server = serve_in_thread(owner)
+        try:
+            seen: list[Any] = []
+            sink = Recorder()
+
+            def look(rows: DataFrame, number: int) -> None:
+                seen.append(rows.select("payload", "receipt", "consumer").first())
+                sink(rows, number)
+
+            stream = consuming(spark, server.url, maxRowsPerBatch=2_000)
+            run(stream.load(), look, tmp_path / "checkpoint")
+            assert sorted(sink.ids(), key=int) == ids(1, 2_500)
+            assert [row.payload for row in seen if row] == [b"x" * 100] * 2
+            assert seen[0].receipt.startswith("stream:1:")
+        finally:
+            server.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"mode": "eat"}, "follow or consume"),
+        ({"stream": ""}, "is no name for a stream"),
+        ({"maxRowsPerBatch": "0"}, "whole number from 1 on"),
+        ({"startingOffset": "earliest"}, "is for mode follow"),
+        ({"table": "queues"}, "there is no option 'table' of a stream"),
+    ],
+)
+def test_options_that_make_no_sense_are_named(options: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidArgument, match=why):
+        parse_stream({"store": "data", "mode": "consume", "stream": "s", **options})
+
+
+@pytest.mark.parametrize("url", ["text:data", "folder:data", "queue.tq"])
+def test_other_stores_have_no_streams_and_say_so(url: str) -> None:
+    with pytest.raises(NotSupported, match="has no streams"):
+        parse_stream({"store": url, "mode": "consume", "stream": "s"})
+
+
+def test_who_sees_no_files_asks_for_the_messages_of_its_part(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "store") as owner:
+        queue = owner.create("jobs")
+        queue.put_many([penstock.Draft(b"%d" % number, priority=number % 2) for number in range(1_700)])
+        server = serve_in_thread(owner)
+        try:
+            given = owner._keeper.streams()
+            given.begin("jobs", "s", reader_name())
+            given.next("jobs", "s", reader_name(), 0, 1_600, 1 << 30)
+            schema = to_arrow_schema(schema_of("messages"), timezone="UTC")
+            name = BatchName(1, "s", "jobs", server.url)
+            [asked] = parts_of(given.read("jobs", "s", 1, None), name, schema)[0]
+            assert asked.path == ""
+            pins = f"{processes.name_of(os.getpid())}@{boot()}"
+            [seen], folder = parts_of(given.read("jobs", "s", 1, pins), name, schema)
+            assert os.path.exists(seen.path)
+            rows = [
+                sorted((row for batch in read_part(part, schema) for row in batch.to_pylist()), key=by_id)
+                for part in (asked, seen)
+            ]
+            assert rows[0] == rows[1]
+            assert len({row["id"] for row in rows[0]}) == 1_600
+            assert folder is not None
+            drop(folder)
+            assert not os.path.exists(folder)
+        finally:
+            server.stop()
+
+
+def by_id(row: dict[str, Any]) -> int:
+    return int(row["id"])

@@ -1,0 +1,109 @@
+"""writeStream.format("penstock"): every batch of a query lands once."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+import penstock
+from penstock.errors import InvalidArgument
+from penstock.journal import staging
+from penstock.journal.intake import Load
+from penstock.journal.landings import Landing
+from penstock.journal.store import open_journal
+from penstock.message import Entry
+from penstock.server import serve_in_thread
+from tests.spark.streams import forget_last
+
+
+def write(spark: SparkSession, source: Path, store: object, checkpoint: Path, **options: str) -> None:
+    """Write what is in a folder of texts, a file in each batch."""
+    texts = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(source))
+    query = texts.selectExpr("value AS payload").writeStream.format("penstock").option("store", str(store))
+    query = query.option("queue", "out").option("checkpointLocation", str(checkpoint)).options(**options)
+    query.trigger(availableNow=True).start().awaitTermination()
+
+
+def texts(folder: Path, first: int, last: int) -> Path:
+    folder.mkdir(exist_ok=True)
+    for number in range(first, last + 1):
+        (folder / f"{number}.txt").write_text(f"{number}a\n{number}b\n")
+        os.utime(folder / f"{number}.txt", (number, number))
+    return folder
+
+
+def payloads(store: penstock.Store) -> list[str]:
+    return [message.payload.decode() for message in store.queue("out").messages()]
+
+
+def staged(store: Path) -> list[str]:
+    folder = store / ".penstock" / "staged"
+    return os.listdir(folder) if folder.exists() else []
+
+
+def test_a_batch_that_spark_writes_again_lands_once_and_a_new_query_lands_anew(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, checkpoint, folder = texts(tmp_path / "texts", 1, 2), tmp_path / "checkpoint", tmp_path / "store"
+    with penstock.open(folder) as store:  # which takes in what Spark stages
+        store.create("out")
+        write(spark, source, folder, checkpoint)
+        texts(source, 3, 3)
+        assert forget_last(checkpoint) == 1
+        write(spark, source, folder, checkpoint)
+        assert payloads(store) == ["1a", "1b", "2a", "2b", "3a", "3b"]
+        shutil.rmtree(checkpoint)
+        write(spark, source, folder, checkpoint)
+        assert payloads(store) == ["1a", "1b", "2a", "2b", "3a", "3b"] * 2
+        write(spark, source, folder, tmp_path / "named", sinkId="nightly")
+        with pytest.raises(StreamingQueryException, match="give the new query a sinkId of its own"):
+            write(spark, source, folder, tmp_path / "renamed", sinkId="nightly")
+        assert len(payloads(store)) == 18
+    assert not staged(folder)
+
+
+def test_a_server_lets_a_batch_land_once(spark: SparkSession, tmp_path: Path) -> None:
+    source, checkpoint = texts(tmp_path / "texts", 1, 2), tmp_path / "checkpoint"
+    with penstock.open(tmp_path / "store") as store:
+        store.create("out")
+        server = serve_in_thread(store)
+        try:
+            write(spark, source, server.url, checkpoint)
+            forget_last(checkpoint)
+            write(spark, source, server.url, checkpoint)
+        finally:
+            server.stop()
+        assert payloads(store) == ["1a", "1b", "2a", "2b"]
+        assert not store._keeper.owned.uploads()._open  # type: ignore[attr-defined]
+
+
+def test_a_landing_is_remembered_with_the_load_that_brought_it(tmp_path: Path) -> None:
+    """Also when a crash came right after the load began to count."""
+    keeper = open_journal(tmp_path / "store")
+
+    def load(sink: Landing) -> Load:
+        name = keeper.begin_load()
+        part = staging.Part(keeper._disk, staging.folder_of(keeper.folder, name), name, "part-0")
+        part.add_entries("default", [Entry(b"x")], 0, 0)
+        part.close()
+        return Load(name, part.pieces, sink=sink)
+
+    assert keeper.load(load(Landing("s", "q", 4)))
+    assert not keeper.load(load(Landing("s", "q", 4)))
+    assert not keeper.load(load(Landing("s", "q", 3)))
+    with pytest.raises(InvalidArgument, match="of a new query"):
+        keeper.load(load(Landing("s", "another", 4)))
+    assert keeper.load(load(Landing("s", "another", 5)))
+    interrupted = load(Landing("s", "another", 6))
+    keeper._intake._begin_to_count(staging.folder_of(keeper.folder, interrupted.name), interrupted)
+    keeper.close()
+    keeper = open_journal(tmp_path / "store")
+    assert keeper.counts("default")["available"] == 3
+    assert not keeper.load(load(Landing("s", "another", 6)))
+    [file] = (tmp_path / "store/.penstock/sinks").iterdir()
+    assert json.loads(file.read_text().splitlines()[0]) == ["s", "another", 6]
+    keeper.close()

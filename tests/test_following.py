@@ -1,0 +1,127 @@
+"""Following a queue: every message once, in order, while files are rotated and packed under its feet."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.journal.following import Follower
+from penstock.journal.store import JournalKeeper, open_journal
+from penstock.message import Entry
+from penstock.streams import reader_name
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[JournalKeeper]:
+    opened = open_journal(tmp_path / "data", sync="never", segment_size=4_000)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def follower(keeper: JournalKeeper) -> Iterator[Follower]:
+    made = Follower(keeper.folder, "default", os.getpid())
+    yield made
+    made.close()
+
+
+def put(keeper: JournalKeeper, count: int) -> None:
+    for _ in range(count):
+        keeper.put("default", [Entry(b"x" * 100)])
+
+
+def take(follower: Follower) -> list[int]:
+    """What there is, as a reader takes it."""
+    follower.fill(10_000)
+    seqs = follower.entries.seq.tolist()
+    if seqs:
+        follower.forget(seqs[-1])
+    return seqs
+
+
+def test_messages_are_seen_once_in_order_also_those_that_are_gone(
+    keeper: JournalKeeper, follower: Follower
+) -> None:
+    put(keeper, 30)
+    follower.start(0)
+    keeper.ack("default", [message.receipt or "" for message in keeper.claim("default", 20, 30, 0, "me")])
+    assert take(follower) == list(range(1, 31))
+    assert take(follower) == []
+    keeper.put("default", [Entry(b"y")] * 500)
+    assert take(follower) == list(range(31, 531))
+    assert not follower.lost
+
+
+def test_packing_takes_nothing_from_one_who_follows(keeper: JournalKeeper, follower: Follower) -> None:
+    follower.start(0)
+    put(keeper, 50)
+    follower.fill(1)  # it has seen the files, and not read them
+    for _ in range(3):
+        put(keeper, 50)
+        follower.fill(10_000)
+        keeper.purge("default")
+        keeper.pack("default")
+    assert take(follower) == list(range(1, 201))
+    put(keeper, 10)
+    assert take(follower) == list(range(201, 211))
+    assert not follower.lost
+
+
+def test_what_was_packed_away_before_it_was_seen_is_known_to_be_lost(keeper: JournalKeeper) -> None:
+    put(keeper, 20)
+    keeper.remove("default", [str(seq) for seq in range(5, 9)])
+    keeper.pack("default")
+    put(keeper, 5)
+    follower = Follower(keeper.folder, "default", os.getpid())
+    follower.start(2)
+    assert take(follower) == [3, 4, *range(9, 26)]
+    follower.close()
+    follower = Follower(keeper.folder, "default", os.getpid())
+    follower.start(2)
+    follower.fill(10_000)
+    assert follower.lost == [(5, 8)]
+    follower.close()
+    keeper.purge("default")
+    keeper.pack("default")
+    put(keeper, 1)
+    follower = Follower(keeper.folder, "default", os.getpid())
+    follower.start(10)
+    follower.fill(10_000)
+    assert (follower.lost, follower.entries.seq.tolist()) == ([(11, 25)], [26])
+    follower.close()
+
+
+def test_a_start_is_earliest_latest_or_a_time(tmp_path: Path) -> None:
+    clock = penstock.SimulatedClock(1_000_000)
+    keeper = open_journal(tmp_path / "data", clock=clock)
+    follower = Follower(keeper.folder, "default", os.getpid())
+    assert (follower.earliest(), follower.latest()) == ((0, 1), 0)
+    for _ in range(4):
+        put(keeper, 10)
+        clock.advance(1)
+    assert (follower.earliest()[0], follower.latest()) == (0, 40)
+    assert [follower.entered_before(1_000_000 + later)[0] for later in (0, 1, 1_001, 9_000)] == [0, 10, 20, 40]
+    keeper.remove("default", [str(seq) for seq in range(1, 16)])
+    keeper.pack("default")
+    follower.close()
+    follower = Follower(keeper.folder, "default", os.getpid())
+    assert (follower.earliest(), follower.latest()) == ((15, 41), 40)
+    assert [follower.entered_before(1_000_000 + later)[0] for later in (1_001, 2_001, 9_000)] == [20, 30, 40]
+    follower.close()
+    keeper.close()
+
+
+def test_packing_waits_for_one_who_follows_under_a_name(keeper: JournalKeeper) -> None:
+    put(keeper, 100)
+    streams = keeper.streams()
+    streams.follow("default", "tail", reader_name(), 40)
+    keeper.purge("default")
+    assert keeper.pack("default") == 0
+    [info] = streams.all()
+    assert (info.mode, info.batch, info.lag) == ("follow", 40, 60)
+    assert keeper.stored("default") > 10_000
+    streams.follow("default", "tail", reader_name(), 100)
+    keeper.pack("default")
+    assert keeper.stored("default") < 5_000

@@ -1,0 +1,272 @@
+"""Streams of journal and slate stores: batches that stay what they are, through restarts, packing and others."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.errors import NotSupported, StreamInUse, StreamMismatch, StreamNotFound
+from penstock.journal.store import JournalKeeper, open_journal
+from penstock.live.keeper import LiveKeeper
+from penstock.message import Entry
+from penstock.server import serve_in_thread
+from penstock.slate.store import SlateKeeper, open_slate
+from penstock.streams import Streams, reader_name
+
+READER = reader_name()
+GONE = READER.replace(READER.partition("-")[0], "2147483647", 1)  # a process that is none
+MANY = 1 << 40
+Opening = Callable[..., JournalKeeper | SlateKeeper]
+
+
+@pytest.fixture(params=["journal", "slate"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store of each kind that has streams."""
+    return f"{request.param}:{tmp_path / 'data'}"
+
+
+@pytest.fixture
+def opened(url: str) -> Iterator[Opening]:
+    """Opens the store, which is closed when the test ends."""
+    kept: list[JournalKeeper | SlateKeeper] = []
+
+    def open_it(clock: penstock.Clock | None = None) -> JournalKeeper | SlateKeeper:
+        kind, _, folder = url.partition(":")
+        kept.append(open_journal(folder, clock=clock) if kind == "journal" else open_slate(url, clock=clock))
+        return kept[-1]
+
+    yield open_it
+    for keeper in kept:
+        keeper.close()
+
+
+def put(keeper: LiveKeeper, count: int, size: int = 4) -> None:
+    keeper.put("default", [Entry(b"x" * size)] * count)
+
+
+def ids(streams: Streams, batch: int, stream: str = "s") -> list[str]:
+    found: list[str] = []
+    while page := streams.messages("default", stream, batch, found[-1] if found else "", "", 1_000):
+        found += [message.id for message in page]
+    return found
+
+
+@pytest.fixture
+def reopened(opened: Opening) -> Callable[[], LiveKeeper]:
+    """The store, closed and opened again with each call."""
+    kept: list[LiveKeeper] = []
+
+    def reopen() -> LiveKeeper:
+        if kept:
+            kept.pop().close()
+        kept.append(opened())
+        return kept[0]
+
+    return reopen
+
+
+def test_a_batch_is_the_same_until_it_is_settled_and_once_more_after_that(
+    reopened: Callable[[], LiveKeeper],
+) -> None:
+    put(reopened(), 3_000)
+    reopened().streams().begin("default", "s", READER)
+    assert reopened().streams().next("default", "s", READER, 0, 1_500, MANY) == 1
+    first = ids(reopened().streams(), 1)
+    assert first == [str(seq) for seq in range(1, 1_501)]
+    for _ in range(2):
+        assert reopened().streams().next("default", "s", READER, 0, 10, MANY) == 1
+    assert reopened().streams().next("default", "s", READER, 1, 1_000, MANY) == 2
+    assert ids(reopened().streams(), 1) == first
+    assert ids(reopened().streams(), 2) == [str(seq) for seq in range(1_501, 2_501)]
+    assert reopened().counts("default")["in_flight"] == 1_000
+    assert reopened().streams().next("default", "s", READER, 2, 9_000, MANY) == 3
+    with pytest.raises(StreamMismatch, match="what is between is gone"):
+        ids(reopened().streams(), 1)
+    assert reopened().streams().next("default", "s", READER, 3, 10, MANY) is None
+    assert sum(reopened().counts("default").values()) == 0
+
+
+@pytest.mark.parametrize("keep_done", [0, None])
+def test_packing_keeps_what_may_be_read_again(tmp_path: Path, keep_done: float | None) -> None:
+    keeper = open_journal(tmp_path / "data")
+    keeper.create("q", penstock.Settings(keep_done=keep_done, max_attempts=1))
+    keeper.put("q", [Entry(bytes([number % 256]) * 3_000, number % 3) for number in range(5_000)])
+    streams = keeper.streams()
+    streams.begin("q", "s", READER)
+    assert streams.next("q", "s", READER, 0, 4_000, MANY) == 1
+    before = streams.messages("q", "s", 1, "", "", 5_000)
+    streams.fail("q", "s", 1, [before[7].id], "odd")
+    assert streams.next("q", "s", READER, 1, 500, MANY) == 2
+    held = streams.messages("q", "s", 2, "", "", 5_000)
+
+    def check(streams: Streams) -> None:
+        assert streams.messages("q", "s", 1, "", "", 5_000) == before
+        assert streams.messages("q", "s", 2, "", "", 5_000) == held
+        rows = streams.read("q", "s", 1, None)
+        assert sum(page.live for _, page in rows.pages) == 4_000
+
+    keeper.pack("q")
+    check(streams)
+    keeper.close()
+    keeper = open_journal(tmp_path / "data")
+    check(keeper.streams())
+    keeper.pack("q")
+    check(keeper.streams())
+    assert keeper.counts("q")["failed"] == 1
+    (tmp_path / "data/.penstock/index").rename(tmp_path / "away")  # so that opening replays all records
+    keeper.close()
+    (tmp_path / "data/.penstock/index").exists() and (tmp_path / "data/.penstock/index").rename(tmp_path / "gone")
+    keeper = open_journal(tmp_path / "data")
+    check(keeper.streams())
+    keeper.streams().settle("q", "s", 2)
+    keeper.close()
+
+
+def test_what_a_stream_holds_neither_expires_nor_can_be_removed(opened: Opening) -> None:
+    clock = penstock.SimulatedClock()
+    keeper = opened(clock)
+    streams = keeper.streams()
+    [kept, lost] = keeper.put("default", [Entry(b"a", retention=60), Entry(b"b", retention=60)])
+    streams.begin("default", "s", READER)
+    streams.next("default", "s", READER, 0, 1, MANY)
+    clock.advance(100_000)
+    assert keeper.counts("default") == {"delayed": 0, "available": 0, "in_flight": 1, "done": 0, "failed": 0}
+    assert keeper.remove("default", [kept, lost]) == 0
+    [message] = keeper.messages("default", None)
+    assert (message.lease_until, message.consumer) == (None, "stream:s")
+    streams.fail("default", "s", 1, [kept], "late")
+    assert streams.settle("default", "s", 1)
+    assert not streams.settle("default", "s", 1)
+    assert sum(keeper.counts("default").values()) == 0
+    assert ids(streams, 1) == [kept]
+    keeper.close()
+
+
+def test_messages_that_processing_rejects_fail_when_the_batch_is_settled(opened: Opening) -> None:
+    keeper = opened()
+    streams = keeper.streams()
+    put(keeper, 4)
+    streams.begin("default", "s", READER)
+    streams.next("default", "s", READER, 0, 3, MANY)
+    streams.fail("default", "s", 1, ["1", "2"], "bad")
+    streams.read("default", "s", 1, None)  # a replay
+    streams.fail("default", "s", 1, ["2", "4"], "worse")
+    assert streams.all()[0].failures == 1
+    streams.settle("default", "s", 1)
+    assert [message.reason for message in keeper.messages("default", None)] == ["worse", None]
+    assert [each.outcome for each in keeper.attempts("default", "2")] == ["failed"]
+    keeper.close()
+
+
+def test_one_process_reads_a_stream_and_the_next_takes_over_when_it_is_gone(opened: Opening) -> None:
+    keeper = opened()
+    streams = keeper.streams()
+    put(keeper, 2)
+    streams.begin("default", "s", READER)
+    with pytest.raises(StreamInUse, match="is read by another process"):
+        streams.begin("default", "s", GONE)
+    with pytest.raises(StreamInUse, match="stop that query"):
+        streams.release("default", "s")
+    keeper.streams().begin("default", "t", GONE)
+    assert streams.next("default", "t", GONE, 0, 1, MANY) == 1
+    streams.begin("default", "t", READER)
+    with pytest.raises(StreamInUse, match="was taken over by another process"):
+        streams.next("default", "t", GONE, 0, 1, MANY)
+    assert streams.next("default", "t", READER, 0, 1, MANY) == 1
+    keeper.close()
+
+
+def test_a_stream_can_be_given_back_and_forgotten(opened: Opening) -> None:
+    keeper = opened()
+    streams = keeper.streams()
+    put(keeper, 5)
+    streams.begin("default", "s", GONE)
+    assert streams.next("default", "s", GONE, 0, 3, MANY) == 1
+    with pytest.raises(StreamInUse, match="holds 3 messages"):
+        streams.delete("default", "s")
+    assert streams.release("default", "s") == 3
+    assert ids(streams, 1) == []
+    assert keeper.counts("default")["available"] == 5
+    assert streams.next("default", "s", GONE, 1, 3, MANY) == 2
+    streams.settle("default", "s", 2)
+    streams.delete("default", "s")
+    assert streams.all() == []
+    with pytest.raises(StreamNotFound, match="`penstock streams` lists those there are"):
+        streams.settle("default", "s", 2)
+    if isinstance(keeper, JournalKeeper):
+        keeper.pack("default")
+    keeper.close()
+    keeper = opened()
+    keeper.streams().begin("default", "s", GONE)
+    assert keeper.streams().next("default", "s", GONE, 0, 9, MANY) == 3  # no number is used twice
+    keeper.close()
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused(opened: Opening) -> None:
+    keeper = opened()
+    streams = keeper.streams()
+    put(keeper, 9)
+    streams.begin("default", "s", READER)
+    for start in range(3):
+        assert streams.next("default", "s", READER, start, 1, MANY) == start + 1
+    assert streams.next("default", "s", READER, 1, 1, MANY) == 2  # the last one that was settled, again
+    for start, why in ((0, "the checkpoint is new"), (7, "the store is older")):
+        with pytest.raises(StreamMismatch, match=why):
+            streams.next("default", "s", READER, start, 1, MANY)
+    assert streams.next("default", "s", READER, 2, 1, MANY) == 3
+    keeper.close()
+
+
+def test_limits_are_kept(opened: Opening) -> None:
+    keeper = opened()
+    streams = keeper.streams()
+    put(keeper, 10, 1_000)
+    streams.begin("default", "s", READER)
+    assert streams.next("default", "s", READER, 0, 0, MANY) is None
+    streams.next("default", "s", READER, 0, 100, 3_500)
+    assert len(ids(streams, 1)) == 3
+    streams.next("default", "s", READER, 1, 100, 1)
+    assert len(ids(streams, 2)) == 1
+    keeper.close()
+
+
+def test_other_processes_and_clients_of_a_server_have_the_same_streams(url: str) -> None:
+    with penstock.open(url) as store:
+        store.queue().put_many(["a", "b", "c"])
+        server = serve_in_thread(store)
+        try:
+            with penstock.open(server.url) as remote:
+                streams = remote._keeper.streams()
+                streams.begin("default", "s", READER)
+                assert streams.next("default", "s", READER, 0, 2, MANY) == 1
+                assert [message.payload for message in streams.messages("default", "s", 1, "", "", 9)] == [
+                    b"a",
+                    b"b",
+                ]
+                local = store._keeper.streams()
+                assert streams.all() == local.all()
+                mine, theirs = local.read("default", "s", 1, None), streams.read("default", "s", 1, None)
+                assert [page.place.tolist() for _, page in mine.pages] == [
+                    page.place.tolist() for _, page in theirs.pages
+                ]
+                streams.fail("default", "s", 1, ["1"], "no")
+                assert streams.settle("default", "s", 1)
+                with pytest.raises(StreamMismatch):
+                    streams.settle("default", "s", 9)
+            with penstock.open(url) as guest:  # asks the one that has it open already
+                streams = guest._keeper.streams()
+                assert streams.next("default", "s", READER, 1, 2, MANY) == 2
+                assert ids(streams, 1) == ["1", "2"]
+                assert ids(streams, 2) == ["1", "3"]
+        finally:
+            server.stop()
+
+
+@pytest.mark.parametrize("url", ["text:{}", "folder:{}", "memory:"])
+def test_other_stores_have_no_streams_and_say_so(tmp_path: Path, url: str) -> None:
+    with (
+        penstock.open(url.format(tmp_path / "data")) as store,
+        pytest.raises(NotSupported, match="has no streams"),
+    ):
+        store._keeper.streams()
