@@ -30,6 +30,9 @@ _NAMES = {
     records.STREAM: "stream",
     records.FAILURES: "failures",
     records.KEPT: "kept",
+    records.LOG_END: "log end",
+    records.LOAD: "load",
+    records.RUN: "run",
     records.LOG: "log entry",
     records.SEQ_BLOCK: "SeqBlock",
 }
@@ -51,6 +54,9 @@ _DECODERS = {
     records.STREAM: stream_records.decode_stream,
     records.FAILURES: stream_records.decode_failures,
     records.KEPT: stream_records.decode_kept,
+    records.LOG_END: own.decode_log_end,
+    records.LOAD: bytes.decode,
+    records.RUN: bytes.decode,
     records.LOG: records.decode_metadata,
     records.SEQ_BLOCK: records.decode_seq_block,
 }
