@@ -21,16 +21,18 @@ from benchmarks.probes import machine, probe
 def all_cells() -> list[Cell]:
     """Every cell there is."""
     # Imported here because cells bring what they measure along, and --help should not wait for that.
-    from benchmarks import backlog, folder, journal, ledger, server, spark, streams, text
+    from benchmarks import backlog, folder, journal, ledger, server, slate, spark, spark_slate, streams, text
 
     return [
         *ledger.CELLS,
         *journal.CELLS,
         *text.CELLS,
         *folder.CELLS,
+        *slate.CELLS,
         *backlog.CELLS,
         *server.CELLS,
         *spark.CELLS,
+        *spark_slate.CELLS,
         *streams.CELLS,
     ]
 

@@ -49,7 +49,8 @@ class History:
         write: Callable[[str], object] | None = None,
         ordered: bool = True,
     ) -> None:
-        """Not `ordered`: what an operation had in hand that was never answered may have been passed over."""
+        """Not `ordered`: what an operation had in hand that was never answered may have been passed over, and an
+        operation may take effect only after the time that it says."""
         self.receipts: dict[str, str] = {}  # all that anyone was ever given, to be tried again: of which message
         self.keyed: list[Draft] = []  # all that was put under a key, to be put again
         self._now, self._name, self._write = now, name, write

@@ -128,7 +128,7 @@ class Checker:
         return self._lives.get(name)
 
     def _born(self, name: str, since: int = 0) -> Life:
-        life = self._lives[name] = Life(name, self._settings)
+        life = self._lives[name] = Life(name, self._settings, prompt=self._ordered)
         for operation in self._wide:
             if since < operation.ended and operation.begun <= self._number:
                 life.open[operation.name] = operation

@@ -78,6 +78,7 @@ class Life:
 
     id: str
     settings: Settings
+    prompt: bool = True  # whether operations take effect at the moment that they say, not after it
     drafts: dict[str, Record] = field(default_factory=dict)  # by the operation that may have put it
     puts: list[Operation] = field(default_factory=list)
     place: tuple[int, int] = (0, 0)  # the number of the event that began its first put, and its place there
@@ -181,7 +182,9 @@ class Life:
         return reached
 
     def _after(self, operation: Operation, guess: Guess, now: int) -> Iterator[Guess]:
-        first, last = max(guess.time, operation.start), min(operation.end, now)
+        first, last = operation.start, min(operation.end, now)
+        if self.prompt:
+            first = max(guess.time, first)
         exact = self._moment(operation, guess)
         if exact is not None:
             if not first <= exact <= last:
@@ -190,11 +193,12 @@ class Life:
         if first > last:
             return
         for state in self.passing(guess, first, last):
-            yield from _EFFECTS[operation.do](self, operation, state._replace(time=first), first, last)
+            later = state._replace(time=max(guess.time, first))
+            yield from _EFFECTS[operation.do](self, operation, later, first, last)
 
     def _moment(self, operation: Operation, guess: Guess) -> int | None:
         """When the operation took effect, where that was told."""
-        if operation.do == "put" and guess.kind == "absent" and self.seen is not None:
+        if operation.do == "put" and guess.kind == "absent" and self.seen is not None and self.prompt:
             return int(self.seen["received_at"])
         message = self._told(operation)
         return None if message is None else int(message["claimed_at"])
@@ -244,6 +248,8 @@ class Life:
         draft = self.drafts[operation.name]
         if guess.kind == "absent":
             delay = milliseconds(draft["delay"])
+            if self.seen is not None:
+                first = last = int(self.seen["received_at"])
             yield guess._replace(kind="waiting", first=first + delay, last=last + delay)
         elif draft["key"] is not None and first < self.received[1] + FIVE_MINUTES:
             yield guess  # a repeat

@@ -19,6 +19,7 @@ import penstock
 from penstock import Draft, Message, Queue
 from penstock.journal.format import Dialect
 from penstock.journal.store import JournalKeeper, open_journal
+from penstock.slate.store import SlateKeeper, open_slate
 from penstock.store import Store
 from penstock.text.store import TextKeeper, open_text
 from tests.history import History
@@ -37,9 +38,11 @@ class Options:
     segment_size: int
     kind: str = "journal"
 
-    def open(self) -> JournalKeeper | TextKeeper:
+    def open(self) -> JournalKeeper | TextKeeper | SlateKeeper:
         if self.kind == "text":
             return open_text(f"text:{self.folder}", sync=self.sync)
+        if self.kind == "slate":
+            return open_slate(f"slate:{self.folder}", sync=self.sync)
         return open_journal(self.folder, sync=self.sync, dialect=self.dialect, segment_size=self.segment_size)
 
     def to_text(self) -> str:
@@ -47,8 +50,11 @@ class Options:
 
 
 class Child:
-    def __init__(self, keeper: JournalKeeper | TextKeeper, queue: Queue, history: History, name: str) -> None:
+    def __init__(
+        self, keeper: JournalKeeper | TextKeeper | SlateKeeper, queue: Queue, history: History, name: str
+    ) -> None:
         self.keeper = keeper
+        self.other_priority = 255 if isinstance(keeper, SlateKeeper) else -(2**63)
         self.queue = queue
         self.history = history
         self.name = name
@@ -91,7 +97,7 @@ class Child:
         return Draft(
             # Long ones, because a kill cuts off a write, if any, only between pages.
             text + b"." * random.choice([0] * 60 + [300, 3_000] * 20 + [1_000_000]),
-            priority=random.choice([0, 0, 0, 7, -(2**63)]),
+            priority=random.choice([0, 0, 0, 7, self.other_priority]),
             headers=random.choice([None, None, {"kind": "test", "empty": ""}]),
             delay=random.choice([0] * 8 + [0.02] * 4 + [2]),
             retention=retention,
@@ -137,7 +143,10 @@ class Child:
     def pack(self, random: Random, name: str) -> None:
         while True:
             time.sleep(random.choice([0, 0.05, 0.2]))
-            self.keeper.pack(QUEUE)
+            if isinstance(self.keeper, SlateKeeper):
+                self.keeper.collect()
+            else:
+                self.keeper.pack(QUEUE)
 
 
 def main(log: str, name: str, options: str) -> None:

@@ -11,7 +11,7 @@ class ServerChild:
     """Serves a folder from when it is made until stop(), kill(), or the end of the `with` block."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.errors = folder.with_name(f"{folder.name}.errors")
+        self.errors = Path(str(folder).rpartition(":")[2] + ".errors")
         command = [sys.executable, "-m", "penstock", "--store", str(folder), "serve", "--port", "0", *options]
         with self.errors.open("ab") as stderr:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr)

@@ -33,7 +33,7 @@ from itertools import pairwise
 from random import Random
 from typing import Literal, Self
 
-from penstock.files import Data, Stamp, Status, StrPath
+from penstock.files import Data, Status, StrPath
 
 Keep = Literal["nothing", "some", "everything"]
 
@@ -114,7 +114,7 @@ class Truncation:
 class Facts:
     """What belongs to a file beside its bytes."""
 
-    changed: int = 0
+    changed: int = 0  # nanoseconds since the epoch
     attributes: dict[str, bytes] = field(default_factory=dict)
 
     def copy(self) -> "Facts":
@@ -146,14 +146,13 @@ class FileNode:
     locked_by: object = None  # the handle's own mark, not the handle, which would then never be forgotten
     reserved: int = 0  # the size up to which the file can grow without asking for space
     number: int = field(default_factory=itertools.count(1).__next__)
-    modified: int = 0  # counts the changes; a crash loses it
     facts: Facts = field(default_factory=Facts)
     durable_facts: Facts = field(default_factory=Facts)
     unsynced_facts: list[NewFact] = field(default_factory=list)
 
-    def stamp(self) -> Stamp:
+    def status(self, names: int) -> Status:
         """What tells the file from others and from itself after a change."""
-        return Stamp(self.number, len(self.current), self.modified)
+        return Status(len(self.current), self.facts.changed, 0, names, self.number, False)
 
     def space(self) -> int:
         """The bytes that the file takes of the disk."""
@@ -348,14 +347,6 @@ class SimulatedDisk:
             except (FileNotFoundError, NotADirectoryError):
                 return False
 
-    def stamp(self, path: StrPath) -> Stamp | None:
-        with self.operation("stamp", str(path)):
-            try:
-                node = self._find(path)
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-            return node.stamp() if isinstance(node, FileNode) else Stamp(0, 0, 0)
-
     def listdir(self, path: StrPath) -> list[str]:
         with self.operation("listdir", str(path)):
             names = list(self._folder(path).current)
@@ -441,8 +432,7 @@ class SimulatedDisk:
             node = self._find(path)
             if isinstance(node, FolderNode):  # every change of names shows
                 return Status(0, node.changes, node.changes, 1, id(node), True)
-            names = self._names_of(node)
-            return Status(len(node.current), node.facts.changed, 0, names, id(node), False)
+            return node.status(self.names_of(node))
 
     def set_changed(self, path: StrPath, time: int) -> None:
         with self.operation("set_changed", str(path)):
@@ -480,7 +470,7 @@ class SimulatedDisk:
         if not self.has_attributes:
             raise os_error(errno.ENOTSUP, path)
 
-    def _names_of(self, wanted: FileNode) -> int:
+    def names_of(self, wanted: FileNode) -> int:
         folders, names = [self._root], 0
         for folder in folders:
             folders += [node for node in folder.current.values() if isinstance(node, FolderNode)]
@@ -630,13 +620,13 @@ class SimulatedFile:
                 if self._node.locked_by is self._mark or not wait:
                     return self._node.locked_by is self._mark
 
-    def stamp(self) -> Stamp:
-        with self._operation("stamp"):
-            return self._node.stamp()
+    def status(self) -> Status:
+        with self._operation("status"):
+            return self._node.status(self._disk.names_of(self._node))
 
-    def set_modified(self, time: int) -> None:
-        with self._operation("set_modified"):
-            self._node.modified = time
+    def set_changed(self, time: int) -> None:
+        with self._operation("set_changed"):
+            self._node.facts.changed = time  # lost by a crash: nobody syncs times of open files
 
     def unlock(self) -> None:
         with self._operation("unlock"):
@@ -683,7 +673,7 @@ class SimulatedFile:
             raise os_error(errno.ENOSPC, self.path)
 
     def _change(self, change: Write | Truncation) -> None:
-        self._node.modified += 1
+        self._node.facts.changed += 1  # as no clock would: every change shows. A crash loses it
         change.apply(self._node.current, CERTAINTY)
         self._node.unsynced.append(change)
 

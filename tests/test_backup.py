@@ -349,6 +349,30 @@ def test_stores_of_other_kinds_say_what_to_do(url: str, tmp_path: Path) -> None:
         backup(url, tmp_path / "copy")
 
 
+@pytest.mark.parametrize("kind", ["text", "folder", "tq"])
+def test_text_and_folder_stores_are_copied_with_cp_while_nobody_uses_them(kind: str, tmp_path: Path) -> None:
+    home, copy = tmp_path / "store", tmp_path / "copy"
+    home.mkdir()
+    copy.mkdir()
+    url = str(home / "jobs.tq") if kind == "tq" else f"{kind}:{home}"
+    with penstock.open(url) as store:
+        queue = store.queue()
+        queue.put_many([penstock.Draft(b"a", headers={"n": "1" * 5_000}), b"b", penstock.Draft(b"c", priority=3)])
+        (held,) = queue.claim(lease=600)
+        queue.fail(*queue.claim(), delay=300, reason="later")
+        expected = list(queue.messages())
+    with pytest.raises(NotSupported, match="while nobody uses it") as refused:
+        backup(url, copy)
+    command = str(refused.value).partition("`")[2].partition("`")[0]
+    subprocess.run(["sh", "-c", command.replace("DEST", str(copy))], check=True)
+    if kind != "tq":
+        copy = copy / "store"
+    with penstock.open(str(copy / "jobs.tq") if kind == "tq" else f"{kind}:{copy}") as store:
+        queue = store.queue()
+        assert list(queue.messages()) == expected
+        queue.ack(held.receipt or "")
+
+
 # The command line
 
 

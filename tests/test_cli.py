@@ -261,10 +261,10 @@ def test_a_mistake_gets_one_clear_answer(run: Run, arguments: list[str], code: i
     assert message in result.stderr
 
 
-def test_a_store_that_does_not_exist_yet_is_named() -> None:
-    result = CliRunner().invoke(cli, ["--store", "slate:data", "list"])
+def test_a_kind_of_store_that_there_is_not_is_named() -> None:
+    result = CliRunner().invoke(cli, ["--store", "nosuch:data", "list"])
     assert result.exit_code == 1
-    assert "the slate store is not part of this version" in result.stderr
+    assert "there is no kind of store 'nosuch'" in result.stderr
 
 
 def test_the_store_comes_from_the_environment_if_not_given(store: penstock.Store, jobs: penstock.Queue) -> None:

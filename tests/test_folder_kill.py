@@ -136,6 +136,28 @@ def test_a_process_killed_before_any_operation_leaves_a_store_that_keeps_its_pro
     check_steps(tmp_path, range(1, 2_000))
 
 
+def test_what_a_killed_process_was_putting_is_finished_or_dropped_by_one_that_has_the_store_open(
+    tmp_path: Path,
+) -> None:
+    seen = set()
+    for last in range(1, 200):
+        folder = tmp_path / str(last)
+        with penstock.open(f"folder:{folder}") as store:
+            pid = os.fork()
+            if not pid:
+                queue = Store("", open_folder(str(folder), disk=KillingDisk(last))).queue()
+                queue.put_many([b"%d" % number for number in range(5)])
+                os._exit(0)
+            _, ended = os.waitpid(pid, 0)
+            store._keeper.move_due()  # type: ignore[attr-defined]
+            seen.add(len(store.queue()))
+            assert not list((folder / "new").iterdir()), f"killed before operation {last}"
+            assert not list((folder / ".penstock" / "batches").iterdir()), f"killed before operation {last}"
+        if ended == 0:
+            break
+    assert seen == {0, 5}
+
+
 def use_and_kill(folder: Path, name: str, random: Random, history: History) -> None:
     log, errors = folder / f"{name}.log", folder / f"{name}.errors"
     command = [sys.executable, "-m", "tests.folder_child", str(log), name, str(folder / "store")]

@@ -22,6 +22,7 @@ from penstock import Draft, NotSupported, QueueFull, SimulatedClock
 from penstock.files import StrPath, SystemDisk
 from penstock.folder import layout, stamps
 from penstock.folder.keeper import open_folder
+from penstock.folder.tree import Tree
 from penstock.store import Store
 from tests.simulated_disk import SimulatedDisk
 
@@ -87,7 +88,7 @@ def test_a_failed_write_leaves_nothing(folder: Path) -> None:
     disk = FullDisk()
     queue = Store("", open_folder(str(folder), disk=disk)).queue()
     disk.full = True
-    with pytest.raises(penstock.DiskFull, match="nothing was put"):
+    with pytest.raises(penstock.DiskFull, match="nothing was changed"):
         queue.put_many([b"a", b"b"])
     assert list((folder / "new").iterdir()) == []
     assert len(queue) == 0
@@ -292,6 +293,20 @@ def test_without_attributes_what_they_would_hold_is_refused_by_name(what: str, d
     assert sum(queue.counts().values()) == 1
 
 
+def test_a_message_can_be_removed_wherever_it_is_from_new_on(folder: Path, store: penstock.Store) -> None:
+    queue = store.queue()
+    unfinished, available, delayed = queue.put(b"a"), queue.put(b"b"), queue.put(b"c", delay=60)
+    os.rename(folder / "queues" / "default" / unfinished, folder / "new" / f"default:{unfinished}")
+    (held,) = queue.claim()
+    assert held.id == available
+    assert queue.remove(unfinished, available, delayed, str(uuid.uuid1())) == 3
+    assert {path.name for path in (folder / "remove").iterdir()} == {
+        f"default:{each}" for each in (unfinished, available, delayed)
+    }
+    with pytest.raises(penstock.LeaseExpired):
+        held.ack()
+
+
 # The daemons
 
 
@@ -299,8 +314,8 @@ def test_the_mover_brings_back_what_is_due_and_the_reaper_unlinks(folder: Path, 
     queue = store.queue()
     queue.put(b"a")
     removed = queue.put(b"b", priority=1)
-    queue.claim(lease=0.01)
     queue.remove(removed)
+    queue.claim(lease=0.01)  # the last that is asked of this process: it would bring the message back itself
     time.sleep(0.02)
     move = ["mover", "--source", "delay", "--destination", "queues", "--delay", "0", "--once", "--json"]
     done = subprocess.run([*COMMAND, *move], cwd=folder, check=True, capture_output=True)
@@ -354,3 +369,43 @@ def test_with_peers_any_of_the_first_candidates_is_taken(folder: Path) -> None:
         places = [ids.index(queue.claim()[0].id) for _ in range(20)]
         assert places != sorted(places)
         assert max(places) < 200
+
+
+# Files that no message names
+
+
+def test_long_values_that_a_killed_process_left_for_no_message_are_dropped(folder: Path) -> None:
+    pid = os.fork()
+    if not pid:
+        queue = penstock.open(f"folder:{folder}").queue()
+        queue.put(b"kept", headers={"long": "x" * 5_000})
+        queue.put(b"failed", headers={"long": "y" * 5_000}, priority=-1)
+        queue.fail(*queue.claim(), reason="z" * 5_000)
+        tree: Tree = queue._store._keeper.shared.tree  # type: ignore[attr-defined]
+        tree.keep({"for": "nobody" * 1_000})
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    long = folder / ".penstock" / "long"
+    before = len(list(long.iterdir()))
+    with penstock.open(f"folder:{folder}") as store:
+        assert len(list(long.iterdir())) == before - 1
+        first, second = store.queue().claim(2)
+        assert (len(first.headers["long"]), len(second.headers["long"])) == (5_000, 5_000)
+        assert len(first.reason or "") == 1_000
+
+
+def test_they_stay_while_another_process_has_the_store_open(folder: Path) -> None:
+    with penstock.open(f"folder:{folder}") as other:
+        pid = os.fork()
+        if not pid:
+            tree: Tree = penstock.open(f"folder:{folder}")._keeper.shared.tree  # type: ignore[attr-defined]
+            tree.keep({"for": "nobody" * 1_000})
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(pid, 0)
+        long = folder / ".penstock" / "long"
+        (orphan,) = long.iterdir()
+        with penstock.open(f"folder:{folder}"):
+            assert orphan.exists()
+        assert other.queue().count() == 0
+    with penstock.open(f"folder:{folder}"):  # alone
+        assert not list(long.iterdir())

@@ -44,10 +44,14 @@ class Series:
             segment_size=self.random.choice([10_000, 100_000, 64 << 20]),
             kind=self.kind,
         )
+        self.place()
         self.settings = Settings(max_size=500, max_attempts=3, keep_done=self.random.choice([0, 0.3]))
         with self.open() as store:
             store.create(QUEUE, **self.settings)
         self.history = History(penstock.SystemClock().now, self.settings, name="parent")
+
+    def place(self) -> None:
+        """Another place than usual, before anything is there."""
 
     def open(self) -> Store:
         return Store("", self.options.open())

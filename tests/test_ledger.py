@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -499,3 +500,30 @@ def test_a_history_that_contradicts_itself_is_found_out(record: Record) -> None:
     ledger.claim(1, 30, "worker", 1, START)
     with pytest.raises(StoreCorrupt, match="history of queue 'q' contradicts itself: " + type(record).__name__):
         ledger.replay(record)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5_000), st.integers(0, 2), st.booleans()), max_size=60))
+def test_messages_that_come_late_under_a_lower_number_take_their_place(
+    arrivals: list[tuple[int, int, bool]],
+) -> None:
+    ledger = Ledger("q", Settings())
+    there: dict[int, int] = {}
+    seen: set[int] = set()
+    for number, priority, removed in arrivals:
+        if number in seen:
+            continue
+        seen.add(number)
+        ledger.admit(number, priority, 0, 0, 0, 1)
+        there[number] = priority
+        if removed:
+            ledger.remove([min(there)], 1)
+            del there[min(there)]
+    assert ledger.counts()["available"] == len(there)
+    assert ledger.listed(None, 0, 100) == sorted(there)
+    assert [first for first, _ in ledger.pages()] == sorted(first for first, _ in ledger.pages())
+    expected = sorted(there, key=lambda number: (there[number], number))
+    assert ledger.peek(100) == expected
+    claim = ledger.claim(100, 30, "me", 7, 2)
+    assert (claim.seqs if claim else []) == expected
+    assert ledger.ack([(number, 7) for number in expected], 3)[1] == []
+    assert ledger.size() == 0

@@ -10,17 +10,6 @@ import penstock
 
 
 @pytest.mark.parametrize(
-    ("url", "kind"),
-    [
-        ("slate:s3://bucket/prefix", "the slate store"),
-    ],
-)
-def test_a_store_that_is_still_to_come_says_so(url: str, kind: str) -> None:
-    with pytest.raises(penstock.NotSupported, match=f"{kind} is not part of this version; open a folder instead"):
-        penstock.open(url)
-
-
-@pytest.mark.parametrize(
     "url", ["data", "./memory:data", "C:\\queues", Path("data"), "journal:data", "a/new/data"]
 )
 def test_a_path_is_a_journal_store_that_is_made_if_it_is_not_there(

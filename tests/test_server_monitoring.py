@@ -452,6 +452,6 @@ def test_a_file_with_a_mistake_is_refused(tmp_path: Path, content: str, message:
 
 def test_the_file_can_name_the_store(tmp_path: Path) -> None:
     config = tmp_path / "penstock.toml"
-    config.write_text('store = "slate:x"\n')
+    config.write_text('store = "nosuch:x"\n')
     refused = CliRunner().invoke(cli, ["serve", "--config", str(config)], env={"PENSTOCK_STORE": ""})
-    assert "slate:x" in refused.stderr
+    assert "nosuch:x" in refused.stderr

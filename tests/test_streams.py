@@ -1,4 +1,4 @@
-"""Streams of a journal store: batches that stay what they are, through restarts, packing and other processes."""
+"""Streams of journal and slate stores: batches that stay what they are, through restarts, packing and others."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,16 +9,40 @@ import penstock
 from penstock.errors import NotSupported, StreamInUse, StreamMismatch, StreamNotFound
 from penstock.journal.doctor import examine
 from penstock.journal.store import JournalKeeper, open_journal
+from penstock.live.keeper import LiveKeeper
 from penstock.message import Entry
 from penstock.server import serve_in_thread
+from penstock.slate.store import SlateKeeper, open_slate
 from penstock.streams import Streams, reader_name
 
 READER = reader_name()
 GONE = READER.replace(READER.partition("-")[0], "2147483647", 1)  # a process that is none
 MANY = 1 << 40
+Opening = Callable[..., JournalKeeper | SlateKeeper]
 
 
-def put(keeper: JournalKeeper, count: int, size: int = 4) -> None:
+@pytest.fixture(params=["journal", "slate"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store of each kind that has streams."""
+    return f"{request.param}:{tmp_path / 'data'}"
+
+
+@pytest.fixture
+def opened(url: str) -> Iterator[Opening]:
+    """Opens the store, which is closed when the test ends."""
+    kept: list[JournalKeeper | SlateKeeper] = []
+
+    def open_it(clock: penstock.Clock | None = None) -> JournalKeeper | SlateKeeper:
+        kind, _, folder = url.partition(":")
+        kept.append(open_journal(folder, clock=clock) if kind == "journal" else open_slate(url, clock=clock))
+        return kept[-1]
+
+    yield open_it
+    for keeper in kept:
+        keeper.close()
+
+
+def put(keeper: LiveKeeper, count: int, size: int = 4) -> None:
     keeper.put("default", [Entry(b"x" * size)] * count)
 
 
@@ -30,22 +54,21 @@ def ids(streams: Streams, batch: int, stream: str = "s") -> list[str]:
 
 
 @pytest.fixture
-def reopened(tmp_path: Path) -> Iterator[Callable[[], JournalKeeper]]:
+def reopened(opened: Opening) -> Callable[[], LiveKeeper]:
     """The store, closed and opened again with each call."""
-    kept: list[JournalKeeper] = []
+    kept: list[LiveKeeper] = []
 
-    def reopen() -> JournalKeeper:
+    def reopen() -> LiveKeeper:
         if kept:
             kept.pop().close()
-        kept.append(open_journal(tmp_path / "data"))
+        kept.append(opened())
         return kept[0]
 
-    yield reopen
-    kept.pop().close()
+    return reopen
 
 
 def test_a_batch_is_the_same_until_it_is_settled_and_once_more_after_that(
-    reopened: Callable[[], JournalKeeper],
+    reopened: Callable[[], LiveKeeper],
 ) -> None:
     put(reopened(), 3_000)
     reopened().streams().begin("default", "s", READER)
@@ -116,9 +139,9 @@ def test_the_doctor_finds_nothing_wrong_with_what_a_stream_holds(tmp_path: Path)
     assert not [found.text for _, found in examination.all_findings() if "lease" in found.text]
 
 
-def test_what_a_stream_holds_neither_expires_nor_can_be_removed(tmp_path: Path) -> None:
+def test_what_a_stream_holds_neither_expires_nor_can_be_removed(opened: Opening) -> None:
     clock = penstock.SimulatedClock()
-    keeper = open_journal(tmp_path / "data", clock=clock)
+    keeper = opened(clock)
     streams = keeper.streams()
     [kept, lost] = keeper.put("default", [Entry(b"a", retention=60), Entry(b"b", retention=60)])
     streams.begin("default", "s", READER)
@@ -136,8 +159,8 @@ def test_what_a_stream_holds_neither_expires_nor_can_be_removed(tmp_path: Path) 
     keeper.close()
 
 
-def test_messages_that_processing_rejects_fail_when_the_batch_is_settled(tmp_path: Path) -> None:
-    keeper = open_journal(tmp_path / "data")
+def test_messages_that_processing_rejects_fail_when_the_batch_is_settled(opened: Opening) -> None:
+    keeper = opened()
     streams = keeper.streams()
     put(keeper, 4)
     streams.begin("default", "s", READER)
@@ -152,8 +175,8 @@ def test_messages_that_processing_rejects_fail_when_the_batch_is_settled(tmp_pat
     keeper.close()
 
 
-def test_one_process_reads_a_stream_and_the_next_takes_over_when_it_is_gone(tmp_path: Path) -> None:
-    keeper = open_journal(tmp_path / "data")
+def test_one_process_reads_a_stream_and_the_next_takes_over_when_it_is_gone(opened: Opening) -> None:
+    keeper = opened()
     streams = keeper.streams()
     put(keeper, 2)
     streams.begin("default", "s", READER)
@@ -170,8 +193,8 @@ def test_one_process_reads_a_stream_and_the_next_takes_over_when_it_is_gone(tmp_
     keeper.close()
 
 
-def test_a_stream_can_be_given_back_and_forgotten(tmp_path: Path) -> None:
-    keeper = open_journal(tmp_path / "data")
+def test_a_stream_can_be_given_back_and_forgotten(opened: Opening) -> None:
+    keeper = opened()
     streams = keeper.streams()
     put(keeper, 5)
     streams.begin("default", "s", GONE)
@@ -187,16 +210,17 @@ def test_a_stream_can_be_given_back_and_forgotten(tmp_path: Path) -> None:
     assert streams.all() == []
     with pytest.raises(StreamNotFound, match="`penstock streams` lists those there are"):
         streams.settle("default", "s", 2)
-    keeper.pack("default")
+    if isinstance(keeper, JournalKeeper):
+        keeper.pack("default")
     keeper.close()
-    keeper = open_journal(tmp_path / "data")
+    keeper = opened()
     keeper.streams().begin("default", "s", GONE)
     assert keeper.streams().next("default", "s", GONE, 0, 9, MANY) == 3  # no number is used twice
     keeper.close()
 
 
-def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    keeper = open_journal(tmp_path / "data")
+def test_a_checkpoint_that_does_not_fit_is_refused(opened: Opening) -> None:
+    keeper = opened()
     streams = keeper.streams()
     put(keeper, 9)
     streams.begin("default", "s", READER)
@@ -210,8 +234,8 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     keeper.close()
 
 
-def test_limits_are_kept(tmp_path: Path) -> None:
-    keeper = open_journal(tmp_path / "data")
+def test_limits_are_kept(opened: Opening) -> None:
+    keeper = opened()
     streams = keeper.streams()
     put(keeper, 10, 1_000)
     streams.begin("default", "s", READER)
@@ -223,8 +247,8 @@ def test_limits_are_kept(tmp_path: Path) -> None:
     keeper.close()
 
 
-def test_other_processes_and_clients_of_a_server_have_the_same_streams(tmp_path: Path) -> None:
-    with penstock.open(tmp_path / "data") as store:
+def test_other_processes_and_clients_of_a_server_have_the_same_streams(url: str) -> None:
+    with penstock.open(url) as store:
         store.queue().put_many(["a", "b", "c"])
         server = serve_in_thread(store)
         try:
@@ -246,6 +270,11 @@ def test_other_processes_and_clients_of_a_server_have_the_same_streams(tmp_path:
                 assert streams.settle("default", "s", 1)
                 with pytest.raises(StreamMismatch):
                     streams.settle("default", "s", 9)
+            with penstock.open(url) as guest:  # asks the one that has it open already
+                streams = guest._keeper.streams()
+                assert streams.next("default", "s", READER, 1, 2, MANY) == 2
+                assert ids(streams, 1) == ["1", "2"]
+                assert ids(streams, 2) == ["1", "3"]
         finally:
             server.stop()
 

@@ -101,6 +101,10 @@ class Contents:
             attempts.append(Attempt(page.attempts[at], claims.consumer[at], claims.claimed_at[at], *ended))
         return attempts
 
+    def ended_attempts(self, seq: int) -> bytes:
+        """The attempts at a message that have ended, packed."""
+        return self._history.packed(seq)
+
     def attempted(self) -> list[int]:
         """The messages of which attempts are known."""
         seqs = {*self._history.dump(), *self._rows.with_state(IN_FLIGHT), *self._rows.with_state(DONE)}
@@ -183,6 +187,15 @@ class Contents:
         if rows is not None:  # else the stream has settled another batch since
             rows.move(first, positions, places, sizes, crcs)
 
+    @property
+    def last_batch(self) -> int:
+        """No batch of any stream, gone ones included, has a higher number."""
+        return self._last_batch
+
+    def stream(self, name: str) -> Stream | None:
+        """A stream, if there is one of that name."""
+        return self._streams.get(name)
+
     def is_followed(self) -> bool:
         """Whether someone who follows under a name has not read all that has entered."""
         last = self.next_seq - 1
@@ -204,6 +217,11 @@ class Contents:
     def pages(self) -> list[tuple[int, Page]]:
         """The pages themselves, with the number that the first position of each stands for."""
         return [(first, page) for first, page in self._rows.pages() if page.live]
+
+    def page(self, number: int) -> Page | None:
+        """The page of that number, if messages are there whose numbers it stands for."""
+        page = self._rows.page(number)
+        return page if page is not None and page.live else None
 
     def freeze(self) -> Frozen:
         """A copy of everything, made quickly: many columns, few objects."""

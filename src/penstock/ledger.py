@@ -31,10 +31,18 @@ class Admission(NamedTuple):
 class Ledger(StreamRules):
     """The rules of one queue over its state. Operations return what to record, or None if nothing changed."""
 
-    def __init__(self, name: str, settings: Settings, first: int = 1) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        first: int = 1,
+        priorities: tuple[int, int] = (LOWEST_PRIORITY, HIGHEST_PRIORITY),
+    ) -> None:
+        """`priorities` are those that the store can keep, of which the settings may leave fewer."""
         super().__init__(name, settings, first)
         self._max_payload = settings.max_payload
-        self._lowest, self._highest = settings.priorities or (LOWEST_PRIORITY, HIGHEST_PRIORITY)
+        lowest, highest = settings.priorities or priorities
+        self._lowest, self._highest = max(lowest, priorities[0]), min(highest, priorities[1])
         self._expected = 0  # messages of loads that count already, and are about to arrive
 
     def check(self, entries: Sequence[Entry], now: int) -> None:
@@ -84,6 +92,15 @@ class Ledger(StreamRules):
         record = Put(now, seqs.start, priority, visible_at, expiry, {})
         self._put(record)
         return Admission(seqs, entries, record)
+
+    def admit(self, seq: int, priority: int, visible_at: int, expires_at: int, size: int, now: int) -> Put:
+        """Take in a message that has a number already, maybe a lower one than others have."""
+        self.advance(now)
+        self.check_values(size, priority)
+        self.check_room(1)
+        record = Put(now, seq, (priority,), (visible_at,), (expires_at,), {})
+        self._put_one(record)
+        return record
 
     def expect(self, count: int, longest: int, lowest: int, highest: int, waiting: int, now: int) -> None:
         """Check a load, of which so many messages will wait; from here on they have their place."""
@@ -210,6 +227,11 @@ class Ledger(StreamRules):
             raise InvalidPriority(
                 f"priority {priority}; queue {self.name!r} takes {self._lowest} to {self._highest}"
             )
+
+    def check_room(self, more: int) -> None:
+        """Refuse so many messages if they are more than fit; QueueFull."""
+        if self.settings.max_size:
+            self._check_size(more)
 
     def _check_size(self, more: int) -> None:
         size = self._counts[DELAYED] + self._counts[AVAILABLE] + self._counts[IN_FLIGHT] + self._expected

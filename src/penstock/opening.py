@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+]+):")  # at least two letters: C:\queues is a path
 _SYNC = ("always", "interval", "never")
-_PLANNED = {
-    "slate": "the slate store",
-}
 _SHARED = ("text", "folder")
 _REMOTE = ("http", "https")
 
@@ -38,8 +35,9 @@ def open(  # noqa: A001
     url: a folder, or `journal:DIR`, for a store on disk, which is made if it is not there; `text:DIR` for one of
         text files that people read and edit, `NAME.tq` for one such file; `folder:DIR` for one with a file per
         message (many processes may open these at once); `memory:` for a new store in memory, `memory:NAME` for one
-        that this process shares by name; `http://host:port` or `https://host:port` for one that a server keeps
-        (`penstock serve`)
+        that this process shares by name; `slate:DIR` or `slate:s3://bucket/prefix` for one in SlateDB, on disk or
+        in a bucket (as AWS_ENDPOINT, AWS_ACCESS_KEY_ID and the like say); `http://host:port` or
+        `https://host:port` for one that a server keeps (`penstock serve`)
     sync: when a change counts as stored: "always" before the call returns; "interval" and "never" trade safety
         for speed, where a store has a disk to sync
     dialect: of the journal store: "2.x" writes what a real Kestrel 2.x can take back
@@ -50,7 +48,8 @@ def open(  # noqa: A001
     ca: of an https server: a file with the certificates to trust (PEM); otherwise those of the system, or of
         $SSL_CERT_FILE
     timeout: of a server: the seconds that an answer may take, beyond the time that it was asked to wait; 60. Of a
-        folder that another process has open: the same, and how long its owner is looked for if none answers; 10
+        folder that another process has open: the same, and how long its owner is looked for if none answers; 10.
+        Of a slate store: the seconds that its disk or its bucket may take for a change; 30
     share: of a folder: serve the store to other processes of this user that open it while this one has it; with
         False they get StoreLocked
     """
@@ -71,6 +70,12 @@ def open(  # noqa: A001
         from penstock.folder.keeper import open_folder
 
         return Store(url, open_folder(url[len("folder:") :], clock=clock, sync=sync, peers=peers))
+    if scheme == "slate":
+        from penstock.sharing.keeper import open_shared_slate
+        from penstock.slate.store import open_slate
+
+        opened = open_shared_slate if share else open_slate
+        return Store(url, opened(url, clock=clock, sync=sync, timeout=timeout))
     if (folder := journal_folder(url)) is not None:
         # Here, so that import penstock stays quick.
         from penstock.journal.store import open_journal
@@ -83,13 +88,11 @@ def open(  # noqa: A001
         from penstock.text.store import open_text
 
         return Store(url, open_text(url, clock=clock, sync=sync))
-    if scheme not in _PLANNED:
-        raise NotSupported(
-            f"store {url!r}: there is no kind of store {scheme!r}; give a folder, journal:DIR, text:DIR, NAME.tq, "
-            "folder:DIR, memory:, memory:NAME or http://host:port (a path with a colon in its first part can be "
-            "written as ./path)"
-        )
-    raise NotSupported(f"store {url!r}: {_PLANNED[scheme]} is not part of this version; open a folder instead")
+    raise NotSupported(
+        f"store {url!r}: there is no kind of store {scheme!r}; give a folder, journal:DIR, text:DIR, NAME.tq, "
+        "folder:DIR, slate:DIR, slate:s3://bucket/prefix, memory:, memory:NAME or http://host:port (a path with a "
+        "colon in its first part can be written as ./path)"
+    )
 
 
 def journal_folder(url: str) -> str | None:
@@ -101,6 +104,12 @@ def journal_folder(url: str) -> str | None:
     if not folder:
         raise InvalidArgument("journal: without a folder; give journal:DIR, or just the folder")
     return folder
+
+
+def is_slate(url: str) -> bool:
+    """Whether that is a slate store."""
+    matched = _SCHEME.match(url)
+    return matched is not None and matched[1].lower() == "slate"
 
 
 def is_remote(url: str) -> bool:
@@ -134,6 +143,8 @@ def absolute(url: str) -> str:
     if is_remote(url) or (matched and matched[1].lower() == "memory"):
         return url
     start = matched.end() if matched else 0
+    if "://" in url[start:]:  # a bucket
+        return url
     return url[:start] + os.path.abspath(url[start:])
 
 

@@ -42,7 +42,9 @@ class State(Contents):
         super().__init__(name, settings, first)
         self.gone: list[int] = []  # messages that ceased to exist; the store takes them from here
         self._advanced = 0  # up to when everything has happened
-        self.leases_expired = self.expired = self.given_up = 0  # messages to which that has happened
+        self.arrived = self.leases_expired = self.expired = self.given_up = (
+            0  # messages to which that has happened
+        )
 
     def replay(self, record: Record) -> None:
         """Apply a record that this ledger, or an earlier life of it, returned."""
@@ -118,6 +120,7 @@ class State(Contents):
             return
         if not count:
             return
+        self.arrived += count
         delayed = max(record.visible_at) > record.at
         states = (
             bytes(DELAYED if at > record.at else AVAILABLE for at in record.visible_at)
@@ -152,13 +155,21 @@ class State(Contents):
     def _put_one(self, record: Put) -> None:
         """The same for a single message."""
         now, seq, (priority,), (visible_at,), (expires_at,), keys = record
+        late = seq < self.next_seq  # a number that was left out: only a store that gives numbers itself has such
         if seq > self.next_seq:
             self._rows.skip_to(seq)
         state = DELAYED if visible_at > now else AVAILABLE
-        self._rows.append_one(state, priority, visible_at, expires_at)
+        self.arrived += 1
+        if late:
+            self._rows.insert(seq, state, priority, visible_at, expires_at)
+        else:
+            self._rows.append_one(state, priority, visible_at, expires_at)
         self._counts[state] += 1
         if state == AVAILABLE:
-            self._ready.arrive((seq,), priority)
+            if late:
+                self._ready.come_back(seq, priority)
+            else:
+                self._ready.arrive((seq,), priority)
         elif visible_at < (expires_at or NEVER):
             self._deadlines.add(visible_at, seq)
         if expires_at:  # stays in the heap for the whole life of the message

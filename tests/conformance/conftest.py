@@ -13,7 +13,10 @@ class MakeQueue(Protocol):
     def __call__(self, name: str = "jobs", /, **settings: object) -> penstock.Queue: ...
 
 
-@pytest.fixture(params=STORES, ids=lambda kind: kind.name)
+@pytest.fixture(
+    params=[pytest.param(kind, marks=[pytest.mark.long] if kind.slow else []) for kind in STORES],
+    ids=lambda kind: kind.name,
+)
 def kind(request: pytest.FixtureRequest) -> StoreUnderTest:
     chosen: StoreUnderTest = request.param
     if request.node.get_closest_marker("many_queues") and not chosen.many_queues:

@@ -16,8 +16,10 @@ from tests.conformance.served import (
     open_aio_text,
     open_guest,
     open_http,
+    open_http_folder,
     open_http_text,
 )
+from tests.slate.servers import open_slate_bucket
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class StoreUnderTest:
     open: Callable[[Path, penstock.Clock], penstock.Store]
     priorities: tuple[int, int] = (LOWEST_PRIORITY, HIGHEST_PRIORITY)
     many_queues: bool = True
+    has_log: bool = False  # published messages are kept, and reach a queue that is full when it no longer is
+    slow: bool = False  # a matter of minutes
     reopens: bool = True  # holds what it held when it was closed
     make_queue: Callable[..., penstock.Queue] = lambda store, name, **settings: store.create(name, **settings)
     in_line: Callable[[penstock.Store], int] | None = None  # consumers that wait, if none of our threads does
@@ -52,6 +56,14 @@ STORES = [
     StoreUnderTest("http-text", open_http_text, in_line=in_line_at_server),
     StoreUnderTest("aio-text", open_aio_text, in_line=in_line_of_coroutines),
     StoreUnderTest("folder", lambda folder, clock: penstock.open(f"folder:{folder}", clock=clock)),
+    StoreUnderTest(
+        "slate",
+        lambda folder, clock: penstock.open(f"slate:{folder}", clock=clock),
+        priorities=(0, 255),
+        has_log=True,
+    ),
+    StoreUnderTest("http-folder", open_http_folder, in_line=in_line_at_server),
+    StoreUnderTest("slate-bucket", open_slate_bucket, priorities=(0, 255), has_log=True, slow=True),
     StoreUnderTest("http", open_http, in_line=in_line_at_server),
     StoreUnderTest("aio", open_aio, in_line=in_line_at_server),
     StoreUnderTest("aio-local", open_aio_local, in_line=in_line_of_coroutines),

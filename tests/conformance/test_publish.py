@@ -9,6 +9,7 @@ import pytest
 
 from penstock import InvalidArgument, InvalidPriority, PayloadTooLarge, Queue, QueueFull, SimulatedClock, Store
 from tests.conformance.conftest import MakeQueue
+from tests.conformance.stores import StoreUnderTest
 
 pytestmark = pytest.mark.many_queues
 
@@ -72,8 +73,14 @@ def test_a_published_message_may_be_delayed_and_expire(
     ],
 )
 def test_if_one_queue_refuses_nothing_is_put(
-    store: Store, make_queue: MakeQueue, settings: dict[str, object], error: type[Exception]
+    kind: StoreUnderTest,
+    store: Store,
+    make_queue: MakeQueue,
+    settings: dict[str, object],
+    error: type[Exception],
 ) -> None:
+    if kind.has_log:
+        pytest.skip("what is published stays in the log, and no queue holds up others: see slate/test_routing.py")
     make_queue("a", filter="1 = 1")
     refusing = make_queue("b", filter="1 = 1", **settings)
     make_queue("c", filter="1 = 1")

@@ -45,7 +45,7 @@ def consume(world: World, random: Random) -> None:
         return
     messages = ask.claim(random.choice((1, 1, 2, 5)), random.choice(world.leases))
     if random.random() < 0.2:
-        ask.extend(*messages, lease=random.choice((1, 20)))
+        ask.extend(*messages, lease=random.choice(world.extensions))
     settle_some(ask, messages, random)
 
 
@@ -118,7 +118,7 @@ def live(world: World) -> None:
     world.open()
     world.check(reopened=True)
     if "jobs" not in world.promises or not world.promises["jobs"].there:
-        world.create("jobs", max_attempts=3, keep_done=10, max_lease=20)
+        world.create("jobs", max_attempts=3, keep_done=10, max_lease=world.longest)
     for name, (act, times) in ACTORS.items():
         world.scheduler.start(name, partial(repeat, act, times, world, Random(f"{name} {world.seed}")))
 

@@ -43,7 +43,8 @@ class FolderWorld(World):
     """A world with a folder store."""
 
     # A lease counts from the beginning of its claim, which takes a while here: it must not end before that does.
-    leases = (100, 1_000)
+    leases = extensions = (60, 1_000)
+    longest = 1_000
     place = staticmethod(lambda uid: next(PLACES))  # ids have none: they just differ
 
     def __init__(self, seed: object, disk: SimulatedDisk | None = None, segment_size: int = 0) -> None:

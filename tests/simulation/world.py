@@ -50,6 +50,8 @@ class World:
     place: Callable[[str], int] = int  # of an id among all that the store ever gave
     ordered = True  # whether claims keep the order even beside one that a crash undoes
     leases: tuple[float, ...] = (0.001, 2, 30)  # that consumers ask for
+    extensions: tuple[float, ...] = (1, 20)
+    longest = 20  # of leases
 
     def __init__(self, seed: object, disk: SimulatedDisk | None = None, segment_size: int = SEGMENT) -> None:
         self.seed = seed

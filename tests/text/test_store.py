@@ -1,8 +1,10 @@
 """How a text store looks on disk, and what is its own."""
 
 import base64
+import errno
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,13 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import Draft, NotSupported, QueueExists, QueueNotFound, QueueProtected, SimulatedClock
+from penstock.files import Data, StrPath, SystemDisk, SystemFile
 from penstock.message import Entry
 from penstock.settings import Settings
+from penstock.store import Store
 from penstock.text.format import parse, parse_one
 from penstock.text.head import read_head, write_head
+from penstock.text.store import open_text
 from penstock.text.variables import body, facts, read_time, unborn, write_time
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -167,3 +172,34 @@ def test_the_mutex_file_stays_short(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     first, *lines = (tmp_path / "jobs.tq.mutex").read_bytes().splitlines()
     assert first.startswith(b"penstock mutex 1 ")
     assert all(json.loads(line[11:]) for line in lines)
+
+
+class FullDisk(SystemDisk):
+    """A disk on which one file cannot grow."""
+
+    full = ""
+
+    def open(self, path: StrPath, *, create: bool = False, exclusive: bool = False) -> SystemFile:
+        file = super().open(path, create=create, exclusive=exclusive)
+        disk, write = self, file.write
+
+        def refusing(offset: int, data: Data) -> None:
+            if disk.full and os.fspath(path).endswith(disk.full) and offset + len(data) > file.size():
+                raise OSError(errno.ENOSPC, "no space")
+            write(offset, data)
+
+        file.write = refusing  # type: ignore[method-assign]
+        return file
+
+
+def test_a_publish_for_which_there_is_no_space_in_one_queue_is_in_none(tmp_path: Path) -> None:
+    disk = FullDisk()
+    with Store("", open_text(f"text:{tmp_path}", disk=disk)) as store:
+        queues = [store.create(name, filter="priority = 1") for name in ("a", "b")]
+        disk.full = "b.tq"
+        with pytest.raises(penstock.DiskFull, match="nothing was changed: free some"):
+            store.publish(b"x", priority=1)
+        assert [len(queue) for queue in queues] == [0, 0]
+        disk.full = ""
+        store.publish(b"y", priority=1)
+        assert [message.payload for queue in queues for message in queue.claim(5)] == [b"y", b"y"]

@@ -129,7 +129,7 @@ class LocalKeeper:
     async def pop(self, queue: str, wait: float, consumer: str) -> Message | None:
         """Claim and acknowledge one message."""
         live = self._keeper.find(queue)
-        return next(iter(await self._take(live, live.popping(consumer), wait)), None)
+        return next(iter(await self._take(live, live.popping(consumer), wait, self._keeper.far)), None)
 
     async def ack(self, queue: str, receipts: Sequence[str]) -> None:
         """Settle for good."""
@@ -243,9 +243,9 @@ class LocalKeeper:
         if lost:
             raise LeaseExpired(live.name, lost)
 
-    async def _take(self, live: LiveQueue, take: Take, wait: float) -> list[Message]:
-        """What a consumer gets, at once or after its turn in line."""
-        taken, written = live.take(take)
+    async def _take(self, live: LiveQueue, take: Take, wait: float, far: bool = False) -> list[Message]:
+        """What a consumer gets, at once or after its turn in line; `far`: taking may take long."""
+        taken, written = await self._in_thread(live.take, take) if far else live.take(take)
         if not taken.size:
             if wait <= 0 or self._hurried:
                 return []

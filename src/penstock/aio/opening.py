@@ -39,8 +39,8 @@ def open(  # noqa: A001
         opening.check_remote(sync, dialect)
         return Opening(lambda: _open_remote(url, timeout, clock, token, ca))
     opening.check_sync(sync)
-    if share and (folder := opening.journal_folder(url)) is not None:
-        return Opening(lambda: _open_shared(url, folder, clock, sync, dialect, timeout))
+    if share and (opening.is_slate(url) or opening.journal_folder(url) is not None):
+        return Opening(lambda: _open_shared(url, clock, sync, dialect, timeout))
     return Opening(
         lambda: _open_local(
             lambda: opening.open(url, sync=sync, clock=clock, dialect=dialect, timeout=timeout, share=share)
@@ -75,13 +75,14 @@ async def _open_remote(
     return Store(url, await open_remote(url, timeout, clock, token, ca))
 
 
-async def _open_shared(
-    url: str, folder: str, clock: Clock | None, sync: str, dialect: Dialect, timeout: float | None
-) -> Store:
+async def _open_shared(url: str, clock: Clock | None, sync: str, dialect: Dialect, timeout: float | None) -> Store:
     from penstock.aio.shared import open_shared
-    from penstock.sharing.ownership import folder_for
+    from penstock.sharing.ownership import folder_for, slate_for
 
-    return Store(url, await open_shared(folder_for(folder, clock, sync, dialect), timeout))
+    journals = opening.journal_folder(url)
+    if journals is None:
+        return Store(url, await open_shared(slate_for(url, clock, sync, timeout), timeout))
+    return Store(url, await open_shared(folder_for(journals, clock, sync, dialect), timeout))
 
 
 async def _open_local(open: Callable[[], penstock.Store]) -> Store:  # noqa: A002

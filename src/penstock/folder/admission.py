@@ -6,6 +6,7 @@ takes the lock next finds a last line whose messages are still in new/ and rolls
 holds a number that goes up with each admission, so that who was the last to admit knows that nobody came since.
 """
 
+import errno
 import json
 import zlib
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from penstock.files import File, replace_file
 from penstock.folder import batch
 from penstock.folder.batch import Newcomer
 from penstock.folder.layout import KEYS, LOCKS, NEW
-from penstock.folder.tree import Tree
+from penstock.folder.tree import Tree, is_full
 from penstock.settings import FIVE_MINUTES
 from penstock.threads import Threads
 
@@ -82,7 +83,10 @@ class Admission:
         return {key: uid for key, (_, uid) in self._keys.items()}
 
     def record(self, keys: dict[str, str], newcomers: Sequence[Newcomer], now: int) -> None:
-        """Put messages under keys: from here on they are put, whatever happens."""
+        """Put messages under keys: from here on they are put, whatever happens.
+
+        If there is no space (`is_full`) they are not put; after any other error nobody knows.
+        """
         tree = self._tree
         tree.sync(NEW)
         items = [[each.uid, each.folder] for each in newcomers]
@@ -100,8 +104,13 @@ class Admission:
             with tree.disk.open(path, create=True) as file:
                 if file.size() > self._read:
                     file.truncate(self._read)  # a line that a crash has torn
-                file.write(self._read, line)
-            tree.sync_files([path])
+                try:
+                    file.write(self._read, line)
+                    tree.sync_files([path])
+                except OSError as error:
+                    if is_full(error):
+                        _take_back(file, self._read)
+                    raise
             if created:
                 tree.sync(KEYS)
                 self._inode = tree.disk.status(path).inode
@@ -141,6 +150,15 @@ class Admission:
         # Not the lock: who waits for it would then hold one that nobody else knows.
         with suppress(FileNotFoundError):
             self._tree.disk.unlink(self._tree.path(f"{KEYS}/{self._queue}"))
+
+
+def _take_back(file: File, size: int) -> None:
+    """Let a line never have been written; if that fails too, nobody knows."""
+    try:
+        file.truncate(size)
+        file.sync()
+    except OSError as error:
+        raise OSError(errno.EIO, f"a line could not be taken back: {error}", file.path) from error
 
 
 def _line(entry: dict[str, object]) -> bytes:

@@ -59,15 +59,17 @@ def discard(tree: Tree, queue: str, newcomers: Sequence[Newcomer]) -> None:
         with suppress(OSError):
             tree.disk.unlink(tree.place(NEW, queue, each.uid))
         tree.forget(each.stamp.headers)
+    with suppress(OSError):
+        tree.sync(NEW)  # else a machine that stops could bring them back, for nobody
 
 
 def deliver(tree: Tree, queue: str, items: Sequence[tuple[str, str]]) -> list[str]:
     """Move messages, (id, folder) each, from new/ to where they go; those that were still there."""
-    moved = [
-        (each, folder)
-        for each, folder in items
-        if tree.move(tree.place(NEW, queue, each), tree.place(folder, queue, each))
-    ]
+    moved = []
+    for each, folder in items:
+        if tree.move(tree.place(NEW, queue, each), tree.place(folder, queue, each)):
+            tree.count()
+            moved.append((each, folder))
     tree.sync(*folders_of((NEW, home(folder, queue)) for _, folder in moved))
     return [each for each, _ in moved]
 
@@ -77,7 +79,13 @@ def write_manifest(tree: Tree, queue: str, newcomers: Sequence[Newcomer]) -> str
     tree.sync(NEW)  # before the manifest: it must never name a file that is not there
     path = tree.path(f"{BATCHES}/{newcomers[0].uid}")
     items = [[each.uid, each.folder] for each in newcomers]
-    replace_file(tree.disk, path, json.dumps({"queue": queue, "messages": items}).encode())
+    try:
+        replace_file(tree.disk, path, json.dumps({"queue": queue, "messages": items}).encode())
+    except OSError:
+        if tree.disk.exists(path):  # it may count, unless it is gone for good
+            tree.disk.unlink(path)
+            tree.sync(BATCHES)
+        raise
     return path
 
 

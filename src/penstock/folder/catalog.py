@@ -98,8 +98,18 @@ class Catalog:
         """Make a queue; the lock is held, and there is none of that name."""
         known = [*self._tree.names(SETTINGS), *self._tree.names(QUEUES)]
         listed = Listed(name, queue_file(name, {file.casefold() for file in known}), settings, made)
-        self._write(listed)  # before the folder: a folder alone would be a queue with the usual settings
-        self.make_folder(listed)
+        path = self._tree.path(f"{SETTINGS}/{listed.file}")
+        try:
+            self._write(listed)  # before the folder: a folder alone would be a queue with the usual settings
+            self.make_folder(listed)
+        except OSError:
+            if self._tree.disk.exists(path):  # there is such a queue, unless it is gone for good
+                self._tree.disk.unlink(path)
+                self._tree.sync(SETTINGS)
+                with suppress(FileNotFoundError):
+                    self._tree.disk.rmdir(self._tree.path(f"{QUEUES}/{listed.file}"))
+                    self._tree.sync(QUEUES)
+            raise
         return listed
 
     def make_folder(self, listed: Listed) -> None:
@@ -112,6 +122,7 @@ class Catalog:
 
     def delete(self, listed: Listed) -> None:
         """Remove a queue and all that is in it; the lock is held."""
+        self._tree.count()
         self._write(Listed(listed.name, listed.file, listed.settings, listed.made, deleted=True))
         self.clear(listed)
 

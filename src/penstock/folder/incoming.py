@@ -23,7 +23,7 @@ from penstock.folder.layout import (
     time_of,
 )
 from penstock.folder.stamps import Stamp
-from penstock.folder.tree import home
+from penstock.folder.tree import home, is_full
 from penstock.message import Entry
 from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY
 
@@ -147,20 +147,28 @@ class OpenQueue(KnownQueue):
                 self.admission.record(keys, newcomers, now)
             elif len(newcomers) > 1:
                 manifest = batch.write_manifest(self._tree, self.file, newcomers)
-        except OSError:
-            if not keys:  # a line that may be there or not decides over files that must stay
+        except OSError as error:
+            if not keys or is_full(error):  # else a line that may be there decides over files that must stay
                 batch.discard(self._tree, self.file, newcomers)
             raise
-        delivered = batch.deliver(self._tree, self.file, [(each.uid, each.folder) for each in newcomers])
-        if len(delivered) < len(newcomers):
-            self._check_delivery(newcomers, set(delivered))
-        if manifest is not None:
-            self._tree.disk.unlink(manifest)
+        if keys or manifest is not None:
+            self._tree.count()
+        with self._in_hand(ids):  # nobody in this process sees a part of them
+            try:
+                delivered = batch.deliver(self._tree, self.file, [(each.uid, each.folder) for each in newcomers])
+            except OSError:
+                if not self._tree.counts:
+                    batch.discard(self._tree, self.file, newcomers)
+                raise
+            if len(delivered) < len(newcomers):
+                self._check_delivery(newcomers, set(delivered))
         with self.lock:
             for each in newcomers:
                 until = each.stamp.visible if each.folder == DELAY else 0
                 self._know(each.uid, self._row(each.folder, each.stamp, until))
             self.serve()
+        if manifest is not None:
+            self._tree.disk.unlink(manifest)
         return ids
 
     def _check_delivery(self, newcomers: Sequence[Newcomer], delivered: set[str]) -> None:

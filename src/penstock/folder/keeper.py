@@ -1,15 +1,13 @@
 """The folder store's keeper: names to queues, publishing, waiting, opening and closing."""
 
-import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.clock import Clock, SteadyClock, SystemClock, at_least_one
 from penstock.errors import (
-    DiskFull,
     InvalidArgument,
     LeaseExpired,
     NotSupported,
@@ -20,12 +18,13 @@ from penstock.errors import (
 from penstock.files import Disk, SystemDisk
 from penstock.folder import recovery
 from penstock.folder.catalog import Catalog, Listed
-from penstock.folder.line import Waiter
+from penstock.folder.guard import Guard
 from penstock.folder.neighbours import Neighbours, SystemNeighbours
 from penstock.folder.queue import FolderQueue
 from penstock.folder.shared import Shared
-from penstock.folder.tree import Tree
+from penstock.folder.tree import Tree, is_full
 from penstock.folder.upkeep import Upkeep
+from penstock.folder.waiting import Waiting
 from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
 from penstock.message import PUBLISH_HEADER, Entry, Message, checked_headers
@@ -37,8 +36,6 @@ from penstock.threads import SystemThreads, Threads
 if TYPE_CHECKING:
     from penstock.filters import Filter
 
-_LOOK = 0.1  # seconds after which who waits looks for what other processes have done
-_LATER = 1.0  # the same for those who are not first in line
 _MOST_PEERS = 1_000
 
 
@@ -63,16 +60,18 @@ class FolderKeeper:
         self._lock = threads.rlock()
         self._catalog = Catalog(self.shared)
         self._upkeep = Upkeep(self.shared, self._keep_done)
+        self._waiting = Waiting(self._clock, self._read)
         self._queues: dict[str, FolderQueue] = {}
         self._made: dict[str, Listed] = {}
         self._filters: dict[str, Filter] = {}
-        self._refusal: Callable[[], StoreClosed] | None = None
-        tree.open()
-        recovery.recover(self.shared, self._catalog)
-        with self._catalog.locked():
-            if DEFAULT not in self._catalog.read():
-                self._catalog.make(DEFAULT, Settings(), _new_mark())
-        self._read()
+        self._guard = Guard(self.shared, self._stop)
+        with self._guard:
+            tree.open()
+            recovery.recover(self.shared, self._catalog)
+            with self._catalog.locked():
+                if DEFAULT not in self._catalog.read():
+                    self._catalog.make(DEFAULT, Settings(), _new_mark())
+            self._read()
 
     # Queues
 
@@ -83,8 +82,7 @@ class FolderKeeper:
                 f"start={settings.start!r}: this store keeps no log of published messages to start from; leave "
                 "start='now', or use a slate store"
             )
-        with self._guarded(), self._lock, self._catalog.locked():
-            self._check_open()
+        with self._guard, self._lock, self._catalog.locked():
             known = self._catalog.read().get(queue)
             if known is not None and not known.deleted:
                 raise QueueExists(f"queue {queue!r} exists already: open it with store.queue({queue!r})")
@@ -94,7 +92,7 @@ class FolderKeeper:
 
     def delete(self, queue: str) -> None:
         """Remove a queue and its messages."""
-        with self._guarded(), self._lock:
+        with self._guard, self._lock:
             self.find(queue)
             with self._catalog.locked():
                 listed = self._catalog.read().get(queue)
@@ -134,10 +132,10 @@ class FolderKeeper:
 
     def find(self, queue: str) -> FolderQueue:
         """The queue; QueueNotFound."""
-        self._check_open()
-        self._read()
-        if queue not in self._queues:
-            self._read(eager=True)
+        with self._guard:
+            self._read()
+            if queue not in self._queues:
+                self._read(eager=True)
         with self._lock:
             try:
                 return self._queues[queue]
@@ -146,11 +144,11 @@ class FolderKeeper:
 
     def queues(self) -> list[QueueInfo]:
         """Every queue, by name."""
-        self._check_open()
-        self._read(eager=True)
-        with self._lock:
-            queues = sorted(self._queues.items())
-        return [QueueInfo(name, queue.settings, queue.counts()) for name, queue in queues]
+        with self._guard:
+            self._read(eager=True)
+            with self._lock:
+                queues = sorted(self._queues.items())
+            return [QueueInfo(name, queue.settings, queue.counts()) for name, queue in queues]
 
     def settings(self, queue: str) -> Settings:
         """What the queue was created with."""
@@ -158,19 +156,20 @@ class FolderKeeper:
 
     def counts(self, queue: str) -> dict[str, int]:
         """How many messages are in each state."""
-        return self.find(queue).counts()
+        found = self.find(queue)
+        with self._guard:
+            return found.counts()
 
     # Messages
 
     def publish(self, entry: Entry) -> str:
         """Put a copy into every queue whose filter matches, or into none if one of them refuses it."""
-        self._check_open()
-        self._read()
         published = os.urandom(16).hex()
         copy = replace(entry, headers=checked_headers({**(entry.headers or {}), PUBLISH_HEADER: published}))
-        with self._lock:
-            matching = self._matching(entry)
-        with self._guarded(), ExitStack() as locks:
+        with self._guard, ExitStack() as locks:
+            self._read()
+            with self._lock:
+                matching = self._matching(entry)
             for queue in matching:
                 queue.check([copy])
             for queue in matching:  # by name, so that no two wait for each other
@@ -184,20 +183,21 @@ class FolderKeeper:
     def put(self, queue: str, entries: Sequence[Entry]) -> list[str]:
         """Take in all entries or none."""
         found = self.find(queue)
-        with self._guarded():
-            self._upkeep.tend()
+        with self._guard:
+            self._tend()
             return found.put(entries)
 
     def claim(self, queue: str, n: int, lease: float, wait: float, consumer: str) -> list[Message]:
         """Lease up to n messages."""
         found = self.find(queue)
-        taken = self._take(found, n, wait, lambda ids: found.fetch(ids, lease, consumer))
-        return taken or []
+        with self._guard:
+            return self._waiting.take(found, n, wait, lambda ids: found.fetch(ids, lease, consumer))
 
     def pop(self, queue: str, wait: float, consumer: str) -> Message | None:
         """Claim and acknowledge one message."""
         found = self.find(queue)
-        taken = self._take(found, 1, wait, lambda ids: _listed(found.fetch_for_good(ids, consumer)))
+        with self._guard:
+            taken = self._waiting.take(found, 1, wait, lambda ids: _listed(found.fetch_for_good(ids, consumer)))
         return taken[0] if taken else None
 
     def ack(self, queue: str, receipts: Sequence[str]) -> None:
@@ -216,47 +216,49 @@ class FolderKeeper:
         self, queue: str, receipts: Sequence[str], how: str, delay: float = 0, reason: str | None = None
     ) -> None:
         found = self.find(queue)
-        with self._guarded():
+        with self._guard:
             lost = found.settle(receipts, how, delay, reason)
-            self._upkeep.tend()
+            self._tend()
         if lost:
             raise LeaseExpired(queue, lost)
 
     def extend(self, queue: str, receipts: Sequence[str], lease: float) -> tuple[int, list[str]]:
         """Hold from now on."""
         found = self.find(queue)
-        with self._guarded():
+        with self._guard:
             return found.extend(receipts, lease)
 
     def remove(self, queue: str, ids: Sequence[str]) -> int:
         """Take messages out in any state."""
         found = self.find(queue)
-        with self._guarded():
+        with self._guard:
             return found.remove(ids)
 
     def redrive(self, queue: str, ids: Sequence[str] | None) -> int:
         """Start over with failed messages."""
         found = self.find(queue)
-        with self._guarded():
+        with self._guard:
             return found.redrive(ids)
 
     def purge(self, queue: str) -> int:
         """Take out everything but what is in flight."""
         found = self.find(queue)
-        with self._guarded():
+        with self._guard:
             return found.purge()
 
     def peek(self, queue: str, n: int) -> Iterator[Message]:
         """What claim would give."""
-        return self.find(queue).peek(n)
+        return self._guard.each(self.find(queue).peek(n))
 
     def attempts(self, queue: str, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
         """The attempts at a message."""
-        return self.find(queue).attempts(id)
+        found = self.find(queue)
+        with self._guard:
+            return found.attempts(id)
 
     def messages(self, queue: str, state: str | None) -> Iterator[Message]:
         """The messages in that state, in the order in which they were put."""
-        return self.find(queue).messages(state)
+        return self._guard.each(self.find(queue).messages(state))
 
     def streams(self) -> Streams:
         """The streams that read queues of this store: there are none."""
@@ -265,11 +267,14 @@ class FolderKeeper:
     def close(self) -> None:
         """End every queue's work in this process."""
         with self._lock:
-            if self._refusal is None:
-                self._refusal = _closed
+            if self._guard.refusal is None:
+                self._guard.refusal = _closed
                 self.shared.tree.close()
-            for queue in self._queues.values():
-                queue.stop(_closed)
+            self._stop(_closed)
+
+    def _stop(self, refusal: Callable[[], StoreClosed]) -> None:
+        for queue in list(self._queues.values()):
+            queue.stop(refusal)
 
     def tend(self) -> None:
         """Bring back what is due in all queues, and unlink what nobody needs."""
@@ -278,88 +283,33 @@ class FolderKeeper:
 
     def move_due(self) -> int:
         """Bring back what is due in all queues, and what processes held that are gone; how many were due."""
-        self._check_open()
-        self._read(eager=True)
-        self._upkeep.help_the_dead()
-        with self._lock:
-            queues = list(self._queues.values())
-        return sum(queue.bring_back() for queue in queues)
+        with self._guard:
+            self._read(eager=True)
+            self._upkeep.help_the_dead()
+            with self._lock:
+                queues = list(self._queues.values())
+            return sum(queue.bring_back() for queue in queues)
 
     def reap(self) -> int:
         """Unlink what nobody can ask for any more; how many."""
-        self._check_open()
-        return self._upkeep.reap()
+        with self._guard:
+            return self._upkeep.reap()
+
+    def _tend(self) -> None:
+        try:
+            self._upkeep.tend()
+        except OSError as error:
+            if not is_full(error):
+                raise
+            # There will be space for it another time.
+        self.shared.tree.begin()
 
     def _keep_done(self, file: str) -> float | None:
         with self._lock:
             queues = [queue for queue in self._queues.values() if queue.file == file]
         return queues[0].settings.keep_done if queues else 0
 
-    # Waiting
-
-    def _take(
-        self, queue: FolderQueue, n: int, wait: float, fetch: Callable[[list[str]], list[Message]]
-    ) -> list[Message]:
-        with self._guarded():
-            while ids := queue.pick(n):
-                if taken := fetch(ids):
-                    return taken
-                # Others were quicker with all of them: on to the next.
-            if wait <= 0:
-                return []
-            return self._wait_in_line(queue, Waiter(n), self._clock.monotonic() + wait, fetch)
-
-    def _wait_in_line(
-        self, queue: FolderQueue, waiter: Waiter, end: float, fetch: Callable[[list[str]], list[Message]]
-    ) -> list[Message]:
-        queue.stand_in_line(waiter)
-        try:
-            while True:
-                if waiter.ids:
-                    ids, waiter.ids = waiter.ids, []
-                    if taken := fetch(ids):
-                        return taken
-                    queue.stand_in_line(waiter, first=True)
-                    continue
-                if waiter.error is not None:
-                    raise waiter.error
-                left = end - self._clock.monotonic()
-                if left <= 0:
-                    return []
-                self._wait_for_news(queue, waiter, left)
-        finally:
-            queue.leave_line(waiter)
-
-    def _wait_for_news(self, queue: FolderQueue, waiter: Waiter, left: float) -> None:
-        """The first in line looks for what other processes and time bring; the others wait for their turn."""
-        first = queue.line.is_first(waiter)
-        pause = min(left, _LOOK if first else _LATER)
-        if first:
-            pause = min(pause, max(0.001, (queue.next_due() - self._clock.now()) / 1000))
-        self._clock.wait(waiter.woken, pause)
-        if not waiter.ids:
-            waiter.woken.clear()
-        if first and not waiter.ids and waiter.error is None:
-            self._read()
-            queue.refresh(eager=True)
-            queue.advance()
-
-    # What goes wrong
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFull(
-                    f"no room for more in {self.shared.tree.root!r}: consume, or free space; nothing was put"
-                ) from error
-            raise
-
-    def _check_open(self) -> None:
-        if self._refusal is not None:
-            raise self._refusal()
+    # What is asked for
 
     def _matching(self, entry: Entry) -> list[FolderQueue]:
         if not self._filters:

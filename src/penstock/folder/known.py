@@ -51,21 +51,25 @@ class KnownQueue:
         self._hands: Counter[str] = Counter()
         self._picked: dict[str, int] = {}  # when messages were picked that are about to be fetched: that counts
         self._doubts = False  # whether something was not where it was thought to be
+        self._distrusted = False  # whether nothing is known for sure
         self._keeps_done = settings.keep_done != 0
         self.refusal: Callable[[], Exception] | None = None
+        self._watches = {QUEUES: self._own, DELAY: shared.delay, FAILED: shared.failed}
+        if self._keeps_done:
+            self._watches[DONE] = shared.done
 
     # What is known
 
     def refresh(self, eager: bool = False, certain: bool = False) -> None:
         """Look what other processes have done; see Watch.look."""
-        watches = {QUEUES: self._own, DELAY: self._shared.delay, FAILED: self._shared.failed}
-        if self._keeps_done:
-            watches[DONE] = self._shared.done
-        with self.lock:
+        watches = self._watches
+        with self.lock, self._certainly():
             started = self._clock.monotonic()
+            certain = certain or self._distrusted
             looked = [watch.look(eager, certain, self._doubts) for watch in watches.values()]  # all of them
             if not any(looked):
                 return
+            self._distrusted = False
             self._fetched_before, self._fetched = self._fetched, 0
             self._doubts = False
             listings = {folder: watch.listing for folder, watch in watches.items()}
@@ -85,6 +89,15 @@ class KnownQueue:
             self.serve()
             self._refreshed = self._clock.monotonic()
             self._refresh_took = self._refreshed - started
+
+    @contextmanager
+    def _certainly(self) -> Iterator[None]:
+        """If what is done here fails, part of what is known may be wrong: then everything is looked at again."""
+        try:
+            yield
+        except BaseException:
+            self._rows, self._distrusted = Rows(self.settings.keep_done), True
+            raise
 
     def _adopt(self, names: Iterable[str]) -> set[str]:
         """The ids in the queue's folder; what was put there by hand gets one now, in the order of arrival."""
@@ -155,7 +168,7 @@ class KnownQueue:
     def advance(self) -> int:
         """Let happen what is due: leases and delays that end, messages that expire; what time it is."""
         now = self._clock.now()
-        with self.lock:
+        with self.lock, self._certainly():
             if self._rows.next_due() <= now:
                 due = [(uid, row) for uid, row in self._rows.pop_due(now) if uid not in self._hands]
                 for folder in (QUEUES, DELAY, FAILED, DONE):
@@ -181,11 +194,12 @@ class KnownQueue:
 
     def _discard(self, folder: str, ids: Sequence[str]) -> None:
         if ids:
-            removed = steps.remove(self._tree, self.file, folder, ids, self._clock.now())
+            removed = steps.remove(self._tree, self.file, folder, ids)
             for uid in ids:
                 self._forget(uid)
             if removed:
                 self._tree.sync(REMOVE, home(folder, self.file))
+                self._tree.date_removed(self.file, removed, self._clock.now())
 
     def _end_waiting(self, ids: Sequence[str], now: int) -> None:
         """Bring back messages whose time in delay/ is over."""
@@ -300,13 +314,24 @@ class KnownQueue:
             self.serve()
 
     @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """While messages are moved without the lock: what is listed meanwhile is older than what is then known."""
+        started = self._shared.change()
+        try:
+            yield
+        finally:
+            if any(watch.listing.at >= started for watch in self._watches.values()):
+                self._doubts = True
+
+    @contextmanager
     def _in_hand(self, uids: Iterable[str]) -> Iterator[None]:
         """Keep what is known of messages as it is while this thread moves them: only it knows better."""
         held = list(uids)
         with self.lock:
             self._hands.update(held)
         try:
-            yield
+            with self._moving():
+                yield
         finally:
             with self.lock:
                 self._hands.subtract(held)

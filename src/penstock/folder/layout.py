@@ -34,6 +34,7 @@ SETTINGS, HELD, BATCHES, KEYS, LOCKS, LONG = (
 )
 FOLDERS = (OWN, NEW, QUEUES, DELAY, DONE, FAILED, REMOVE, SETTINGS, HELD, BATCHES, KEYS, LOCKS, LONG)
 
+ABANDONED = "abandoned"  # a file in a private folder whose process holds nothing any more
 _LEASE = "lease"  # says where a held message was: in delay/, and in flight
 _LONGEST = 180  # bytes of a queue's file name: an id, and where a message comes from, must fit behind it
 _EPOCH = 122_192_928_000_000_000  # from 1582, where the time of a UUID starts, to 1970, in ticks

@@ -36,9 +36,8 @@ class SystemNeighbours:
     """The processes of this host, by their numbers, and those of others, by their silence."""
 
     def __init__(self) -> None:
-        host = names.file_name(os.uname().nodename.encode("ascii", "replace").decode())[:40]
-        self._host = f"{host}.{_boot()}"
-        self.name = f"{self._host}.{processes.name_of(os.getpid())}.{next(_numbers)}"
+        self._host = _host()
+        self.name = f"{process_name(os.getpid())}.{next(_numbers)}"
 
     def is_gone(self, name: str, idle: float) -> bool:
         """Exact on this host. A process of another that holds something for a minute has lost it."""
@@ -59,6 +58,16 @@ class SystemNeighbours:
     def pause(self) -> None:
         """A moment: a process that does not wait for a disk has finished by then."""
         time.sleep(0.002)
+
+
+def process_name(pid: int) -> str:
+    """A name for a process of this host that none of any host ever takes over."""
+    return f"{_host()}.{processes.name_of(pid)}"
+
+
+def _host() -> str:
+    """This host, as long as it runs."""
+    return f"{names.file_name(os.uname().nodename.encode('ascii', 'replace').decode())[:40]}.{_boot()}"
 
 
 def _now() -> float:

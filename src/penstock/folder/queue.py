@@ -60,24 +60,25 @@ class FolderQueue(OpenQueue):
             return max(self._picked.pop(uid, self._clock.now()) for uid in ids)
 
     def _fetching(self, ids: Sequence[str], state: str, fetch: Callable[[], steps.Claimed]) -> steps.Claimed:
-        try:
-            claimed = fetch()
-        except BaseException:
-            self.give_back(ids)
-            raise
-        self._shared.collisions += len(claimed.missing)
-        with self.lock:
-            for won in claimed.won:
-                row = Row(state, won.stamp.priority, won.stamp.order, won.until, won.stamp.expires_at)
-                if state == "done" and not self._keeps_done:
-                    self._forget(won.uid)
-                else:
-                    self._know(won.uid, row)
-            self._doubts = self._doubts or bool(claimed.missing)
-            for uid in [*claimed.missing, *claimed.gone]:
-                self._forget(uid)
-            for uid in claimed.busy:
-                self._forget(uid)  # the next listing finds it again
+        with self._moving():
+            try:
+                claimed = fetch()
+            except BaseException:
+                self.give_back(ids)
+                raise
+            self._shared.collisions += len(claimed.missing)
+            with self.lock:
+                for won in claimed.won:
+                    row = Row(state, won.stamp.priority, won.stamp.order, won.until, won.stamp.expires_at)
+                    if state == "done" and not self._keeps_done:
+                        self._forget(won.uid)
+                    else:
+                        self._know(won.uid, row)
+                self._doubts = self._doubts or bool(claimed.missing)
+                for uid in [*claimed.missing, *claimed.gone]:
+                    self._forget(uid)
+                for uid in claimed.busy:
+                    self._forget(uid)  # the next listing finds it again
         return claimed
 
     def _message(self, won: Won, state: str) -> Message:
@@ -148,7 +149,7 @@ class FolderQueue(OpenQueue):
                 pause = self._shared.neighbours.pause
                 found = steps.win(self._tree, self.file, uid, secret, now, pause)
             if found is not None and found.stamp.expires_at is not None and found.stamp.expires_at <= now:
-                self._tree.discard(found.held, self.file, uid, now)
+                self._tree.discard(found.held, self.file, uid)
                 self._forget(uid)
                 found = None
             if found is not None:
@@ -180,24 +181,28 @@ class FolderQueue(OpenQueue):
         """Take messages out in any state; how many were there."""
         now = self.advance()
         removed = 0
-        folders = set()
+        folders: dict[str, str] = {}  # where each was
         for uid in dict.fromkeys(ids):
             if not is_id(uid):
                 continue
-            folder = self._seek(uid, partial(self._remove_one, uid, now))
+            folder = self._seek(uid, partial(self._remove_one, uid))
             if folder is not None:
                 removed += not self._was_over(uid, folder, now)
-                folders.add(home(folder, self.file))
+                folders[uid] = home(folder, self.file)
             with self.lock:
                 self._forget(uid)
-        if folders:
-            self._tree.sync(REMOVE, *sorted(folders))
+        self._sync_removed(folders, now)
         return removed
 
-    def _remove_one(self, uid: str, now: int) -> str | None:
+    def _sync_removed(self, folders: dict[str, str], now: int) -> None:
+        if folders:
+            self._tree.sync(REMOVE, *sorted(set(folders.values())))
+            self._tree.date_removed(self.file, folders, now)
+
+    def _remove_one(self, uid: str) -> str | None:
         """Take a message out; of which folder."""
         for folder in (NEW, QUEUES, DELAY, FAILED, *([DONE] if self._keeps_done else [])):
-            if steps.remove(self._tree, self.file, folder, [uid], now):
+            if steps.remove(self._tree, self.file, folder, [uid]):
                 return folder
         return None
 
@@ -235,28 +240,35 @@ class FolderQueue(OpenQueue):
 
     def purge(self) -> int:
         """Take out everything but what is in flight; how many."""
-        self.refresh(eager=True)
+        self.refresh(certain=True)
         now = self.advance()
         with self.lock:
-            rows = [(uid, row) for uid, row in self._rows.items() if row.state != "in_flight" and not row.taken]
-        removed, folders = 0, []
+            rows = [(uid, row) for uid, row in self._rows.items() if row.state != "in_flight"]
+        folders: dict[str, str] = {}  # where each was
         for folder in (QUEUES, FAILED, DONE):
-            gone = steps.remove(
-                self._tree, self.file, folder, [uid for uid, row in rows if FOLDER[row.state] == folder], now
-            )
-            removed += len(gone)
-            folders += [home(folder, self.file)] if gone else []
-        for uid in [uid for uid, row in rows if row.state == "delayed"]:
-            removed += self._remove_delayed(uid, now)
-            folders.append(DELAY)
+            there = [uid for uid, row in rows if FOLDER[row.state] == folder]
+            gone = steps.remove(self._tree, self.file, folder, there)
+            folders |= dict.fromkeys(gone, home(folder, self.file))
+        for uid in [uid for uid, row in rows if uid not in folders]:  # delayed, or somebody has it in hand
+            if found := self._seek(uid, partial(self._purge_one, uid)):
+                folders[uid] = home(found, self.file)
         with self.lock:
-            for uid, _ in rows:
+            for uid in folders:
                 self._forget(uid)
-        if folders:
-            self._tree.sync(REMOVE, *dict.fromkeys(folders))
-        return removed
+            self._doubts = True
+        self._sync_removed(folders, now)
+        return len(folders)
 
-    def _remove_delayed(self, uid: str, now: int) -> bool:
+    def _purge_one(self, uid: str) -> str | None:
+        """Take a message out, unless it is in flight; of which folder, empty if of none."""
+        for folder in (QUEUES, FAILED, *([DONE] if self._keeps_done else [])):
+            if steps.remove(self._tree, self.file, folder, [uid]):
+                return folder
+        if self._remove_delayed(uid):
+            return DELAY
+        return "" if self._tree.exists(DELAY, self.file, uid) else None
+
+    def _remove_delayed(self, uid: str) -> bool:
         """Only if no consumer has got it meanwhile."""
         try:
             path = self._tree.place(DELAY, self.file, uid)
@@ -270,7 +282,7 @@ class FolderQueue(OpenQueue):
         if stamp.is_held:
             self._tree.move(held, path)
             return False
-        self._tree.discard(held, self.file, uid, now)
+        self._tree.discard(held, self.file, uid)
         return True
 
     # Looking

@@ -4,12 +4,14 @@ A machine that stopped may also leave a message under two names, where a rename 
 Nobody was told of that move, so either place is right; the one that is further on is kept.
 """
 
+import os
 from contextlib import suppress
 
-from penstock.folder import batch, steps
+from penstock.folder import batch, orphans, steps
 from penstock.folder.admission import Admission
 from penstock.folder.catalog import Catalog
 from penstock.folder.layout import (
+    ABANDONED,
     BATCHES,
     DELAY,
     DONE,
@@ -43,16 +45,39 @@ def recover(shared: Shared, catalog: Catalog) -> None:
                 catalog.clear(listed)
             else:
                 catalog.make_folder(listed)
+    help_the_dead(shared, gone)
+    if any(shared.neighbours.has_stopped(process) for process in gone):
+        drop_copies(shared)
+    orphans.drop(tree, after_death=bool(gone))
+
+
+def help_the_dead(shared: Shared, gone: list[str]) -> None:
+    """Finish what processes began that are gone, or undo it."""
     if gone:
+        _sync_all(shared)
         _finish_batches(shared, gone)
         _drop_unfinished(shared, gone)
     for process in sorted(gone):
-        bring_back(shared, process)
-    if any(shared.neighbours.has_stopped(process) for process in gone):
-        drop_copies(shared)
+        _put_back(shared, process)
 
 
-def bring_back(shared: Shared, process: str) -> None:
+def _sync_all(shared: Shared) -> None:
+    """Make moves durable that somebody died over, targets first: else the next to sync a source could lose one."""
+    tree = shared.tree
+    tree.sync(DELAY, FAILED, DONE, REMOVE, *(f"{QUEUES}/{queue}" for queue in tree.names(QUEUES)), NEW)
+
+
+def undo(shared: Shared) -> None:
+    """Put back what this thread holds: what it was about to do has no effect."""
+    touched = set()
+    for path in shared.tree.still_held():
+        parsed = parse_held(os.path.basename(path))
+        if parsed is not None:
+            touched.add(_bring_back(shared, path, parsed))
+    shared.tree.sync(*sorted(touched), *([shared.tree.held] if touched else []))
+
+
+def _put_back(shared: Shared, process: str) -> None:
     """Put what a process held where it was."""
     tree = shared.tree
     folder = f"{HELD}/{process}"
@@ -62,7 +87,7 @@ def bring_back(shared: Shared, process: str) -> None:
         parsed = parse_held(name)
         path = tree.path(f"{folder}/{name}")
         if parsed is None:
-            with suppress(FileNotFoundError):  # a probe
+            with suppress(FileNotFoundError):  # a probe, or the sign that it is abandoned
                 tree.disk.unlink(path)
         else:
             held.append((parsed, path))
@@ -195,7 +220,10 @@ def _drop_unfinished(shared: Shared, gone: list[str]) -> None:
 
 def is_gone(shared: Shared, process: str) -> bool:
     """Whether a process will touch nothing any more."""
-    status = shared.tree.status(shared.tree.path(f"{HELD}/{process}"))
+    folder = shared.tree.path(f"{HELD}/{process}")
+    status = shared.tree.status(folder)
     if status is None:
         return False
+    if shared.tree.disk.exists(f"{folder}/{ABANDONED}"):
+        return True
     return shared.neighbours.is_gone(process, shared.neighbours.idle(status.moved))

@@ -19,6 +19,7 @@ from penstock.folder.tree import Tree, folders_of, home
 
 Answer = TypeVar("Answer")
 _PATIENCE = 500  # looks at a message that somebody else has just in hand
+_MISSES = 3  # looks that find it nowhere: it may move on just then, from where it was not yet to where it was
 
 
 @dataclass(slots=True)
@@ -104,7 +105,7 @@ def win(tree: Tree, queue: str, uid: str, secret: str, now: int, pause: Callable
 def seek(
     tree: Tree, queue: str, uid: str, look: Callable[[], Answer | None], pause: Callable[[], None]
 ) -> Answer | None:
-    """What a look finds; again while somebody has the message in hand, and once more as it may just have moved."""
+    """What a look finds; again while somebody has the message in hand, and some more as it may just have moved."""
     misses = 0
     for _ in range(_PATIENCE):
         found = look()
@@ -115,7 +116,7 @@ def seek(
             pause()
         else:
             misses += 1
-            if misses > 1:
+            if misses > _MISSES:
                 break
     return None
 
@@ -202,6 +203,7 @@ def end(tree: Tree, queue: str, endings: Sequence[Ending]) -> list[Ending]:
     moved, folders = [], []
     for ending in endings:
         if tree.move(ending.won.held, tree.place(ending.target, queue, ending.won.uid)):
+            tree.count()
             moved.append(ending)
             folders.append((DELAY, home(ending.target, queue)))
     tree.sync(*folders_of(folders), *([tree.held] if moved else []))
@@ -219,11 +221,12 @@ def redrive(tree: Tree, queue: str, ids: Sequence[str], now: int) -> list[Won]:
             continue
         held = tree.take(FAILED, queue, each, until)
         if held is not None:
-            won.append(Won(each, held, tree.stamp_of(held, each)))
+            tree.count()  # who finds it under that name goes on with it: what it was is lost once it is stamped
+            won.append(Won(each, held, tree.stamp_of(held, each), until))
     old = [each.stamp.reason for each in won]
 
     def stamp(each: Won) -> None:
-        start_over(tree, each, now)
+        start_over(tree, each, max(now, each.until))  # it may have failed since we began
 
     if won:
         tree.sync(tree.held)
@@ -240,14 +243,12 @@ def start_over(tree: Tree, won: Won, now: int) -> None:
         tree.stamp(won.held, {"attempts": b"0", "reason": b"", "visible_at": str(now).encode()})
 
 
-def remove(tree: Tree, queue: str, folder: str, ids: Sequence[str], now: int) -> list[str]:
-    """Take messages out of a folder; those that were there. Syncs nothing."""
+def remove(tree: Tree, queue: str, folder: str, ids: Sequence[str]) -> list[str]:
+    """Take messages out of a folder; those that were there. Syncs nothing; `date_removed` comes after that."""
     removed = []
     for each in ids:
-        target = tree.place(REMOVE, queue, each)
-        if tree.move(tree.place(folder, queue, each), target):
-            with suppress(FileNotFoundError):  # the reaper was quick
-                tree.set_until(target, now)
+        if tree.move(tree.place(folder, queue, each), tree.place(REMOVE, queue, each)):
+            tree.count()
             removed.append(each)
     return removed
 
@@ -264,7 +265,7 @@ def _win_available(tree: Tree, queue: str, ids: Sequence[str], now: int) -> Clai
             tree.move(held, tree.place(QUEUES, queue, each))
             claimed.busy.append(each)
         elif stamp.expires_at is not None and stamp.expires_at <= now:
-            tree.discard(held, queue, each, now)
+            tree.discard(held, queue, each)
             claimed.gone.append(each)
         elif tree.exists(DELAY, queue, each):  # a copy of a message that is being worked on: one of its own
             [other] = tree.next_ids(now, 1)
@@ -294,7 +295,7 @@ def _finish(
     synced: bool,
     read: bool = True,
 ) -> list[str]:
-    """Stamp what was won, make that durable, move it on, and make that durable. A failure puts it back.
+    """Stamp what was won, make that durable, move it on, and make that durable.
 
     A process that was silent for too long may find that another has put its messages back: those leave `won`.
     """
@@ -309,19 +310,13 @@ def _finish(
         if synced:
             tree.sync_files([each.held for each in won])
         for each in list(won):
-            if not tree.move(each.held, tree.place(target, queue, each.uid)):
+            if tree.move(each.held, tree.place(target, queue, each.uid)):
+                tree.count()
+            else:
                 won.remove(each)
                 lost.append(each.uid)
     except FileNotFoundError:
         return _lose(tree, queue, won, source)
-    except OSError:
-        for each in won:
-            if source == DELAY:
-                with suppress(OSError):
-                    tree.set_until(each.held, each.until, 0 if tree.has_attributes else int(each.secret, 16))
-            with suppress(OSError):
-                tree.move(each.held, tree.place(source, queue, each.uid))
-        raise
     tree.sync(*folders_of([(home(source, queue), home(target, queue))]))
     return lost
 

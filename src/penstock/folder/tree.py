@@ -9,13 +9,21 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.errors import NotSupported
-from penstock.files import Disk, Status
+from penstock.files import Disk, Status, status_if_there
 from penstock.folder import layout, stamps
 from penstock.folder.stamps import Details, Holder, Stamp
 from penstock.folder.texts import read_json, read_text
 
 MILLISECOND = 1_000_000  # in nanoseconds
 _NO_ATTRIBUTES = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS)
+
+
+class _Doing(threading.local):
+    """What the operation of a thread has done so far."""
+
+    def __init__(self) -> None:
+        self.held: list[str] = []  # private names that it gave
+        self.counts = False  # whether it has had an effect
 
 
 class Tree:
@@ -32,6 +40,7 @@ class Tree:
         self._order = 0
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
+        self._doing = _Doing()
 
     def open(self) -> None:
         """Make the folders that are missing, and one for what this process holds."""
@@ -50,8 +59,34 @@ class Tree:
 
     def close(self) -> None:
         """Let go of the private folder; what is left in it is found by whoever opens the store next."""
-        with suppress(OSError):
+        try:
             self.disk.rmdir(self.path(self.held))
+        except OSError:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Leave what is held to others although this process lives."""
+        with suppress(OSError):
+            self.disk.open(self.path(f"{self.held}/{layout.ABANDONED}"), create=True).close()
+
+    # What an operation does
+
+    def begin(self) -> None:
+        """From here on this thread does something new."""
+        self._doing.held, self._doing.counts = [], False
+
+    def count(self) -> None:
+        """What this thread does has an effect now, whatever else happens."""
+        self._doing.counts = True
+
+    @property
+    def counts(self) -> bool:
+        """Whether it has."""
+        return self._doing.counts
+
+    def still_held(self) -> list[str]:
+        """The private names that this thread has given, and that are still there."""
+        return [path for path in self._doing.held if self.disk.exists(path)]
 
     def _try_attributes(self) -> bool:
         path = self.path(f"{self.held}/probe")
@@ -98,6 +133,7 @@ class Tree:
         name = layout.held_name(origin, until, self._next_order(), queue, uid, leased)
         held = self.path(f"{self.held}/{name}")
         source = self.place(origin, queue, uid)
+        self._doing.held.append(held)
         if self.move(source, held):
             return held
         if not self.disk.exists(self.path(self.held)):  # after a long silence another host took this one for dead
@@ -139,10 +175,7 @@ class Tree:
 
     def status(self, path: str) -> Status | None:
         """What a file is; None if it is gone."""
-        try:
-            return self.disk.status(path)
-        except FileNotFoundError:
-            return None
+        return status_if_there(self.disk, path)
 
     def until(self, path: str) -> int:
         """When a file's time in delay/ is over, or when it was settled, in milliseconds; FileNotFoundError."""
@@ -243,17 +276,29 @@ class Tree:
         if self._synced:
             self.disk.sync_folder(path)
 
-    def discard(self, held: str, queue: str, uid: str, now: int) -> None:
+    def discard(self, held: str, queue: str, uid: str) -> None:
         """Leave a held message to the reaper."""
-        target = self.place(layout.REMOVE, queue, uid)
-        self.move(held, target)
-        with suppress(FileNotFoundError):  # the reaper was quick
-            self.set_until(target, now)
+        self.move(held, self.place(layout.REMOVE, queue, uid))
+
+    def date_removed(self, queue: str, ids: Iterable[str], now: int) -> None:
+        """Say for the reaper when messages were removed.
+
+        Only after the folders were synced: in delay/ and failed/ the time means something else, and a machine
+        that stops may keep it and forget the move.
+        """
+        for uid in ids:
+            with suppress(FileNotFoundError):  # the reaper was quick
+                self.set_until(self.place(layout.REMOVE, queue, uid), now)
 
 
 def home(folder: str, queue: str) -> str:
     """The folder itself in which a queue's messages lie."""
     return f"{layout.QUEUES}/{queue}" if folder == layout.QUEUES else folder
+
+
+def is_full(error: OSError) -> bool:
+    """Whether there is no space for something."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def secret_in(changed: int) -> str | None:

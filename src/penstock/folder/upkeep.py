@@ -44,11 +44,10 @@ class Upkeep:
         return reap(self._shared, DONE, self._keep_done) + reap(self._shared, REMOVE)
 
     def help_the_dead(self) -> None:
-        """Put back what processes held that are gone."""
+        """Finish or undo what processes began that are gone."""
         shared = self._shared
-        for process in shared.tree.names(HELD):
-            if process != shared.tree.process and recovery.is_gone(shared, process):
-                recovery.bring_back(shared, process)
+        others = [process for process in shared.tree.names(HELD) if process != shared.tree.process]
+        recovery.help_the_dead(shared, [process for process in others if recovery.is_gone(shared, process)])
 
 
 def reap(

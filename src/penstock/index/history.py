@@ -40,6 +40,10 @@ class History:
         """The attempts of a message."""
         return list(_unpack(self._packed.get(seq, b"")))[-_MOST:]
 
+    def packed(self, seq: int) -> bytes:
+        """The attempts of a message as load() takes them."""
+        return self._packed.get(seq, b"")
+
     def drop(self, seqs: Iterable[int]) -> None:
         """Forget messages."""
         if self._packed:

@@ -78,7 +78,8 @@ class Page:
     def shrink(self) -> None:
         """Keep only the rows that are left."""
         if self.positions is None:
-            left = [(at, at) for at, state in enumerate(self.state) if state]
+            there = sorted(at for state in range(DELAYED, FAILED + 1) for at in _found(self.state, state))
+            left = [(at, at) for at in there]
         else:
             left = [(key, at) for key, at in self.positions.items() if self.state[at]]
         kept = [at for _, at in left]
@@ -194,6 +195,21 @@ class Rows:
             if len(page.state) == _SIZE:
                 self._tidy((self.next_seq - 1) >> _BITS, page)
 
+    def insert(self, seq: int, state: int, priority: int, visible_at: int, expires_at: int) -> None:
+        """Add the row of a number that was left out."""
+        number, at = seq >> _BITS, seq & _MASK
+        page = self._pages.get(number)
+        if page is None:
+            page = Page()
+            self._pages = dict(sorted([*self._pages.items(), (number, page)]))
+        elif page.positions is not None:
+            page = self._pages[number] = page.expanded()
+        _fill(page, max(0, at + 1 - len(page.state)))
+        page.state[at], page.priority[at] = state, priority
+        page.visible_at[at], page.expires_at[at] = visible_at, expires_at
+        page.live += 1
+        self._tidy(number, page)
+
     def skip_to(self, seq: int) -> None:
         """Leave out the numbers before seq."""
         before, self.next_seq = self.next_seq, seq
@@ -273,6 +289,10 @@ class Rows:
     def pages(self) -> Iterator[tuple[int, Page]]:
         """Every page with the number that its first position stands for, ascending."""
         return ((number << _BITS, page) for number, page in self._pages.items())
+
+    def page(self, number: int) -> Page | None:
+        """The page of the numbers from number * PAGE on."""
+        return self._pages.get(number)
 
     def find(self, seq: int) -> tuple[Page, int] | None:
         """The page and the position of a message's row; None if it is gone or never was."""

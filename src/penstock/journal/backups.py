@@ -71,6 +71,15 @@ def _not_here(store: str) -> str:
             f"store {store!r} is kept by a server: run `penstock --store DIR backup DEST` on the machine that has "
             "its folder; the server may go on meanwhile"
         )
+    from penstock.opening import is_shared, shared_folder
+
+    if is_shared(store):
+        path = store if store.endswith(".tq") else shared_folder(store)
+        what = f"{path}*" if store.endswith(".tq") else path
+        return (
+            f"store {store!r} has no journals: its files are copied while nobody uses it. Stop those who do, "
+            f"then `cp -a {what} DEST` (which keeps extended attributes and times; rsync needs -aX)"
+        )
     return f"store {store!r} has no journals: backup is for journal stores, on the machine that has the folder"
 
 

@@ -38,12 +38,18 @@ class Commits:
     """The commits of one journal; `flush` writes what there is and says how many records are durable then."""
 
     def __init__(
-        self, threads: Threads, flush: Callable[[], int], failed: Callable[[BaseException], None]
+        self,
+        threads: Threads,
+        flush: Callable[[], int],
+        failed: Callable[[BaseException], None],
+        passing: tuple[type[BaseException], ...] = (),
     ) -> None:
+        """`passing` are errors of `flush` after which nothing is lost, and the next commit may succeed."""
         self.durable = 0
         self.failure: Callable[[], StoreClosed] | None = None  # why nothing is committed any more
         self._flush = flush
         self._failed = failed
+        self._passing: tuple[type[BaseException], ...] = (StoreClosed, *passing)
         self._threads = threads
         self._mutex = threads.lock()
         self._leader: _Committer | None = None
@@ -109,7 +115,7 @@ class Commits:
             at_work = False
             self._hand_over(me)
         except BaseException as error:
-            told = self.stop(error) if at_work and not isinstance(error, StoreClosed) else None
+            told = self.stop(error) if at_work and not isinstance(error, self._passing) else None
             self._leave(me)
             if told is not None and isinstance(error, OSError):
                 raise told from error

@@ -222,6 +222,8 @@ class Follower:
                     self._take_put(source, item[0], item[1], base)
             source.offset += group.length
             read += 1
+        if read:
+            source.file.sync()  # else a crash could take what was read, and give its numbers to other messages
         return read > 0
 
     def _take_put(self, source: _Source, put: Put, bodies: Bodies, base: int) -> None:

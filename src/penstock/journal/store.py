@@ -62,7 +62,7 @@ class JournalKeeper(LiveKeeper):
         self._failure: BaseException | None = None
         self._intake = Intake(self._catalog, disk, self.find, self._upkeep, self.create, segment_size)
         self._uploads = Uploads(self, self._catalog, disk, self._clock, self._alarm, self._sink.ballast)
-        self._streams = JournalStreams(self._folder, disk, self._clock, self.find, self._upkeep)
+        self._streams = JournalStreams(self._folder, self._clock, self.find, self._upkeep)
         self._catalog.open()
         try:
             locked()

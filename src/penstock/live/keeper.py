@@ -33,6 +33,8 @@ Result = TypeVar("Result")
 class LiveKeeper:
     """Keeps queues whose rules run in this process, each with a shelf of its own. A kind of store says which."""
 
+    far = False  # whether bodies may lie where reading takes long
+
     def __init__(self, clock: Clock, threads: Threads | None = None) -> None:
         self.clock = clock
         self._clock = SteadyClock(clock)
@@ -47,13 +49,13 @@ class LiveKeeper:
 
     def create(self, queue: str, settings: Settings) -> None:
         """Make a queue."""
-        check_start(settings)
+        self._check_settings(settings)
         with self._lock:
             self._check_open()
             if queue in self._queues:
                 raise QueueExists(f"queue {queue!r} exists already: open it with store.queue({queue!r})")
             self._creating(queue, settings, self._first)
-            self._add(Ledger(queue, settings, self._first))
+            self._add(self._new_ledger(queue, settings))
 
     def delete(self, queue: str) -> None:
         """Remove a queue and its messages."""
@@ -64,6 +66,16 @@ class LiveKeeper:
             self._deleting(queue, self._first)
             del self._queues[queue]
             self._filters.pop(queue, None)
+
+    def _check_settings(self, settings: Settings) -> None:
+        """Refuse what this kind of store cannot do."""
+        check_start(settings)
+
+    def _new_ledger(self, queue: str, settings: Settings) -> Ledger:
+        return Ledger(queue, settings, self._first)
+
+    def _new_queue(self, ledger: Ledger, shelf: Shelf, lock: Lock) -> LiveQueue:
+        return LiveQueue(ledger, shelf, self._clock, self._alarm, lock)
 
     def _new_shelf(self, ledger: Ledger, lock: Lock) -> Shelf:
         """Where a queue's records and bodies go."""
@@ -78,7 +90,7 @@ class LiveKeeper:
     def _add(self, ledger: Ledger) -> None:
         queue, lock = ledger.name, self._threads.rlock()
         shelf = self._new_shelf(ledger, lock)
-        self._queues[queue] = LiveQueue(ledger, shelf, self._clock, self._alarm, lock)
+        self._queues[queue] = self._new_queue(ledger, shelf, lock)
         if ledger.settings.filter is not None:
             from penstock import filters  # here, because most processes need none
 

@@ -261,9 +261,9 @@ class LiveQueue:
             return Figures(self.name, False, {}, 0, 0, {}, 0, 0, 0)
 
     def _counted(self) -> tuple[int, int, int, int]:
-        """What the ledger counts, its replay included; a load's messages have numbers as all others."""
+        """What the ledger counts, its replay included."""
         ledger = self._ledger
-        return ledger.next_seq, ledger.leases_expired, ledger.expired, ledger.given_up
+        return ledger.arrived, ledger.leases_expired, ledger.expired, ledger.given_up
 
     def tend(self) -> None:
         """Let time have passed where nobody comes by; and what it took may be worth packing."""

@@ -15,6 +15,7 @@ from penstock.sharing import place
 if TYPE_CHECKING:
     from penstock.journal.store import JournalKeeper
     from penstock.sharing.serving import Serving
+    from penstock.slate.store import SlateKeeper
 
 
 SETTLED = 0.5  # seconds after which a guest is one that stays, and may be the next owner
@@ -39,7 +40,7 @@ class Host:
         self._thread: threading.Thread | None = None
         self._gone = False
 
-    def start(self, keeper: "JournalKeeper") -> None:
+    def start(self, keeper: "JournalKeeper | SlateKeeper") -> None:
         """Begin to answer."""
         self._thread = threading.Thread(target=self._run, args=(keeper,), name="penstock-share", daemon=True)
         self._thread.start()
@@ -71,7 +72,7 @@ class Host:
         for descriptor in (self._waking, self._wake):
             os.close(descriptor)
 
-    def _run(self, keeper: "JournalKeeper") -> None:
+    def _run(self, keeper: "JournalKeeper | SlateKeeper") -> None:
         poll = select.poll()
         for descriptor in (self._listening.fileno(), self._waking):
             poll.register(descriptor, select.POLLIN)

@@ -3,10 +3,10 @@
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import StoreClosed, StoreLocked, StoreUnreachable
+from penstock.errors import NotSupported, StoreClosed, StoreLocked, StoreUnreachable
 from penstock.files import SystemDisk
 from penstock.index.history import Attempt
 from penstock.journal.catalog import Catalog
@@ -29,12 +29,17 @@ from penstock.sharing.ownership import (
     become_owner,
     folder_for,
     locked,
+    slate_for,
 )
+from penstock.sharing.slate import SlateGuest, SlateOwner
 from penstock.sharing.streams import SharedStreams
 from penstock.store import Store
 
+if TYPE_CHECKING:
+    from penstock.slate.store import SlateKeeper
+
 Result = TypeVar("Result")
-Held: TypeAlias = JournalKeeper | GuestKeeper
+Held: TypeAlias = "JournalKeeper | SlateKeeper | GuestKeeper"
 
 
 class SharedKeeper:
@@ -66,9 +71,14 @@ class SharedKeeper:
             threading.Thread(target=self._prepare, name="penstock-guest", daemon=True).start()
 
     @property
-    def owned(self) -> JournalKeeper | None:
-        """The journals, if this process owns them."""
+    def owned(self) -> "JournalKeeper | SlateKeeper | None":
+        """What keeps the store, if this process owns it."""
         return self._owner.keeper if self._owner is not None else None
+
+    @property
+    def journals(self) -> JournalKeeper | None:
+        """The journals, if this process owns some."""
+        return self.owned if isinstance(self.owned, JournalKeeper) else None
 
     @property
     def folder(self) -> Folder:
@@ -189,6 +199,18 @@ class SharedKeeper:
 
         return self._run(take_in)
 
+    def slate(self, ask: Callable[[SlateOwner], Result]) -> Result:
+        """Have the owner of a slate store do what only such a store can."""
+
+        def run(keeper: Held) -> Result:
+            if isinstance(keeper, GuestKeeper):
+                return ask(SlateGuest(keeper))
+            if isinstance(keeper, JournalKeeper):
+                raise NotSupported(f"the store {self._folder.path!r} is not a slate store")
+            return ask(keeper.owner)
+
+        return self._run(run)
+
     def streams(self) -> SharedStreams:
         """The streams that read queues of the store."""
         return SharedStreams(self._run)
@@ -303,6 +325,13 @@ def open_shared(
 ) -> SharedKeeper:
     """Open the store in a folder, which is made if it is not there, whoever else has it open."""
     return SharedKeeper(folder_for(folder, clock, sync, dialect), timeout)
+
+
+def open_shared_slate(
+    url: str, *, clock: Clock | None = None, sync: str = "always", timeout: float | None = None
+) -> SharedKeeper:
+    """Open a slate store, whoever else of this machine has it open."""
+    return SharedKeeper(slate_for(url, clock, sync, timeout), timeout)
 
 
 def check_reachable(folder: str) -> None:

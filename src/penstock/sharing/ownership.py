@@ -1,10 +1,14 @@
 """How a store comes to its owner: whoever has its lock listens for the others before anything is read."""
 
 import errno
+import hashlib
 import logging
 import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidArgument, StoreLocked
@@ -14,6 +18,10 @@ from penstock.journal.store import open_journal
 from penstock.sharing import forks
 from penstock.sharing.host import Host
 from penstock.sharing.place import share_of
+
+if TYPE_CHECKING:
+    from penstock.journal.store import JournalKeeper
+    from penstock.slate.store import SlateKeeper
 
 PATIENCE = 10.0  # seconds in which a new owner, or the old one, must be found
 PAUSE = 0.02  # seconds between two looks for one
@@ -29,6 +37,20 @@ class Folder:
     clock: Clock
     sync: str
     dialect: Dialect
+    slate: str = ""  # the URL of a slate store; else it is one of journals
+    timeout: float | None = None
+
+    def open(self, locked: Callable[[], None]) -> "JournalKeeper | SlateKeeper":
+        """Open the store; `locked` is called once it is ours."""
+        if not self.slate:
+            keeper = open_journal(self.path, clock=self.clock, sync=self.sync, dialect=self.dialect, locked=locked)
+            keeper.keep_indexes()  # as owners that are killed one after the other would replay more and more
+            return keeper
+        from penstock.slate.store import open_slate  # here, as few need it
+
+        return open_slate(
+            self.slate, clock=self.clock, sync=self.sync, timeout=self.timeout, shared=self.path, locked=locked
+        )
 
     @property
     def share(self) -> str:
@@ -43,8 +65,25 @@ def folder_for(folder: str | os.PathLike[str], clock: Clock | None, sync: str, d
     return Folder(os.path.abspath(folder), clock or SystemClock(), sync, dialect)
 
 
+def slate_for(url: str, clock: Clock | None, sync: str, timeout: float | None) -> Folder:
+    """The same of a slate store; one in a bucket is shared by way of a folder of this user on this machine."""
+    where = url[len("slate:") :].partition("?")[0]
+    if "://" in where:
+        name = hashlib.sha256(where.encode()).hexdigest()[:32]
+        ours = os.path.join(tempfile.gettempdir(), f"penstock-{os.geteuid()}")
+        with suppress(FileExistsError):
+            os.mkdir(ours, 0o700)
+        if os.stat(ours, follow_symlinks=False).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it is another user's, so nothing is shared there", ours)
+        path = os.path.join(ours, name)
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    else:
+        path = os.path.abspath(where)
+    return Folder(path, clock or SystemClock(), sync, "doc", url, timeout)
+
+
 class Owner:
-    """A store that this process owns: the keeper of its journals, and what serves it to others."""
+    """A store that this process owns: what keeps it, and what serves it to others."""
 
     def __init__(self, folder: Folder) -> None:
         self._host: Host | None = None
@@ -56,14 +95,11 @@ class Owner:
                 _log.warning("the store %r cannot be shared with other processes: %s", folder.path, error)
 
         try:
-            self.keeper = open_journal(
-                folder.path, clock=folder.clock, sync=folder.sync, dialect=folder.dialect, locked=listen
-            )
+            self.keeper = folder.open(listen)
         except BaseException:
             if self._host is not None:
                 self._host.stop()
             raise
-        self.keeper.keep_indexes()  # as owners that are killed one after the other would replay more and more
         if self._host is not None:
             self._host.start(self.keeper)
         forks.watch(self)

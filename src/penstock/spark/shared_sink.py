@@ -1,11 +1,14 @@
 """df.write.format("penstock") into a store that any number of processes may open, as text and folder stores.
 
-Tasks put their rows aside as frames (wire/frames.py), in a folder beside the store's own; the commit opens the
-store and puts the messages of each queue in one durable step. A run is remembered once all queues have theirs.
+Tasks put their rows aside as frames (wire/frames.py), durably, in a folder beside the store's own; the commit
+opens the store and puts the messages of each queue in one durable step, after which the run remembers that queue.
+So a driver that is killed leaves each queue with all of its messages or with none. What it had put aside is
+removed by the next that writes to the store.
 """
 
+import json
 import os
-import shutil
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,8 +21,9 @@ import penstock
 from penstock import names
 from penstock.clock import SystemClock
 from penstock.errors import NotSupported, QueueExists
-from penstock.files import SystemDisk, replace_file
-from penstock.journal.staging import new_name
+from penstock.files import Disk, SystemDisk, replace_file
+from penstock.folder.neighbours import SystemNeighbours, process_name
+from penstock.journal.staging import remove_folder
 from penstock.message import Entry
 from penstock.opening import shared_folder
 from penstock.settings import Settings
@@ -30,6 +34,8 @@ from penstock.spark.sink import Target, check_columns, task
 from penstock.wire.frames import decode_staged
 
 _FOLDER = ".penstock"
+_DAY = 86_400.0  # seconds of silence after which a driver of another host is taken for dead
+_COMPLETE = ""  # no queue's name
 
 
 @dataclass
@@ -42,16 +48,46 @@ class Frames(WriterCommitMessage):
 class FrameFolder:
     """Where the frames of one task go."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._disk = disk
         self._folder = folder
         self.files: list[tuple[str, str]] = []
 
     def add(self, load: str, part: str, number: int, queue: str, frame: bytes) -> None:
         """Keep a frame."""
         path = os.path.join(self._folder, f"{part}-{number}")
-        with open(path, "xb") as file:
-            file.write(frame)
+        with self._disk.open(path, exclusive=True) as file:
+            file.write(0, frame)
+            file.sync()  # a task may run on another machine, which may stop before the commit
         self.files.append((queue, path))
+
+    def finish(self) -> None:
+        """Make the names of all frames durable."""
+        self._disk.sync_folder(self._folder)
+
+
+class Run:
+    """What is remembered of a run that may be repeated: the queues that have their messages."""
+
+    def __init__(self, disk: Disk, home: str, run: str | None) -> None:
+        self._disk = disk
+        self._path = None if run is None else os.path.join(home, "loads", names.file_name(run))
+        self.queues: list[str] = []
+        if self._path is not None and disk.exists(self._path):
+            with disk.open(self._path) as file:
+                self.queues = json.loads(file.read(0, file.size()) or json.dumps([_COMPLETE]))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is nothing left to do."""
+        return _COMPLETE in self.queues
+
+    def remember(self, queue: str = _COMPLETE) -> None:
+        """Durably note that a queue has its messages, or that all have."""
+        self.queues.append(queue)
+        if self._path is not None:
+            make_folder(self._disk, os.path.dirname(self._path))
+            replace_file(self._disk, self._path, json.dumps(self.queues).encode())
 
 
 class SharedWriter(DataSourceArrowWriter):
@@ -67,58 +103,82 @@ class SharedWriter(DataSourceArrowWriter):
             self._queues: dict[str, Settings] = {**target.create, **there}
             if target.queue is not None:
                 store.queue(target.queue)  # or say that there is none
+        disk = SystemDisk()
         self._home = os.path.join(shared_folder(target.store), _FOLDER)
-        self._folder = os.path.join(self._home, "staged", new_name(driver()))
-        self._repeated = target.run is not None and os.path.exists(self._run())
+        staged = os.path.join(self._home, "staged")
+        remove_left(disk, staged)
+        self._folder = os.path.join(staged, f"{process_name(driver())}.{secrets.token_hex(8)}")
+        self._repeated = Run(disk, self._home, target.run).is_complete
         if not self._repeated:
-            os.makedirs(self._folder)
-
-    def _run(self) -> str:
-        return os.path.join(self._home, "loads", names.file_name(self._target.run or ""))
+            make_folder(disk, self._folder)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Frames:
         """Put the rows of one task aside."""
         partition, attempt = task()
-        frames = FrameFolder(self._folder)
         if self._repeated:
             return Frames([])
+        frames = FrameFolder(SystemDisk(), self._folder)
         with in_one_line():
             sender = Sender(frames, "", f"{partition:05}-{attempt}", self._queues, self._target.queue, partition)
             for batch in iterator:
                 sender.add(batch)
             sender.finish()
+            frames.finish()
         return Frames(frames.files)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Put everything that the tasks have put aside."""
+        """Put everything that the tasks have put aside, queue by queue."""
         if self._repeated:
             return
+        disk = SystemDisk()
         files: dict[str, list[str]] = {}
         for each in messages:
             for queue, path in each.files if isinstance(each, Frames) else ():
                 files.setdefault(queue, []).append(path)
         with in_one_line(), penstock.open(self._target.store) as store:
-            now = SystemClock().now()
+            run, now = Run(disk, self._home, self._target.run), SystemClock().now()
             for queue, settings in self._target.create.items():
                 with suppress(QueueExists):
                     store.create(queue, **settings)
             for queue, paths in files.items():
-                store._keeper.put(queue, [entry for path in paths for entry in _entries(path, now)])
-            if self._target.run is not None:
-                os.makedirs(os.path.dirname(self._run()), exist_ok=True)
-                replace_file(SystemDisk(), self._run(), b"")
+                if queue not in run.queues:
+                    store._keeper.put(queue, [entry for path in paths for entry in _entries(disk, path, now)])
+                    run.remember(queue)
+            run.remember()
         self.abort(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Leave nothing aside."""
-        with suppress(FileNotFoundError):
-            shutil.rmtree(self._folder)
+        remove_folder(SystemDisk(), self._folder)
 
 
-def _entries(path: str, now: int) -> Iterator[Entry]:
+def make_folder(disk: Disk, folder: str) -> None:
+    """Durably make a folder, and those above it, where they are not there."""
+    missing = []
+    while not disk.exists(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for each in reversed(missing):
+        with suppress(FileExistsError):  # another driver was quicker
+            disk.mkdir(each)
+        disk.sync_folder(os.path.dirname(each))
+
+
+def remove_left(disk: Disk, staged: str) -> None:
+    """Remove what drivers have put aside that are gone."""
+    neighbours = SystemNeighbours()
+    for name in disk.listdir(staged) if disk.exists(staged) else []:
+        folder = os.path.join(staged, name)
+        with suppress(FileNotFoundError):  # another was quicker
+            silent = neighbours.idle(disk.status(folder).changed)
+            if neighbours.is_gone(name, silent if silent > _DAY else 0):
+                remove_folder(disk, folder)
+
+
+def _entries(disk: Disk, path: str, now: int) -> Iterator[Entry]:
     """The entries of a frame; times become what put() is asked for."""
-    with open(path, "rb") as file:
-        staged = decode_staged(file.read())
+    with disk.open(path) as file:
+        staged = decode_staged(file.read(0, file.size()))
     visible_at, expires_at = staged.visible_at, staged.expires_at
     for at, entry in enumerate(staged.entries):
         delay = max((visible_at[at] or 0) - now, 0) / 1000 if visible_at else 0

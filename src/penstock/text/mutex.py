@@ -1,13 +1,14 @@
 r"""The mutex file of a text queue, `NAME.tq.mutex`: what the queue itself has no room for. Pure bytes.
 
-    penstock mutex 1 IDENTITY SIZE MODIFIED\n    the seal: the queue's file as Penstock last left it, fixed width
+    penstock mutex 1 INODE SIZE CHANGED\n        the seal: the queue's file as Penstock last left it, fixed width
     . CRC32 JSON\n                               a change, in the order of time
     > CRC32 JSON\n                               the same, of which bytes in the queue's file may still be missing
 
 Whoever has the lock appends a line, syncs it, changes the bytes in the queue's file, syncs those, and turns `>`
 into `.`. So only the last line can have `>`, and whoever finds that finishes it. A line whose checksum is wrong is
 the torn end. The seal is never synced: if it does not fit, the queue's file is compared with what is known, by
-message, and every byte that differs was changed by a person.
+message, and every byte that differs was changed by a person. In its place stands `doubtful` after an error of the
+disk: see pair.py.
 
 JSON of a line, each part only if there is something to say:
 
@@ -29,12 +30,22 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from penstock.files import Stamp
+from penstock.files import Status
 
 _MAGIC = b"penstock mutex 1"
 HEAD = len(_MAGIC) + 3 * 21 + 1
 PENDING, DONE = b">", b"."
+UNSEALED = bytes(HEAD - 1) + b"\n"
+DOUBTFUL = b"doubtful: a write or sync has failed".ljust(HEAD - 1) + b"\n"
 _PREFIX = 11  # mark, space, eight digits, space
+
+
+class Seal(NamedTuple):
+    """What tells a queue's file from others, and from itself after a change."""
+
+    inode: int
+    size: int
+    changed: int  # nanoseconds since the epoch
 
 
 @dataclass(slots=True)
@@ -75,18 +86,23 @@ class Memory(NamedTuple):
 EMPTY = Memory(0, {}, [], [], [], frozenset(), frozenset(), HEAD, 0, HEAD)
 
 
-def seal(stamp: Stamp) -> bytes:
+def seal_of(status: Status) -> Seal:
+    """The seal for a file as it is."""
+    return Seal(status.inode, status.size, status.changed)
+
+
+def write_seal(seal: Seal) -> bytes:
     """The first line."""
-    return b"%s %020d %020d %020d\n" % (_MAGIC, *stamp)
+    return b"%s %020d %020d %020d\n" % (_MAGIC, *seal)
 
 
-def read_seal(head: bytes) -> Stamp | None:
+def read_seal(head: bytes) -> Seal | None:
     """What the first line says; None if it is none."""
     parts = head[:HEAD].split()
     if len(head) < HEAD or parts[:3] != _MAGIC.split() or len(parts) != 6:
         return None
     try:
-        return Stamp(*map(int, parts[3:]))
+        return Seal(*map(int, parts[3:]))
     except ValueError:
         return None
 

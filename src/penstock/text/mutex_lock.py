@@ -3,7 +3,7 @@
 import os
 from contextlib import suppress
 
-from penstock.files import Disk, File, Stamp
+from penstock.files import Disk, File, status_if_there
 
 SUFFIX = ".mutex"
 
@@ -14,9 +14,9 @@ class MutexLock:
     def __init__(self, queue_path: str, disk: Disk) -> None:
         self.path = queue_path + SUFFIX
         self.disk = disk
-        self.stamp = Stamp(0, 0, 0)  # of the file when the lock was taken
+        self.size = 0  # of the file when the lock was taken
+        self.inode = 0
         self._file: File | None = None
-        self._identity = 0
 
     @property
     def file(self) -> File:
@@ -29,22 +29,24 @@ class MutexLock:
         """Wait for the lock; FileNotFoundError if the folder is gone."""
         while True:
             try:
-                there = self._lock()
+                if self._lock():
+                    return
             except BaseException:
                 self.close()  # or else nobody would ever get it
                 raise
-            if there is not None and there.identity == self._identity:
-                self.stamp = there
-                return
             self.close()  # another process has put a new one in its place, or removed it
 
-    def _lock(self) -> Stamp | None:
-        """Lock the file that we have; what is found under its name then."""
+    def _lock(self) -> bool:
+        """Lock the file that we have; whether it is the one that is found under its name then."""
         if self._file is None:
             self._file = self._open()
-            self._identity = self._file.stamp().identity
+            self.inode = self._file.status().inode
         self._file.lock(wait=True)
-        return self.disk.stamp(self.path)
+        there = status_if_there(self.disk, self.path)
+        if there is None or there.inode != self.inode:
+            return False
+        self.size = there.size
+        return True
 
     def release(self) -> None:
         """Let others have it."""
@@ -57,8 +59,8 @@ class MutexLock:
     def replace(self, file: File) -> None:
         """Hold the lock of the file that has taken the place of the old one; it is locked already."""
         old, self._file = self._file, file
-        self.stamp = file.stamp()
-        self._identity = self.stamp.identity
+        status = file.status()
+        self.size, self.inode = status.size, status.inode
         if old is not None:
             with suppress(OSError):
                 old.close()
@@ -77,6 +79,12 @@ class MutexLock:
             except FileNotFoundError:
                 pass
         file = self.disk.open(self.path, create=True)
-        # What will be written into it is lost in a crash unless its name is durable.
-        self.disk.sync_folder(os.path.dirname(self.path) or ".")
+        try:
+            # What will be written into it is lost in a crash unless its name is durable.
+            self.disk.sync_folder(os.path.dirname(self.path) or ".")
+        except OSError:
+            with suppress(OSError):
+                self.disk.unlink(self.path)  # or the next would take it for durable
+            file.close()
+            raise
         return file

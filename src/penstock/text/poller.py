@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterable
 
-from penstock.text.working import WorkingQueue
+from penstock.text.turns import TurningQueue
 from penstock.threads import Threads
 
 _PAUSE = 0.03  # seconds of real time, whatever clock the store has
@@ -15,11 +15,11 @@ class Poller:
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
         self._lock = threading.Lock()
-        self._watched: set[WorkingQueue] = set()
+        self._watched: set[TurningQueue] = set()
         self._running = False
         self._stopping = threading.Event()
 
-    def watch(self, queue: WorkingQueue) -> None:
+    def watch(self, queue: TurningQueue) -> None:
         """Look after a queue until nobody stands in its line."""
         with self._lock:
             self._watched.add(queue)
@@ -40,7 +40,7 @@ class Poller:
                 if idle > 100:
                     self._running = False
                     return
-                watched: Iterable[WorkingQueue] = list(self._watched)
+                watched: Iterable[TurningQueue] = list(self._watched)
             for queue in watched:
                 if queue.is_due():
                     queue.serve()

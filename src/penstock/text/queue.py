@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from penstock.errors import InvalidArgument
@@ -24,6 +24,7 @@ from penstock.text.format import (
     parse,
     parse_one,
 )
+from penstock.text.mutex import DOUBTFUL
 from penstock.text.mutex_lock import MutexLock
 
 _log = logging.getLogger("penstock")
@@ -129,6 +130,10 @@ class TextQueue:
                 if is_new:
                     self._disk.sync_folder(os.path.dirname(self.path) or ".")
                 yield file
+        except OSError:
+            with suppress(OSError):  # nobody knows what the disk has: see pair.py
+                self._lock.file.write(0, DOUBTFUL)
+            raise
         finally:
             self._lock.release()
             self._lock.close()

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 
 from penstock import names as queue_names
 from penstock.clock import Clock, SteadyClock, SystemClock, at_least_one
-from penstock.errors import InvalidArgument, NotSupported, QueueExists, QueueNotFound, QueueProtected, StoreClosed
+from penstock.errors import (
+    DiskFull,
+    InvalidArgument,
+    NotSupported,
+    QueueExists,
+    QueueNotFound,
+    QueueProtected,
+    StoreClosed,
+)
 from penstock.files import Disk, SystemDisk, replace_file
 from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
@@ -23,8 +31,8 @@ from penstock.text.format import parse
 from penstock.text.head import read_head, write_head
 from penstock.text.mutex_lock import MutexLock
 from penstock.text.names import CHOSEN, SUFFIX, file_for, queue_of
+from penstock.text.pair import Sync
 from penstock.text.poller import Poller
-from penstock.text.sharing import Sync
 from penstock.text.showing import Shown, shown
 from penstock.text.working import WorkingQueue
 from penstock.threads import SystemThreads, Threads
@@ -112,6 +120,10 @@ class TextKeeper:
                 lock.file.truncate(0)  # what an earlier queue of that name has left
                 lock.file.sync()
                 replace_file(self._disk, path, head)
+            except OSError:
+                with suppress(OSError):
+                    self._disk.unlink(path)  # its name may not be durable
+                raise
             finally:
                 lock.close()
 
@@ -173,9 +185,26 @@ class TextKeeper:
                         matching.append(queue)
             for queue in matching:
                 queue.check(copy)
-            for queue in matching:
-                queue.put([copy])
+            self._put_into_all(matching, copy)
         return published
+
+    def _put_into_all(self, queues: Sequence[WorkingQueue], copy: Entry) -> None:
+        """All of them, or none if the disk is full."""
+        put: list[tuple[WorkingQueue, list[str]]] = []
+        for queue in queues:
+            try:
+                put.append((queue, queue.put([copy])))
+            except DiskFull as error:
+                try:
+                    for earlier, ids in put:
+                        earlier.remove(ids)
+                except DiskFull:
+                    raise StoreClosed(
+                        f"no space left: {len(put)} of {len(queues)} queues have their copy, and not even "
+                        "taking it back has any. Free some, and remove what has the header penstock.publish "
+                        f"{(copy.headers or {}).get(PUBLISH_HEADER)!r}, or publish again"
+                    ) from error
+                raise
 
     def _matches(self, text: str | None, entry: Entry) -> bool:
         if text is None:

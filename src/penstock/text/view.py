@@ -8,14 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from zlib import crc32
 
-from penstock.files import Stamp
 from penstock.index.rows import AVAILABLE, DELAYED, DONE, FAILED, GONE
 from penstock.settings import FIVE_MINUTES, Settings
 from penstock.text.format import COMMENT, PROCESSED, QUEUED, Document, Entry, Problem
 from penstock.text.head import read_head
 from penstock.text.ledger import Row, TextLedger, packed
 from penstock.text.matching import Known, by_content, in_place, twins
-from penstock.text.mutex import Memory, Note
+from penstock.text.mutex import Memory, Note, Seal
 from penstock.text.variables import Facts, facts
 
 _WEEK = 7 * 86_400_000
@@ -68,7 +67,7 @@ class View:
     end: int = 0  # of the queue's file
     ended: bool = False  # whether that is known to be after a newline
     mutex_end: int = 0
-    stamp: Stamp | None = None
+    seal: Seal | None = None  # of the queue's file
     forgotten: int = 0
 
     def hold(self, seq: int, note: Note) -> None:

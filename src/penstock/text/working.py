@@ -1,17 +1,12 @@
-"""A text queue at work: its rules, applied in turns that processes share, and the line of waiting consumers."""
+"""A text queue at work: all that can be asked of it, each an operation in a turn of its own."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
-from threading import Event
-from typing import TypeAlias, TypeVar
-from zlib import crc32
+from typing import TypeAlias
 
-from penstock.clock import SteadyClock
-from penstock.errors import LeaseExpired, PenstockError, QueueNotFound, StoreClosed
-from penstock.files import Disk
+from penstock.errors import LeaseExpired, PenstockError, QueueNotFound
 from penstock.index.history import Attempt
 from penstock.ledger import Receipt
 from penstock.live.taken import as_seen
@@ -20,92 +15,20 @@ from penstock.message import Message, Plain
 from penstock.records import Record
 from penstock.settings import FIVE_MINUTES, Settings
 from penstock.state import ACKED, FAILED_ATTEMPT, RELEASED
-from penstock.text.format import COMMENT, FAILED, PROCESSED, QUEUED, Entry, parse
-from penstock.text.mutex import Note
+from penstock.text.format import COMMENT, PROCESSED, QUEUED, Entry, parse
+from penstock.text.newcomers import answers, numbered, text_crc
 from penstock.text.queue import without
-from penstock.text.sharing import Edited, SharedFile, Sync
-from penstock.text.variables import body, facts, free, held, unborn, unborn_plain
+from penstock.text.recording import RecordingQueue
+from penstock.text.turns import Take
+from penstock.text.variables import body, facts, held, unborn, unborn_plain
 from penstock.text.view import View
-from penstock.threads import Threads
 
 _CHUNK = 256  # messages that are listed in one turn
-_TRIES = 5  # to find the file as it was a moment ago
-Result = TypeVar("Result")
-Take: TypeAlias = Callable[[View, int], list[Message]]
 _Settling: TypeAlias = Callable[[list[Receipt], int], tuple[Record | None, list[Receipt]]]
-_BYTES = {"done": PROCESSED, "failed": FAILED}
 
 
-class Waiter:
-    """A consumer in line."""
-
-    def __init__(self, take: Take) -> None:
-        self.take = take
-        self.served = Event()
-        self.messages: list[Message] = []
-        self.error: BaseException | None = None
-
-
-class WorkingQueue:
-    """One queue, safe for threads and processes."""
-
-    def __init__(
-        self,
-        name: str,
-        path: str,
-        disk: Disk,
-        clock: SteadyClock,
-        threads: Threads,
-        sync: Sync,
-        waiting: Callable[["WorkingQueue"], None],
-    ) -> None:
-        self.name = name
-        self.path = path
-        self._waiting = waiting  # told when someone stands in line
-        self.files = SharedFile(name, path, disk, clock, threads, sync)
-        self._clock = clock
-        self._line: dict[Waiter, None] = {}
-        self._stopped: Callable[[], PenstockError] | None = None
-
-    def run(self, operation: Callable[[View, int], Result]) -> Result:
-        """An operation in a turn of its own; an error of the disk ends the work, as nobody knows what it left."""
-        for _ in range(_TRIES):
-            if self._stopped is not None:
-                raise self._stopped()
-            try:
-                with self.files.turn() as view:
-                    now = self._advance(view)
-                    self._serve(view, now)
-                    try:
-                        result = operation(view, now)
-                    except PenstockError:  # some receipts were lost, say: the others may have given messages back
-                        self._serve_if_known(view, now)
-                        raise
-                    self._serve_if_known(view, now)
-                    return result
-            except Edited:
-                continue
-            except OSError as error:
-                raise self._break(error) from error
-        raise StoreClosed(f"the file {self.path!r} changes all the time: edit it while nobody uses it")
-
-    def _advance(self, view: View) -> int:
-        now = self._clock.now()
-        view.ledger.advance(now)
-        view.forget(now)
-        return now
-
-    def _break(self, error: OSError) -> StoreClosed:
-        path = self.path
-
-        def broken() -> StoreClosed:
-            return StoreClosed(
-                f"the disk failed while {path!r} was used ({error}), so that nobody knows what it holds: close "
-                "the store and open it again"
-            )
-
-        self.stop(broken)
-        return broken()
+class WorkingQueue(RecordingQueue):
+    """One queue, and all that can be asked of it."""
 
     # Putting
 
@@ -118,11 +41,11 @@ class WorkingQueue:
         return self.run(lambda view, now: self._put(view, drafts, now))
 
     def _put(self, view: View, drafts: Sequence[Draft], now: int) -> list[str]:
-        ids, new = _numbered(view, drafts, now)
+        ids, new = numbered(view, drafts, now)
         record = view.ledger.put(new, now).record
         fresh = [each for each in ids if each is not None]
         if not fresh:
-            return _answers(ids, drafts, view)
+            return answers(ids, drafts, view)
         if isinstance(new, Plain) and not any(record.expires_at):
             entries = unborn_plain(new.payloads, fresh, now)
         elif (
@@ -137,11 +60,11 @@ class WorkingQueue:
             columns = zip(chosen, fresh, record.visible_at, record.expires_at, strict=True)
             entries = [unborn(draft, each, now, visible, expires) for draft, each, visible, expires in columns]
         for entry, each, offset in zip(entries, fresh, self.files.append(entries, fresh, now), strict=True):
-            view.table.add(offset, len(entry), _crc(entry), now, QUEUED, each)
+            view.table.add(offset, len(entry), text_crc(entry), now, QUEUED, each)
         for draft, new_id in zip(drafts, ids, strict=True):
             if draft.key is not None and new_id is not None:
                 view.keys[draft.key] = (new_id, now + FIVE_MINUTES)
-        return _answers(ids, drafts, view)
+        return answers(ids, drafts, view)
 
     # Taking
 
@@ -192,68 +115,7 @@ class WorkingQueue:
 
     def take(self, take: Take, wait: float) -> list[Message]:
         """What a consumer gets, at once or after its turn in line."""
-        waiter = Waiter(take)
-
-        def begin(view: View, now: int) -> list[Message]:
-            messages = take(view, now)
-            if not messages and wait > 0:
-                self._line[waiter] = None
-            return messages
-
-        messages = self.run(begin)
-        if messages or wait <= 0:
-            return messages
-        try:
-            self._waiting(self)
-            if not self._clock.wait(waiter.served, wait) and waiter in self._line:
-                self.run(lambda view, now: None)  # it may be served in this last moment
-        except BaseException:
-            self._line.pop(waiter, None)
-            self._give_back(waiter.messages)
-            raise
-        self._line.pop(waiter, None)
-        if waiter.error is not None:
-            raise waiter.error
-        return waiter.messages
-
-    @property
-    def in_line(self) -> int:
-        """How many consumers wait."""
-        return len(self._line)
-
-    def serve(self) -> None:
-        """Give those who wait what has become available."""
-        try:
-            self.run(lambda view, now: None)
-        except QueueNotFound as error:
-            gone = error
-            self._send_away(lambda: gone)
-        except PenstockError:
-            return  # those in line were told
-
-    def is_due(self) -> bool:
-        """Whether there may be something for those who wait: others have changed the files, or it is time."""
-        with self.files.lock:
-            view = self.files.known
-            if view is None or view.ledger.available():
-                return True
-            due = view.ledger.next_time()
-            return (due is not None and due <= self._clock.now()) or self.files.changed_outside()
-
-    def _serve(self, view: View, now: int) -> None:
-        while self._line and view.ledger.available():
-            waiter = next(iter(self._line))
-            try:
-                waiter.messages = waiter.take(view, now)
-            except PenstockError as error:  # the consumer's to know
-                waiter.error = error
-            self._line.pop(waiter, None)
-            waiter.served.set()
-
-    def _serve_if_known(self, view: View, now: int) -> None:
-        """The same after an operation, unless that has put other files in the place of those that we know."""
-        if self.files.known is view:
-            self._serve(view, now)
+        return self.served(take, wait, self._give_back)
 
     def _give_back(self, messages: list[Message]) -> None:
         receipts = [message.receipt for message in messages if message.receipt is not None]
@@ -411,104 +273,12 @@ class WorkingQueue:
         entries = zip(there, self.files.read(there), strict=True)
         return [each for each in (_message(view, *pair) for pair in entries) if state in (None, each.state)]
 
-    # Writing down
-
-    def _record(
-        self,
-        view: View,
-        now: int,
-        done: set[int] | None = None,
-        settled: Sequence[list[object]] = (),
-        receipts: dict[int, str] | None = None,
-        mirrors: Sequence[tuple[int, bytes]] = (),
-        mirrored: set[int] | None = None,
-    ) -> None:
-        """Keep whatever has changed, be it by this operation or by time."""
-        notes, mirrors = [], list(mirrors)
-        removed: dict[str, None] = {}
-        for seq in view.ledger.changed:
-            before = view.notes.get(seq)
-            note = view.ledger.note(seq, self._fresh(view, seq))
-            if note.state == "gone":
-                is_done = (done is not None and seq in done) or view.table.controls[seq] == ord(PROCESSED)
-                note.byte = PROCESSED if is_done else COMMENT
-                if not is_done:
-                    removed[view.table.ids[seq]] = None
-            else:
-                note.byte = _BYTES.get(note.state, QUEUED)
-            if note.state == "in_flight":
-                note.receipt = (receipts or {}).get(seq) or (before.receipt if before else None)
-            notes.append((seq, note))
-            if note.byte == QUEUED and seq not in (mirrored or ()):
-                mirrors += self._mirror(view, seq, note)
-        if not notes and not settled:
-            return
-        content: dict[str, object] = {"at": now}
-        if settled:
-            content["settled"] = list(settled)
-        if removed and (keys := [[key, *each] for key, each in view.keys.items() if each[0] in removed]):
-            content["keys"] = keys  # a comment is not asked for its key
-        self.files.record(content, notes, mirrors)
-        view.ledger.changed.clear()
-        view.ledger.gone.clear()
-
-    def _fresh(self, view: View, seq: int) -> Note:
-        table, persons = view.table, view.is_persons(seq)
-        offset = table.offsets[seq]
-        twin = view.twins.get(offset, (0, 1)) if persons else (0, 1)
-        return Note(offset, table.crcs[seq], QUEUED, "", None if persons else table.ids[seq], twin)
-
-    def _mirror(self, view: View, seq: int, note: Note) -> list[tuple[int, bytes]]:
-        [entry] = self.files.read([seq])
-        if note.state == "in_flight" and note.receipt is not None:
-            return held(entry, note.attempts, note.ends_at, note.receipt[-16:], note.consumer or "")
-        return free(entry, note.attempts)
-
     # The end
 
     def delete(self) -> None:
         """Remove the queue and its messages."""
         self.run(lambda view, now: self.files.remove())
         self._send_away(lambda: QueueNotFound(f"queue {self.name!r} was deleted"))
-
-    def stop(self, error: Callable[[], PenstockError]) -> None:
-        """From now on every call, those in line included, gets this error."""
-        self._stopped = error
-        self._send_away(error)
-
-    def _send_away(self, error: Callable[[], PenstockError]) -> None:
-        for waiter in list(self._line):
-            if self._line.pop(waiter, 0) is None:
-                waiter.error = error()
-                waiter.served.set()
-
-
-def _numbered(view: View, drafts: Sequence[Draft], now: int) -> tuple[list[str | None], Sequence[Draft]]:
-    """A new id for each draft that is not there under its key, and those drafts, without keys."""
-    if isinstance(drafts, Plain) or not any(draft.key is not None for draft in drafts):
-        secrets = os.urandom(8 * len(drafts)).hex()
-        return [secrets[at : at + 16] for at in range(0, len(secrets), 16)], drafts
-    for draft in drafts:
-        view.ledger.check_values(len(draft.payload), draft.priority)
-    ids: list[str | None] = []
-    new, keys = [], set()
-    for draft in drafts:
-        known = draft.key is not None and (draft.key in keys or view.keys.get(draft.key, ("", 0))[1] > now)
-        if known:
-            ids.append(None)
-            continue
-        ids.append(os.urandom(8).hex())
-        new.append(replace(draft, key=None))
-        if draft.key is not None:
-            keys.add(draft.key)
-    return ids, new
-
-
-def _answers(ids: Sequence[str | None], drafts: Sequence[Draft], view: View) -> list[str]:
-    """An id for each draft; of those that were there already, the first one's."""
-    return [
-        view.keys[draft.key or ""][0] if each is None else each for draft, each in zip(drafts, ids, strict=True)
-    ]
 
 
 def _message(view: View, seq: int, entry: Entry) -> Message:
@@ -518,12 +288,6 @@ def _message(view: View, seq: int, entry: Entry) -> Message:
     message.payload, message.headers, message.created_at = body(entry, message.received_at)
     message.claimed_at = message.claimed_at or None
     return message
-
-
-def _crc(entry: bytes) -> int:
-    """The checksum of the text of an entry that was just written."""
-    end = entry.index(b"\n\\")
-    return crc32(entry[1:end].replace(b"\n ", b"\n"))
 
 
 def _seqs(view: View, ids: Sequence[str]) -> list[int]:

@@ -52,10 +52,11 @@ def problem(status: int, error: str, detail: str, **more: object) -> dict[str, A
 
 def as_problem(error: BaseException) -> tuple[int, dict[str, Any]]:
     """The status and the body that tell a client of an error, without what is only the server's business."""
-    name = type(error).__name__
-    status = STATUSES.get(name) if isinstance(error, PenstockError) else None
-    if status is None:
+    known = (kind.__name__ for kind in type(error).__mro__ if kind.__name__ in STATUSES)
+    name = next(known, None) if isinstance(error, PenstockError) else None  # stores may have kinds of their own
+    if name is None:
         return 500, problem(500, "ServerError", _FAILED)
+    status = STATUSES[name]
     more: dict[str, object] = {}
     if isinstance(error, LeaseExpired):
         more = {"queue": error.queue, "receipts": error.receipts}

@@ -15,14 +15,15 @@ import numpy as np
 import pyarrow as pa
 
 import penstock
-from penstock.errors import PenstockError
+from penstock.errors import NotSupported, PenstockError
+from penstock.opening import is_slate
 from penstock.spark import plans
 from penstock.spark.columns import column_of
 from penstock.spark.planning import ends_of_parts, sources_of
 from penstock.spark.rows import rows_of
 from penstock.spark.scan import read_plan
 from penstock.spark.streaming.offsets import BatchName, receipt_ends
-from penstock.streams import BatchPlan, Streams
+from penstock.streams import BatchPlan, Streams, boot
 
 _PAGE = 1_000
 
@@ -36,6 +37,7 @@ class BatchPart:
     path: str  # of the plan; empty if no file is to be seen
     after: str
     until: str
+    machine: str  # on which the process is that has the store open
 
 
 def parts_of(plan: BatchPlan, batch: BatchName, schema: pa.Schema) -> tuple[list[BatchPart], str | None]:
@@ -50,7 +52,10 @@ def parts_of(plan: BatchPlan, batch: BatchName, schema: pa.Schema) -> tuple[list
     slices = [rows.slice(start, end - start) for start, end in zip(starts, ends, strict=True)]
     seqs = [(int(part["seq"][0].as_py()) - 1, int(part["seq"][-1].as_py())) for part in slices]
     path, folder = _written(plan, batch, [_in_order(part, "file", "offset") for part in slices])
-    parts = [BatchPart(batch, number, path, str(first), str(last)) for number, (first, last) in enumerate(seqs)]
+    here = boot()
+    parts = [
+        BatchPart(batch, number, path, str(first), str(last), here) for number, (first, last) in enumerate(seqs)
+    ]
     return parts, folder
 
 
@@ -78,6 +83,11 @@ def read_part(part: BatchPart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     if part.path and os.path.exists(part.path):
         yield from read_plan(part.path, part.number, schema)
         return
+    if is_slate(part.batch.store) and part.machine != boot():  # whoever opens it here would take it from its owner
+        raise NotSupported(
+            f"the process that has {part.batch.store!r} open is on another machine and cannot be asked from here: "
+            "run `penstock serve` there, and give Spark its http://host:port"
+        )
     with closing(penstock.open(part.batch.store)) as store:
         for page in _pages(store._keeper.streams(), part):
             arrays = [_column(page, field, part.batch) for field in schema]

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import NotSupported, PenstockError
 from penstock.journal.following import Follower
-from penstock.opening import is_remote, journal_folder
+from penstock.opening import is_remote, is_slate, journal_folder
 from penstock.spark import plans
 from penstock.spark.errors import in_one_line
 from penstock.spark.planning import ends_of_parts, sources_of
@@ -51,9 +51,10 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what enters a queue."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
-        if is_remote(options.store):
+        if is_remote(options.store) or is_slate(options.store):
             raise NotSupported(
-                f'store {options.store!r}: who follows reads the files: give the folder, or use mode "consume"'
+                f"store {options.store!r}: who follows reads the files of journals: give the folder, or use mode "
+                '"consume"'
             )
         self._options = options
         self._schema = schema

@@ -36,7 +36,7 @@ from penstock.spark.staging import Stager
 from penstock.spark.streaming.checkpoints import query_id
 from penstock.streams import not_supported
 
-_OWN = ("checkpointlocation", "sinkid")
+_OWN = ("checkpointlocation", "queryname", "sinkid")  # and what Spark passes on of its own
 
 
 class _Sink(NamedTuple):

@@ -1,15 +1,4 @@
-"""The only door to disk. Thin on purpose: it decides nothing, so that tests can put a simulated disk behind it.
-
-What every store may rely on, and nothing more:
-
-- Nothing is durable before it is synced: a file's bytes and size by `File.sync`, a name in a folder (created,
-  renamed, linked, unlinked) by `Disk.sync_folder` of that folder. Neither does the other's work.
-- Before it is synced, a write may be torn or overtake an earlier one if the machine stops.
-- A sync that fails must not be repeated: the kernel has marked the unwritten pages clean, so the next one
-  "succeeds" although they are lost. Whoever gets the error has to stop and verify what it finds on disk.
-- A rename from one folder to another is durable once both are synced. Sync the target first: the other
-  order has a moment in which the file is in neither.
-"""
+"""The disk of the operating system."""
 
 import ctypes
 import errno
@@ -19,141 +8,11 @@ import stat
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import NamedTuple, Protocol, Self
+from typing import Self
 
-StrPath = str | os.PathLike[str]
-Data = bytes | bytearray | memoryview
+from penstock.files.door import Data, Status, StrPath
+
 _SYNCERS = 16  # files that are synced at once: the file system then commits them together
-
-
-class Status(NamedTuple):
-    """What a file or folder is, apart from its bytes. Times are nanoseconds since the epoch."""
-
-    size: int
-    changed: int  # when the bytes changed, or what `set_changed` said
-    moved: int  # when the name or anything else about it last changed; no program can set it
-    names: int
-    inode: int
-    is_folder: bool
-
-
-class Stamp(NamedTuple):
-    """What tells a file from others, and from itself after a change."""
-
-    identity: int  # one number for as long as someone has the file open
-    size: int
-    modified: int  # nanoseconds since the epoch
-
-
-class File(Protocol):
-    """An open file that is read and written at offsets. Use after `close` is an OSError (EBADF)."""
-
-    path: str
-
-    def size(self) -> int:
-        """The size in bytes."""
-
-    def read(self, offset: int, size: int) -> bytes:
-        """The bytes at offset; fewer than size only where the file ends."""
-
-    def read_cached(self, offset: int, size: int) -> bytes | None:
-        """The bytes at offset if they are had without waiting for the disk, else None."""
-
-    def append(self, data: Data) -> int:
-        """Write at the end, return the offset written at; one appender at a time. Fails as `write` does."""
-
-    def write(self, offset: int, data: Data) -> None:
-        """Write at offset; a gap after the old end reads as zeros. An OSError may leave any first part of data."""
-
-    def write_through(self, offset: int, data: Data) -> None:
-        """`write` and `sync` in one; fails as either does."""
-
-    def truncate(self, size: int) -> None:
-        """Cut the file, or lengthen it with zeros, to size; durable after `sync`."""
-
-    def reserve(self, size: int) -> None:
-        """Make sure that the file can grow to this size; it stays as it is. ENOSPC: there is not so much space."""
-
-    def sync(self) -> None:
-        """Make content and size durable. After an OSError they may be lost whatever a later sync says."""
-
-    def lock(self, *, wait: bool = False) -> bool:
-        """Lock the file against every other open of it, in any process; False: it is taken, and nobody waits."""
-
-    def unlock(self) -> None:
-        """Let go of the lock; closing the file, or the end of the process, does so too."""
-
-    def stamp(self) -> Stamp:
-        """Which file it is, its size, and when it was last written to."""
-
-    def set_modified(self, time: int) -> None:
-        """Say when it was last written to, in nanoseconds; where that is not allowed, nothing happens."""
-
-    def close(self) -> None:
-        """Close the file; a second time does nothing. Closing does not sync."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *exception: object) -> None: ...
-
-
-class Disk(Protocol):
-    """Names in folders. Every method fails with the OSError of its system call, and then changed nothing."""
-
-    def open(self, path: StrPath, *, create: bool = False, exclusive: bool = False) -> File:
-        """Open a file to read and write. `exclusive` creates it or raises FileExistsError."""
-
-    def exists(self, path: StrPath) -> bool:
-        """Whether there is a file or folder; an error that leaves it unknown is raised, never False."""
-
-    def is_folder(self, path: StrPath) -> bool:
-        """Whether there is a folder of that name."""
-
-    def stamp(self, path: StrPath) -> Stamp | None:
-        """`File.stamp` of the file of that name; None if there is none."""
-
-    def listdir(self, path: StrPath) -> list[str]:
-        """The names in a folder, in no particular order."""
-
-    def mkdir(self, path: StrPath) -> None:
-        """Create a folder in one that exists; FileExistsError if the name is taken."""
-
-    def rmdir(self, path: StrPath) -> None:
-        """Remove an empty folder."""
-
-    def rename(self, source: StrPath, target: StrPath) -> None:
-        """Move a file, at once replacing a target that exists; two names of one file both stay as they are."""
-
-    def link(self, source: StrPath, target: StrPath) -> None:
-        """Give a file a second name; FileExistsError if that is taken."""
-
-    def unlink(self, path: StrPath) -> None:
-        """Take a file's name away; the content goes with its last name and its last open handle."""
-
-    def sync_folder(self, path: StrPath) -> None:
-        """Make the names in a folder durable. After an OSError they may be lost whatever a later sync says."""
-
-    def sync_files(self, paths: Sequence[StrPath]) -> None:
-        """Make files durable with all that belongs to them: bytes, times, attributes. Fails as `File.sync`."""
-
-    def status(self, path: StrPath) -> Status:
-        """What a file or folder is."""
-
-    def set_changed(self, path: StrPath, time: int) -> None:
-        """Say when a file changed, in nanoseconds since the epoch; durable after `sync_files`."""
-
-    def attributes(self, path: StrPath) -> dict[str, bytes]:
-        """The user's extended attributes, without `user.` before their names; ENOTSUP: there are none here."""
-
-    def attribute(self, path: StrPath, name: str) -> bytes | None:
-        """One of them; None if the file does not have it."""
-
-    def set_attribute(self, path: StrPath, name: str, value: bytes) -> None:
-        """Give a file an attribute, or another value of it; durable after `sync_files`. ENOTSUP as above."""
-
-    def is_being_written(self, path: StrPath) -> bool:
-        """Whether someone has the file open to write, as far as the system can tell."""
-
 
 # A closed file gets a descriptor that Linux never hands out (its limit is a little below 2**31), so that using
 # it is EBADF from every call without a check in each. Not -1: some of Python's calls raise ValueError for it.
@@ -261,11 +120,11 @@ class SystemFile:
         """Let go of the flock."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
-    def stamp(self) -> Stamp:
+    def status(self) -> Status:
         """What fstat says."""
-        return _stamp(os.fstat(self._descriptor))
+        return _status(os.fstat(self._descriptor))
 
-    def set_modified(self, time: int) -> None:
+    def set_changed(self, time: int) -> None:
         """Set the time, if the file is ours."""
         with suppress(PermissionError):
             os.utime(self._descriptor, ns=(time, time))
@@ -315,13 +174,6 @@ class SystemDisk:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def stamp(self, path: StrPath) -> Stamp | None:
-        """What stat says."""
-        try:
-            return _stamp(os.stat(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
     def listdir(self, path: StrPath) -> list[str]:
         """The names in a folder, in the file system's order."""
         return os.listdir(path)
@@ -365,11 +217,7 @@ class SystemDisk:
 
     def status(self, path: StrPath) -> Status:
         """What stat says; a link is followed to what it leads to."""
-        found = os.stat(path)
-        return Status(
-            found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_nlink, found.st_ino,
-            stat.S_ISDIR(found.st_mode),
-        )  # fmt: skip
+        return _status(os.stat(path))
 
     def set_changed(self, path: StrPath, time: int) -> None:
         """Set mtime, and atime with it."""
@@ -422,8 +270,11 @@ def _fsync(path: StrPath) -> None:
         os.close(descriptor)
 
 
-def _stamp(found: os.stat_result) -> Stamp:
-    return Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
+def _status(found: os.stat_result) -> Status:
+    return Status(
+        found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_nlink, found.st_ino,
+        stat.S_ISDIR(found.st_mode),
+    )  # fmt: skip
 
 
 class ReadingDisk(SystemDisk):
@@ -434,39 +285,3 @@ class ReadingDisk(SystemDisk):
         if create or exclusive:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), os.fspath(path))
         return SystemFile(os.fspath(path), os.open(path, os.O_RDONLY))
-
-
-def write_hint(disk: Disk, path: StrPath, data: Data) -> None:
-    """Give a file new content that may be lost or torn by a crash: for what can be checked and done without."""
-    path = os.fspath(path)
-    temporary = path + ".new"
-    try:
-        with suppress(FileNotFoundError):  # a new file, or a crash could bring back what an earlier one left in it
-            disk.unlink(temporary)
-        with disk.open(temporary, create=True) as file:
-            file.write(0, data)
-        disk.rename(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            disk.unlink(temporary)
-        raise
-
-
-def replace_file(disk: Disk, path: StrPath, data: Data) -> None:
-    """Durably give a small file new content: whenever the machine stops, it has the old or the new, whole.
-
-    After an OSError the program reads either; the one that a crash leaves is as open. One writer at a time.
-    """
-    path = os.fspath(path)
-    temporary = path + ".new"
-    try:
-        with disk.open(temporary, create=True) as file:
-            file.truncate(0)  # a crash may have left one behind
-            file.write(0, data)
-            file.sync()  # before the rename, else the new name may outlive its content
-        disk.rename(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            disk.unlink(temporary)
-        raise
-    disk.sync_folder(os.path.dirname(path) or ".")

@@ -1,0 +1,50 @@
+"""What every disk can do with what it has: a look, and small files that get new content as a whole."""
+
+import os
+from contextlib import suppress
+
+from penstock.files.door import Data, Disk, Status, StrPath
+
+
+def status_if_there(disk: Disk, path: StrPath) -> Status | None:
+    """What a file or folder is; None if there is none."""
+    try:
+        return disk.status(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def write_hint(disk: Disk, path: StrPath, data: Data) -> None:
+    """Give a file new content that may be lost or torn by a crash: for what can be checked and done without."""
+    path = os.fspath(path)
+    temporary = path + ".new"
+    try:
+        with suppress(FileNotFoundError):  # a new file, or a crash could bring back what an earlier one left in it
+            disk.unlink(temporary)
+        with disk.open(temporary, create=True) as file:
+            file.write(0, data)
+        disk.rename(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            disk.unlink(temporary)
+        raise
+
+
+def replace_file(disk: Disk, path: StrPath, data: Data) -> None:
+    """Durably give a small file new content: whenever the machine stops, it has the old or the new, whole.
+
+    After an OSError the program reads either; the one that a crash leaves is as open. One writer at a time.
+    """
+    path = os.fspath(path)
+    temporary = path + ".new"
+    try:
+        with disk.open(temporary, create=True) as file:
+            file.truncate(0)  # a crash may have left one behind
+            file.write(0, data)
+            file.sync()  # before the rename, else the new name may outlive its content
+        disk.rename(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            disk.unlink(temporary)
+        raise
+    disk.sync_folder(os.path.dirname(path) or ".")

@@ -1,0 +1,196 @@
+"""The streams of a store whose queues are at work in this process: rules, records, and who reads what.
+
+Where the bodies of a batch are, each kind of store says for itself.
+"""
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from typing import Any, Generic, TypeVar
+
+from penstock.clock import Clock
+from penstock.errors import StreamInUse
+from penstock.index.rows import Page, Rows
+from penstock.ledger import Ledger
+from penstock.live.queue import LiveQueue
+from penstock.live.receipts import parse_ids
+from penstock.live.shelf import Shelf
+from penstock.live.taken import fill, row_as_seen
+from penstock.message import Message
+from penstock.records import Record
+from penstock.streams import HEARTBEAT, StreamInfo, is_reader_gone
+
+_UNHEARD = int(3 * HEARTBEAT * 1000)  # milliseconds after which a reader of another machine counts as gone
+_PAGE = 8 << 20  # bytes of messages that are listed at once
+Result = TypeVar("Result")
+OneShelf = TypeVar("OneShelf", bound=Shelf)
+
+
+@dataclass(frozen=True, slots=True)
+class Known(Generic[OneShelf]):
+    """A queue and what it is made of."""
+
+    live: LiveQueue
+    ledger: Ledger
+    shelf: OneShelf
+
+
+class LiveStreams(Generic[OneShelf]):
+    """The streams of one store. A kind of store adds `read`, and how it finds bodies."""
+
+    def __init__(
+        self, clock: Clock, find: Callable[[str], Known[OneShelf]], names: Callable[[], Iterable[str]]
+    ) -> None:
+        self._clock = clock
+        self._find = find
+        self._names = names
+        self._heard: dict[tuple[str, str], int] = {}  # when the reader of a stream was last heard
+        self._opened = clock.now()
+
+    def all(self) -> list[StreamInfo]:
+        """Every stream of every queue."""
+        found: list[StreamInfo] = []
+        for name in sorted(self._names()):
+            with suppress(LookupError):  # deleted meanwhile
+                found += self._change(name, lambda now, known: known.ledger.streams())
+        return found
+
+    def begin(self, queue: str, stream: str, reader: str) -> StreamInfo:
+        """Be the one process that reads a stream, and say again that one is."""
+
+        def begin(now: int, known: Known[OneShelf]) -> StreamInfo:
+            current = known.ledger.stream_reader(stream)
+            if current not in (None, reader):
+                self._check_gone(queue, stream, current or "")
+            known.shelf.make_room(claims=1)
+            _keep(known, known.ledger.stream_begin(stream, reader, now))
+            self._heard[queue, stream] = now
+            return known.ledger.stream_info(stream)
+
+        return self._change(queue, begin)
+
+    def next(self, queue: str, stream: str, reader: str, start: int, rows: int, size: int) -> int | None:
+        """Settle a batch that was certainly read; the number of the next, claimed if none is held."""
+
+        def go_on(now: int, known: Known[OneShelf]) -> int | None:
+            ledger, count = known.ledger, min(rows, known.ledger.available())
+            known.shelf.make_room(claims=count)
+            settled, offered = ledger.stream_offer(stream, reader, start, now)
+            _keep(known, settled)
+            if offered is None and count:
+                if ledger.stored > size:  # else all of it fits
+                    count = known.live.fitting(ledger.peek(count), size)
+                claimed = ledger.stream_claim(stream, count, int.from_bytes(os.urandom(8)), now)
+                _keep(known, claimed)
+                offered = claimed and claimed.batch
+            self._heard[queue, stream] = now
+            return offered
+
+        return self._change(queue, go_on)
+
+    def messages(self, queue: str, stream: str, batch: int, after: str, until: str, limit: int) -> list[Message]:
+        """Some messages of a batch by ascending id."""
+        known = self._find(queue)
+        first, last = [next(iter(parse_ids([text])), None) for text in (after, until)]
+
+        def look(now: int) -> tuple[list[Message], Any]:
+            rows, seqs = known.ledger.stream_batch(stream, batch)
+            start = 0 if first is None else bisect_right(seqs, first)
+            end = len(seqs) if last is None else bisect_right(seqs, last)
+            some = list(islice(seqs, start, min(end, start + limit)))
+            sizes = accumulate(page.size[at] for page, at in map(rows.locate, some))
+            some = some[: max(1, bisect_right(list(sizes), _PAGE))]
+            seen = [row_as_seen(seq, queue, *rows.locate(seq)) for seq in some]
+            return seen, self._bodies(known.shelf, some, rows)
+
+        seen, found = known.live.run(look)[0]
+        return fill(seen, known.shelf.read(found))
+
+    def follow(self, queue: str, stream: str, reader: str, position: int) -> None:
+        """Follow a queue under a name, having read all up to a message."""
+
+        def follow(now: int, known: Known[OneShelf]) -> None:
+            current = known.ledger.stream_reader(stream)
+            if current not in (None, reader):
+                self._check_gone(queue, stream, current or "")
+            known.shelf.make_room(claims=1)
+            _keep(known, known.ledger.stream_follow(stream, reader, position, now))
+            self._heard[queue, stream] = now
+
+        self._change(queue, follow)
+
+    def fail(self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None) -> None:
+        """Let these messages fail when the batch is settled."""
+
+        def fail(now: int, known: Known[OneShelf]) -> None:
+            known.shelf.make_room(claims=len(ids))
+            _keep(known, known.ledger.stream_fail(stream, batch, parse_ids(ids), reason, now))
+
+        self._change(queue, fail)
+
+    def settle(self, queue: str, stream: str, batch: int) -> bool:
+        """Settle a batch; False if that was done before."""
+        return self._change(queue, lambda now, known: _keep(known, known.ledger.stream_settle(stream, batch, now)))
+
+    def release(self, queue: str, stream: str) -> int:
+        """Give back what a stream holds, whose reader must be gone; how many messages."""
+
+        def release(now: int, known: Known[OneShelf]) -> int:
+            info = known.ledger.stream_info(stream)
+            self._check_gone(queue, stream, info.reader)
+            _keep(known, known.ledger.stream_release(stream, now))
+            return info.messages
+
+        return self._change(queue, release)
+
+    def delete(self, queue: str, stream: str) -> None:
+        """Forget a stream that holds nothing, and whose reader is gone."""
+
+        def delete(now: int, known: Known[OneShelf]) -> None:
+            self._check_gone(queue, stream, known.ledger.stream_info(stream).reader)
+            for record in known.ledger.stream_delete(stream, now):
+                _keep(known, record)
+
+        self._change(queue, delete)
+
+    def _reading(
+        self, queue: str, stream: str, batch: int, beside: Callable[[OneShelf], Result]
+    ) -> tuple[list[tuple[int, Page]], Result]:
+        """The rows of a batch that is about to be read, and what else its shelf says at that moment."""
+
+        def look(now: int, known: Known[OneShelf]) -> tuple[list[tuple[int, Page]], Result]:
+            _keep(known, known.ledger.stream_read(stream, batch, now))
+            rows = known.ledger.batch_rows(stream, batch) or Rows(0)
+            return list(rows.copy().pages()), beside(known.shelf)
+
+        return self._change(queue, look)
+
+    def _bodies(self, shelf: OneShelf, seqs: Sequence[int], rows: Rows) -> Any:
+        """Where the bodies are of messages of a batch, which has these rows: what the shelf can read."""
+        raise NotImplementedError
+
+    def _check_gone(self, queue: str, stream: str, reader: str) -> None:
+        gone = is_reader_gone(reader)
+        if gone is None:
+            gone = self._clock.now() - self._heard.get((queue, stream), self._opened) > _UNHEARD
+        if not gone:
+            raise StreamInUse(
+                f"stream {stream!r} of queue {queue!r} is read by another process ({reader}): stop that query, or "
+                "give this one a stream name of its own"
+            )
+
+    def _change(self, queue: str, change: Callable[[int, Known[OneShelf]], Result]) -> Result:
+        known = self._find(queue)
+        result, written = known.live.run(lambda now: change(now, known))
+        known.live.commit(written)
+        return result
+
+
+def _keep(known: Known[Any], record: Record | None) -> bool:
+    """Keep what a rule has decided; whether that was anything."""
+    if record is not None:
+        known.live.write(record)
+    return record is not None

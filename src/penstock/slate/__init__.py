@@ -1,0 +1,1 @@
+"""The slate store: OpenData-Queue's records in SlateDB, in a folder or in a bucket."""

@@ -1,0 +1,354 @@
+"""One queue of a slate store at work: what has changed of it, as the records that say so."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+from penstock.errors import QueueFull, StoreClosed
+from penstock.index.recent import RecentReceipts
+from penstock.live.shelf import Body
+from penstock.message import Entry, Plain
+from penstock.records import Claim, Pop, Put, Record, Restore, StreamClaim, StreamRecord
+from penstock.settings import FIVE_MINUTES
+from penstock.slate import buckets, own
+from penstock.slate import format as records
+from penstock.slate.binding import Row
+from penstock.slate.bodies import Bodies, Wanted
+from penstock.slate.entries import PutEntries
+from penstock.slate.format import BUCKET_BITS, MAX_INLINE
+from penstock.slate.ids import Ids
+from penstock.slate.keeping import Keeping
+from penstock.slate.primitives import MAX_ARRAY, key_u64
+from penstock.slate.writing import Changes, Writer
+from penstock.state import State
+from penstock.stream_state import CONSUMER
+from penstock.threads import Lock
+
+if TYPE_CHECKING:
+    from penstock.ledger import Ledger
+
+_NO_HEADERS: dict[str, str] = {}
+_MINUTE = 60_000
+_IN_BUCKET = (1 << BUCKET_BITS) - 1
+LARGE = 2  # a flag of a row, beside own.PUBLISHED: the payload is an object
+
+
+class NotedReceipts(RecentReceipts):
+    """Settled receipts, of which the latest are still to be written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[own.Receipt] = []
+
+    def add(self, seqs: Sequence[int], nonces: Sequence[int], outcome: int, now: int) -> None:
+        """Remember receipts that were settled now."""
+        super().add(seqs, nonces, outcome, now)
+        self.noted += map(own.Receipt, seqs, nonces, repeat(outcome))
+
+
+class SlateShelf:
+    """One queue's records and bodies."""
+
+    def __init__(
+        self,
+        ledger: "Ledger",
+        receipts: NotedReceipts,
+        lock: Lock,
+        writer: Writer,
+        bodies: Bodies,
+        ids: Ids,
+        log: str,
+    ) -> None:
+        self.lock = lock
+        self.ledger = ledger
+        self._state: State = ledger
+        self._receipts = receipts
+        self._writer = writer
+        self._bodies = bodies
+        self._ids = ids
+        self._log = records.log_prefix(log)
+        self._entries = PutEntries(ledger.name)
+        self._failure: Callable[[], StoreClosed] | None = None
+        self._retired = False
+        self.present: dict[int, set[int]] = {}  # types of records that each bucket has in the database
+        self._changed: set[int] = set()  # buckets
+        self._resized: set[int] = set()  # those of them in which messages came or went
+        self._put: list[tuple[int, bytes, bytes]] = []  # new messages: payload, log entry
+        self._objects: dict[int, bytes] = {}
+        self._attempts: dict[int, bytes | None] = {}
+        self._shared_claims: list[tuple[int, str]] = []  # of messages that other queues may have, too
+        self._gone: list[int] = []
+        self.large: set[int] = set()  # messages that were put here and whose payload is an object
+        self.streams = Keeping(ledger)
+        self.published: dict[int, int] = {}  # a bit for each message that was not put here, by bucket
+        self._keys: list[tuple[int, str]] = []
+        self.recent: list[tuple[int, int]] = []  # numbers of recent records, and when they were written
+        self.position: tuple[int, bool] | None = None  # in the log, see own.py; None: that of all queues
+        self._moved = False
+        # Called where there may be room for what waits: by who holds no lock, or to have that done by another.
+        self.on_room: Callable[[], None] = lambda: None
+        self.on_room_soon: Callable[[], None] = lambda: None
+        self._at = 0
+
+    # Under the queue's lock
+
+    @property
+    def written(self) -> int:
+        """How many changes there were in the whole store so far."""
+        return self._writer.written
+
+    @property
+    def durable(self) -> int:
+        """How many of them are on stable storage."""
+        return self._writer.durable
+
+    @property
+    def held(self) -> bool:
+        """Whether published messages wait for this queue, so that nothing may overtake them."""
+        return self.position is not None and self.position[1]
+
+    def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
+        """Reserve ids for new messages, if there is space for them; DiskFull, and nothing has changed."""
+        if entries:
+            if self.held:
+                raise QueueFull(
+                    f"queue {self._state.name!r} is full, and published messages wait for it already: retry when "
+                    "consumers have caught up"
+                )
+            self._writer.check_space(entries)
+            self._writer.changed(self)  # before it takes numbers: see Writer._flush
+            first = self._ids.reserve(len(entries))
+            if first > self._state.next_seq:
+                self._state.skip_to(first)
+
+    def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
+        """Note what a record has changed."""
+        self._at = max(self._at, record.at)
+        if isinstance(record, Put):
+            self._write_put(record, entries)
+        elif isinstance(record, StreamRecord):
+            changed, gone = self.streams.note(record)
+            self._changed |= changed
+            self._gone += gone
+            if isinstance(record, StreamClaim):
+                self._note_claim(record.seqs, CONSUMER + record.stream)
+        elif not isinstance(record, Restore):
+            self._changed.update({seq >> BUCKET_BITS for seq in record.seqs})
+            if isinstance(record, Claim) or (isinstance(record, Pop) and self._state.settings.keep_done != 0):
+                self._note_claim(record.seqs, record.consumer)
+        self._writer.wrote(self)
+
+    def deliver(self, record: Put, size: int, large: bool) -> None:
+        """A published message has come in, whose body is in the log; this queue was offered all up to there."""
+        self._at = max(self._at, record.at)
+        seq = record.first
+        bucket = seq >> BUCKET_BITS
+        self._state.place(seq, (0,), (size,), (own.PUBLISHED | (LARGE if large else 0),))
+        self.published[bucket] = self.published.get(bucket, 0) | 1 << (seq & _IN_BUCKET)
+        self._changed.add(bucket)
+        self._resized.add(bucket)
+        self.move(seq + 1, held=self.held)
+
+    def move(self, position: int, held: bool) -> None:
+        """This queue is so far in the log; held: and stays there, whatever comes."""
+        self.position = position, held
+        self._moved = True
+        self._writer.wrote(self)
+
+    def _write_put(self, record: Put, new: Sequence[Entry]) -> None:
+        at = record.at
+        if isinstance(new, Plain):
+            bodies: list[Body] = [(payload, _NO_HEADERS, at, at) for payload in new.payloads]
+        else:
+            bodies = [
+                (
+                    entry.payload,
+                    entry.headers or _NO_HEADERS,
+                    at if entry.created_at is None else entry.created_at,
+                    at,
+                )
+                for entry in new
+            ]
+        self.take_in(record, bodies)
+
+    def take_in(self, record: Put, bodies: list[Body]) -> None:
+        """New messages have come in, with these bodies."""
+        self._at = max(self._at, record.at)
+        first = record.first
+        seqs = range(first, first + len(bodies))
+        flags = []
+        encode, payload_of = self._entries.encode, records.encode_payload
+        for seq, body, priority, visible_at, expires_at in zip(
+            seqs, bodies, record.priority, record.visible_at, record.expires_at, strict=True
+        ):
+            large = len(body[0]) > MAX_INLINE
+            if large:
+                self._objects[seq] = body[0]
+                self.large.add(seq)
+            payload = records.encode_uri(f"objects/{seq}") if large else payload_of(body[0])
+            self._put.append((seq, payload, encode(seq, priority, body, visible_at, expires_at)))
+            flags.append(LARGE if large else 0)
+        self._bodies.add(seqs, bodies)
+        self._state.place(first, [0] * len(bodies), [len(body[0]) for body in bodies], flags)
+        self._keys += [(seq, key) for key, seq in record.keys.items()]
+        for bucket in range(first >> BUCKET_BITS, (seqs[-1] >> BUCKET_BITS) + 1):
+            self._changed.add(bucket)
+            self._resized.add(bucket)
+        self._writer.changed(self)
+
+    def _note_claim(self, seqs: Sequence[int], consumer: str) -> None:
+        """The document's list of who claimed a message."""
+        state = self._state
+        once = records.encode_attempts([consumer])
+        for seq in seqs:
+            if self.published.get(seq >> BUCKET_BITS, 0) >> (seq & _IN_BUCKET) & 1:
+                self._shared_claims.append((seq, consumer))
+                continue
+            page, at = state.locate(seq)
+            if page.attempts[at] == 1 and not state.ended_attempts(seq):
+                self._attempts[seq] = once
+            else:
+                self._attempts[seq] = records.encode_attempts(
+                    [attempt.consumer or "" for attempt in state.attempts(seq)]
+                )
+
+    def drop(self, seqs: Sequence[int]) -> None:
+        """These messages are gone, and with them their bodies, unless others or a stream may still have them."""
+        if not seqs:
+            return
+        for seq in seqs:
+            bucket = seq >> BUCKET_BITS
+            self._changed.add(bucket)
+            self._resized.add(bucket)
+            published = self.published.get(bucket, 0)
+            if published >> (seq & _IN_BUCKET) & 1:
+                self.published[bucket] = published ^ 1 << (seq & _IN_BUCKET)
+                if not self.published[bucket]:
+                    del self.published[bucket]
+                self.large.discard(seq)
+            elif not self.streams.keeps(seq):
+                self._gone.append(seq)
+        self._writer.changed(self)
+        if self.held:
+            self.on_room_soon()
+
+    def find(self, seqs: Sequence[int]) -> Wanted:
+        """Look for bodies."""
+        return self._bodies.find(seqs)
+
+    def sizes(self, seqs: Sequence[int]) -> list[int]:
+        """How long payloads are."""
+        return [page.size[at] for page, at in map(self._state.locate, seqs)]
+
+    def refuse(self, failure: Callable[[], StoreClosed]) -> None:
+        """A change was interrupted, and state and records do not agree: write nothing of this queue any more."""
+        self._failure = failure
+
+    def retire(self) -> None:
+        """The queue is gone: nothing of it is written any more."""
+        self._retired = True
+
+    def rows(self) -> Iterator[Row]:
+        """Deletions of everything that the queue has in the database, once it is retired."""
+        name = self._state.name
+        for bucket, kinds in self.present.items():
+            page = self._state.page(bucket)
+            published = self.published.get(bucket, 0)
+            for position, state in zip(page.keys(), page.state, strict=False) if page is not None else ():
+                if state and not published >> position & 1:
+                    yield from self._rows_of((bucket << BUCKET_BITS) + position)
+            yield from [(records.queue_key(kind, name, bucket), None) for kind in kinds]
+        for seq in self.streams.kept_alone():
+            yield from self._rows_of(seq)
+        yield from self.streams.deletions()
+        yield from [(records.queue_key(records.RECENT, name, number), None) for number, _ in self.recent]
+        yield records.queue_key(records.POSITION, name), None
+
+    def _rows_of(self, seq: int) -> tuple[Row, Row, Row]:
+        """Deletions of a message's body."""
+        return (
+            (records.payload_key(seq), None),
+            (self._log + key_u64(seq), None),
+            (records.attempts_key(seq), None),
+        )
+
+    def collect(self, changes: Changes) -> None:
+        """Add what has changed since the last time."""
+        if self._retired or self._failure is not None:
+            return
+        changes.at = max(changes.at, self._at, self._state.advanced)
+        rows, name = changes.rows, self._state.name
+        for seq, payload, metadata in self._put:
+            rows.append((records.payload_key(seq), payload))
+            rows.append((self._log + key_u64(seq), metadata))
+            changes.written.append(seq)
+        rows += [(records.attempts_key(seq), value) for seq, value in self._attempts.items()]
+        for seq in self._gone:
+            rows += self._rows_of(seq)
+        changes.claims += self._shared_claims
+        self._shared_claims = []
+        changes.gone += self._gone
+        changes.objects |= self._objects
+        changes.large += self.large.intersection(self._gone)
+        self.large.difference_update(self._gone)
+        for bucket in sorted(self._changed):
+            self._collect_bucket(name, bucket, changes)
+        self._collect_recent(name, changes)
+        rows += self.streams.rows()
+        if self._moved and self.position is not None:
+            rows.append((records.queue_key(records.POSITION, name), own.encode_position(*self.position)))
+            self._moved = False
+        self._put, self._attempts, self._gone, self._objects = [], {}, [], {}
+        self._changed.clear()
+        self._resized.clear()
+
+    def _collect_bucket(self, name: str, bucket: int, changes: Changes) -> None:
+        page = self._state.page(bucket)
+        values = {} if page is None else buckets.encode(bucket, page, self._state.ended_attempts)
+        if page is not None:
+            values[records.SIZES] = buckets.encode_sizes(bucket, page) if bucket in self._resized else b""
+        before = self.present.get(bucket, set())
+        if bucket == 0:
+            values = {**buckets.OF_THE_DOCUMENT, **values}
+        changes.rows += [(records.queue_key(kind, name, bucket), value) for kind, value in values.items() if value]
+        changes.rows += [(records.queue_key(kind, name, bucket), None) for kind in before if kind not in values]
+        if values:
+            self.present[bucket] = set(values)
+        else:
+            self.present.pop(bucket, None)
+
+    def _collect_recent(self, name: str, changes: Changes) -> None:
+        receipts, keys = self._receipts.noted, self._keys
+        while receipts or keys:
+            number = self.recent[-1][0] + 1 if self.recent else 1
+            recent = own.Recent(changes.at, receipts[:MAX_ARRAY], keys[:MAX_ARRAY])
+            changes.rows.append((records.queue_key(records.RECENT, name, number), own.encode_recent(recent)))
+            self.recent.append((number, changes.at))
+            receipts, keys = receipts[MAX_ARRAY:], keys[MAX_ARRAY:]
+        self._receipts.noted, self._keys = [], []
+        old = changes.at - FIVE_MINUTES - 2 * _MINUTE
+        ended = 0
+        for number, at in self.recent:
+            if at >= old:
+                break
+            changes.rows.append((records.queue_key(records.RECENT, name, number), None))
+            ended += 1
+        del self.recent[:ended]
+
+    def commit(self, written: int) -> None:
+        """Return once that many changes are on stable storage."""
+        self._writer.commit(written)
+        if self._failure is not None:  # what was interrupted is not written, nor what came before in this commit
+            raise self._failure()
+        if self.held:
+            self.on_room()
+
+    # In any thread
+
+    def at_hand(self, wanted: Wanted | tuple[()]) -> Wanted | tuple[()] | None:
+        """The same, if all of them are in memory."""
+        return wanted if not wanted or len(wanted.found) == len(wanted.seqs) else None
+
+    def read(self, wanted: Wanted | tuple[()]) -> list[Body]:
+        """The bodies; none of what was popped, which has them already."""
+        return self._bodies.read(wanted) if wanted else []

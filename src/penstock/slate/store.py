@@ -1,0 +1,375 @@
+"""The slate store: queues as OpenData-Queue's records in a SlateDB database, written by one process at a time."""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import (
+    InvalidArgument,
+    InvalidPriority,
+    NotSupported,
+    PenstockError,
+    StoreClosed,
+)
+from penstock.journal.commits import stopped
+from penstock.ledger import Ledger
+from penstock.live.keeper import LiveKeeper
+from penstock.live.queue import LiveQueue
+from penstock.live.streaming import Known
+from penstock.message import PUBLISH_HEADER, Entry, checked_headers
+from penstock.names import DEFAULT
+from penstock.settings import Settings
+from penstock.sharing import forks
+from penstock.slate import buckets, loading, own
+from penstock.slate import format as records
+from penstock.slate.binding import Fenced, Row
+from penstock.slate.bodies import Bodies
+from penstock.slate.bucket import BucketPlace
+from penstock.slate.bulk import BulkOwner, RoutedQueue
+from penstock.slate.folder import Folder
+from penstock.slate.format import LOG_KEY
+from penstock.slate.ids import Ids
+from penstock.slate.intake import Intake
+from penstock.slate.loading import PRIORITIES
+from penstock.slate.log import Log
+from penstock.slate.primitives import key_u64
+from penstock.slate.routing import Router, Subscriber
+from penstock.slate.shelf import NotedReceipts, SlateShelf
+from penstock.slate.staging import staging_of
+from penstock.slate.streaming import SlateStreams
+from penstock.slate.writing import Writer
+from penstock.threads import Lock, Threads
+
+if TYPE_CHECKING:
+    from penstock.journal.intake import Load
+    from penstock.live.shelf import Shelf
+
+TIMEOUT = 30.0  # seconds that a disk or a bucket may take
+_AT_ONCE = 10_000  # rows of a deleted queue that are removed at once
+_log = logging.getLogger("penstock")
+
+
+class SlateKeeper(LiveKeeper):
+    """Keeps queues in a database."""
+
+    far = True
+
+    def __init__(
+        self,
+        place: Folder | BucketPlace,
+        log: str,
+        clock: Clock,
+        timeout: float,
+        threads: Threads | None,
+        locked: Callable[[], None],
+        deferred: bool = False,
+    ) -> None:
+        super().__init__(clock, threads)
+        self._deferred = deferred
+        self._place = place
+        self._closed = False
+        self._start: tuple[int, bool] | None = None  # where in the log the queue begins that is being made
+        self._receipts: dict[str, NotedReceipts] = {}
+        self._shelves: dict[str, SlateShelf] = {}
+        self._loaded: dict[str, loading.Loaded] = {}
+        self._streams = SlateStreams(self._clock, self._known, lambda: list(self._queues))
+        place.lock()
+        try:
+            locked()
+            self._database = place.open(timeout)
+        except BaseException:
+            place.unlock()
+            raise
+        try:
+            self._load(log)
+        except BaseException:
+            with suppress(Exception):
+                self._database.close()
+            place.unlock()
+            raise
+        forks.watch(self)
+
+    # Opening
+
+    def _load(self, log: str) -> None:
+        found = loading.load(self._database)
+        self._clock.at_least(found.at)
+        self._ids = Ids(found.seq_block)
+        self._bodies = Bodies(self._database, self._place, log, self._place.what)
+        self._writer = Writer(self._database, self._place, self._bodies, self._ids, self._threads, self._failed)
+        self._log_key = log
+        self._log = Log(log, self._database, self._writer, self._bodies, self._ids, found.position)
+        self._log.on_expiry = lambda time: self._alarm.set(self._expire, time)
+        self._log.needed = self._needed
+        self._router = Router(self._log, self._clock, self._deferred)
+        self.intake = Intake(self, staging_of(self._place, self._database.timeout))
+        self.owner = BulkOwner(self)
+        self._remove_leftovers(found)
+        self._loaded = found.queues
+        for loaded in found.queues.values():
+            self._receipts[loaded.ledger.name] = loaded.receipts
+            self._add(loaded.ledger)
+        self._loaded = {}
+        self._log.expire(self._clock.now())
+        self._router.recover()
+        self.intake.resume()
+        if DEFAULT not in self._queues:
+            self.create(DEFAULT, Settings())
+        self._writer.commit(self._writer.written)
+
+    def _remove_leftovers(self, found: loading.Contents) -> None:
+        """Finish what a crash has interrupted."""
+        rows = [*found.leftovers]
+        for seq in found.leftover_messages:
+            rows += self._rows_of(seq)
+            self._place.delete_object(str(seq))
+        self._remove(rows)
+        for name in self._place.list_objects():  # of messages that were never committed, or are gone
+            if name.isdecimal() and self._database.get(records.payload_key(int(name))) is None:
+                self._place.delete_object(name)
+
+    def _rows_of(self, seq: int) -> list[Row]:
+        prefix = records.log_prefix(self._log_key)
+        return [
+            (key, None) for key in (records.payload_key(seq), prefix + key_u64(seq), records.attempts_key(seq))
+        ]
+
+    def _remove(self, rows: list[Row]) -> None:
+        for start in range(0, len(rows), _AT_ONCE):
+            part = rows[start : start + _AT_ONCE]
+            self._writer.lead(lambda part=part: self._writer.write_now(part))  # type: ignore[misc]
+
+    # Queues
+
+    def _check_settings(self, settings: Settings) -> None:
+        _since(settings.start)
+
+    def _new_ledger(self, queue: str, settings: Settings) -> Ledger:
+        receipts = self._receipts[queue] = NotedReceipts()
+        return loading.new_ledger(queue, settings, receipts)
+
+    def create(self, queue: str, settings: Settings) -> None:
+        """Make a queue; one that starts earlier in the log has what it wants of it when this returns."""
+        super().create(queue, settings)
+        if settings.filter is not None and settings.start != "now":
+            self._router.catch_up(queue)
+            self._writer.commit(self._writer.written)
+
+    def _creating(self, queue: str, settings: Settings, first: int) -> None:
+        self._start = None
+        if settings.filter is not None:
+            self._start = (self._log.end, False) if settings.start == "now" else (0, True)
+        position = None if self._start is None else own.encode_position(*self._start)
+        rows: list[Row] = [
+            (records.queue_key(records.POSITION, queue), position),
+            (records.queue_key(records.CONFIG, queue), records.encode_config(own.config_of(settings))),
+            (records.queue_key(records.SETTINGS, queue), own.encode_settings(settings)),
+            *[(records.queue_key(kind, queue), value) for kind, value in buckets.OF_THE_DOCUMENT.items()],
+        ]
+        self._writer.lead(lambda: self._writer.write_now(rows))
+
+    def _new_shelf(self, ledger: Ledger, lock: Lock) -> "Shelf":
+        name = ledger.name
+        shelf = SlateShelf(
+            ledger, self._receipts[name], lock, self._writer, self._bodies, self._ids, self._log_key
+        )
+        shelf.present[0] = set(buckets.OF_THE_DOCUMENT)
+        if (loaded := self._loaded.get(name)) is not None:
+            shelf.present, shelf.recent = loaded.present, loaded.recent
+            shelf.published, shelf.large = loaded.published, loaded.large
+            shelf.position = loaded.position[0] if loaded.position else None
+            shelf.streams.load(loaded.streams)
+        else:
+            shelf.position = self._start
+        shelf.on_room = partial(self._router.catch_up, name)
+        shelf.on_room_soon = lambda: self._alarm.set(shelf.on_room, self._clock.now())
+        self._shelves[name] = shelf
+        return shelf
+
+    def _new_queue(self, ledger: Ledger, shelf: "Shelf", lock: Lock) -> LiveQueue:
+        queue = RoutedQueue(ledger, shelf, self._clock, self._alarm, lock)
+        queue.router = self._router
+        return queue
+
+    def _add(self, ledger: Ledger) -> None:
+        super()._add(ledger)
+        name = ledger.name
+        if name in self._filters:
+            since = _since(ledger.settings.start)
+            subscriber = Subscriber(self._queues[name], ledger, self._shelves[name], self._filters[name], since)
+            self._router.subscribe(name, subscriber)
+
+    def _deleting(self, queue: str, first: int) -> None:
+        """The config goes first: without it, what is left of the queue is removed when the store is opened."""
+        shelf = self._shelves[queue]
+        self._router.unsubscribe(queue)
+
+        def begin() -> None:
+            self._writer.commits.flush()  # the queue is stopped, so that nothing comes after this
+            shelf.retire()
+            gone = (records.CONFIG, records.SETTINGS)
+            self._writer.write_now([(records.queue_key(kind, queue), None) for kind in gone])
+
+        self._writer.lead(begin)
+        self._remove(list(shelf.rows()))
+        for seq in shelf.large:
+            self._place.delete_object(str(seq))
+        del self._shelves[queue], self._receipts[queue]
+
+    def collect(self) -> None:
+        """Remove files that nobody needs any more, now."""
+        self._writer.lead(self._writer.collect)
+
+    # Publishing
+
+    def publish(self, entry: Entry) -> str:
+        """Append to the log; what matches a queue's filter is delivered there."""
+        checked_headers({**(entry.headers or {}), PUBLISH_HEADER: "0" * 19})
+        lowest, highest = PRIORITIES
+        if not lowest <= entry.priority <= highest:
+            raise InvalidPriority(f"priority {entry.priority}; a slate store takes {lowest} to {highest}")
+        self._check_open()
+        self._writer.check_space([entry])
+        published = self._router.publish(entry)
+        self._writer.commit(self._writer.written)
+        return str(published)
+
+    def tend(self) -> None:
+        """Let time have passed in queues where nobody comes by, and in the log."""
+        super().tend()
+        for name, shelf in list(self._shelves.items()):
+            if shelf.held:
+                self._router.catch_up(name)
+        self._expire()
+
+    def _expire(self) -> None:
+        """Remove published messages whose time is over."""
+        if self._refusal is None and self._log.expire(self._clock.now()):
+            self._writer.commit(self._writer.written)
+
+    def streams(self) -> SlateStreams:
+        """The streams that read queues of this store."""
+        return self._streams
+
+    def _needed(self, seqs: list[int]) -> set[int]:
+        """Those of the messages that are in batches of streams."""
+        needed: set[int] = set()
+        for shelf in list(self._shelves.values()):
+            with shelf.lock:
+                needed |= shelf.streams.needed(seqs)
+        return needed
+
+    def _known(self, queue: str) -> Known[SlateShelf]:
+        live, shelf = self.find(queue), self._shelves[queue]
+        return Known(live, shelf.ledger, shelf)
+
+    def pack(self, queue: str) -> int:
+        """Not for this kind of store."""
+        raise NotSupported("a slate store has nothing to pack: SlateDB compacts by itself")
+
+    def stored(self, queue: str) -> int:
+        """Not for this kind of store."""
+        raise NotSupported(
+            "the queues of a slate store are in one database: look at the size of its folder or bucket"
+        )
+
+    def load(self, load: "Load") -> bool:
+        """Not for this kind of store."""
+        raise NotSupported("a slate store takes no loads that were staged as journals: put the messages instead")
+
+    # Ending
+
+    def forked(self) -> None:
+        """In a child: leave the store to the parent."""
+        if not self._closed:
+            self._closed = True
+            self._refusal = _forked
+            self._database.forked()
+            self._place.forked()
+            _parents.append(self)
+
+    def close(self) -> None:
+        """Write what is left and let go of the database."""
+        if self._closed:
+            return
+        self._closed = True
+        super().close()
+        try:
+            if self._failure is None:
+                self._writer.finish()
+                self._writer.tidy()
+        finally:
+            try:
+                with suppress(StoreClosed):  # another process writes now, or an error has ended it
+                    self._database.close()
+            finally:
+                self._place.unlock()
+
+    def _failed(self, error: BaseException) -> None:
+        """Stop everything: another process writes now, or what was written last may be lost."""
+        if self._failure is not None:
+            return
+        self._failure = error
+
+        def told() -> PenstockError:
+            return Fenced(str(error)) if isinstance(error, Fenced) else stopped(error)
+
+        self._refusal = told  # type: ignore[assignment]
+        _log.error("%s", str(told()))
+
+        def stop() -> None:
+            for queue in list(self._queues.values()):
+                queue.stop(told)
+
+        with suppress(RuntimeError):  # no thread to be had: who stands in line waits until its time is over
+            self._threads.start("penstock-stop", stop)
+
+
+_parents: list[SlateKeeper] = []  # of which this process is a child: nothing of them may be freed here
+
+
+def _forked() -> StoreClosed:
+    return StoreClosed(
+        "this process was forked from the one that has the store open: open the store here, which asks that one"
+    )
+
+
+def _since(start: str | int) -> int:
+    """From when on published messages are wanted, in milliseconds since the epoch."""
+    if start in ("now", "beginning"):
+        return 0
+    if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
+        return start
+    raise InvalidArgument(f"start={start!r}: give 'now', 'beginning', or milliseconds since the epoch")
+
+
+def open_slate(
+    url: str,
+    *,
+    clock: Clock | None = None,
+    sync: str = "always",
+    timeout: float | None = None,
+    threads: Threads | None = None,
+    shared: str | None = None,
+    locked: Callable[[], None] = lambda: None,
+) -> SlateKeeper:
+    """Open the store at `slate:DIR` or `slate:s3://bucket/prefix`, which is made if it is not there.
+
+    shared: of a bucket: the folder in which processes of this machine agree on who has it open
+    locked: called once it is ours
+    """
+    where, _, query = url.removeprefix("slate:").partition("?")
+    instance = parse_qs(query).get("instance", [""])[-1]
+    router = parse_qs(query).get("router", ["on"])[-1]
+    if router not in ("on", "off"):
+        raise InvalidArgument(f"router={router!r}: the router is on, or off while `penstock route` does its work")
+    log = f"{LOG_KEY}/{instance}" if instance else LOG_KEY
+    if not where:
+        raise InvalidArgument("slate: without a folder or a bucket; give slate:DIR or slate:s3://bucket/prefix")
+    seconds = timeout or TIMEOUT
+    place = BucketPlace(where, seconds, shared) if "://" in where else Folder(where, sync)
+    return SlateKeeper(place, log, clock or SystemClock(), seconds, threads, locked, router == "off")

@@ -1,0 +1,177 @@
+"""A text queue's two files, the queue itself and the mutex file beside it: how bytes get into them for good.
+
+Who uses any of this has the lock. A write or a sync that failed leaves something that programs still read, and
+that the disk may not have: no later sync would bring it there. So the mutex file is marked as doubtful, for all
+processes until the machine stops, and whoever comes next writes both files once more.
+"""
+
+import errno
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from penstock.errors import StoreClosed
+from penstock.files import Disk, File, replace_file
+from penstock.text import mutex
+from penstock.text.mutex import HEAD
+from penstock.text.mutex_lock import MutexLock
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Sync:
+    """When a change counts as stored."""
+
+    def __init__(self, mode: str, monotonic: Callable[[], float]) -> None:
+        self._mode = mode
+        self._monotonic = monotonic
+        self._last = 0.0
+
+    def due(self) -> bool:
+        """Whether what is written now is to be synced."""
+        if self._mode == "interval" and (now := self._monotonic()) - self._last >= 1:
+            self._last = now
+            return True
+        return self._mode == "always"
+
+    def file(self, file: File) -> None:
+        """Sync it, if that is due."""
+        if self.due():
+            file.sync()
+
+
+class Pair:
+    """The files of one queue, as bytes."""
+
+    def __init__(self, path: str, disk: Disk, sync: Sync) -> None:
+        self.path = path
+        self.disk = disk
+        self.sync = sync
+        self.lock = MutexLock(path, disk)
+        self.inode = -1  # of the queue's file, while it is open
+        self.written = False  # whether the queue's file was changed since the last seal
+        self._file: File | None = None
+        self._last_line = HEAD
+
+    @property
+    def file(self) -> File:
+        """The queue's file."""
+        if self._file is None:
+            raise StoreClosed(f"the file {self.path!r} was closed: open the store again")
+        return self._file
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the queue's file is."""
+        return self._file is not None
+
+    def open(self) -> None:
+        """Open the queue's file, whichever has the name by now; FileNotFoundError."""
+        self.close_file()
+        self._file = self.disk.open(self.path)
+        self.inode = self._file.status().inode
+
+    def read_all(self) -> bytes:
+        """The whole queue."""
+        return self.file.read(0, self.file.size())
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Change the queue's file, in place."""
+        self.written = True
+        self.file.write(offset, data)
+
+    def sync_file(self) -> None:
+        """Make that durable, if it is time."""
+        self.sync.file(self.file)
+
+    def replace(self, data: bytes) -> None:
+        """Put another file in the queue's place."""
+        replace_file(self.disk, self.path, data)
+
+    # The mutex file
+
+    def note(self, offset: int, content: dict[str, Any], pending: bool) -> int:
+        """Durably add a line at the end of the mutex file; where it ends."""
+        line = mutex.line(content, pending)
+        self.lock.file.write(offset, line)
+        self.sync.file(self.lock.file)
+        self._last_line = offset
+        return offset + len(line)
+
+    def note_is_done(self, offset: int | None = None) -> None:
+        """The bytes that the last line speaks of are in the queue's file."""
+        self.lock.file.write(self._last_line if offset is None else offset, mutex.DONE)
+
+    def rewrite(self, content: dict[str, Any]) -> int:
+        """Write the mutex file anew, with one line; where that ends. It is locked before others can find it."""
+        line = mutex.line(content, pending=False)
+        temporary = self.lock.path + ".new"
+        with suppress(FileNotFoundError):
+            self.disk.unlink(temporary)
+        file = self.disk.open(temporary, create=True)
+        try:
+            file.lock()
+            file.write(0, mutex.UNSEALED + line)
+            file.sync()
+            self.disk.rename(temporary, self.lock.path)
+        except BaseException:
+            with suppress(OSError):
+                self.disk.unlink(temporary)
+            file.close()
+            raise
+        self.lock.replace(file)  # before anything else can fail: it is locked, and others have found it
+        self.disk.sync_folder(os.path.dirname(self.path) or ".")
+        return HEAD + len(line)
+
+    def seal(self) -> mutex.Seal:
+        """Say how the file was left, so that others see at once whether a person has changed it since.
+
+        The time is set a little back: whatever is written later, be it in the same moment, has another one.
+        """
+        if self.written:
+            self.file.set_changed(self.file.status().changed - 1 - int.from_bytes(os.urandom(2)))
+        seal = mutex.seal_of(self.file.status())
+        try:
+            self.lock.file.write(0, mutex.write_seal(seal))
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            # A new mutex file on a full disk: others will compare the files.
+        self.written = False
+        return seal
+
+    # What goes wrong
+
+    def doubt(self) -> None:
+        """Something failed: nobody knows which of the last bytes the disk has."""
+        with suppress(OSError):
+            self.lock.file.write(0, mutex.DOUBTFUL)
+
+    def write_again(self) -> None:
+        """Let the disk have what programs read: the same bytes, once more."""
+        self.file.write(0, self.read_all())
+        self.file.sync()
+
+    # The end
+
+    def remove(self) -> None:
+        """Remove both files."""
+        folder = os.path.dirname(self.path) or "."
+        self.disk.unlink(self.path)
+        self.disk.sync_folder(folder)
+        with suppress(FileNotFoundError):
+            self.disk.unlink(self.lock.path)
+            self.disk.sync_folder(folder)
+        self.close_file()
+
+    def close_file(self) -> None:
+        """Let go of the queue's file."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def close(self) -> None:
+        """Let go of both."""
+        self.close_file()
+        self.lock.close()

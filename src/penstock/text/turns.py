@@ -1,0 +1,178 @@
+"""A text queue's turns: one operation at a time among all processes, and the line of consumers who wait."""
+
+from collections.abc import Callable
+from threading import Event
+from typing import TypeAlias, TypeVar
+
+from penstock.clock import SteadyClock
+from penstock.errors import PenstockError, QueueNotFound, StoreClosed
+from penstock.files import Disk
+from penstock.message import Message
+from penstock.text.pair import Sync
+from penstock.text.sharing import Edited, SharedFile
+from penstock.text.view import View
+from penstock.threads import Threads
+
+_TRIES = 5  # to find the file as it was a moment ago
+Result = TypeVar("Result")
+Take: TypeAlias = Callable[[View, int], list[Message]]
+
+
+class Waiter:
+    """A consumer in line."""
+
+    def __init__(self, take: Take) -> None:
+        self.take = take
+        self.served = Event()
+        self.messages: list[Message] = []
+        self.error: BaseException | None = None
+
+
+class TurningQueue:
+    """One queue, safe for threads and processes."""
+
+    def __init__(
+        self,
+        name: str,
+        path: str,
+        disk: Disk,
+        clock: SteadyClock,
+        threads: Threads,
+        sync: Sync,
+        waiting: Callable[["TurningQueue"], None],
+    ) -> None:
+        self.name = name
+        self.path = path
+        self._waiting = waiting  # told when someone stands in line
+        self.files = SharedFile(name, path, disk, clock, threads, sync)
+        self._clock = clock
+        self._line: dict[Waiter, None] = {}
+        self._stopped: Callable[[], PenstockError] | None = None
+
+    def run(self, operation: Callable[[View, int], Result]) -> Result:
+        """An operation in a turn of its own; an error of the disk ends the work, as nobody knows what it left."""
+        for _ in range(_TRIES):
+            if self._stopped is not None:
+                raise self._stopped()
+            try:
+                with self.files.turn() as view:
+                    view, now = self._serve_first(view)
+                    try:
+                        result = operation(view, now)
+                    except PenstockError:  # some receipts were lost, say: the others may have given messages back
+                        self._serve_if_known(view, now)
+                        raise
+                    self._serve_if_known(view, now)
+                    return result
+            except Edited:
+                continue
+            except OSError as error:
+                raise self._break(error) from error
+        raise StoreClosed(f"the file {self.path!r} changes all the time: edit it while nobody uses it")
+
+    def _serve_first(self, view: View) -> tuple[View, int]:
+        """Let time pass, and serve those who came before; what is known then, and when that was."""
+        while True:
+            now = self._advance(view)
+            self._serve(view, now)
+            if self.files.known is view:
+                return view, now
+            view = self.files.current()  # the disk was too full for one in line, who was told
+
+    def _advance(self, view: View) -> int:
+        now = self._clock.now()
+        view.ledger.advance(now)
+        view.forget(now)
+        return now
+
+    def _break(self, error: OSError) -> StoreClosed:
+        path = self.path
+
+        def broken() -> StoreClosed:
+            return StoreClosed(
+                f"the disk failed while {path!r} was used ({error}), so that nobody knows what it holds: close "
+                "the store and open it again"
+            )
+
+        self.stop(broken)
+        return broken()
+
+    # The line
+
+    def served(self, take: Take, wait: float, give_back: Callable[[list[Message]], None]) -> list[Message]:
+        """What a consumer gets, at once or after its turn in line; given back if it is interrupted."""
+        waiter = Waiter(take)
+
+        def begin(view: View, now: int) -> list[Message]:
+            messages = take(view, now)
+            if not messages and wait > 0:
+                self._line[waiter] = None
+            return messages
+
+        messages = self.run(begin)
+        if messages or wait <= 0:
+            return messages
+        try:
+            self._waiting(self)
+            if not self._clock.wait(waiter.served, wait) and waiter in self._line:
+                self.run(lambda view, now: None)  # it may be served in this last moment
+        except BaseException:
+            self._line.pop(waiter, None)
+            give_back(waiter.messages)
+            raise
+        self._line.pop(waiter, None)
+        if waiter.error is not None:
+            raise waiter.error
+        return waiter.messages
+
+    @property
+    def in_line(self) -> int:
+        """How many consumers wait."""
+        return len(self._line)
+
+    def serve(self) -> None:
+        """Give those who wait what has become available."""
+        try:
+            self.run(lambda view, now: None)
+        except QueueNotFound as error:
+            gone = error
+            self._send_away(lambda: gone)
+        except PenstockError:
+            return  # those in line were told
+
+    def is_due(self) -> bool:
+        """Whether there may be something for those who wait: others have changed the files, or it is time."""
+        with self.files.lock:
+            view = self.files.known
+            if view is None or view.ledger.available():
+                return True
+            due = view.ledger.next_time()
+            return (due is not None and due <= self._clock.now()) or self.files.changed_outside()
+
+    def _serve(self, view: View, now: int) -> None:
+        while self._line and self.files.known is view and view.ledger.available():
+            waiter = next(iter(self._line))
+            try:
+                waiter.messages = waiter.take(view, now)
+            except PenstockError as error:  # the consumer's to know
+                waiter.error = error
+            self._line.pop(waiter, None)
+            waiter.served.set()
+
+    def _serve_if_known(self, view: View, now: int) -> None:
+        """The same after an operation, unless that has put other files in the place of those that we know."""
+        if self.files.known is view:
+            self._serve(view, now)
+
+    # The end
+
+    def stop(self, error: Callable[[], PenstockError]) -> None:
+        """From now on every call, those in line included, gets this error."""
+        self._stopped = error
+        self._send_away(error)
+
+    def _send_away(self, error: Callable[[], PenstockError]) -> None:
+        for waiter in list(self._line):
+            if self._line.pop(waiter, 0) is None:
+                waiter.error = error()
+                waiter.served.set()
