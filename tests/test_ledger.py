@@ -353,6 +353,17 @@ TestLongHistories = pytest.mark.long(LongHistories.TestCase)
 TestLongHistories.settings = hypothesis_settings(max_examples=300, stateful_step_count=100, deadline=None)
 
 
+def test_a_stream_goes_on_without_messages_that_another_program_took() -> None:
+    ledger = ledger_with(3)
+    ledger.stream_begin("night", "me", START)
+    ledger.stream_claim("night", 3, 1, START)
+    ledger.stream_fail("night", 1, [2], "no", START)
+    ledger.replay(Remove(START, [2]))
+    assert ledger.stream_info("night").messages == 2
+    ledger.stream_settle("night", 1, START)
+    assert ledger.counts() == dict.fromkeys(STATES, 0)
+
+
 def ledger_with(count: int, **settings: Any) -> Ledger:
     ledger = Ledger("q", Settings(**settings))
     if count:

@@ -7,6 +7,7 @@ import pytest
 
 import penstock
 from penstock.errors import NotSupported, StreamInUse, StreamMismatch, StreamNotFound
+from penstock.journal.doctor import examine
 from penstock.journal.store import JournalKeeper, open_journal
 from penstock.live.keeper import LiveKeeper
 from penstock.message import Entry
@@ -121,6 +122,21 @@ def test_packing_keeps_what_may_be_read_again(tmp_path: Path, keep_done: float |
     check(keeper.streams())
     keeper.streams().settle("q", "s", 2)
     keeper.close()
+
+
+def test_the_doctor_finds_nothing_wrong_with_what_a_stream_holds(tmp_path: Path) -> None:
+    keeper = open_journal(tmp_path / "data")
+    streams = keeper.streams()
+    keeper.put("default", [Entry(b"x", retention=0.001)] * 5)
+    put(keeper, 5)
+    streams.begin("default", "s", READER)
+    for start in (0, 1):
+        streams.next("default", "s", READER, start, 3, MANY)
+    keeper.pack("default")
+    keeper.close()
+    examination = examine(str(tmp_path / "data"))
+    assert examination.sound
+    assert not [found.text for _, found in examination.all_findings() if "lease" in found.text]
 
 
 def test_what_a_stream_holds_neither_expires_nor_can_be_removed(opened: Opening) -> None:

@@ -4,7 +4,7 @@ A batch's messages are in flight without an end: neither time nor anyone but the
 is settled they go their usual ways, and what is past its time by then is gone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.index.rows import IN_FLIGHT, Page, Rows
@@ -12,6 +12,7 @@ from penstock.index.streams import Batch, Stream, compact, picked
 from penstock.records import (
     Claim,
     Record,
+    Remove,
     StreamBegin,
     StreamClaim,
     StreamDelete,
@@ -34,7 +35,18 @@ class StreamState(State):
         if isinstance(record, StreamRecord):
             _APPLY[type(record)](self, record)
         else:
+            if isinstance(record, Remove) and self._streams:
+                self._lose(record.seqs)
             super()._apply(record)
+
+    def _lose(self, seqs: Sequence[int]) -> None:
+        """Messages go that streams hold: only if another program, as Kestrel, took them from the journal."""
+        lost = {seq for seq in seqs if self.is_held_by_stream(seq)}
+        for stream in self._streams.values() if lost else ():
+            if stream.held is not None:
+                stream.held.seqs = compact([seq for seq in stream.held.seqs if seq not in lost])
+                for seq in lost:
+                    stream.held.failures.pop(seq, None)
 
     def _follows(self, record: Record) -> bool:
         if not isinstance(record, StreamRecord):

@@ -205,6 +205,7 @@ def _thawed(state: Ledger) -> Ledger:
     frozen, thawed = state.freeze(), Ledger(state.name, state.settings)
     for first, page in frozen.pages:
         thawed.thaw_page(first, page)
+    thawed.thaw_streams(frozen.streams)
     thawed.thaw(frozen)
     return thawed
 
@@ -214,9 +215,12 @@ def _times(ledger: State, now: int) -> Iterator[Finding]:
     ended = expired = 0
     for seq in ledger.listed(None, 0, ledger.size()):
         page, at = ledger.locate(seq)
+        in_flight = page.state[at] == IN_FLIGHT
+        if in_flight and not page.for_claims(at).ends_at[at]:
+            continue  # a stream holds it, whatever the time
         if 0 < page.expires_at[at] <= now:
             expired += 1
-        elif page.state[at] == IN_FLIGHT and page.for_claims(at).ends_at[at] <= now:
+        elif in_flight and page.for_claims(at).ends_at[at] <= now:
             ended += 1
     if ended:
         yield Finding(

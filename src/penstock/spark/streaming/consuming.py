@@ -36,6 +36,7 @@ from penstock.streams import HEARTBEAT, StreamInfo, Streams, boot, reader_name
 
 _PATIENCE = 15.0  # seconds in which the process that read the stream before may end
 _PAUSE = 0.1
+_MOST = 100_000_000  # messages of a batch, whatever is asked for
 
 
 class Part(InputPartition):
@@ -121,7 +122,7 @@ class ConsumingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             while self._plans:
                 batches.drop(self._plans.pop())
             known = batch_of(start)
-            rows = options.rows if not isinstance(limit, ReadAllAvailable) else 2**40
+            rows = _MOST if isinstance(limit, ReadAllAvailable) else min(options.rows, _MOST)
             rows = rows if self._left is None else min(rows, self._left)
             before = session.info.batch
             stream = options.stream or ""
