@@ -21,7 +21,7 @@ from benchmarks.probes import machine, probe
 def all_cells() -> list[Cell]:
     """Every cell there is."""
     # Imported here because cells bring what they measure along, and --help should not wait for that.
-    from benchmarks import backlog, folder, journal, ledger, server, slate, spark, streams, text
+    from benchmarks import backlog, folder, journal, ledger, server, slate, spark, spark_slate, streams, text
 
     return [
         *ledger.CELLS,
@@ -32,6 +32,7 @@ def all_cells() -> list[Cell]:
         *backlog.CELLS,
         *server.CELLS,
         *spark.CELLS,
+        *spark_slate.CELLS,
         *streams.CELLS,
     ]
 

@@ -46,6 +46,7 @@ def as_bytes(text: str) -> bytes:
         (records.SEQ_BLOCK_KEY, "01 02"),
         (own.expiry_key(256, 2), "01 0C | 00 00 00 00 00 00 01 00 | 00 00 00 00 00 00 00 02"),
         (own.CLOCK_KEY, "01 0D"),
+        (own.LOG_END_KEY, "01 0E"),
     ],
 )
 def test_keys_are_these_bytes(key: bytes, expected: str) -> None:
@@ -93,6 +94,7 @@ def test_keys_are_these_bytes(key: bytes, expected: str) -> None:
         ),
         (own.encode_position(258, True), "02 01 00 00 00 00 00 00 | 01"),
         (own.encode_clock(258), "02 01 00 00 00 00 00 00"),
+        (own.encode_log_end(258), "02 01 00 00 00 00 00 00"),
     ],
 )
 def test_values_are_these_bytes(value: bytes, expected: str) -> None:
@@ -140,6 +142,7 @@ def test_keys_say_what_they_are_of(message: int, queue: str, bucket: int, time: 
     assert records.parse_key(own.expiry_key(time, message)) == Key(records.EXPIRY, "", message, time)
     assert records.parse_key(records.SEQ_BLOCK_KEY) == Key(records.SEQ_BLOCK)
     assert records.parse_key(own.CLOCK_KEY) == Key(records.CLOCK)
+    assert records.parse_key(own.LOG_END_KEY) == Key(records.LOG_END)
 
 
 @pytest.mark.parametrize(

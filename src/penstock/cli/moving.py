@@ -1,9 +1,9 @@
-"""Commands that move messages in bulk, on Spark: load, convert."""
+"""Commands that move messages in bulk, on Spark: load, convert, route."""
 
 import click
 
-from penstock.cli.app import cli
-from penstock.cli.pipeline import job_options, print_summary, watched_session
+from penstock.cli.app import cli, json_option
+from penstock.cli.pipeline import job_options, master_option, print_summary, watched_session
 
 
 @cli.command(
@@ -93,6 +93,31 @@ def convert(source: str, target: str, run: str | None, dry_run: bool, master: st
         from penstock.spark import jobs
 
         summary = jobs.convert(spark, source, target, id=run, dry_run=dry_run)
+    print_summary(summary, as_json)
+
+
+@cli.command(
+    epilog="""\b
+Examples:
+  penstock --store 'slate:data?router=off' route --once
+  penstock --store 'slate:s3://bucket/queues?router=off' route --master spark://host:7077"""
+)
+@click.option("--once", "--available-now", "once", is_flag=True, help="Route what is there now, and end.")
+@click.option("--checkpoint", metavar="DIR", help="Where Spark keeps its notes; by default beside the store.")
+@master_option
+@json_option
+@click.pass_context
+def route(ctx: click.Context, once: bool, checkpoint: str | None, master: str | None, as_json: bool) -> None:
+    """Deliver what was published to a slate store, in bulk, by a stream of Spark.
+
+    For a store that is open with ?router=off, or by nobody. Each message enters each queue that wants it once, in
+    the order of the log, however often this is started, and whoever routes in between; a queue that is full waits
+    by itself. Without --once it goes on until it is stopped (Ctrl-C).
+    """
+    with watched_session("routing", master) as spark:
+        from penstock.spark import jobs
+
+        summary = jobs.route(spark, ctx.find_root().params["store"], available_now=once, checkpoint=checkpoint)
     print_summary(summary, as_json)
 
 

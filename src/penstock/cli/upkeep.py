@@ -13,6 +13,7 @@ from penstock.cli.pipeline import job_options, print_summary, watched_session
 from penstock.cli.progress import counted
 from penstock.errors import NotSupported
 from penstock.index.rows import STATES
+from penstock.opening import is_slate
 
 if TYPE_CHECKING:
     from penstock.journal.examination import Examination
@@ -82,7 +83,8 @@ def pack(
     """
     if on_spark:
         url = ctx.find_root().params["store"]
-        _folder(url)  # before Spark starts, which takes a while
+        if not is_slate(url):
+            _folder(url)  # before Spark starts, which takes a while
         with watched_session("packing queues", master) as session:
             from penstock.spark import jobs
 
@@ -121,7 +123,8 @@ def expire(ctx: click.Context, run: str | None, dry_run: bool, master: str | Non
     all. A second run finds nothing. With --dry-run nothing is changed, and the store may be open elsewhere.
     """
     url = ctx.find_root().params["store"]
-    _folder(url)
+    if not is_slate(url):
+        _folder(url)
     with watched_session("letting go", master) as session:
         from penstock.spark import jobs
 

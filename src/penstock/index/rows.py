@@ -78,7 +78,8 @@ class Page:
     def shrink(self) -> None:
         """Keep only the rows that are left."""
         if self.positions is None:
-            left = [(at, at) for at, state in enumerate(self.state) if state]
+            there = sorted(at for state in range(DELAYED, FAILED + 1) for at in _found(self.state, state))
+            left = [(at, at) for at in there]
         else:
             left = [(key, at) for key, at in self.positions.items() if self.state[at]]
         kept = [at for _, at in left]

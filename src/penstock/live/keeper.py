@@ -74,6 +74,9 @@ class LiveKeeper:
     def _new_ledger(self, queue: str, settings: Settings) -> Ledger:
         return Ledger(queue, settings, self._first)
 
+    def _new_queue(self, ledger: Ledger, shelf: Shelf, lock: Lock) -> LiveQueue:
+        return LiveQueue(ledger, shelf, self._clock, self._alarm, lock)
+
     def _new_shelf(self, ledger: Ledger, lock: Lock) -> Shelf:
         """Where a queue's records and bodies go."""
         raise NotImplementedError
@@ -87,7 +90,7 @@ class LiveKeeper:
     def _add(self, ledger: Ledger) -> None:
         queue, lock = ledger.name, self._threads.rlock()
         shelf = self._new_shelf(ledger, lock)
-        self._queues[queue] = LiveQueue(ledger, shelf, self._clock, self._alarm, lock)
+        self._queues[queue] = self._new_queue(ledger, shelf, lock)
         if ledger.settings.filter is not None:
             from penstock import filters  # here, because most processes need none
 

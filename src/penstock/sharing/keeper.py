@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import StoreClosed, StoreLocked, StoreUnreachable
+from penstock.errors import NotSupported, StoreClosed, StoreLocked, StoreUnreachable
 from penstock.files import SystemDisk
 from penstock.index.history import Attempt
 from penstock.journal.catalog import Catalog
@@ -31,6 +31,7 @@ from penstock.sharing.ownership import (
     locked,
     slate_for,
 )
+from penstock.sharing.slate import SlateGuest, SlateOwner
 from penstock.sharing.streams import SharedStreams
 from penstock.store import Store
 
@@ -197,6 +198,18 @@ class SharedKeeper:
             return loading.take_in(keeper, load)
 
         return self._run(take_in)
+
+    def slate(self, ask: Callable[[SlateOwner], Result]) -> Result:
+        """Have the owner of a slate store do what only such a store can."""
+
+        def run(keeper: Held) -> Result:
+            if isinstance(keeper, GuestKeeper):
+                return ask(SlateGuest(keeper))
+            if isinstance(keeper, JournalKeeper):
+                raise NotSupported(f"the store {self._folder.path!r} is not a slate store")
+            return ask(keeper.owner)
+
+        return self._run(run)
 
     def streams(self) -> SharedStreams:
         """The streams that read queues of the store."""

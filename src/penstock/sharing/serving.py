@@ -3,6 +3,11 @@
     POST /-/share/pack?queue=NAME      pack a queue's journal
     GET  /-/share/stored?queue=NAME    the bytes of a queue's journal
     POST /-/share/load                 let a load take effect that was staged in the folder
+    POST /-/share/frames               the same of a slate store: a load that was staged beside the database
+    GET  /-/share/run?run=NAME         what a run has brought into a slate store
+    POST /-/share/tidy                 let time take what it may from a slate store, and SlateDB tidy its files
+    GET  /-/share/position             how far the queues of a slate store are in its log
+    POST /-/share/route                entries of the log that queues want
 
 Whoever stops serving leaves nobody in doubt: a request has either arrived as a whole and is answered, or its
 sender is told that it was not sent.
@@ -16,6 +21,7 @@ from typing import TYPE_CHECKING, cast
 
 from penstock import names
 from penstock.aio.local import LocalKeeper
+from penstock.errors import NotSupported
 from penstock.journal.intake import Load
 from penstock.journal.landings import Landing
 from penstock.journal.staging import Piece
@@ -25,8 +31,10 @@ from penstock.server.connection import Connection
 from penstock.server.exchange import Answer, Request, Route
 from penstock.server.roles import ANYONE  # whoever may connect may do everything
 from penstock.server.running import Limits, Service, new_loop
-from penstock.sharing import place
+from penstock.sharing import place, slate
 from penstock.sharing.loading import take_in
+from penstock.sharing.slate import SlateOwner
+from penstock.slate import bulk
 from penstock.wire import jsons
 
 if TYPE_CHECKING:
@@ -170,7 +178,43 @@ def _duplicate(transport: asyncio.BaseTransport) -> socket.socket:
     return socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
 
 
+def _owner(keeper: OwnersKeeper) -> SlateOwner:
+    owned = keeper._owned
+    if isinstance(owned, JournalKeeper):
+        raise NotSupported("that is for slate stores")
+    return owned.owner
+
+
+async def _take_in(keeper: OwnersKeeper, request: Request) -> Answer:
+    load = slate.load_from_json(jsons.loads_object(request.body))
+    return json_answer({"loaded": await keeper._in_thread(_owner(keeper).take_in, load)})
+
+
+async def _run(keeper: OwnersKeeper, request: Request) -> Answer:
+    run = request.parameters("run")["run"]
+    return json_answer({"brought": await keeper._in_thread(_owner(keeper).run, run)})
+
+
+async def _tidy(keeper: OwnersKeeper, request: Request) -> Answer:
+    await keeper._in_thread(_owner(keeper).tidy)
+    return json_answer({"tidy": True})
+
+
+async def _position(keeper: OwnersKeeper, request: Request) -> Answer:
+    return json_answer({"position": _owner(keeper).position()})
+
+
+async def _route(keeper: OwnersKeeper, request: Request) -> Answer:
+    matches = bulk.decode(request.body)
+    return json_answer({"routed": await keeper._in_thread(_owner(keeper).route, matches)})
+
+
 _ROUTES = {
+    (b"POST", b"/-/share/frames"): Route(_take_in, ANYONE, _MANIFEST),
+    (b"GET", b"/-/share/run"): Route(_run, ANYONE),
+    (b"POST", b"/-/share/tidy"): Route(_tidy, ANYONE),
+    (b"GET", b"/-/share/position"): Route(_position, ANYONE),
+    (b"POST", b"/-/share/route"): Route(_route, ANYONE, _MANIFEST),
     (b"POST", b"/-/share/pack"): Route(_pack, ANYONE),
     (b"GET", b"/-/share/stored"): Route(_stored, ANYONE),
     (b"POST", b"/-/share/load"): Route(_load, ANYONE, _MANIFEST),

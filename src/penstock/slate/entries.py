@@ -85,14 +85,17 @@ def body_of(metadata: Metadata, payload: bytes) -> Body:
     """What consumers see of a message, beside what its queue knows."""
     headers = headers_of(metadata)
     if is_published(metadata):
-        headers[PUBLISH_HEADER] = str(metadata.id)
+        headers = {**headers, PUBLISH_HEADER: str(metadata.id)}
     return payload, headers, metadata.created_at, metadata.received_at
 
 
 def headers_of(metadata: Metadata) -> dict[str, str]:
     """The headers that a message was given."""
-    headers = {name: value for name, value in metadata.headers.items() if name not in _OURS}
-    more = metadata.headers.get(_MORE_HEADER)
+    headers = metadata.headers
+    if _OURS.isdisjoint(headers):
+        return headers
+    more = headers.get(_MORE_HEADER)
+    headers = {name: value for name, value in headers.items() if name not in _OURS}
     if more is not None:
         headers.update(json.loads(more))
     return headers

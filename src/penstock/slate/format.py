@@ -46,7 +46,7 @@ from penstock.slate.primitives import (
 
 VERSION = 1
 PAYLOAD, ACTIVE, DONE, FAILED, ATTEMPTS, CONFIG = range(1, 7)
-SETTINGS, SIZES, CLAIMS, RECENT, POSITION, EXPIRY, CLOCK = range(7, 14)  # ours: own.py
+SETTINGS, SIZES, CLAIMS, RECENT, POSITION, EXPIRY, CLOCK, LOG_END, LOAD, RUN = range(7, 17)  # ours: own.py
 BATCHES, STREAM, FAILURES, KEPT = range(20, 24)  # ours: stream_records.py
 LOG, SEQ_BLOCK = -1, -2  # OpenData-Log's, whose types 1 and 2 only the key tells from those above
 
@@ -58,6 +58,7 @@ LOG_KEY = "opendata-queue/messages/metadata"
 SEQ_BLOCK_KEY = bytes([VERSION, 2])
 
 _OF_MESSAGES = (PAYLOAD, ATTEMPTS)
+_OF_LOADS = (LOAD, RUN)  # whose names are where others have a queue's
 _OF_QUEUES = (ACTIVE, DONE, FAILED, CONFIG, SETTINGS, SIZES, CLAIMS, RECENT, POSITION, BATCHES)
 _BUCKETS = (ACTIVE, DONE, FAILED, SIZES, CLAIMS)
 _AVAILABLE = struct.Struct("<QBqqH")
@@ -171,7 +172,7 @@ def parse_key(key: bytes) -> Key:
     if kind == PAYLOAD:
         name, end = unterminated(key, 2)
         return Key(LOG, name.decode(), _number(key, end))
-    if kind in _OF_QUEUES:
+    if kind in (*_OF_QUEUES, *_OF_LOADS):
         name, end = unterminated(key, 2)
         if end == len(key):
             return Key(kind, name.decode())
@@ -181,7 +182,7 @@ def parse_key(key: bytes) -> Key:
         return known
     if kind == EXPIRY and len(key) == 18:
         return Key(kind, number=_number(key, 10), time=_number(key[:10], 2))
-    if kind == CLOCK and len(key) == 2:
+    if kind in (CLOCK, LOG_END) and len(key) == 2:
         return Key(kind)
     raise Undecodable(
         f"the database has a record of type {kind} with a key that this version of Penstock does not know "

@@ -54,7 +54,7 @@ def of_kind(database: Database, kind: int) -> Iterator[tuple[bytes, bytes]]:
 
 def load(database: Database) -> Contents:
     """Read the queues; Undecodable if there is anything that this version does not know."""
-    known = ((1, records.CLOCK), (records.BATCHES, records.KEPT))
+    known = ((1, records.RUN), (records.BATCHES, records.KEPT))
     starts = [b"\x00", *[bytes((VERSION, last + 1)) for _, last in known]]
     ends = [*[bytes((VERSION, first)) for first, _ in known], b"\xff"]
     for start, end in zip(starts, ends, strict=True):
@@ -62,7 +62,7 @@ def load(database: Database) -> Contents:
             parse_key(unknown)
     clock = database.get(own.CLOCK_KEY)
     at = 0 if clock is None else own.decode_clock(clock)
-    queues = {name: _new(name, settings) for name, settings in _settings(database).items()}
+    queues = {name: _new(name, settings) for name, settings in settings_of(database).items()}
     leftovers: list[Row] = []
     leftover_messages: list[int] = []
     _load_streams(database, queues, leftovers)
@@ -91,7 +91,8 @@ def load(database: Database) -> Contents:
     return Contents(queues, seq_block, at, position, leftovers, leftover_messages)
 
 
-def _settings(database: Database) -> dict[str, Settings]:
+def settings_of(database: Database) -> dict[str, Settings]:
+    """The queues, with what they were made with."""
     ours = {parse_key(key).queue: value for key, value in of_kind(database, records.SETTINGS)}
     found = {}
     for key, value in of_kind(database, records.CONFIG):

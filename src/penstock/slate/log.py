@@ -52,7 +52,7 @@ class Log:
         self._gone: list[tuple[int, int]] = []  # what has expired: when, which
         self._postponed: list[tuple[int, int, int]] = []  # what should have: when, which, and when it may
         self._next_expiry: int | None = None
-        self._written_position = position
+        self._written_position = -1  # so that it is known from the first commit on, even if nobody routes
         writer.log = self
 
     @property
@@ -106,6 +106,11 @@ class Log:
         written = [seq for seq in self._unwritten if not self._bodies.is_unwritten(seq)]
         for seq in written:
             del self._unwritten[seq]
+
+    def advance(self, position: int) -> None:
+        """All queues that are not held were offered what is before; under the lock."""
+        self.position = position
+        self._writer.wrote()
 
     # Retention
 

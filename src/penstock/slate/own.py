@@ -7,6 +7,7 @@
     position   01 0B | queue ID                    -> first log entry that it was not offered u64 | held u8
     expiry     01 0C | time u64 | message ID u64   -> nothing: a published message goes at that time
     clock      01 0D                               -> i64: the latest time that was recorded
+    log end    01 0E                               -> u64: every lower number of the log is there, or never will be
 
     Size               message ID u64 | bytes of the payload u32 | flags u8: 1 = published
     Claimed            message ID u64 | priority u8 | visible at i64 | retention deadline i64 | claimed at i64
@@ -27,11 +28,12 @@ from dataclasses import asdict
 from typing import NamedTuple
 
 from penstock.settings import Settings
-from penstock.slate.format import CLOCK, EXPIRY, VERSION, Config
+from penstock.slate.format import CLOCK, EXPIRY, LOG_END, VERSION, Config
 from penstock.slate.primitives import Reader, Undecodable, array, blob, count, key_u64, optional, utf8
 
 PUBLISHED = 1
 CLOCK_KEY = bytes((VERSION, CLOCK))
+LOG_END_KEY = bytes((VERSION, LOG_END))
 _SIZE = struct.Struct("<QIB")
 _CLAIMED = struct.Struct("<QBqqqQ")
 _TIME = struct.Struct("<q")
@@ -193,3 +195,16 @@ def decode_clock(value: bytes) -> int:
     (time,) = reader.fields(_TIME)
     reader.end()
     return time
+
+
+def encode_log_end(end: int) -> bytes:
+    """Up to where the log is complete."""
+    return _ID.pack(end)
+
+
+def decode_log_end(value: bytes) -> int:
+    """Up to where the log is complete."""
+    reader = Reader(value, "the end of the log")
+    (end,) = reader.fields(_ID)
+    reader.end()
+    return end

@@ -8,6 +8,7 @@
 `Reader` refuses what ends too early or goes on too long: bytes that are not understood are never guessed at.
 """
 
+import re
 import struct
 from collections.abc import Iterable, Sequence
 
@@ -18,6 +19,7 @@ _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _U64_KEY = struct.Struct(">Q")
 _ESCAPED = {0x00: b"\x01\x01", 0x01: b"\x01\x02", 0xFF: b"\x01\x03"}
+_TO_ESCAPE = re.compile(rb"[\x00\x01\xff]")
 _UNESCAPED = {0x01: 0x00, 0x02: 0x01, 0x03: 0xFF}
 
 
@@ -57,7 +59,7 @@ def optional(text: str | None) -> bytes:
 
 def terminated(data: bytes) -> bytes:
     """TerminatedBytes."""
-    if not data.isalnum():  # most names have nothing to escape
+    if _TO_ESCAPE.search(data):  # most names have nothing of that kind
         data = b"".join([_ESCAPED.get(byte) or bytes((byte,)) for byte in data])
     return data + b"\x00"
 

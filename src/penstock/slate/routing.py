@@ -6,13 +6,16 @@ so that a message enters a queue exactly once, also across a crash. A queue that
 log, is held: it has a position of its own and catches up when it can, and holds up nobody else.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.clock import Clock, at_least_one
 from penstock.errors import InvalidPriority, PayloadTooLarge, PenstockError, QueueFull
 from penstock.live.queue import LiveQueue
 from penstock.message import Entry
 from penstock.slate import entries
+from penstock.slate.format import MAX_INLINE
 from penstock.slate.log import Log, Published
 from penstock.slate.shelf import SlateShelf
 
@@ -21,6 +24,25 @@ if TYPE_CHECKING:
     from penstock.filters.dispatch import Dispatcher
     from penstock.filters.expressions import Subject
     from penstock.ledger import Ledger
+
+
+class Wanted(NamedTuple):
+    """An entry of the log that a queue wants."""
+
+    sequence: int
+    priority: int
+    visible_at: int
+    received_at: int
+    expires_at: int  # 0 = never; below 0 as the queue says
+    size: int
+
+
+class Matches(NamedTuple):
+    """A part of the log, from `start` to before `end`, and what each queue wants of it, in its order."""
+
+    start: int
+    end: int
+    queues: dict[str, list[Wanted]]
 
 
 class Subscriber:
@@ -48,23 +70,50 @@ class Subscriber:
         if expires_at is None:
             kept = ledger.settings.retention
             expires_at = metadata.received_at + at_least_one(kept) if kept else 0
-        position = (self.shelf.position or (0, False))[0]
-        if metadata.id < position or metadata.received_at < self._since or 0 < expires_at <= now:
+        if metadata.id < (self.shelf.position or (0, False))[0]:
             return
-        seq, size, priority = metadata.id, published.size, entries.priority_of(metadata)
+        priority, times = entries.priority_of(metadata), (metadata.visible_at, metadata.received_at, expires_at)
+        self._let_in(Wanted(metadata.id, priority, *times, published.size), now)
+
+    def deliver_all(self, wanted: Sequence[Wanted]) -> int:
+        """Let in what fits of messages that this queue wants, in order; where it is full it is held. How many."""
+
+        def deliver(now: int) -> int:
+            let_in = 0
+            for each in wanted:
+                expires_at = each.expires_at
+                if expires_at < 0:
+                    kept = self.ledger.settings.retention
+                    expires_at = each.received_at + at_least_one(kept) if kept else 0
+                try:
+                    let_in += self._let_in(each._replace(expires_at=expires_at), now)
+                except QueueFull:
+                    self.shelf.move(each.sequence, held=True)
+                    break
+            return let_in
+
+        return self.live.run(deliver)[0]
+
+    def _let_in(self, wanted: Wanted, now: int) -> bool:
+        """Whether the message is wanted after all; QueueFull."""
+        seq, priority, visible_at, received_at, expires_at, size = wanted
+        if received_at < self._since or 0 < expires_at <= now:
+            return False
         try:
-            record = ledger.admit(seq, priority, metadata.visible_at, expires_at, size, now)
+            record = self.ledger.admit(seq, priority, visible_at, expires_at, size, now)
         except (PayloadTooLarge, InvalidPriority):
-            return
-        self.shelf.deliver(record, size, published.large)
+            return False
+        self.shelf.deliver(record, size, size > MAX_INLINE)
+        return True
 
 
 class Router:
     """Delivers what is published."""
 
-    def __init__(self, log: Log, clock: Clock) -> None:
+    def __init__(self, log: Log, clock: Clock, deferred: bool = False) -> None:
         self._log = log
         self._clock = clock
+        self.deferred = deferred  # what is published waits in the log until others route it (bulk.py)
         self._subscribers: dict[str, Subscriber] = {}
         self._dispatcher: Dispatcher[Subscriber] | None = None
         self._stuck = False  # a queue could not be looked after, and is when the store is opened again
@@ -85,7 +134,8 @@ class Router:
         """Append a message to the log and deliver it where that can be done at once; its id."""
         with self._log.lock:
             published = self._log.append(entry, self._clock.now())
-            self._offer(published)
+            if not self.deferred:
+                self._offer(published)
             return published.metadata.id
 
     def catch_up(self, queue: str) -> None:
@@ -94,19 +144,67 @@ class Router:
         if subscriber is None or not subscriber.has_room():
             return
         with self._log.lock:
-            if not subscriber.shelf.held or subscriber.shelf.position is None:
+            if subscriber.shelf.held and subscriber.shelf.position is not None:
+                self._deliver_from(subscriber, subscriber.shelf.position[0])
+
+    def _deliver_from(self, subscriber: Subscriber, position: int) -> None:
+        """Deliver what a queue has missed from a number of the log on, until it is full."""
+        for published in self._log.entries(position):
+            if subscriber.wanted.matches(subject_of(published)) and not _delivered(subscriber, published):
                 return
-            for published in self._log.entries(subscriber.shelf.position[0]):
-                if subscriber.wanted.matches(_subject(published)) and not _delivered(subscriber, published):
-                    return
-            end = self._log.end
-            subscriber.live.run(lambda now: subscriber.shelf.move(end, held=False))
+        end = self._log.end
+        subscriber.live.run(lambda now: subscriber.shelf.move(end, held=False))
 
     def recover(self) -> None:
         """After opening: deliver what a crash has left undelivered."""
+        if not self.deferred:
+            with self._log.lock:
+                for published in self._log.entries(self._log.position):
+                    self._offer(published)
+        for queue, subscriber in list(self._subscribers.items()):
+            if subscriber.shelf.held:
+                self.catch_up(queue)
+
+    # For those who route in bulk
+
+    @contextmanager
+    def in_order(self, queue: str) -> Iterator[None]:
+        """Meanwhile nothing is published, and the queue has, or is held at, what was published before."""
         with self._log.lock:
-            for published in self._log.entries(self._log.position):
-                self._offer(published)
+            subscriber = self._subscribers.get(queue)
+            if subscriber is not None and not subscriber.shelf.held:
+                self._deliver_from(subscriber, self._position(subscriber))
+            yield
+
+    def _position(self, subscriber: Subscriber) -> int:
+        return max((subscriber.shelf.position or (0, False))[0], self._log.position)
+
+    def route(self, matches: Matches) -> dict[str, int]:
+        """Deliver what queues want of a part of the log and were not offered before; how many each got."""
+        routed: dict[str, int] = {}
+        with self._log.lock:
+            if self._log.position >= matches.end:
+                return routed
+            if self._log.position < matches.start:
+                self._offer_until(matches.start)
+            for queue, wanted in matches.queues.items():
+                subscriber = self._subscribers.get(queue)
+                if subscriber is not None and not subscriber.shelf.held and wanted:
+                    first = self._position(subscriber)
+                    routed[queue] = subscriber.deliver_all([each for each in wanted if each.sequence >= first])
+            self._log.advance(matches.end)
+            return routed
+
+    def _offer_until(self, end: int) -> None:
+        """Route here what was left out."""
+        for published in self._log.entries(self._log.position):
+            if published.metadata.id >= end:
+                break
+            self._offer(published)
+        self._log.advance(end)
+
+    def release(self) -> None:
+        """Let queues that were full have what they have missed, as far as there is room."""
         for queue, subscriber in list(self._subscribers.items()):
             if subscriber.shelf.held:
                 self.catch_up(queue)
@@ -130,7 +228,7 @@ class Router:
             from penstock.filters.dispatch import Dispatcher
 
             self._dispatcher = Dispatcher([(each.wanted, each) for each in self._subscribers.values()])
-        return self._dispatcher.matching(_subject(published))
+        return self._dispatcher.matching(subject_of(published))
 
 
 def _delivered(subscriber: Subscriber, published: Published) -> bool:
@@ -147,7 +245,7 @@ def _delivered(subscriber: Subscriber, published: Published) -> bool:
     return subscriber.live.run(deliver)[0]
 
 
-def _subject(published: Published) -> "Subject":
+def subject_of(published: Published) -> "Subject":
     """What filters look at."""
     from penstock.filters import Subject
 

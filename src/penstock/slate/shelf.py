@@ -116,6 +116,7 @@ class SlateShelf:
                     "consumers have caught up"
                 )
             self._writer.check_space(entries)
+            self._writer.changed(self)  # before it takes numbers: see Writer._flush
             first = self._ids.reserve(len(entries))
             if first > self._state.next_seq:
                 self._state.skip_to(first)
@@ -155,8 +156,7 @@ class SlateShelf:
         self._writer.wrote(self)
 
     def _write_put(self, record: Put, new: Sequence[Entry]) -> None:
-        at, first = record.at, record.first
-        seqs = range(first, first + len(new))
+        at = record.at
         if isinstance(new, Plain):
             bodies: list[Body] = [(payload, _NO_HEADERS, at, at) for payload in new.payloads]
         else:
@@ -169,6 +169,13 @@ class SlateShelf:
                 )
                 for entry in new
             ]
+        self.take_in(record, bodies)
+
+    def take_in(self, record: Put, bodies: list[Body]) -> None:
+        """New messages have come in, with these bodies."""
+        self._at = max(self._at, record.at)
+        first = record.first
+        seqs = range(first, first + len(bodies))
         flags = []
         encode, payload_of = self._entries.encode, records.encode_payload
         for seq, body, priority, visible_at, expires_at in zip(
@@ -182,11 +189,12 @@ class SlateShelf:
             self._put.append((seq, payload, encode(seq, priority, body, visible_at, expires_at)))
             flags.append(LARGE if large else 0)
         self._bodies.add(seqs, bodies)
-        self._state.place(first, [0] * len(new), [len(body[0]) for body in bodies], flags)
+        self._state.place(first, [0] * len(bodies), [len(body[0]) for body in bodies], flags)
         self._keys += [(seq, key) for key, seq in record.keys.items()]
         for bucket in range(first >> BUCKET_BITS, (seqs[-1] >> BUCKET_BITS) + 1):
             self._changed.add(bucket)
             self._resized.add(bucket)
+        self._writer.changed(self)
 
     def _note_claim(self, seqs: Sequence[int], consumer: str) -> None:
         """The document's list of who claimed a message."""

@@ -18,6 +18,7 @@ from penstock.errors import (
 from penstock.journal.commits import stopped
 from penstock.ledger import Ledger
 from penstock.live.keeper import LiveKeeper
+from penstock.live.queue import LiveQueue
 from penstock.live.streaming import Known
 from penstock.message import PUBLISH_HEADER, Entry, checked_headers
 from penstock.names import DEFAULT
@@ -28,14 +29,17 @@ from penstock.slate import format as records
 from penstock.slate.binding import Fenced, Row
 from penstock.slate.bodies import Bodies
 from penstock.slate.bucket import BucketPlace
+from penstock.slate.bulk import BulkOwner, RoutedQueue
 from penstock.slate.folder import Folder
 from penstock.slate.format import LOG_KEY
 from penstock.slate.ids import Ids
+from penstock.slate.intake import Intake
 from penstock.slate.loading import PRIORITIES
 from penstock.slate.log import Log
 from penstock.slate.primitives import key_u64
 from penstock.slate.routing import Router, Subscriber
 from penstock.slate.shelf import NotedReceipts, SlateShelf
+from penstock.slate.staging import staging_of
 from penstock.slate.streaming import SlateStreams
 from penstock.slate.writing import Writer
 from penstock.threads import Lock, Threads
@@ -62,8 +66,10 @@ class SlateKeeper(LiveKeeper):
         timeout: float,
         threads: Threads | None,
         locked: Callable[[], None],
+        deferred: bool = False,
     ) -> None:
         super().__init__(clock, threads)
+        self._deferred = deferred
         self._place = place
         self._closed = False
         self._start: tuple[int, bool] | None = None  # where in the log the queue begins that is being made
@@ -99,7 +105,9 @@ class SlateKeeper(LiveKeeper):
         self._log = Log(log, self._database, self._writer, self._bodies, self._ids, found.position)
         self._log.on_expiry = lambda time: self._alarm.set(self._expire, time)
         self._log.needed = self._needed
-        self._router = Router(self._log, self._clock)
+        self._router = Router(self._log, self._clock, self._deferred)
+        self.intake = Intake(self, staging_of(self._place, self._database.timeout))
+        self.owner = BulkOwner(self)
         self._remove_leftovers(found)
         self._loaded = found.queues
         for loaded in found.queues.values():
@@ -108,6 +116,7 @@ class SlateKeeper(LiveKeeper):
         self._loaded = {}
         self._log.expire(self._clock.now())
         self._router.recover()
+        self.intake.resume()
         if DEFAULT not in self._queues:
             self.create(DEFAULT, Settings())
         self._writer.commit(self._writer.written)
@@ -180,6 +189,11 @@ class SlateKeeper(LiveKeeper):
         shelf.on_room_soon = lambda: self._alarm.set(shelf.on_room, self._clock.now())
         self._shelves[name] = shelf
         return shelf
+
+    def _new_queue(self, ledger: Ledger, shelf: "Shelf", lock: Lock) -> LiveQueue:
+        queue = RoutedQueue(ledger, shelf, self._clock, self._alarm, lock)
+        queue.router = self._router
+        return queue
 
     def _add(self, ledger: Ledger) -> None:
         super()._add(ledger)
@@ -350,9 +364,12 @@ def open_slate(
     """
     where, _, query = url.removeprefix("slate:").partition("?")
     instance = parse_qs(query).get("instance", [""])[-1]
+    router = parse_qs(query).get("router", ["on"])[-1]
+    if router not in ("on", "off"):
+        raise InvalidArgument(f"router={router!r}: the router is on, or off while `penstock route` does its work")
     log = f"{LOG_KEY}/{instance}" if instance else LOG_KEY
     if not where:
         raise InvalidArgument("slate: without a folder or a bucket; give slate:DIR or slate:s3://bucket/prefix")
     seconds = timeout or TIMEOUT
     place = BucketPlace(where, seconds, shared) if "://" in where else Folder(where, sync)
-    return SlateKeeper(place, log, clock or SystemClock(), seconds, threads, locked)
+    return SlateKeeper(place, log, clock or SystemClock(), seconds, threads, locked, router == "off")

@@ -19,7 +19,7 @@ from penstock.slate.binding import Database, Fenced, Row
 from penstock.slate.bodies import MANY, Bodies, runs_of
 from penstock.slate.format import attempts_key, decode_attempts, encode_attempts
 from penstock.slate.ids import Ids
-from penstock.slate.own import CLOCK_KEY, encode_clock
+from penstock.slate.own import CLOCK_KEY, LOG_END_KEY, encode_clock, encode_log_end
 from penstock.slate.primitives import MAX_ARRAY
 from penstock.threads import Lock, Threads
 
@@ -203,6 +203,7 @@ class Writer:
         self._collected = self._place.files
 
     def _flush(self) -> int:
+        end = self._ids.next  # who has taken a lower number was noted before as changed, and is collected below
         # First the position, then the queues, which have what is before it, then the log with all that they have.
         position = self._position()
         with self._mutex:
@@ -220,6 +221,8 @@ class Writer:
         if changes.at > self._at:
             self._at = changes.at
             changes.rows.append((CLOCK_KEY, encode_clock(self._at)))
+        if changes.rows:
+            changes.rows.append((LOG_END_KEY, encode_log_end(end)))
         self._left.extend(changes)
         try:
             self._write_left()

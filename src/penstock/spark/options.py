@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from penstock import names
 from penstock.errors import InvalidArgument, NotSupported
 from penstock.index.rows import STATES
-from penstock.opening import absolute, is_remote, is_shared, journal_folder
+from penstock.opening import absolute, is_remote, is_shared, is_slate, journal_folder
 from penstock.spark.tables import TABLES
 
 _WRITING = ("store", "queue", "id")
@@ -35,6 +35,11 @@ class Options:
         """Whether a server keeps the store."""
         return is_remote(self.store)
 
+    @property
+    def is_slate(self) -> bool:
+        """Whether it is a slate store."""
+        return is_slate(self.store)
+
 
 def parse(given: Mapping[str, str]) -> Options:
     """What the options say; InvalidArgument names the one that is wrong."""
@@ -55,8 +60,16 @@ def parse(given: Mapping[str, str]) -> Options:
     queue = names.checked(options["queue"]) if "queue" in options else None
     states = _states(options["state"], table) if "state" in options else STATES
     store = options["store"]
-    known = is_remote(store) or is_shared(store)
-    return Options(absolute(store) if known else _folder(store), queue, table, _TRUTH[payload], states)
+    if table == "log":
+        _check_log(store, queue)
+    return Options(_located(store), queue, table, _TRUTH[payload], states)
+
+
+def _check_log(store: str, queue: str | None) -> None:
+    if not is_slate(store):
+        raise InvalidArgument(f"table 'log' is for slate stores, and {store!r} keeps no log")
+    if queue is not None:
+        raise InvalidArgument("the log is of all queues: leave out the option queue, and filter by the column")
 
 
 def _states(given: str, table: str) -> tuple[str, ...]:
@@ -83,14 +96,20 @@ def parse_writing(given: Mapping[str, str]) -> tuple[str, str | None, str | None
     run, store = options.get("id"), options["store"]
     if run is not None and not 1 <= len(run) <= 255:
         raise InvalidArgument(f"option id has {len(run)} characters; give 1 to 255, or leave it out")
-    return absolute(store) if is_remote(store) or is_shared(store) else _folder(store), queue, run
+    return _located(store), queue, run
+
+
+def _located(url: str) -> str:
+    """The store for processes that are in other folders."""
+    known = is_remote(url) or is_shared(url) or is_slate(url)
+    return absolute(url) if known else _folder(url)
 
 
 def _folder(url: str) -> str:
     folder = journal_folder(url)
     if folder is None:
         raise NotSupported(
-            f"store {url!r}: Spark works with journal stores, straight on their files, and with servers: give the "
-            "folder, journal:DIR or http://host:port"
+            f"store {url!r}: Spark works with journal stores, straight on their files, with slate stores and with "
+            "servers: give the folder, journal:DIR, slate:DIR, slate:s3://bucket/prefix or http://host:port"
         )
     return os.path.abspath(folder)

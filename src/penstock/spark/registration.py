@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from penstock.opening import journal_folder
+from penstock.opening import absolute, is_slate, journal_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -13,6 +13,8 @@ PREFIX = "penstock_"
 
 def views(spark: "SparkSession", url: str | os.PathLike[str]) -> None:
     """Register the store's tables as temporary views: penstock_messages, penstock_queues, penstock_attempts.
+
+    Of a slate store there is penstock_log as well.
 
         penstock.spark.views(spark, "data")
         spark.sql("SELECT state, count(*) FROM penstock_messages WHERE queue = 'jobs' GROUP BY state").show()
@@ -25,6 +27,8 @@ def views(spark: "SparkSession", url: str | os.PathLike[str]) -> None:
     folder = journal_folder(url)
     if folder is not None:  # Spark's own processes are not in the folder that this one is in
         url = os.path.abspath(folder)
-    for table in TABLES:
+    elif is_slate(url):
+        url = absolute(url)
+    for table in TABLES if is_slate(url) else [each for each in TABLES if each != "log"]:
         frame = spark.read.format("penstock").option("store", url).option("table", table).load()
         frame.createOrReplaceTempView(f"{PREFIX}{table}")

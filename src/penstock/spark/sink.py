@@ -30,7 +30,7 @@ from penstock.journal.catalog import Catalog
 from penstock.journal.intake import Load, has_run, make_folder
 from penstock.journal.staging import Part, Piece
 from penstock.journal.viewing import StoreView
-from penstock.opening import is_remote, is_shared
+from penstock.opening import is_remote, is_shared, is_slate
 from penstock.settings import Settings
 from penstock.sharing.keeper import check_reachable, open_shared
 from penstock.spark.errors import in_one_line
@@ -182,4 +182,8 @@ def writer_for(given: Mapping[str, str], schema: StructType, overwrite: bool) ->
         from penstock.spark.shared_sink import SharedWriter
 
         return SharedWriter(target, schema)
+    if is_slate(store):
+        from penstock.spark.slate.sink import SlateWriter
+
+        return SlateWriter(target, schema)
     return JournalWriter(target, schema)

@@ -17,6 +17,8 @@ from pyspark.sql.types import StructType
 
 from penstock.spark.errors import in_one_line
 from penstock.spark.options import Options, parse
+from penstock.spark.slate.options import is_log, log_schema, parse_log
+from penstock.spark.slate.part import SlatePart
 from penstock.spark.streaming.options import ONLY_STREAMS, parse_stream
 from penstock.spark.tables import check_schema, schema_of
 
@@ -31,10 +33,11 @@ class DefaultSource(DataSource):
         spark.read.format("penstock").option("store", "data").option("queue", "jobs").load()
 
     store: the folder of a journal store, or journal:DIR, which may be open in another process that goes on; or
-        http://host:port, to read through a server; or text:DIR, NAME.tq, folder:DIR
+        http://host:port, to read through a server; or slate:DIR, slate:s3://bucket/prefix; or text:DIR, NAME.tq,
+        folder:DIR
     queue: of which queue; without it, of all
     state: only messages in this state, or in these, as in "done,failed"
-    table: "messages" (the default), "queues" or "attempts"
+    table: "messages" (the default), "queues" or "attempts"; of a slate store "log" as well
     payload: "false" leaves the payload out
 
     A DataFrame shows the store as it was when Spark planned the query, and its files are held until Spark ends;
@@ -55,6 +58,8 @@ class DefaultSource(DataSource):
     def schema(self) -> StructType:
         """The columns, unless .schema() names some of them."""
         with in_one_line():
+            if is_log(self._given):
+                return log_schema(parse_log(self._given))
             if ONLY_STREAMS.intersection(name.lower() for name in self._given):
                 return schema_of("messages", parse_stream(self._given).payload)
             options = parse(self._given)
@@ -68,8 +73,10 @@ class DefaultSource(DataSource):
         return Reader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Reads a queue as a stream."""
+        """Reads a queue, or the log of a slate store, as a stream."""
         with in_one_line():
+            if is_log(self._given):
+                return self._log_reader(schema)
             options = parse_stream(self._given)
             check_schema("messages", schema)
             if options.consumes:
@@ -79,6 +86,14 @@ class DefaultSource(DataSource):
             from penstock.spark.streaming.following import FollowingReader
 
             return FollowingReader(options, schema)
+
+    def _log_reader(self, schema: StructType) -> DataSourceStreamReader:
+        from penstock.spark.slate.following import LogReader
+
+        options = parse_log(self._given)
+        if not options.route:
+            check_schema("log", schema)
+        return LogReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Puts every batch of a query into queues, once."""
@@ -142,6 +157,11 @@ class Reader(DataSourceReader):
                 from penstock.spark import shared
 
                 return [SharedPart(number, each) for number, each in enumerate(shared.plan(self._options))]
+            if self._options.is_slate:
+                from penstock.spark.slate import planning
+
+                found = planning.plan(self._options, self._arrow())
+                return [SlatePart(number, each) for number, each in enumerate(found)]
             from penstock.spark.planning import plan
 
             return [Part(path, number) for path, number in plan(self._options, self._arrow())]
@@ -157,6 +177,10 @@ class Reader(DataSourceReader):
                 from penstock.spark import shared
 
                 yield from shared.read(self._options, partition.queues, self._arrow())
+            elif isinstance(partition, SlatePart):
+                from penstock.spark.slate import scan
+
+                yield from scan.read(partition.work, self._arrow())
             elif isinstance(partition, Part):  # else there is nothing to read at all
                 from penstock.spark.scan import read_plan
 

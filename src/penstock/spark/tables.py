@@ -75,12 +75,27 @@ TABLES = {
         outcome=_TEXT,
         reason=_TEXT,
     ),
+    "log": _table(  # of slate stores
+        sequence=_NUMBER,
+        id=_TEXT,
+        queue=_TEXT,  # that it was put into; NULL: it was published
+        payload=BinaryType(),
+        size=_NUMBER,
+        headers=MapType(_TEXT, _TEXT),
+        priority=_NUMBER,
+        created_at=_TIME,
+        received_at=_TIME,
+        visible_at=_TIME,
+        expires_at=_TIME,
+        retention=DoubleType(),  # as it was asked for: 0 for ever, NULL as each queue says
+    ),
 }
 BODY = frozenset(("payload", "headers", "created_at", "received_at"))  # what is not in the index of a queue
 _NEVER_NULL = {
     "messages": BODY | {"id", "queue", "priority", "visible_at", "attempts", "state"},
     "queues": {"name", "max_size", "max_attempts", "start", "max_payload", "max_lease", "retention", *STATES},
     "attempts": {"queue", "id", "attempt", "claimed_at"},
+    "log": BODY | {"sequence", "id", "size", "priority", "visible_at"},
 }
 
 

@@ -12,6 +12,7 @@ from penstock.spark.jobs.expiring import expire
 from penstock.spark.jobs.loading import load
 from penstock.spark.jobs.packing import pack
 from penstock.spark.jobs.reporting.job import report
+from penstock.spark.jobs.routing import route
 from penstock.spark.jobs.summary import Summary
 
-__all__ = ["Summary", "archive", "archived", "convert", "expire", "load", "pack", "report"]
+__all__ = ["Summary", "archive", "archived", "convert", "expire", "load", "pack", "report", "route"]

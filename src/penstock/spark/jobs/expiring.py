@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from penstock.clock import SystemClock
 from penstock.journal.survey import Surveyed
+from penstock.opening import is_slate
 from penstock.sharing.keeper import open_shared
+from penstock.spark.jobs import slates
 from penstock.spark.jobs.packing import pack_queues
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.stores import folder_to_pack
@@ -33,6 +35,8 @@ def expire(
     This packs each queue that has some. A second run finds nothing. With `dry_run` it is only said what there is;
     the store may be open elsewhere then.
     """
+    if is_slate(os.fspath(store)):
+        return slates.expire(os.fspath(store), id, dry_run)
     folder = folder_to_pack(store)
     run = run_id(id, "expire", store=folder)
     if dry_run:

@@ -12,8 +12,9 @@ from penstock.files import SystemDisk
 from penstock.journal.building import Order, Result, build
 from penstock.journal.parallel import Packed, Round
 from penstock.journal.store import JournalKeeper
+from penstock.opening import is_slate
 from penstock.sharing.keeper import SharedKeeper, open_shared
-from penstock.spark.jobs import tasks
+from penstock.spark.jobs import slates, tasks
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.stores import folder_to_pack
 from penstock.spark.jobs.summary import Summary
@@ -43,6 +44,8 @@ def pack(
     queue with a damaged message, is raised after all others were.
     With `dry_run` it is said what that would free, about; the store may be open elsewhere then.
     """
+    if is_slate(os.fspath(store)):
+        return slates.pack(os.fspath(store), queues, id, dry_run)
     folder = folder_to_pack(store)
     wanted = sorted({names.checked(queue) for queue in queues})
     run = run_id(id, "pack", store=folder, queues=wanted)

@@ -7,7 +7,8 @@ from penstock.clock import SystemClock
 from penstock.errors import NotSupported, PenstockError
 from penstock.files import ReadingDisk
 from penstock.journal.viewing import StoreView
-from penstock.opening import journal_folder
+from penstock.opening import is_slate, journal_folder
+from penstock.slate import moments
 from penstock.spark.options import parse
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ def check_store(url: str) -> None:
     folder = journal_folder(url)
     if folder is not None:
         StoreView(folder, ReadingDisk(), SystemClock().now())
+    if is_slate(url) and not moments.exists(url):
+        raise PenstockError(f"there is no store {url!r}: nothing of one is there")
 
 
 def table(session: "SparkSession", url: str, name: str, schema: str = "", **options: str) -> "DataFrame":

@@ -12,13 +12,15 @@ from penstock.files import ReadingDisk
 from penstock.journal.catalog import Catalog
 from penstock.journal.intake import read_run
 from penstock.journal.viewing import StoreView
-from penstock.opening import absolute, is_remote, is_shared, journal_folder
+from penstock.opening import absolute, is_remote, is_shared, is_slate, journal_folder
 from penstock.settings import Settings
+from penstock.sharing.keeper import open_shared_slate
+from penstock.slate import moments
 
 
 def folder_of(store: str) -> str | None:
-    """The folder of a journal store; None if a server has it, or it is one that everyone may open."""
-    if is_remote(store) or is_shared(store):
+    """The folder of a journal store; None if it is of another kind."""
+    if is_remote(store) or is_shared(store) or is_slate(store):
         return None
     folder = journal_folder(store)
     if folder is None:
@@ -36,6 +38,8 @@ def exists(store: str) -> bool:
     if is_shared(store):
         path = absolute(store).removeprefix("text:").removeprefix("folder:")
         return os.path.exists(path)
+    if is_slate(store):
+        return moments.exists(store)
     folder = folder_of(store)
     return folder is None or os.path.isdir(os.path.join(folder, ".penstock"))
 
@@ -54,6 +58,9 @@ def already_loaded(store: str, run: str) -> list[list[Any]] | None:
     folder = folder_of(store)
     if is_shared(store):
         return None  # the write itself finds out
+    if is_slate(store):
+        with closing(open_shared_slate(store)) as shared:
+            return shared.slate(lambda owner: owner.run(run))
     if folder is None:
         with closing(LoadingKeeper(store)) as keeper:
             brought = keeper.run(run)

@@ -1,0 +1,146 @@
+"""Spark with the log of a slate store: reading it against plain readers, and routing it with few and many filters.
+
+Routing is measured from the start of the job to the last message on stable storage in its queue, on a log that has
+not been routed; every entry goes to one queue, however many there are. All on local[2], in one session.
+"""
+
+import atexit
+import functools
+import multiprocessing
+import os
+import shutil
+import tempfile
+import time
+from contextlib import closing
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+from benchmarks.harness import Cell
+from benchmarks.spark import MESSAGES, _session
+from penstock.message import Entry
+from penstock.settings import Settings
+from penstock.slate import moments
+from penstock.slate.format import decode_metadata, log_prefix
+from penstock.slate.primitives import key_u64
+from penstock.slate.store import open_slate
+from penstock.slate.view import Moment
+
+TOPICS = 1_000
+FEW, MANY = 10, 1_000  # filters
+BATCH = 5_000
+READERS = 2
+GROUP = "spark, the log of a slate store"
+_COLUMNS = (
+    "sequence bigint, headers map<string,string>, priority bigint, received_at timestamp, visible_at timestamp"
+)
+_warmed: set[str] = set()
+
+
+@functools.cache
+def _log(scratch: Path, queues: int) -> Path:
+    """A store with so many entries in its log, and queues that share the topics; made once, removed at exit."""
+    folder = Path(tempfile.mkdtemp(prefix="slate-", dir=scratch))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with closing(open_slate(f"slate:{folder / 'store'}?router=off", sync="never")) as keeper:
+        for number in range(queues):
+            wanted = ", ".join(f"'topic-{topic}'" for topic in range(number, TOPICS, queues))
+            keeper.create(f"queue-{number}", Settings(filter=f"topic IN ({wanted})"))
+        for start in range(0, MESSAGES, BATCH):
+            now = int(time.time() * 1000)
+            with keeper._log.lock:
+                for number in range(start, start + BATCH):
+                    headers = {"topic": f"topic-{number * 7919 % TOPICS}", "source": "benchmark"}
+                    keeper._log.append(Entry(b"a message of the benchmark", headers=headers), now)
+            keeper._writer.commit(keeper._writer.written)
+        keeper.collect()
+    return folder / "store"
+
+
+def _read(moment: Moment, log: str, first: int, end: int, barrier: Barrier) -> None:
+    """What a plain reader does: every entry of a part of the log, understood."""
+    prefix, count = log_prefix(log), 0
+    barrier.wait()
+    with closing(moments.opened(moment)) as view:
+        for some in view.batches(prefix + key_u64(first), prefix + key_u64(end)):
+            for _, value in some:
+                decode_metadata(value)
+                count += 1
+    if count != end - first:
+        raise RuntimeError(f"{count:,} entries are not {end - first:,}")
+
+
+def _plain(folder: Path) -> float:
+    """Entries per second of readers side by side, each in a process of its own."""
+    url = f"slate:{_log(folder.parents[1], FEW)}"
+    moment, log = moments.take(url, os.getpid(), objects=False), moments.parse(url).log
+    context = multiprocessing.get_context("spawn")
+    barrier, half = context.Barrier(READERS + 1), MESSAGES // READERS
+    readers = [
+        context.Process(target=_read, args=(moment, log, 1 + number * half, 1 + (number + 1) * half, barrier))
+        for number in range(READERS)
+    ]
+    for reader in readers:
+        reader.start()
+    barrier.wait()
+    started = time.perf_counter()
+    for reader in readers:
+        reader.join()
+    elapsed = time.perf_counter() - started
+    moments.drop(moment)
+    if any(reader.exitcode for reader in readers):
+        raise RuntimeError("a reader has failed")
+    return MESSAGES / elapsed
+
+
+def _scan(folder: Path) -> float:
+    """Entries per second of a query that looks at all of them."""
+    url = f"slate:{_log(folder.parents[1], FEW)}"
+
+    def read() -> int:
+        log = (
+            _session().read.format("penstock").option("store", url).option("table", "log").schema(_COLUMNS).load()
+        )
+        (row,) = log.selectExpr("count(headers['topic'])", "sum(sequence)", "max(received_at)").collect()
+        return int(row[0])
+
+    if "scan" not in _warmed:
+        read()
+        _warmed.add("scan")
+    started = time.perf_counter()
+    if (found := read()) != MESSAGES:
+        raise RuntimeError(f"{found:,} entries are not {MESSAGES:,}")
+    return MESSAGES / (time.perf_counter() - started)
+
+
+def _route(queues: int, folder: Path) -> float:
+    """Entries per second of routing the whole log."""
+    from penstock.spark import jobs
+
+    store = folder / "store"
+    shutil.copytree(_log(folder.parents[1], queues), store)
+    url = f"slate:{store}?router=off"
+    _session()
+    started = time.perf_counter()
+    summary = jobs.route(_session(), url, available_now=True)
+    elapsed = time.perf_counter() - started
+    routed = sum(int(count or 0) for _, count in summary.rows)
+    if routed != MESSAGES or len(summary.rows) != queues:
+        raise RuntimeError(f"{routed:,} messages in {len(summary.rows):,} queues")
+    return MESSAGES / elapsed
+
+
+PLAIN = f"{READERS} plain readers side by side, {MESSAGES:,} entries"
+FEW_FILTERS = f"route {MESSAGES:,} entries, {FEW} filters"
+CELLS = [
+    Cell(PLAIN, GROUP, "ops/s", _plain, "higher"),
+    Cell(f"Spark, local[2], {MESSAGES:,} entries", GROUP, "ops/s", _scan, "higher", {PLAIN: 0.8}),
+    Cell(FEW_FILTERS, GROUP, "ops/s", functools.partial(_route, FEW), "higher"),
+    Cell(
+        f"route {MESSAGES:,} entries, {MANY:,} filters",
+        GROUP,
+        "ops/s",
+        functools.partial(_route, MANY),
+        "higher",
+        {FEW_FILTERS: 0.5},
+    ),
+]

@@ -1,0 +1,241 @@
+"""Loads: many messages that were staged beside the database (staging.py), taken in all of them or none.
+
+A load counts from the moment that its record is written. Then its frames are taken in, some at a time, and how far
+that is, is written with the messages: an owner that opens the store and finds the record goes on from there. A run
+is remembered, and takes effect once.
+
+    load   01 0F | name    -> JSON: its frames, how many of them were taken in, its run
+    run    01 10 | name    -> JSON: how many messages, and bytes of payloads, it has brought into each queue
+"""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.clock import at_least_one
+from penstock.errors import QueueExists, QueueFull
+from penstock.index.rows import STATES
+from penstock.journal.restoring import Restored, restore
+from penstock.live.shelf import Body
+from penstock.records import Put
+from penstock.settings import Settings
+from penstock.slate.format import LOAD, RUN, VERSION
+from penstock.slate.primitives import terminated
+from penstock.slate.staging import Staging, sweep
+from penstock.slate.writing import Changes
+from penstock.threads import Lock
+from penstock.wire.frames import Staged, decode_staged
+from penstock.wire.restored import Columns
+
+if TYPE_CHECKING:
+    from penstock.slate.store import SlateKeeper
+
+_AT_ONCE = 16 << 20  # bytes of payloads that are written with one batch, about
+_MESSAGES = 20_000
+
+
+class Frame(NamedTuple):
+    """What is staged: messages of one queue."""
+
+    queue: str
+    name: str
+    messages: int
+    bytes: int
+
+
+class Load(NamedTuple):
+    """What is to be taken in."""
+
+    name: str
+    frames: list[Frame]
+    create: Mapping[str, Settings]  # queues to be made first
+    run: str | None
+
+
+def load_key(name: str) -> bytes:
+    """Of a load that is being taken in."""
+    return bytes((VERSION, LOAD)) + terminated(name.encode())
+
+
+def run_key(name: str) -> bytes:
+    """Of a run that has taken effect."""
+    return bytes((VERSION, RUN)) + terminated(name.encode())
+
+
+class _Progress:
+    """How far a load is; written with what it brings."""
+
+    def __init__(self, name: str, frames: Sequence[Frame], run: str | None, done: int) -> None:
+        self.lock: Lock = threading.RLock()
+        self.name, self.frames, self.run, self.done = name, frames, run, done
+
+    @property
+    def row(self) -> tuple[bytes, bytes]:
+        content = {"frames": self.frames, "done": self.done, "run": self.run}
+        return load_key(self.name), json.dumps(content).encode()
+
+    def collect(self, changes: Changes) -> None:
+        """The record, or that it is not needed any more."""
+        if self.done < len(self.frames):
+            changes.rows.append(self.row)
+            return
+        changes.rows.append((load_key(self.name), None))
+        if self.run is not None:
+            changes.rows.append((run_key(self.run), json.dumps(brought(self.frames)).encode()))
+
+
+def brought(frames: Sequence[Frame]) -> list[list[Any]]:
+    """Messages and bytes by queue."""
+    found: dict[str, list[int]] = {}
+    for each in frames:
+        counts = found.setdefault(each.queue, [0, 0])
+        counts[0] += each.messages
+        counts[1] += each.bytes
+    return [[queue, *counts] for queue, counts in sorted(found.items())]
+
+
+class Intake:
+    """Takes loads in, by the owner of a store."""
+
+    def __init__(self, keeper: "SlateKeeper", staging: Staging) -> None:
+        self._keeper = keeper
+        self._staging = staging
+        self._lock = threading.Lock()
+        self._unfinished: dict[str, _Progress] = {}
+
+    def resume(self) -> None:
+        """After opening: finish what counts, and remove what never will."""
+        start, end = bytes((VERSION, LOAD)), bytes((VERSION, LOAD + 1))
+        for key, value in list(self._keeper._database.scan(start, end)):
+            content = json.loads(value)
+            frames = [Frame(*each) for each in content["frames"]]
+            name = key[2:-1].decode()
+            self._work(_Progress(name, frames, content["run"], content["done"]))
+        sweep(self._staging)
+
+    def run(self, name: str) -> list[list[Any]] | None:
+        """What a run has brought into each queue; None if it has not taken effect."""
+        value = self._keeper._database.get(run_key(name))
+        return None if value is None else json.loads(value)
+
+    def take_in(self, load: Load) -> bool:
+        """Let a load take effect; False if its run has before. What is asked again is done once."""
+        with self._lock:
+            progress = self._unfinished.get(load.name)
+            if progress is None:
+                if load.run is not None and self.run(load.run) is not None:
+                    self._staging.remove(load.name)
+                    return False
+                if load.frames and not self._staging.has(load.name):
+                    return True  # it was taken in, and its sender was not told
+                self._check(load)
+                progress = _Progress(load.name, load.frames, load.run, 0)
+                self._keeper._writer.lead(lambda: self._keeper._writer.write_now([progress.row]))
+                self._unfinished[load.name] = progress
+            self._work(progress)
+            del self._unfinished[load.name]
+            return True
+
+    def _check(self, load: Load) -> None:
+        """Refuse what cannot be taken in, before anything is."""
+        for queue, settings in load.create.items():
+            with suppress(QueueExists):
+                self._keeper.create(queue, settings)
+        for queue, messages, _ in brought(load.frames):
+            live = self._keeper.find(queue)
+            if self._keeper._shelves[queue].held:
+                raise QueueFull(f"queue {queue!r} is full, and published messages wait for it already")
+            live.run(lambda now, live=live, more=messages: live._ledger.check_room(more))  # type: ignore[misc]
+
+    def _work(self, progress: _Progress) -> None:
+        writer = self._keeper._writer
+        while True:
+            some = list(_together(progress.frames[progress.done :]))
+            staged = [decode_staged(self._staging.get(progress.name, frame.name)) for frame in some]
+
+            def take(some: list[Frame] = some, staged: list[Staged] = staged) -> None:
+                for frame, content in zip(some, staged, strict=True):
+                    self._put(frame.queue, content)
+                progress.done += len(some)
+                writer.changed(progress)
+                writer.commits.flush()
+
+            writer.lead(take)
+            if progress.done >= len(progress.frames):
+                break
+        self._staging.remove(progress.name)
+
+    def _put(self, queue: str, staged: Staged) -> None:
+        shelf, ids = self._keeper._shelves.get(queue), self._keeper._ids
+        if shelf is None or not len(staged.entries):
+            return  # the queue was deleted meanwhile
+        live = self._keeper.find(queue)
+        ledger = live._ledger
+
+        def put(now: int) -> None:
+            writer = self._keeper._writer
+            writer.changed(shelf)
+            first = ids.reserve(len(staged.entries))
+            ledger.skip_to(first)
+            became = None if staged.restored is None else _restored(staged.restored, now)
+            record, bodies = _arriving(staged, became, first, ledger.settings, now)
+            ledger.replay(record)
+            shelf.take_in(record, bodies)
+            if became is not None:
+                ledger.replay(restore(became)._replace(at=now, first=first))
+
+        with self._keeper._router.in_order(queue) if self._keeper._router.deferred else nullcontext():
+            live.run(put)
+
+
+def _together(frames: Sequence[Frame]) -> Iterator[Frame]:
+    """Those that are written at once."""
+    size = messages = 0
+    for each in frames:
+        if messages and (size + each.bytes > _AT_ONCE or messages + each.messages > _MESSAGES):
+            return
+        size, messages = size + each.bytes, messages + each.messages
+        yield each
+
+
+def _arriving(
+    staged: Staged, became: Restored | None, first: int, settings: Settings, now: int
+) -> tuple[Put, list[Body]]:
+    """The record of staged messages, and their bodies."""
+    bodies: list[Body] = []
+    visible_at, expires_at = [], []
+    for at, entry in enumerate(staged.entries):
+        received_at = now if became is None else became.received_at[at]
+        created_at = received_at if entry.created_at is None else entry.created_at
+        bodies.append((entry.payload, entry.headers or {}, created_at, received_at))
+        visible = staged.visible_at[at] if staged.visible_at else None
+        visible_at.append(now if visible is None else visible)
+        expires = staged.expires_at[at] if staged.expires_at else None
+        if expires is None:
+            expires = now + at_least_one(settings.retention) if settings.retention and became is None else 0
+        expires_at.append(expires)
+    priority = [entry.priority for entry in staged.entries]
+    return Put(now, first, priority, visible_at, expires_at, {}), bodies
+
+
+def _restored(columns: Columns, now: int) -> Restored:
+    received_at = [now if each is None else each for each in columns.received_at]
+    # What waits was claimed at some time if it was tried, which nobody sees: else its record would not be written.
+    tried = map(any, zip(columns.attempts, columns.reason, columns.history, strict=True))
+    settled = [state in ("done", "failed") for state in columns.state]
+    claimed_at = [
+        known or (since if once and not ended else 0)
+        for known, since, once, ended in zip(columns.claimed_at, received_at, tried, settled, strict=True)
+    ]
+    return Restored(
+        received_at,
+        [STATES.index(state) + 1 for state in columns.state],
+        columns.attempts,
+        claimed_at,
+        [each or 0 for each in columns.settled_at],
+        columns.consumer,
+        columns.reason,
+        columns.history,
+    )

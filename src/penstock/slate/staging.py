@@ -1,0 +1,126 @@
+"""Where messages wait that are to be taken in by the million: frames (wire/frames.py) beside the database.
+
+    .penstock/staged/LOAD/NAME      of a store in a folder
+    PREFIX/staged/LOAD/NAME         of one in a bucket
+
+A load has the name of the process that it belongs to. What was staged is removed once it was taken in, or when
+that process is gone and the store is opened.
+"""
+
+import os
+import secrets
+import shutil
+import socket
+from contextlib import suppress
+from typing import Protocol
+
+from penstock.files import SystemDisk
+from penstock.processes import is_gone, name_of
+from penstock.slate import s3
+from penstock.slate.bucket import BucketPlace
+from penstock.slate.folder import SUBFOLDER, Folder
+
+_STAGED = "staged"
+
+
+class Staging(Protocol):
+    """The frames of all loads."""
+
+    def put(self, load: str, name: str, frame: bytes) -> None:
+        """Keep a frame, on stable storage."""
+
+    def get(self, load: str, name: str) -> bytes:
+        """A frame; FileNotFoundError."""
+
+    def has(self, load: str) -> bool:
+        """Whether anything of a load is there."""
+
+    def remove(self, load: str) -> None:
+        """A load is not needed any more."""
+
+    def loads(self) -> list[str]:
+        """All that are there."""
+
+
+def new_name(owner: int) -> str:
+    """A name for a load of a process."""
+    return f"{socket.gethostname()}~{name_of(owner)}~{secrets.token_hex(8)}"
+
+
+def sweep(staging: Staging) -> None:
+    """Remove the loads of processes of this machine that are gone."""
+    for load in staging.loads():
+        host, _, rest = load.partition("~")
+        if host == socket.gethostname() and is_gone(rest.partition("~")[0]):
+            staging.remove(load)
+
+
+class FolderStaging:
+    """In the folder of a store."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = os.path.join(folder, SUBFOLDER, _STAGED)
+
+    def put(self, load: str, name: str, frame: bytes) -> None:
+        """Keep a frame, on stable storage."""
+        folder = os.path.join(self._folder, load)
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(frame)
+            file.flush()
+            os.fsync(file.fileno())
+        for each in (folder, self._folder):
+            SystemDisk().sync_folder(each)
+
+    def get(self, load: str, name: str) -> bytes:
+        """A frame; FileNotFoundError."""
+        with open(os.path.join(self._folder, load, name), "rb") as file:
+            return file.read()
+
+    def has(self, load: str) -> bool:
+        """Whether anything of a load is there."""
+        return os.path.isdir(os.path.join(self._folder, load))
+
+    def remove(self, load: str) -> None:
+        """A load is not needed any more."""
+        shutil.rmtree(os.path.join(self._folder, load), ignore_errors=True)
+
+    def loads(self) -> list[str]:
+        """All that are there."""
+        with suppress(FileNotFoundError):
+            return os.listdir(self._folder)
+        return []
+
+
+class BucketStaging:
+    """Beside a database in a bucket."""
+
+    def __init__(self, place: BucketPlace, timeout: float) -> None:
+        self._bucket = s3.Bucket(place._account, place._bucket, f"{place._prefix}{_STAGED}/", timeout)
+
+    def put(self, load: str, name: str, frame: bytes) -> None:
+        """Keep a frame, on stable storage."""
+        self._bucket.put(f"{load}/{name}", frame)
+
+    def get(self, load: str, name: str) -> bytes:
+        """A frame; FileNotFoundError."""
+        return self._bucket.get(f"{load}/{name}")
+
+    def has(self, load: str) -> bool:
+        """Whether anything of a load is there."""
+        return any(name.startswith(f"{load}/") for name in self._bucket.list())
+
+    def remove(self, load: str) -> None:
+        """A load is not needed any more."""
+        for name in self._bucket.list():
+            if name.startswith(f"{load}/"):
+                self._bucket.delete(name)
+
+    def loads(self) -> list[str]:
+        """All that are there."""
+        return sorted({name.partition("/")[0] for name in self._bucket.list()})
+
+
+def staging_of(place: Folder | BucketPlace, timeout: float) -> Staging:
+    """Where the frames of a store are staged."""
+    return BucketStaging(place, timeout) if isinstance(place, BucketPlace) else FolderStaging(place.folder)

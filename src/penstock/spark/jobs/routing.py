@@ -1,0 +1,101 @@
+"""The job `route`: the log of a slate store is routed in bulk, by a stream of Spark.
+
+How far each queue is, the store says, which writes that with what it delivers; so a batch that Spark repeats, a
+checkpoint that is lost or of another time, and the store's own router at work in between change nothing.
+"""
+
+import os
+from collections import Counter
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from penstock.errors import InvalidArgument, NotSupported
+from penstock.opening import absolute, is_slate
+from penstock.sharing.keeper import SharedKeeper, open_shared_slate
+from penstock.sharing.ownership import slate_for
+from penstock.slate import moments
+from penstock.slate.folder import SUBFOLDER
+from penstock.spark.jobs.runs import run_id
+from penstock.spark.jobs.stores import check_store, own_session
+from penstock.spark.jobs.summary import Summary
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ROWS = 200_000  # numbers of the log in one batch
+_COLUMNS = ("queue", "routed")
+
+
+def route(
+    spark: "SparkSession",
+    store: str,
+    *,
+    available_now: bool = False,
+    checkpoint: str | os.PathLike[str] | None = None,
+    rows: int = _ROWS,
+    interval: float = 1.0,
+) -> Summary:
+    """Deliver what was published to the queues that want it, until it is stopped or, with `available_now`, all is.
+
+        penstock.spark.jobs.route(spark, "slate:data?router=off", available_now=True)
+
+    store: a slate store; if no process has it open this one does, with its own router off
+    checkpoint: a folder for Spark's notes; by default beside the store
+    rows: numbers of the log that are looked at in one batch
+    interval: seconds between two looks at the log
+    """
+    if not is_slate(store):
+        raise NotSupported(f"store {store!r} keeps no log: what is published there is put into queues at once")
+    if rows < 1:
+        raise InvalidArgument(f"rows={rows}: look at one at least")
+    url = absolute(store)
+    check_store(url)
+    session = own_session(spark)
+    with closing(open_shared_slate(_without_router(url))) as keeper:
+        routing = _Routing(keeper)
+        stream = session.readStream.format("penstock")
+        stream = stream.options(store=url, table="log", maxRowsPerBatch=str(rows), _route="true")
+        # Where the store is; of a checkpoint that is there Spark takes no other start.
+        frame = stream.option("startingOffset", str(keeper.slate(lambda owner: owner.position()))).load()
+        writing = frame.writeStream.foreachBatch(routing.deliver)
+        writing = writing.option("checkpointLocation", os.fspath(checkpoint or default_checkpoint(url)))
+        trigger = writing.trigger(availableNow=True) if available_now else writing.trigger(
+            processingTime=f"{interval} seconds"
+        )  # fmt: skip
+        query = trigger.start()
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+    routed = sorted(routing.routed.items())
+    return Summary("route", run_id(None, "route", store=url), _COLUMNS, routed)
+
+
+class _Routing:
+    """Batches of the log on their way to the owner."""
+
+    def __init__(self, keeper: SharedKeeper) -> None:
+        self._keeper = keeper
+        self.routed: Counter[str] = Counter()
+
+    def deliver(self, batch: "DataFrame", number: int) -> None:
+        """Find out who wants what of a batch, and have it delivered."""
+        from penstock.spark.slate.routing import collected
+
+        matches = collected(batch)
+        if matches is not None:
+            self.routed.update(self._keeper.slate(lambda owner: owner.route(matches)))
+
+
+def _without_router(url: str) -> str:
+    """The store as who routes it in bulk opens it."""
+    where, _, query = url.partition("?")
+    kept = [each for each in query.split("&") if each and not each.startswith("router=")]
+    return f"{where}?{'&'.join([*kept, 'router=off'])}"
+
+
+def default_checkpoint(url: str) -> str:
+    """Where Spark's notes are; of a bucket in a folder of this machine, as nothing is lost without them."""
+    where = moments.parse(url).where
+    folder = slate_for(url, None, "always", None).path if "://" in where else where
+    return os.path.join(folder, SUBFOLDER, "route")

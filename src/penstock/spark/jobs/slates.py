@@ -1,0 +1,72 @@
+"""pack and expire of slate stores: their owner lets time take what it may, and SlateDB tidies its files."""
+
+import os
+from collections.abc import Sequence
+from contextlib import closing
+
+from penstock import names
+from penstock.clock import SystemClock
+from penstock.errors import PenstockError
+from penstock.opening import absolute
+from penstock.sharing.keeper import open_shared_slate
+from penstock.slate import loading, moments
+from penstock.spark.jobs.runs import run_id
+from penstock.spark.jobs.summary import Cell, Summary
+
+PACKED = ("queue", "before", "after", "freed")
+EXPIRED = ("queue", "expired", "done", "bytes", "freed")
+
+
+def pack(store: str, queues: Sequence[str], given: str | None, dry_run: bool) -> Summary:
+    """Have SlateDB's files tidied: what is there of each queue is not known."""
+    url = _there(store)
+    run = run_id(given, "pack", store=url, queues=sorted(queues))
+    with closing(open_shared_slate(url)) as keeper:
+        for queue in queues:
+            keeper.settings(names.checked(queue))
+        if not dry_run:
+            keeper.slate(lambda owner: owner.tidy())
+    note = "SlateDB compacts by itself, all queues together: files that nobody needs were looked for"
+    return Summary("pack", run, PACKED, [], dry_run, notes=[note])
+
+
+def expire(store: str, given: str | None, dry_run: bool) -> Summary:
+    """Take out what time has let go."""
+    url = _there(store)
+    run = run_id(given, "expire", store=url)
+    rows, looked_at = _let_go(url)
+    if not dry_run:
+        with closing(open_shared_slate(url)) as keeper:
+            keeper.slate(lambda owner: owner.tidy())
+    notes = [f"{looked_at:,} queues were looked at, {len(rows):,} of them had something to let go"]
+    return Summary("expire", run, EXPIRED, rows, dry_run, notes=notes)
+
+
+def _let_go(url: str) -> tuple[list[list[Cell]], int]:
+    """What each queue still has in the database, and time has let go."""
+    moment = moments.take(url, os.getpid(), objects=False)
+    try:
+        with closing(moments.opened(moment)) as view:
+            found = loading.load(view)
+    finally:
+        moments.drop(moment)
+    now = max(SystemClock().now(), found.at)
+    rows: list[list[Cell]] = []
+    for name, loaded in sorted(found.queues.items()):
+        ledger = loaded.ledger
+        places = {seq: ledger.locate(seq) for seq in ledger.listed(None, 0, ledger.next_seq)}
+        sizes = {seq: page.size[at] for seq, (page, at) in places.items()}
+        before, expired = ledger.counts()["done"], ledger.expired
+        ledger.advance(now)
+        size = sum(sizes.get(seq, 0) for seq in ledger.gone)
+        if ledger.gone:
+            gone = ledger.expired - expired
+            rows.append([name, gone, max(0, len(ledger.gone) - gone) if before else 0, size, None])
+    return rows, len(found.queues)
+
+
+def _there(store: str) -> str:
+    url = absolute(store)
+    if not moments.exists(url):  # opening would make it
+        raise PenstockError(f"there is no store {store!r}: nothing of one is there")
+    return url

@@ -1,0 +1,128 @@
+"""readStream on the log of a slate store: all that was committed, in the order of its numbers, each entry once.
+
+An offset is a number: everything before it was read. Numbers are given before they are committed, and not always
+committed in order; so a batch ends where the store has written that nothing lower will come (own.py).
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from penstock.slate import moments
+from penstock.slate.format import log_prefix
+from penstock.slate.primitives import key_u64
+from penstock.slate.view import Moment, View
+from penstock.spark.errors import in_one_line
+from penstock.spark.plans import driver
+from penstock.spark.slate import scan
+from penstock.spark.slate.options import LogOptions
+from penstock.spark.slate.part import SlatePart
+from penstock.spark.slate.planning import log_cuts, log_end, log_work
+from penstock.spark.slate.routing import filters_in
+
+_SEQUENCE = "sequence"
+
+
+class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows a log."""
+
+    def __init__(self, options: LogOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._log = moments.parse(options.read.store).log
+        self._moment: Moment | None = None  # the latest, which batches are read from
+        self._view: View | None = None  # of it
+        self._end = 0  # of the log in it
+        self._filters: tuple[tuple[str, str], ...] | None = None  # in it, for those who route
+        self._until: int | None = None  # where an availableNow run ends
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_moment": None, "_view": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where the option says."""
+        with in_one_line():
+            starting = self._options.starting
+            return {_SEQUENCE: self._look() if starting is None else starting}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """What the option says."""
+        return ReadMaxRows(self._options.rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Up to where the log is complete now."""
+        with in_one_line():
+            self._until = self._look()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next batch ends."""
+        with in_one_line():
+            before = int(start[_SEQUENCE])
+            end = self._look() if self._until is None else self._until
+            if isinstance(limit, ReadMaxRows):
+                end = min(end, self._first(before, end) + limit.max_rows)
+            return {_SEQUENCE: max(before, end)}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The parts of a batch, which may have been read before."""
+        first, last = int(start[_SEQUENCE]), int(end[_SEQUENCE])
+        if first >= last:
+            return []
+        with in_one_line():
+            if self._moment is None or self._end < last:
+                self._look()
+            moment = self._moment
+            if moment is None:
+                return []
+            parts = [log_work(moment, self._log, *cut, self._filters) for cut in _cuts(first, last)]
+            return [SlatePart(number, work) for number, work in enumerate(parts)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The entries of one part."""
+        with in_one_line():
+            if isinstance(partition, SlatePart):
+                yield from scan.read(partition.work, to_arrow_schema(self._schema, timezone="UTC"))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is held back for those who read on."""
+
+    def stop(self) -> None:
+        """Let go of the files."""
+        if self._view is not None:
+            self._view.close()
+            self._view = None
+        if self._moment is not None:
+            moments.drop(self._moment)
+            self._moment = None
+
+    def _look(self) -> int:
+        """Where the log ends now; all batches that were read from an earlier moment are done."""
+        url = self._options.read.store
+        if self._moment is not None and moments.tail(url) == self._moment.tail:
+            return self._end
+        self.stop()
+        moment = moments.take(url, driver(), objects=bool({"payload", "size"}.intersection(self._schema.names)))
+        self._moment, view = moment, moments.opened(moment)
+        self._view, self._end = view, log_end(view)
+        if self._options.route:
+            self._filters = filters_in(view)
+        return self._end
+
+    def _first(self, start: int, end: int) -> int:
+        """The first number from one on that there is: many may be missing, and make no batch of their own."""
+        if self._view is None or start >= end:
+            return start
+        prefix = log_prefix(self._log)
+        for key, _ in self._view.scan(prefix + key_u64(start), prefix + key_u64(end)):
+            return int.from_bytes(key[-8:])
+        return end
+
+
+def _cuts(first: int, last: int) -> Iterator[tuple[int, int]]:
+    return pairwise(log_cuts(first, last))

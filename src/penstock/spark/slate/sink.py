@@ -1,0 +1,109 @@
+"""df.write.format("penstock") into a slate store: tasks stage frames beside it, and its owner takes all of them.
+
+The commit asks whoever has the store open, or opens it. Until then nothing is to be seen; from when the owner has
+written that the load is there, all of it will be, whatever happens (slate/intake.py).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from penstock.settings import Settings
+from penstock.sharing.keeper import SharedKeeper, open_shared_slate
+from penstock.slate import moments
+from penstock.slate.intake import Frame, Load
+from penstock.slate.loading import PRIORITIES
+from penstock.slate.staging import Staging, new_name
+from penstock.spark.errors import in_one_line
+from penstock.spark.plans import driver
+from penstock.spark.sending import Sender
+from penstock.spark.sink import Target, check_columns, task
+from penstock.wire.frames import decode_columns
+
+_COMMITTING = "committing"  # from here on only the owner may remove what is staged
+
+
+@dataclass
+class Frames(WriterCommitMessage):
+    """What one task has staged, in order."""
+
+    frames: list[Frame]
+
+
+class Stager:
+    """Takes the frames of one task."""
+
+    def __init__(self, staging: Staging, load: str) -> None:
+        self._staging = staging
+        self._load = load
+        self.frames: list[Frame] = []
+
+    def add(self, load: str, part: str, number: int, queue: str, frame: bytes) -> None:
+        """Keep a frame."""
+        name = f"{part}-{number}"
+        self._staging.put(self._load, name, frame)
+        _, payloads = decode_columns(frame)
+        self.frames.append(Frame(queue, name, len(payloads), sum(map(len, payloads))))
+
+
+class SlateWriter(DataSourceArrowWriter):
+    """Writes into the queues of a slate store."""
+
+    def __init__(self, target: Target, schema: StructType) -> None:
+        check_columns(schema, target)
+        self._target = target
+        with closing(open_shared_slate(target.store)) as store:
+            there = {info.name: info.settings for info in store.queues()}
+            if target.queue is not None and target.queue not in {**target.create, **there}:
+                store.settings(target.queue)  # says that there is none
+            self._repeated = has_run(store, target.run)
+        self._queues = {name: _limited(settings) for name, settings in {**target.create, **there}.items()}
+        self._load = new_name(driver())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Frames:
+        """Stage the rows of one task."""
+        partition, attempt = task()
+        if self._repeated:
+            return Frames([])
+        target, part = self._target, f"{partition:05}-{attempt}"
+        stager = Stager(moments.staging(target.store), self._load)
+        with in_one_line():
+            sender = Sender(stager, "", part, self._queues, target.queue, partition, target.restore)
+            for batch in iterator:
+                sender.add(batch)
+            sender.finish()
+        return Frames(stager.frames)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Have everything taken in that the tasks have staged."""
+        if self._repeated:
+            return
+        frames = [frame for each in messages if isinstance(each, Frames) for frame in each.frames]
+        load = Load(self._load, frames, dict(self._target.create), self._target.run)
+        with in_one_line(), closing(open_shared_slate(self._target.store)) as store:
+            if frames:
+                moments.staging(self._target.store).put(self._load, _COMMITTING, b"")
+            store.slate(lambda owner: owner.take_in(load))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Leave nothing, unless it counts already."""
+        staging = moments.staging(self._target.store)
+        try:
+            staging.get(self._load, _COMMITTING)
+        except FileNotFoundError:
+            staging.remove(self._load)
+
+
+def has_run(store: SharedKeeper, run: str | None) -> bool:
+    """Whether a run has taken effect."""
+    return run is not None and store.slate(lambda owner: owner.run(run)) is not None
+
+
+def _limited(settings: Settings) -> Settings:
+    """With the priorities that such a store can keep."""
+    lowest, highest = settings.priorities or PRIORITIES
+    return replace(settings, priorities=(max(lowest, PRIORITIES[0]), min(highest, PRIORITIES[1])))
