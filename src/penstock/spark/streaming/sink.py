@@ -182,7 +182,7 @@ def stream_writer_for(given: Mapping[str, str], schema: StructType) -> DataSourc
         raise not_supported(f"store {store!r}")
     if is_slate(store):
         raise NotSupported(
-            f"store {store!r}: writeStream does not write into slate stores: write each batch in foreachBatch, with "
+            f"store {store!r}: writeStream does not write into slate stores: write batches in foreachBatch with "
             "rows.write and the option id, as in NAME-BATCH, under which it lands once"
         )
     target = Target(store, queue, None, {}, False)
