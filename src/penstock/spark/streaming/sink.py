@@ -25,7 +25,7 @@ from penstock.journal.intake import Load, make_folder
 from penstock.journal.landings import LONGEST, Landing
 from penstock.journal.staging import Part, Piece
 from penstock.journal.viewing import StoreView
-from penstock.opening import is_remote, is_shared
+from penstock.opening import is_remote, is_shared, is_slate
 from penstock.sharing.keeper import open_shared
 from penstock.spark.errors import in_one_line
 from penstock.spark.options import parse_writing
@@ -178,7 +178,7 @@ def stream_writer_for(given: Mapping[str, str], schema: StructType) -> DataSourc
     store, queue, run = parse_writing({name: value for name, value in options.items() if name not in _OWN})
     if run is not None:
         raise InvalidArgument("option id is for df.write; a stream's batches are told apart by query and number")
-    if is_shared(store):
+    if is_shared(store) or is_slate(store):
         raise not_supported(f"store {store!r}")
     target = Target(store, queue, None, {}, False)
     if is_remote(store):
