@@ -17,7 +17,7 @@ PRIORITY_HEADER = "penstock.priority"
 EXPIRES_AT_HEADER = "penstock.expires_at"
 SIZE_HEADER = "penstock.size"
 _MORE_HEADER = "penstock.headers"
-_OURS = {QUEUE_HEADER, PRIORITY_HEADER, EXPIRES_AT_HEADER, SIZE_HEADER, _MORE_HEADER}
+OURS = {QUEUE_HEADER, PRIORITY_HEADER, EXPIRES_AT_HEADER, SIZE_HEADER, _MORE_HEADER}
 _MAX_RETENTION = 2**32 - 1
 
 
@@ -92,10 +92,10 @@ def body_of(metadata: Metadata, payload: bytes) -> Body:
 def headers_of(metadata: Metadata) -> dict[str, str]:
     """The headers that a message was given."""
     headers = metadata.headers
-    if _OURS.isdisjoint(headers):
+    if OURS.isdisjoint(headers):
         return headers
     more = headers.get(_MORE_HEADER)
-    headers = {name: value for name, value in headers.items() if name not in _OURS}
+    headers = {name: value for name, value in headers.items() if name not in OURS}
     if more is not None:
         headers.update(json.loads(more))
     return headers

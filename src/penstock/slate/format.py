@@ -307,6 +307,22 @@ def encode_metadata(metadata: Metadata) -> bytes:
 
 def decode_metadata(value: bytes) -> Metadata:
     """What the log says of a message."""
+    try:
+        *fields, headers = METADATA.unpack_from(value)
+        at, texts = METADATA.size, []
+        for _ in range(2 * headers):
+            start = at + 2
+            at = start + value[at] + 256 * value[at + 1]
+            texts.append(value[start:at].decode())
+        if at == len(value):
+            return Metadata._make([*fields, dict(zip(texts[::2], texts[1::2], strict=True))])
+    except (struct.error, IndexError, UnicodeDecodeError):
+        pass
+    return _decode_carefully(value)
+
+
+def _decode_carefully(value: bytes) -> Metadata:
+    """The same, or what is wrong with it."""
     reader = Reader(value, "a log entry")
     *fields, headers = reader.fields(METADATA)
     found = {reader.utf8(): reader.utf8() for _ in range(headers)}

@@ -184,7 +184,9 @@ class Intake:
             ledger.replay(record)
             shelf.take_in(record, bodies)
             if became is not None:
-                ledger.replay(restore(became)._replace(at=now, first=first))
+                restored = restore(became)  # which counts from 0
+                history = {first + at: packed for at, packed in restored.history.items()}
+                ledger.replay(restored._replace(at=now, first=first, history=history))
 
         with self._keeper._router.in_order(queue) if self._keeper._router.deferred else nullcontext():
             live.run(put)

@@ -178,7 +178,7 @@ def stream_writer_for(given: Mapping[str, str], schema: StructType) -> DataSourc
     store, queue, run = parse_writing({name: value for name, value in options.items() if name not in _OWN})
     if run is not None:
         raise InvalidArgument("option id is for df.write; a stream's batches are told apart by query and number")
-    if is_shared(store):
+    if is_shared(store) or is_slate(store):
         raise not_supported(f"store {store!r}")
     if is_slate(store):
         raise NotSupported(
