@@ -227,10 +227,31 @@ def _is_whole(store: Any, number: int) -> bool:
     ffi = load()
     try:
         iterator = blocking(ffi.SlateDbWalReader(_DB, store).iterator(number), _SECONDS)
-        found = blocking(iterator.next(), _SECONDS)
+        return blocking(_rows_of_next(ffi, iterator), _SECONDS) > 0
     except ffi.Error:
         return False
-    return found is not None and bool(found.rows)
+
+
+async def _rows_of_next(ffi: Any, iterator: Any) -> int:
+    """How many rows `iterator.next()` would give, which makes an object of each: a commit may have millions."""
+    library = ffi._UniffiLib
+
+    def count(buffer: Any) -> int:
+        try:
+            start = ctypes.string_at(buffer.data, min(buffer.len, 5))
+        finally:
+            buffer.free()
+        return int.from_bytes(start[1:]) if start[0] else 0  # nothing, or a list with its length first
+
+    rows: int = await ffi._uniffi_rust_call_async(
+        library.uniffi_slatedb_uniffi_fn_method_slatedbwaliterator_next(iterator._uniffi_clone_handle()),
+        library.ffi_slatedb_uniffi_rust_future_poll_rust_buffer,
+        library.ffi_slatedb_uniffi_rust_future_complete_rust_buffer,
+        library.ffi_slatedb_uniffi_rust_future_free_rust_buffer,
+        count,
+        ffi._UniffiFfiConverterTypeError,
+    )
+    return rows
 
 
 def _numbered(folder: str) -> Iterator[tuple[int, str]]:

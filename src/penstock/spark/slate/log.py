@@ -27,6 +27,7 @@ _HEAD = np.dtype(
         ("headers", "u1"),
     ]
 )
+_ROWS = 8_000  # in a batch, about
 _MOST_BYTES = 12 << 20  # of payloads in a batch
 
 
@@ -36,12 +37,24 @@ def log_batches(view: View, work: "Work", schema: pa.Schema) -> Iterator[pa.Reco
     payloads = None
     if not {"payload", "size"}.isdisjoint(schema.names):
         payloads = Payloads(view, work.first, work.end, "payload" in schema.names)
-    for some in view.batches(prefix + key_u64(work.first), prefix + key_u64(work.end)):
-        found = Entries([value for _, value in some])
+    for some in _larger(view.batches(prefix + key_u64(work.first), prefix + key_u64(work.end))):
+        found = Entries(some)
         if payloads is None:
             yield found.batch(schema, [], [])
         else:
             yield from _with_payloads(found, payloads, schema)
+
+
+def _larger(batches: Iterator[list[tuple[bytes, bytes]]]) -> Iterator[list[bytes]]:
+    """The values of many rows: each batch costs Spark something, however small it is."""
+    values: list[bytes] = []
+    for some in batches:
+        values += [value for _, value in some]
+        if len(values) >= _ROWS:
+            yield values
+            values = []
+    if values:
+        yield values
 
 
 def _with_payloads(found: "Entries", payloads: "Payloads", schema: pa.Schema) -> Iterator[pa.RecordBatch]:

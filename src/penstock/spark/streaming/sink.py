@@ -18,14 +18,14 @@ from pyspark.sql.types import StructType
 from penstock import names
 from penstock.client.loads import LoadingKeeper, Sent
 from penstock.clock import SystemClock
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, NotSupported
 from penstock.files import ReadingDisk, SystemDisk
 from penstock.journal import staging
 from penstock.journal.intake import Load, make_folder
 from penstock.journal.landings import LONGEST, Landing
 from penstock.journal.staging import Part, Piece
 from penstock.journal.viewing import StoreView
-from penstock.opening import is_remote, is_shared
+from penstock.opening import is_remote, is_shared, is_slate
 from penstock.sharing.keeper import open_shared
 from penstock.spark.errors import in_one_line
 from penstock.spark.options import parse_writing
@@ -178,8 +178,13 @@ def stream_writer_for(given: Mapping[str, str], schema: StructType) -> DataSourc
     store, queue, run = parse_writing({name: value for name, value in options.items() if name not in _OWN})
     if run is not None:
         raise InvalidArgument("option id is for df.write; a stream's batches are told apart by query and number")
-    if is_shared(store):
+    if is_shared(store) or is_slate(store):
         raise not_supported(f"store {store!r}")
+    if is_slate(store):
+        raise NotSupported(
+            f"store {store!r}: writeStream does not write into slate stores: write batches in foreachBatch with "
+            "rows.write and the option id, as in NAME-BATCH, under which it lands once"
+        )
     target = Target(store, queue, None, {}, False)
     if is_remote(store):
         return RemoteStreamWriter(target, sink, schema)
