@@ -21,7 +21,19 @@ from benchmarks.probes import machine, probe
 def all_cells() -> list[Cell]:
     """Every cell there is."""
     # Imported here because cells bring what they measure along, and --help should not wait for that.
-    from benchmarks import backlog, folder, journal, ledger, server, slate, spark, spark_slate, streams, text
+    from benchmarks import (
+        backlog,
+        folder,
+        journal,
+        ledger,
+        server,
+        sharing,
+        slate,
+        spark,
+        spark_slate,
+        streams,
+        text,
+    )
 
     return [
         *ledger.CELLS,
@@ -31,6 +43,7 @@ def all_cells() -> list[Cell]:
         *slate.CELLS,
         *backlog.CELLS,
         *server.CELLS,
+        *sharing.CELLS,
         *spark.CELLS,
         *spark_slate.CELLS,
         *streams.CELLS,
