@@ -13,8 +13,8 @@ import penstock
 from penstock.errors import InvalidArgument
 from penstock.journal import staging
 from penstock.journal.intake import Load
-from penstock.journal.landings import Landing
 from penstock.journal.store import open_journal
+from penstock.landing import Landing
 from penstock.message import Entry
 from penstock.server import serve_in_thread
 from tests.spark.streams import forget_last
@@ -45,23 +45,25 @@ def staged(store: Path) -> list[str]:
     return os.listdir(folder) if folder.exists() else []
 
 
+@pytest.mark.parametrize("kind", ["journal", "slate"])
 def test_a_batch_that_spark_writes_again_lands_once_and_a_new_query_lands_anew(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
     source, checkpoint, folder = texts(tmp_path / "texts", 1, 2), tmp_path / "checkpoint", tmp_path / "store"
-    with penstock.open(folder) as store:  # which takes in what Spark stages
+    url = f"{kind}:{folder}"
+    with penstock.open(url) as store:  # which takes in what Spark stages
         store.create("out")
-        write(spark, source, folder, checkpoint)
+        write(spark, source, url, checkpoint)
         texts(source, 3, 3)
         assert forget_last(checkpoint) == 1
-        write(spark, source, folder, checkpoint)
+        write(spark, source, url, checkpoint)
         assert payloads(store) == ["1a", "1b", "2a", "2b", "3a", "3b"]
         shutil.rmtree(checkpoint)
-        write(spark, source, folder, checkpoint)
+        write(spark, source, url, checkpoint)
         assert payloads(store) == ["1a", "1b", "2a", "2b", "3a", "3b"] * 2
-        write(spark, source, folder, tmp_path / "named", sinkId="nightly")
+        write(spark, source, url, tmp_path / "named", sinkId="nightly")
         with pytest.raises(StreamingQueryException, match="give the new query a sinkId of its own"):
-            write(spark, source, folder, tmp_path / "renamed", sinkId="nightly")
+            write(spark, source, url, tmp_path / "renamed", sinkId="nightly")
         assert len(payloads(store)) == 18
     assert not staged(folder)
 

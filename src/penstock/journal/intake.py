@@ -25,11 +25,11 @@ from penstock.journal.arrival import StagedFile
 from penstock.journal.ballast import is_full
 from penstock.journal.catalog import Catalog
 from penstock.journal.checksum import crc32
-from penstock.journal.landings import Landing
 from penstock.journal.recovery import Journal
 from penstock.journal.shelf import JournalShelf
 from penstock.journal.staging import MANIFEST, Piece
 from penstock.journal.upkeep import Upkeep
+from penstock.landing import Landing
 from penstock.ledger import Ledger
 from penstock.live.keeper import check_start
 from penstock.live.queue import LiveQueue

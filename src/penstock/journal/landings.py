@@ -1,32 +1,21 @@
 """Which batch of each streaming sink has landed last, so that one that Spark writes again lands once.
 
-    .penstock/sinks/SINK    a line of JSON (the sink, the query, the batch) and a line with its crc32
-
-Spark numbers the batches of a query one after the other, and writes only the last one again: one number is enough.
+.penstock/sinks/SINK    a line of JSON (the sink, the query, the batch) and a line with its crc32
 """
 
 import hashlib
 import json
 import os
-from typing import NamedTuple
 
 from penstock import names
-from penstock.errors import InvalidArgument, StoreCorrupt
+from penstock.errors import StoreCorrupt
 from penstock.files import Disk, replace_file
 from penstock.journal.catalog import Catalog
 from penstock.journal.checksum import crc32
+from penstock.landing import Landing, is_repeated
 
 SINKS = "sinks"
-LONGEST = 255  # characters of a sink's name
 _LONGEST_FILE = 200
-
-
-class Landing(NamedTuple):
-    """A batch of a query, and the sink that it is for."""
-
-    sink: str
-    query: str
-    batch: int
 
 
 def has_landed(disk: Disk, catalog: Catalog, landing: Landing) -> bool:
@@ -38,16 +27,7 @@ def has_landed(disk: Disk, catalog: Catalog, landing: Landing) -> bool:
         line, _, check = file.read(0, file.size()).partition(b"\n")
     if check != _check(line):
         raise StoreCorrupt(f"{path!r} is damaged: its checksum is wrong. Put back a copy of this file")
-    known = Landing(*json.loads(line))
-    if landing.batch > known.batch:
-        return False
-    if landing.query != known.query:
-        raise InvalidArgument(
-            f"batch {landing.batch} for sink {landing.sink!r} is of a new query (another checkpoint), and batch "
-            f"{known.batch} of the one before has landed: give the new query a sinkId of its own, or go on with "
-            "the checkpoint of the other"
-        )
-    return True
+    return is_repeated(landing, Landing(*json.loads(line)))
 
 
 def keep(disk: Disk, catalog: Catalog, landing: Landing) -> None:

@@ -23,9 +23,10 @@ from penstock.journal import staging
 from penstock.journal.ballast import Ballast, is_full
 from penstock.journal.catalog import Catalog
 from penstock.journal.intake import Load, forget_runs, make_folder, read_run
-from penstock.journal.landings import Landing, has_landed
+from penstock.journal.landings import has_landed
 from penstock.journal.restoring import Restored
 from penstock.journal.staging import MANIFEST, Part
+from penstock.landing import Landing
 from penstock.ledger import Ledger
 from penstock.live.alarm import Alarm
 from penstock.live.keeper import check_start

@@ -15,9 +15,9 @@ from penstock.settings import MAX_COUNT, text, whole
 from penstock.wire import frames, jsons, restored
 
 if TYPE_CHECKING:
-    from penstock.journal.landings import Landing
     from penstock.journal.restoring import Restored
     from penstock.journal.uploads import Batch, Sent, Uploads
+    from penstock.landing import Landing
 
 Result = TypeVar("Result")
 
@@ -125,7 +125,7 @@ def _restored(columns: restored.Columns, now: int) -> "Restored":
 
 
 def _landing(given: Any) -> "Landing | None":
-    from penstock.journal.landings import LONGEST, Landing
+    from penstock.landing import LONGEST, Landing
 
     if given is None:
         return None

@@ -23,9 +23,9 @@ from penstock import names
 from penstock.aio.local import LocalKeeper
 from penstock.errors import NotSupported
 from penstock.journal.intake import Load
-from penstock.journal.landings import Landing
 from penstock.journal.staging import Piece
 from penstock.journal.store import JournalKeeper
+from penstock.landing import Landing
 from penstock.server.bodies import json_answer
 from penstock.server.connection import Connection
 from penstock.server.exchange import Answer, Request, Route

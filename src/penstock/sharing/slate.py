@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from penstock.client.answers import Answer
 from penstock.client.calls import Call
+from penstock.landing import Landing
 from penstock.slate.bulk import encoded
 from penstock.slate.intake import Frame, Load
 from penstock.slate.routing import Matches
@@ -52,6 +53,7 @@ class SlateGuest:
                 "frames": load.frames,
                 "create": {name: asdict(settings) for name, settings in load.create.items()},
                 "run": load.run,
+                "sink": load.sink,
             }
         )
         return bool(self._ask("load", "POST /-/share/frames", body, "loaded"))
@@ -85,4 +87,5 @@ class SlateGuest:
 def load_from_json(given: Mapping[str, Any]) -> Load:
     """The load that a guest names."""
     create = {name: jsons.settings_from_json(settings) for name, settings in given["create"].items()}
-    return Load(given["name"], [Frame(*each) for each in given["frames"]], create, given["run"])
+    sink = Landing(*given["sink"]) if given.get("sink") else None
+    return Load(given["name"], [Frame(*each) for each in given["frames"]], create, given["run"], sink)

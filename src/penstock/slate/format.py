@@ -46,7 +46,7 @@ from penstock.slate.primitives import (
 
 VERSION = 1
 PAYLOAD, ACTIVE, DONE, FAILED, ATTEMPTS, CONFIG = range(1, 7)
-SETTINGS, SIZES, CLAIMS, RECENT, POSITION, EXPIRY, CLOCK, LOG_END, LOAD, RUN = range(7, 17)  # ours: own.py
+SETTINGS, SIZES, CLAIMS, RECENT, POSITION, EXPIRY, CLOCK, LOG_END, LOAD, RUN, SINK = range(7, 18)  # ours: own.py
 BATCHES, STREAM, FAILURES, KEPT = range(20, 24)  # ours: stream_records.py
 LOG, SEQ_BLOCK = -1, -2  # OpenData-Log's, whose types 1 and 2 only the key tells from those above
 
@@ -58,7 +58,7 @@ LOG_KEY = "opendata-queue/messages/metadata"
 SEQ_BLOCK_KEY = bytes([VERSION, 2])
 
 _OF_MESSAGES = (PAYLOAD, ATTEMPTS)
-_OF_LOADS = (LOAD, RUN)  # whose names are where others have a queue's
+_OF_LOADS = (LOAD, RUN, SINK)  # whose names are where others have a queue's
 _OF_QUEUES = (ACTIVE, DONE, FAILED, CONFIG, SETTINGS, SIZES, CLAIMS, RECENT, POSITION, BATCHES)
 _BUCKETS = (ACTIVE, DONE, FAILED, SIZES, CLAIMS)
 _AVAILABLE = struct.Struct("<QBqqH")

@@ -2,10 +2,11 @@
 
 A load counts from the moment that its record is written. Then its frames are taken in, some at a time, and how far
 that is, is written with the messages: an owner that opens the store and finds the record goes on from there. A run
-is remembered, and takes effect once.
+is remembered, and takes effect once; so is the last batch of a streaming sink.
 
-    load   01 0F | name    -> JSON: its frames, how many of them were taken in, its run
+    load   01 0F | name    -> JSON: its frames, how many of them were taken in, its run, its sink
     run    01 10 | name    -> JSON: how many messages, and bytes of payloads, it has brought into each queue
+    sink   01 11 | name    -> JSON: the query and the batch that has landed last
 """
 
 import json
@@ -18,10 +19,11 @@ from penstock.clock import at_least_one
 from penstock.errors import QueueExists, QueueFull
 from penstock.index.rows import STATES
 from penstock.journal.restoring import Restored, restore
+from penstock.landing import Landing, is_repeated
 from penstock.live.shelf import Body
 from penstock.records import Put
 from penstock.settings import Settings
-from penstock.slate.format import LOAD, RUN, VERSION
+from penstock.slate.format import LOAD, RUN, SINK, VERSION
 from penstock.slate.primitives import terminated
 from penstock.slate.staging import Staging, sweep
 from penstock.slate.writing import Changes
@@ -52,6 +54,7 @@ class Load(NamedTuple):
     frames: list[Frame]
     create: Mapping[str, Settings]  # queues to be made first
     run: str | None
+    sink: Landing | None = None  # the batch of a streaming sink that it is
 
 
 def load_key(name: str) -> bytes:
@@ -64,16 +67,21 @@ def run_key(name: str) -> bytes:
     return bytes((VERSION, RUN)) + terminated(name.encode())
 
 
+def sink_key(name: str) -> bytes:
+    """Of a streaming sink."""
+    return bytes((VERSION, SINK)) + terminated(name.encode())
+
+
 class _Progress:
     """How far a load is; written with what it brings."""
 
-    def __init__(self, name: str, frames: Sequence[Frame], run: str | None, done: int) -> None:
+    def __init__(self, load: Load, done: int) -> None:
         self.lock: Lock = threading.RLock()
-        self.name, self.frames, self.run, self.done = name, frames, run, done
+        self.name, self.frames, self.run, self.sink, self.done = load.name, load.frames, load.run, load.sink, done
 
     @property
     def row(self) -> tuple[bytes, bytes]:
-        content = {"frames": self.frames, "done": self.done, "run": self.run}
+        content = {"frames": self.frames, "done": self.done, "run": self.run, "sink": self.sink}
         return load_key(self.name), json.dumps(content).encode()
 
     def collect(self, changes: Changes) -> None:
@@ -84,6 +92,8 @@ class _Progress:
         changes.rows.append((load_key(self.name), None))
         if self.run is not None:
             changes.rows.append((run_key(self.run), json.dumps(brought(self.frames)).encode()))
+        if self.sink is not None:
+            changes.rows.append((sink_key(self.sink.sink), json.dumps(self.sink[1:]).encode()))
 
 
 def brought(frames: Sequence[Frame]) -> list[list[Any]]:
@@ -112,7 +122,8 @@ class Intake:
             content = json.loads(value)
             frames = [Frame(*each) for each in content["frames"]]
             name = key[2:-1].decode()
-            self._work(_Progress(name, frames, content["run"], content["done"]))
+            sink = Landing(*content["sink"]) if content.get("sink") else None
+            self._work(_Progress(Load(name, frames, {}, content["run"], sink), content["done"]))
         sweep(self._staging)
 
     def run(self, name: str) -> list[list[Any]] | None:
@@ -121,22 +132,36 @@ class Intake:
         return None if value is None else json.loads(value)
 
     def take_in(self, load: Load) -> bool:
-        """Let a load take effect; False if its run has before. What is asked again is done once."""
+        """Let a load take effect; False if its run or batch has before. What is asked again is done once."""
         with self._lock:
-            progress = self._unfinished.get(load.name)
-            if progress is None:
-                if load.run is not None and self.run(load.run) is not None:
-                    self._staging.remove(load.name)
-                    return False
-                if load.frames and not self._staging.has(load.name):
-                    return True  # it was taken in, and its sender was not told
-                self._check(load)
-                progress = _Progress(load.name, load.frames, load.run, 0)
-                self._keeper._writer.lead(lambda: self._keeper._writer.write_now([progress.row]))
-                self._unfinished[load.name] = progress
-            self._work(progress)
-            del self._unfinished[load.name]
+            if load.name in self._finish():
+                return True
+            if self._is_repeated(load):
+                self._staging.remove(load.name)
+                return False
+            if load.frames and not self._staging.has(load.name):
+                return True  # it was taken in, and its sender was not told
+            self._check(load)
+            progress = _Progress(load, 0)
+            self._keeper._writer.lead(lambda: self._keeper._writer.write_now([progress.row]))
+            self._unfinished[load.name] = progress
+            self._finish()
             return True
+
+    def _finish(self) -> list[str]:
+        """Take in what counts and was interrupted: the same under another name must find that it has been."""
+        names = list(self._unfinished)
+        for name in names:
+            self._work(self._unfinished[name])
+            del self._unfinished[name]
+        return names
+
+    def _is_repeated(self, load: Load) -> bool:
+        if load.sink is not None:
+            value = self._keeper._database.get(sink_key(load.sink.sink))
+            if value is not None and is_repeated(load.sink, Landing(load.sink.sink, *json.loads(value))):
+                return True
+        return load.run is not None and self.run(load.run) is not None
 
     def _check(self, load: Load) -> None:
         """Refuse what cannot be taken in, before anything is."""

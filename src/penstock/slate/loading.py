@@ -54,7 +54,7 @@ def of_kind(database: Database, kind: int) -> Iterator[tuple[bytes, bytes]]:
 
 def load(database: Database) -> Contents:
     """Read the queues; Undecodable if there is anything that this version does not know."""
-    known = ((1, records.RUN), (records.BATCHES, records.KEPT))
+    known = ((1, records.SINK), (records.BATCHES, records.KEPT))
     starts = [b"\x00", *[bytes((VERSION, last + 1)) for _, last in known]]
     ends = [*[bytes((VERSION, first)) for first, _ in known], b"\xff"]
     for start, end in zip(starts, ends, strict=True):

@@ -1,7 +1,7 @@
 """Loads, below /-/loads."""
 
-from penstock.journal.landings import LONGEST
 from penstock.journal.uploads import MAX_RUN
+from penstock.landing import LONGEST
 from penstock.server.description import schemas
 from penstock.server.description.operation import (
     DONE,

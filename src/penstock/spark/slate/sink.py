@@ -4,7 +4,7 @@ The commit asks whoever has the store open, or opens it. Until then nothing is t
 written that the load is there, all of it will be, whatever happens (slate/intake.py).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from penstock.errors import InvalidArgument, QueueFull, QueueNotFound
 from penstock.settings import Settings
 from penstock.sharing.keeper import SharedKeeper, open_shared_slate
 from penstock.slate import moments
@@ -29,8 +30,9 @@ _COMMITTING = "committing"  # from here on only the owner may remove what is sta
 
 @dataclass
 class Frames(WriterCommitMessage):
-    """What one task has staged, in order."""
+    """What one task has staged, in order, and in which load."""
 
+    load: str
     frames: list[Frame]
 
 
@@ -57,26 +59,15 @@ class SlateWriter(DataSourceArrowWriter):
         check_columns(schema, target)
         self._target = target
         with closing(open_shared_slate(target.store)) as store:
-            there = {info.name: info.settings for info in store.queues()}
-            if target.queue is not None and target.queue not in {**target.create, **there}:
-                store.settings(target.queue)  # says that there is none
+            self._queues = queues_of(store, target)
             self._repeated = has_run(store, target.run)
-        self._queues = {name: _limited(settings) for name, settings in {**target.create, **there}.items()}
         self._load = new_name(driver())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Frames:
         """Stage the rows of one task."""
-        partition, attempt = task()
-        if self._repeated:
-            return Frames([])
-        target, part = self._target, f"{partition:05}-{attempt}"
-        stager = Stager(moments.staging(target.store), self._load)
-        with in_one_line():
-            sender = Sender(stager, "", part, self._queues, target.queue, partition, target.restore)
-            for batch in iterator:
-                sender.add(batch)
-            sender.finish()
-        return Frames(stager.frames)
+        return Frames(
+            self._load, [] if self._repeated else stage(self._target, self._queues, self._load, iterator)
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Have everything taken in that the tasks have staged."""
@@ -84,18 +75,54 @@ class SlateWriter(DataSourceArrowWriter):
             return
         frames = [frame for each in messages if isinstance(each, Frames) for frame in each.frames]
         load = Load(self._load, frames, dict(self._target.create), self._target.run)
-        with in_one_line(), closing(open_shared_slate(self._target.store)) as store:
-            if frames:
-                moments.staging(self._target.store).put(self._load, _COMMITTING, b"")
-            store.slate(lambda owner: owner.take_in(load))
+        take_in(self._target.store, load)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Leave nothing, unless it counts already."""
-        staging = moments.staging(self._target.store)
+        discard(self._target.store, self._load)
+
+
+def queues_of(store: SharedKeeper, target: Target) -> dict[str, Settings]:
+    """The queues that rows may be for; QueueNotFound if the one that is named is not there."""
+    there = {info.name: info.settings for info in store.queues()}
+    if target.queue is not None and target.queue not in {**target.create, **there}:
+        store.settings(target.queue)  # says that there is none
+    return {name: _limited(settings) for name, settings in {**target.create, **there}.items()}
+
+
+def stage(
+    target: Target, queues: Mapping[str, Settings], load: str, batches: Iterator[pa.RecordBatch]
+) -> list[Frame]:
+    """Stage the rows of one task."""
+    partition, attempt = task()
+    stager = Stager(moments.staging(target.store), load)
+    with in_one_line():
+        sender = Sender(stager, "", f"{partition:05}-{attempt}", queues, target.queue, partition, target.restore)
+        for batch in batches:
+            sender.add(batch)
+        sender.finish()
+    return stager.frames
+
+
+def take_in(store: str, load: Load) -> None:
+    """Have the owner take in what was staged."""
+    with in_one_line(), closing(open_shared_slate(store)) as keeper:
+        if load.frames:
+            moments.staging(store).put(load.name, _COMMITTING, b"")
         try:
-            staging.get(self._load, _COMMITTING)
-        except FileNotFoundError:
-            staging.remove(self._load)
+            keeper.slate(lambda owner: owner.take_in(load))
+        except (InvalidArgument, QueueFull, QueueNotFound):  # refused: nothing of it was taken in
+            moments.staging(store).remove(load.name)
+            raise
+
+
+def discard(store: str, load: str) -> None:
+    """Remove what was staged, unless it counts already."""
+    staging = moments.staging(store)
+    try:
+        staging.get(load, _COMMITTING)
+    except FileNotFoundError:
+        staging.remove(load)
 
 
 def has_run(store: SharedKeeper, run: str | None) -> bool:

@@ -18,20 +18,23 @@ from pyspark.sql.types import StructType
 from penstock import names
 from penstock.client.loads import LoadingKeeper, Sent
 from penstock.clock import SystemClock
-from penstock.errors import InvalidArgument, NotSupported
+from penstock.errors import InvalidArgument
 from penstock.files import ReadingDisk, SystemDisk
 from penstock.journal import staging
 from penstock.journal.intake import Load, make_folder
-from penstock.journal.landings import LONGEST, Landing
 from penstock.journal.staging import Part, Piece
 from penstock.journal.viewing import StoreView
+from penstock.landing import LONGEST, Landing
 from penstock.opening import is_remote, is_shared, is_slate
-from penstock.sharing.keeper import open_shared
+from penstock.sharing.keeper import open_shared, open_shared_slate
+from penstock.slate.intake import Load as SlateLoad
+from penstock.slate.staging import new_name
 from penstock.spark.errors import in_one_line
 from penstock.spark.options import parse_writing
 from penstock.spark.plans import driver
 from penstock.spark.sending import Sender
 from penstock.spark.sink import Target, check_columns, task
+from penstock.spark.slate import sink as slate
 from penstock.spark.staging import Stager
 from penstock.spark.streaming.checkpoints import query_id
 from penstock.streams import not_supported
@@ -169,6 +172,35 @@ class RemoteStreamWriter(DataSourceStreamArrowWriter):
             keeper.abort(load)
 
 
+class SlateStreamWriter(DataSourceStreamArrowWriter):
+    """Writes into the queues of a slate store."""
+
+    def __init__(self, target: Target, sink: _Sink, schema: StructType) -> None:
+        check_columns(schema, target)
+        self._target = target
+        self._sink = sink
+        with closing(open_shared_slate(target.store)) as store:
+            self._queues = slate.queues_of(store, target)
+        self._load = new_name(driver())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> slate.Frames:
+        """Stage the rows of one task."""
+        return slate.Frames(self._load, slate.stage(self._target, self._queues, self._load, iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Let what the tasks have staged land, if it has not before."""
+        staged = [each for each in messages if isinstance(each, slate.Frames) and each.frames]
+        if staged:
+            frames = [frame for each in staged for frame in each.frames]
+            load = SlateLoad(staged[0].load, frames, {}, None, self._sink.landing(batchId))
+            slate.take_in(self._target.store, load)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Leave nothing of what does not count; what has landed stays."""
+        for load in {each.load for each in messages if isinstance(each, slate.Frames)}:
+            slate.discard(self._target.store, load)
+
+
 def stream_writer_for(given: Mapping[str, str], schema: StructType) -> DataSourceStreamArrowWriter:
     """What writes into the store that the options name."""
     options = {name.lower(): value for name, value in given.items()}
@@ -178,14 +210,11 @@ def stream_writer_for(given: Mapping[str, str], schema: StructType) -> DataSourc
     store, queue, run = parse_writing({name: value for name, value in options.items() if name not in _OWN})
     if run is not None:
         raise InvalidArgument("option id is for df.write; a stream's batches are told apart by query and number")
-    if is_shared(store) or is_slate(store):
+    if is_shared(store):
         raise not_supported(f"store {store!r}")
-    if is_slate(store):
-        raise NotSupported(
-            f"store {store!r}: writeStream does not write into slate stores: write batches in foreachBatch with "
-            "rows.write and the option id, as in NAME-BATCH, under which it lands once"
-        )
     target = Target(store, queue, None, {}, False)
     if is_remote(store):
         return RemoteStreamWriter(target, sink, schema)
+    if is_slate(store):
+        return SlateStreamWriter(target, sink, schema)
     return JournalStreamWriter(target, sink, schema)
