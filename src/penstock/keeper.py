@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """A queue as `store.queues()` lists it."""
+    """A queue as `store.queues()` lists it.
+
+    lag: of a queue with a filter, in a store with a log: how far it is behind the end of that log
+    """
 
     name: str
     settings: Settings
     counts: dict[str, int]
+    lag: int | None = None
 
 
 class Keeper(Protocol):

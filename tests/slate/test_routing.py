@@ -81,6 +81,25 @@ def test_a_full_queue_holds_up_nobody_but_itself_and_gets_what_it_missed_in_orde
     assert payloads(narrow) == [b"new"]
 
 
+def test_a_queue_tells_how_far_it_is_behind_the_log(reopen: Reopen) -> None:
+    store = reopen()
+    store.create("narrow", filter="1 = 1", max_size=2)
+    store.create("wide", filter="1 = 1")
+    store.queue().put(b"no business of theirs")
+    for number in range(6):
+        store.publish(bytes([number]))
+
+    def lags() -> dict[str, int | None]:
+        return {info.name: info.lag for info in store.queues()}
+
+    assert lags() == {"default": None, "narrow": 4, "wide": 0}
+    store = reopen()
+    assert lags() == {"default": None, "narrow": 4, "wide": 0}
+    for _ in range(4):
+        store.queue("narrow").claim()[0].ack()
+    assert lags() == {"default": None, "narrow": 0, "wide": 0}
+
+
 def test_a_queue_that_time_makes_room_in_gets_what_it_missed(reopen: Reopen, clock: SimulatedClock) -> None:
     store = reopen()
     queue = store.create("q", filter="1 = 1", max_size=1)

@@ -1,7 +1,9 @@
 """A slate store behind a server: the same over HTTP, and by coroutines."""
 
 import asyncio
+import json
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -21,6 +23,13 @@ def test_a_slate_store_is_served(tmp_path: Path) -> None:
             message.ack()
             client.queue().put_many([bytes(70_000), b"small"])
             assert [len(message.payload) for message in client.queue().claim(5)] == [70_000, 5]
+            client.create("narrow", filter="1 = 1", max_size=1)
+            for _ in range(3):
+                client.publish(b"x", headers={"type": "order"})
+            lags = {"default": None, "narrow": 2, "orders": 0}
+            assert {info.name: info.lag for info in client.queues()} == lags
+            with urlopen(f"{server.url}/-/api/queues/narrow") as answer:
+                assert json.load(answer)["lag"] == 2
         server.stop()
 
 

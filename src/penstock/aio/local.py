@@ -87,6 +87,10 @@ class LocalKeeper:
         """How many messages are in each state."""
         return self._keeper.counts(queue)
 
+    async def lag(self, queue: str) -> int | None:
+        """How far a queue is behind the log."""
+        return self._keeper.lag(queue)
+
     async def publish(self, entry: Entry) -> str:
         """Put into every queue whose filter matches."""
         return await self._in_thread(self._keeper.publish, entry)

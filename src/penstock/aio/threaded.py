@@ -110,6 +110,10 @@ class ThreadedKeeper:
         """How many messages are in each state."""
         return await self._run(self._keeper.counts, queue)
 
+    async def lag(self, queue: str) -> int | None:
+        """How far a queue is behind the log; such stores have none."""
+        return None
+
     async def publish(self, entry: Entry) -> str:
         """Put into every queue whose filter matches."""
         published = await self._run(self._keeper.publish, entry)

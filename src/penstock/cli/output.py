@@ -56,8 +56,9 @@ def message_as_json(message: Message) -> dict[str, Any]:
 
 
 def queue_as_json(info: QueueInfo) -> dict[str, Any]:
-    """A queue's name, settings and counts."""
-    return {"name": info.name, "settings": dict(info.settings), "counts": info.counts}
+    """A queue's name, settings and counts, and its lag if it has one."""
+    lag = {} if info.lag is None else {"lag": info.lag}
+    return {"name": info.name, "settings": dict(info.settings), "counts": info.counts, **lag}
 
 
 def print_messages(messages: Sequence[Message]) -> None:
@@ -81,6 +82,8 @@ def print_queues(infos: Sequence[QueueInfo]) -> None:
 def print_queue(info: QueueInfo) -> None:
     """One queue: its counts and its settings."""
     rows = [[state, f"{info.counts[state]:,}"] for state in STATES]
+    if info.lag is not None:
+        rows.append(["lag", f"{info.lag:,}"])
     rows += [[name, _setting(name, value)] for name, value in dict(info.settings).items()]
     console = _console(_WIDE)
     if console is not None:

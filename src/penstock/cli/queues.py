@@ -50,7 +50,7 @@ Examples:
 @json_option
 @click.pass_context
 def show(ctx: click.Context, queue: str, entries: bool, as_json: bool) -> None:
-    """Show QUEUE: its counts by state and its settings."""
+    """Show QUEUE: its counts by state and its settings; of a slate store also how far it is behind the log."""
     store = open_store(ctx)
     name = store.queue(queue).name
     if entries:

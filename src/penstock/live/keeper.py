@@ -101,7 +101,11 @@ class LiveKeeper:
         with self._lock:
             self._check_open()
             queues = sorted(self._queues.items())
-            return [QueueInfo(name, queue.settings, queue.counts()) for name, queue in queues]
+            return [QueueInfo(name, queue.settings, queue.counts(), self.lag(name)) for name, queue in queues]
+
+    def lag(self, queue: str) -> int | None:
+        """How far a queue is behind the log; None, as there is none."""
+        return None
 
     def figures(self) -> list[Figures]:
         """How every queue is, by name; also of a store that was stopped."""

@@ -39,7 +39,7 @@ async def create_queue(keeper: ServedKeeper, request: Request) -> Answer:
     name = names.checked(given["name"])
     settings = jsons.settings_from_json(given.get("settings", {}))
     await keeper.create(name, settings)
-    info = QueueInfo(name, settings, await keeper.counts(name))
+    info = QueueInfo(name, settings, await keeper.counts(name), await keeper.lag(name))
     return Answer(201, JSON, jsons.dumps(jsons.queue_as_json(info)))
 
 
@@ -47,7 +47,7 @@ async def show_queue(keeper: ServedKeeper, request: Request) -> Answer:
     """GET Q."""
     request.parameters()
     name = _queue(request)
-    info = QueueInfo(name, await keeper.settings(name), await keeper.counts(name))
+    info = QueueInfo(name, await keeper.settings(name), await keeper.counts(name), await keeper.lag(name))
     return _json(jsons.queue_as_json(info))
 
 

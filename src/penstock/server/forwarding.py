@@ -56,6 +56,10 @@ class ForwardingKeeper(SharedKeeper):
             return await self._keeper.figures()
         return [Figures(each.name, True, each.counts, 0, 0, {}, 0, 0, 0) for each in await self.queues()]
 
+    async def lag(self, queue: str) -> int | None:
+        """How far a queue is behind the log."""
+        return next((info.lag for info in await self.queues() if info.name == queue), None)
+
     def max_payload(self, queue: str) -> int:
         """The largest payload of any queue: the owner knows better."""
         return MAX_PAYLOAD

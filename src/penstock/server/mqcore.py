@@ -27,7 +27,7 @@ async def show_queue(keeper: ServedKeeper, request: Request) -> Answer:
     accepted = request.headers.get(b"accept", b"")
     if b"application/json" not in accepted and b"*/*" not in accepted:
         return Answer(200)
-    info = QueueInfo(name, settings, await keeper.counts(name))
+    info = QueueInfo(name, settings, await keeper.counts(name), await keeper.lag(name))
     return Answer(200, JSON, jsons.dumps(jsons.queue_as_json(info)))
 
 

@@ -294,6 +294,21 @@ class Database:
             if len(rows) < _AT_ONCE:
                 return
 
+    def last(self, start: bytes, end: bytes) -> bytes | None:
+        """The last key from one on, up to and without another."""
+        ffi = self._ffi
+        bounds = ffi.KeyRange(start=start, start_inclusive=True, end=end, end_inclusive=False)
+        backwards = ffi.ScanOptions(
+            durability_filter=ffi.DurabilityLevel.MEMORY,
+            dirty=False,
+            read_ahead_bytes=1,
+            cache_blocks=False,
+            max_fetch_tasks=1,
+            order=ffi.IterationOrder.DESCENDING,
+        )
+        row = self._run(self._run(self._db.scan_with_options(bounds, backwards)).next())
+        return None if row is None else bytes(row.key)
+
     def is_fenced(self) -> bool:
         """Whether another writer has taken over."""
         reason = self._db.status().close_reason

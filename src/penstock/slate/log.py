@@ -53,7 +53,17 @@ class Log:
         self._postponed: list[tuple[int, int, int]] = []  # what should have: when, which, and when it may
         self._next_expiry: int | None = None
         self._written_position = -1  # so that it is known from the first commit on, even if nobody routes
+        # Until something is put ids begin with a new block, far above the last entry.
+        self._opened_at = ids.next
+        last = database.last(self._prefix, self._prefix + b"\xff" * 8)
+        self._last_found = 0 if last is None else int.from_bytes(last[-8:])
         writer.log = self
+
+    def behind(self, position: int) -> int:
+        """How many numbers there are from a position to the last entry."""
+        if self._ids.next > self._opened_at:
+            return max(0, self._ids.next - position)
+        return max(0, self._last_found + 1 - position)
 
     @property
     def end(self) -> int:

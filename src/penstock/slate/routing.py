@@ -176,6 +176,18 @@ class Router:
                 self._deliver_from(subscriber, self._position(subscriber))
             yield
 
+    def lag(self, queue: str) -> int | None:
+        """The numbers of the log that a queue was not offered yet; None if it takes nothing from the log."""
+        subscriber = self._subscribers.get(queue)
+        if subscriber is None:
+            return None
+        position, held = subscriber.shelf.position or (0, False)
+        if not held:
+            if not self.deferred:
+                return 0  # whatever is published is offered at once
+            position = self._position(subscriber)
+        return self._log.behind(position)
+
     def _position(self, subscriber: Subscriber) -> int:
         return max((subscriber.shelf.position or (0, False))[0], self._log.position)
 

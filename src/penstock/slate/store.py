@@ -226,6 +226,10 @@ class SlateKeeper(LiveKeeper):
 
     # Publishing
 
+    def lag(self, queue: str) -> int | None:
+        """How far a queue with a filter is behind the end of the log."""
+        return self._router.lag(queue)
+
     def publish(self, entry: Entry) -> str:
         """Append to the log; what matches a queue's filter is delivered there."""
         checked_headers({**(entry.headers or {}), PUBLISH_HEADER: "0" * 19})

@@ -124,8 +124,9 @@ def message_as_json(message: Message, wanted: Collection[str] = MESSAGE_FIELDS) 
 
 
 def queue_as_json(info: QueueInfo) -> dict[str, Any]:
-    """A queue's name, settings and counts."""
-    return {"name": info.name, "settings": dict(info.settings), "counts": info.counts}
+    """A queue's name, settings and counts, and its lag if it has one."""
+    lag = {} if info.lag is None else {"lag": info.lag}
+    return {"name": info.name, "settings": dict(info.settings), "counts": info.counts, **lag}
 
 
 def queue_from_json(queue: Mapping[str, Any]) -> QueueInfo:
@@ -134,7 +135,7 @@ def queue_from_json(queue: Mapping[str, Any]) -> QueueInfo:
         try:
             given, counts = queue["settings"], queue["counts"]
             settings = Settings(**{name: given[name] for name in SETTINGS if name in given})
-            return QueueInfo(queue["name"], settings, dict(counts))
+            return QueueInfo(queue["name"], settings, dict(counts), queue.get("lag"))
         except (KeyError, ValueError) as error:
             raise InvalidArgument(f"not a description of a queue: {error}") from None
 

@@ -207,13 +207,22 @@ _LOST = {
 }
 
 
+_LAG = {
+    "type": "integer",
+    "minimum": 0,
+    "description": "Of a queue with a filter in a slate store: how far it is behind the end of the log.",
+}
+
+
 def schemas() -> dict[str, Schema]:
     """Everything that has a name."""
     problem = answer(_PROBLEM)
     problem["properties"].update(_LOST)
+    queue = answer({"name": NAME, "settings": ref("Settings"), "counts": _counts()})
+    queue["properties"]["lag"] = _LAG
     return {
         "Settings": record(SETTINGS),
-        "Queue": answer({"name": NAME, "settings": ref("Settings"), "counts": _counts()}),
+        "Queue": queue,
         "Draft": {**record(_DRAFT), "oneOf": _PAYLOADS},
         "Drafts": _drafts(ref("Draft"), 0, jsons.MAX_MESSAGES),
         "Published": _drafts({"allOf": [ref("Draft")], "properties": {"key": _NULL}}, 1, 1),
