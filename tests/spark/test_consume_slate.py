@@ -12,7 +12,6 @@ import penstock.spark
 from penstock.errors import NotSupported
 from penstock.spark.streaming.batches import parts_of, read_part
 from penstock.spark.streaming.offsets import BatchName
-from penstock.spark.streaming.sink import stream_writer_for
 from penstock.spark.tables import schema_of
 from penstock.streams import reader_name
 from tests.spark.streams import Recorder, consuming, forget_last, run
@@ -59,11 +58,6 @@ def test_a_bucket_is_drained_through_the_process_that_has_it_open(
         assert penstock.spark.drain(stream, sink, tmp_path / "checkpoint") == 2
         assert not any(queue.counts().values())
     assert sink.batches == {0: [ids[:2]], 1: [ids[2:]]}
-
-
-def test_a_sink_for_slate_stores_says_how_batches_land_once(tmp_path: Path) -> None:
-    with pytest.raises(NotSupported, match="foreachBatch"):
-        stream_writer_for({"store": f"slate:{tmp_path}", "queue": "jobs"}, schema_of("messages"))
 
 
 def test_a_task_on_another_machine_is_told_to_ask_a_server(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def load(spark: SparkSession, folder: Path, **options: str) -> DataFrame:
     ("options", "kind", "says"),
     [
         ({"queue": "lost"}, QueueNotFound, "there is no queue 'lost' in the store"),
-        ({"table": "log"}, InvalidArgument, "there is no table 'log'; there are messages, queues, attempts"),
+        ({"table": "log"}, InvalidArgument, "table 'log' is for slate stores, and "),
         ({"store": "/nowhere"}, PenstockError, "there is no store '/nowhere': no such folder"),
         ({}, StoreCorrupt, "message 2 of queue 'jobs' is damaged, at offset"),  # found by a task
     ],

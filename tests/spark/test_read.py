@@ -179,7 +179,8 @@ def test_messages_in_other_states_are_not_even_read(spark: SparkSession, tmp_pat
         ({"store": "nowhere"}, "", "there is no store '/.*/nowhere'"),
         ({"queue": "lost"}, "", "there is no queue 'lost' in the store"),
         ({"queue": "two words"}, "", "queue name 'two words' has ' ' at position 3"),
-        ({"table": "log"}, "", "there is no table 'log'; there are messages, queues, attempts"),
+        ({"table": "log"}, "", "table 'log' is for slate stores, and "),
+        ({"table": "lost"}, "", "there is no table 'lost'; there are messages, queues, attempts"),
         ({"tabel": "queues"}, "", "there is no option 'tabel'; there are store, queue, state, table, payload"),
         (
             {"state": "done,lost"},
