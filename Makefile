@@ -19,11 +19,13 @@ setup: .venv/.installed ## Create .venv with everything that development needs
 run: setup ## The whole pipeline: 100,000 events through Spark, queues, archive and report (a minute)
 	@$(BIN)/python examples/pipeline.py
 
-# Two processes, as Spark takes its time; what that one has to say comes at the end.
+# Three processes, as much of it is waiting for Java and for disks; what two of them have to say comes at the end.
 test: setup lint ## Lint, type check, and run the tests (about fifteen minutes)
 	@$(BIN)/python -m pytest tests/spark > .spark-tests.log 2>&1 & spark=$$!; \
-	$(BIN)/python -m pytest --ignore=tests/spark; others=$$?; \
-	wait $$spark; code=$$?; cat .spark-tests.log; exit $$((others + code))
+	$(BIN)/python -m pytest tests/conformance tests/simulation > .store-tests.log 2>&1 & stores=$$!; \
+	$(BIN)/python -m pytest --ignore=tests/spark --ignore=tests/conformance --ignore=tests/simulation; others=$$?; \
+	wait $$stores; stored=$$?; wait $$spark; sparked=$$?; \
+	cat .store-tests.log .spark-tests.log; exit $$((others + stored + sparked))
 
 test-all: setup lint ## The same and every long test (an hour or so: a thousand kills, 100,000 crashes)
 	$(BIN)/python -m pytest -m ''

@@ -24,6 +24,7 @@ class FolderChild(Child):
         self.queue = queue
         self.history = history
         self.name = name
+        self.other_priority = -(2**63)
 
     def pack(self, random: Random, name: str) -> None:
         """Instead: what mover and reaper do."""

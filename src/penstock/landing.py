@@ -6,7 +6,7 @@ number of each sink is enough.
 
 from typing import NamedTuple
 
-from penstock.errors import InvalidArgument
+from penstock.errors import StreamMismatch
 
 LONGEST = 255  # characters of a sink's name
 
@@ -20,11 +20,11 @@ class Landing(NamedTuple):
 
 
 def is_repeated(landing: Landing, last: Landing) -> bool:
-    """Whether a batch has landed, if `last` was the last; InvalidArgument if a new query's numbers start anew."""
+    """Whether a batch has landed, if `last` was the last; StreamMismatch if a new query's numbers start anew."""
     if landing.batch > last.batch:
         return False
     if landing.query != last.query:
-        raise InvalidArgument(
+        raise StreamMismatch(
             f"batch {landing.batch} for sink {landing.sink!r} is of a new query (another checkpoint), and batch "
             f"{last.batch} of the one before has landed: give the new query a sinkId of its own, or go on with "
             "the checkpoint of the other"

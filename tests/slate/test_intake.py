@@ -31,7 +31,7 @@ def test_a_batch_lands_once_and_a_new_query_must_say_that_it_is_one(tmp_path: Pa
     assert keeper.intake.take_in(staged(keeper, Landing("s", "q", 4)))
     assert not keeper.intake.take_in(staged(keeper, Landing("s", "q", 4)))
     assert not keeper.intake.take_in(staged(keeper, Landing("s", "q", 3)))
-    with pytest.raises(penstock.InvalidArgument, match="of a new query"):
+    with pytest.raises(penstock.StreamMismatch, match="of a new query"):
         keeper.intake.take_in(staged(keeper, Landing("s", "another", 4)))
     assert waiting(keeper) == 2
     assert keeper.intake.take_in(staged(keeper, Landing("s", "another", 5)))

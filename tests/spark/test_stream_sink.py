@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.errors import InvalidArgument
+from penstock.errors import StreamMismatch
 from penstock.journal import staging
 from penstock.journal.intake import Load
 from penstock.journal.store import open_journal
@@ -97,7 +97,7 @@ def test_a_landing_is_remembered_with_the_load_that_brought_it(tmp_path: Path) -
     assert keeper.load(load(Landing("s", "q", 4)))
     assert not keeper.load(load(Landing("s", "q", 4)))
     assert not keeper.load(load(Landing("s", "q", 3)))
-    with pytest.raises(InvalidArgument, match="of a new query"):
+    with pytest.raises(StreamMismatch, match="of a new query"):
         keeper.load(load(Landing("s", "another", 4)))
     assert keeper.load(load(Landing("s", "another", 5)))
     interrupted = load(Landing("s", "another", 6))

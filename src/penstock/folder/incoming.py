@@ -1,7 +1,8 @@
 """How messages come into a queue: what is refused, what is admitted exactly, what is written."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from penstock.clock import at_least_one
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull, QueueNotFound, StoreClosed
@@ -153,23 +154,38 @@ class OpenQueue(KnownQueue):
             raise
         if keys or manifest is not None:
             self._tree.count()
-        with self._in_hand(ids):  # nobody in this process sees a part of them
-            try:
-                delivered = batch.deliver(self._tree, self.file, [(each.uid, each.folder) for each in newcomers])
-            except OSError:
-                if not self._tree.counts:
-                    batch.discard(self._tree, self.file, newcomers)
-                raise
-            if len(delivered) < len(newcomers):
-                self._check_delivery(newcomers, set(delivered))
+        with self._unseen(ids):
+            with self._moving():
+                try:
+                    places = [(each.uid, each.folder) for each in newcomers]
+                    delivered = batch.deliver(self._tree, self.file, places)
+                except OSError:
+                    if not self._tree.counts:
+                        batch.discard(self._tree, self.file, newcomers)
+                    raise
+                if len(delivered) < len(newcomers):
+                    self._check_delivery(newcomers, set(delivered))
+            with self.lock:
+                for each in newcomers:
+                    until = each.stamp.visible if each.folder == DELAY else 0
+                    self._know(each.uid, self._row(each.folder, each.stamp, until))
         with self.lock:
-            for each in newcomers:
-                until = each.stamp.visible if each.folder == DELAY else 0
-                self._know(each.uid, self._row(each.folder, each.stamp, until))
             self.serve()
         if manifest is not None:
             self._tree.disk.unlink(manifest)
         return ids
+
+    @contextmanager
+    def _unseen(self, ids: Sequence[str]) -> Iterator[None]:
+        """Nobody in this process sees a part of new messages: only a listing of all of them would be right."""
+        with self.lock:
+            self._hands.update(ids)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._hands.subtract(ids)
+                self._hands += Counter()  # without those that nobody has in hand
 
     def _check_delivery(self, newcomers: Sequence[Newcomer], delivered: set[str]) -> None:
         """What did not arrive was removed meanwhile, has no queue any more, or was dropped as left by the dead."""

@@ -19,7 +19,7 @@ _LONGEST_FILE = 200
 
 
 def has_landed(disk: Disk, catalog: Catalog, landing: Landing) -> bool:
-    """Whether a batch has landed before; InvalidArgument if it is of another query, whose numbers start anew."""
+    """Whether a batch has landed before; StreamMismatch if it is of another query, whose numbers start anew."""
     path = _path(catalog, landing.sink)
     if not disk.exists(path):
         return False

@@ -31,11 +31,11 @@ from penstock.sharing.ownership import (
     locked,
     slate_for,
 )
-from penstock.sharing.slate import SlateGuest, SlateOwner
 from penstock.sharing.streams import SharedStreams
 from penstock.store import Store
 
 if TYPE_CHECKING:
+    from penstock.sharing.slate import SlateOwner
     from penstock.slate.store import SlateKeeper
 
 Result = TypeVar("Result")
@@ -199,11 +199,13 @@ class SharedKeeper:
 
         return self._run(take_in)
 
-    def slate(self, ask: Callable[[SlateOwner], Result]) -> Result:
+    def slate(self, ask: Callable[["SlateOwner"], Result]) -> Result:
         """Have the owner of a slate store do what only such a store can."""
 
         def run(keeper: Held) -> Result:
             if isinstance(keeper, GuestKeeper):
+                from penstock.sharing.slate import SlateGuest  # here, as few need it, and it takes long
+
                 return ask(SlateGuest(keeper))
             if isinstance(keeper, JournalKeeper):
                 raise NotSupported(f"the store {self._folder.path!r} is not a slate store")

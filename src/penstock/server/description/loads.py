@@ -127,7 +127,7 @@ OPERATIONS = [
         },
         errors=(
             "InvalidPriority", "QueueNotFound", "LoadNotFound", "NotSupported", "QueueFull", "DiskFull",
-            "StoreCorrupt",
+            "StoreCorrupt", "StreamMismatch",
         ),
     ),
     Operation(

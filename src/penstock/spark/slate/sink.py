@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from penstock.errors import InvalidArgument, QueueFull, QueueNotFound
+from penstock.errors import QueueFull, QueueNotFound, StreamMismatch
 from penstock.settings import Settings
 from penstock.sharing.keeper import SharedKeeper, open_shared_slate
 from penstock.slate import moments
@@ -111,7 +111,7 @@ def take_in(store: str, load: Load) -> None:
             moments.staging(store).put(load.name, _COMMITTING, b"")
         try:
             keeper.slate(lambda owner: owner.take_in(load))
-        except (InvalidArgument, QueueFull, QueueNotFound):  # refused: nothing of it was taken in
+        except (QueueFull, QueueNotFound, StreamMismatch):  # refused: nothing of it was taken in
             moments.staging(store).remove(load.name)
             raise
 
