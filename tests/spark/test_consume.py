@@ -1,6 +1,7 @@
 """readStream with mode "consume": every message comes out once, whatever Spark repeats."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,9 @@ def test_two_streams_share_a_queue_and_two_queries_never_one_stream(
         for number in range(2)
     ]
     try:
+        while len(streams(store)) < 2:  # else the twin might be the first
+            assert all(query.isActive for query in queries)
+            time.sleep(0.05)
         twin = consuming(spark, store, stream="s0").load().writeStream.foreachBatch(Recorder())
         with pytest.raises(StreamingQueryException, match="is read by another process"):
             twin.option("checkpointLocation", str(tmp_path / "twin")).start().awaitTermination()
