@@ -25,6 +25,7 @@ from penstock.working.options import PASSING, POLL, Backoff, Options, Pauses, Re
 from penstock.working.signals import stop_signals
 
 _GLANCE = 0.2  # seconds between looks at a stop event, which is not ours and wakes nobody
+_NAP = 1.0  # seconds: a signal that comes right before Python waits is seen when it wakes
 _PATIENCE = 10.0  # seconds that a call to the store may still take when everything is let go
 _log = logging.getLogger("penstock")
 Answer = TypeVar("Answer")
@@ -178,10 +179,9 @@ class _Worker:
         with self._lock:
             return self._free == self._options.concurrency
 
-    def _patience(self, deadline: float | None) -> float | None:
-        if deadline is not None:
-            return min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
-        return None if self._stop is None else _GLANCE
+    def _patience(self, deadline: float | None) -> float:
+        longest = _NAP if self._stop is None else _GLANCE
+        return longest if deadline is None else min(max(0.0, deadline - time.monotonic()), longest)
 
     def _stop_claiming(self) -> None:
         self._stopping.set()
