@@ -77,8 +77,8 @@ class FolderQueue(OpenQueue):
                 self._doubts = self._doubts or bool(claimed.missing)
                 for uid in [*claimed.missing, *claimed.gone]:
                     self._forget(uid)
-                for uid in claimed.busy:
-                    self._forget(uid)  # the next listing finds it again
+                for uid in claimed.unfinished:
+                    self._rows.set_aside(uid, self._shared.change())
         return claimed
 
     def _message(self, won: Won, state: str) -> Message:
@@ -289,6 +289,7 @@ class FolderQueue(OpenQueue):
 
     def peek(self, n: int) -> Iterator[Message]:
         """What claim would give."""
+        self.look_again()
         self.refresh(eager=True)
         self.advance()
         with self.lock:
