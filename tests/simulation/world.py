@@ -48,7 +48,7 @@ class World:
     """A machine with a disk and a clock, a store on it, and what the store promised."""
 
     place: Callable[[str], int] = int  # of an id among all that the store ever gave
-    ordered = True  # whether claims keep the order even beside one that a crash undoes
+    prompt = True  # whether puts take effect at the moment that they say, not after it
     leases: tuple[float, ...] = (0.001, 2, 30)  # that consumers ask for
     extensions: tuple[float, ...] = (1, 20)
     longest = 20  # of leases
@@ -268,7 +268,7 @@ class World:
         before = self.promises.get(name)
         above = before.highest if before else 0
         promise = Promise(
-            settings, History(self.clock.now, settings, ordered=self.ordered), above=above, highest=above
+            settings, History(self.clock.now, settings, prompt=self.prompt), above=above, highest=above
         )
         self.promises[name] = promise
         return promise
