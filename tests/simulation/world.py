@@ -65,6 +65,7 @@ class World:
         self.tolerant = False  # whether errors of Penstock are noted instead of raised
         self.errors: list[BaseException] = []
         self.payloads = 0
+        self.starts: list[int] = []  # how many operations the disk had done each time that the store was opened
         self._store: Store | None = None
         self.keeper: Any = None
 
@@ -82,12 +83,16 @@ class World:
     def open(self) -> None:
         """Open the store; the queue `default` is there from the first time on."""
         try:
-            self._open()
+            self._start()
         except (OSError, penstock.PenstockError) as error:
             if not self.tolerant:
                 raise
             self.errors.append(error)
-            self._open()  # a failure comes once
+            self._start()  # a failure comes once
+
+    def _start(self) -> None:
+        self.starts.append(self.disk.operations)
+        self._open()
 
     def _open(self) -> None:
         self.keeper = open_journal(
