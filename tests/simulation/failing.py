@@ -1,9 +1,9 @@
 """One file operation of a script fails: the store goes on, refuses or stops, and never lies later.
 
 A disk that cannot sync a folder does either of two things. It forgets what it could not sync, while the program
-still reads it: then no start before the machine stops can know, and what was told before it counts. Or it still has
-that to sync, as file systems do that go on after such an error: then whoever starts makes it durable before telling
-anyone.
+still reads it: then no start before the machine stops can know, and what was told before it counts. Or it still
+has that to sync, as file systems do that go on after such an error: then whoever starts makes it durable before
+telling anyone.
 """
 
 import errno
