@@ -12,16 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.aio.store import Message, Queue
 from penstock.arguments import receipts_of
 from penstock.errors import LeaseExpired
-from penstock.working.ending import (
-    Account,
-    log_in_vain,
-    log_lost,
-    log_not_extended,
-    log_too_late,
-    log_unsettled,
-    settle,
-    settled,
-)
+from penstock.working import ending
+from penstock.working.ending import Account, settled
 from penstock.working.holding import ACK, RELEASE, Held, Holding, Outcome, alike
 from penstock.working.options import GLANCE, PASSING, PATIENCE, POLL, Backoff, Options, Pauses, Result, Worked
 from penstock.working.signals import stop_signals
@@ -249,7 +241,7 @@ class _Worker:
             if held.settled is not None:
                 self._tell([(held, held.settled.kind)], held.settled.reason)
             else:
-                log_in_vain(held.message, outcome)
+                ending.log_in_vain(held.message, outcome)
         if error is not None:
             self._fail(error)
 
@@ -271,12 +263,12 @@ class _Worker:
     # Settling
 
     async def _settle_all(self) -> None:
-        ending = False
-        while not ending:
+        last = False
+        while not last:
             batch = [await self._ended.get()]
             while not self._ended.empty():
                 batch.append(self._ended.get_nowait())
-            ending = None in batch
+            last = None in batch
             for outcome, held in alike(each for each in batch if each is not None):
                 await self._settle(outcome, held)
                 self._free += len(held)
@@ -288,10 +280,10 @@ class _Worker:
         try:
             if await self._try(lambda: self._call(outcome, receipts), self._leaving) is None:
                 lost = set(receipts)
-                log_unsettled(len(lost))
+                ending.log_unsettled(len(lost))
         except LeaseExpired as error:
             lost = set(error.receipts)
-            log_too_late(error)
+            ending.log_too_late(error)
         except Exception as error:
             lost = set(receipts)
             self._fail(error)
@@ -300,7 +292,7 @@ class _Worker:
         self._tell(settled(held, outcome, lost), outcome.reason)
 
     async def _call(self, outcome: Outcome, receipts: list[str]) -> bool:
-        await settle(self._queue, outcome, receipts)
+        await ending.settle(self._queue, outcome, receipts)
         return True
 
     def _tell(self, ended: Ended[Message], reason: str | None) -> None:
@@ -322,14 +314,14 @@ class _Worker:
         except LeaseExpired as error:
             lost = error.receipts
         except PASSING as error:
-            log_not_extended(error)
+            ending.log_not_extended(error)
             return
         except Exception as error:
             self._fail(error)
             return
         dropped = self.holding.extended_but(lost, due, time.monotonic())
         for each in dropped:
-            log_lost(each.message)
+            ending.log_lost(each.message)
         self._tell([(each, "lost") for each in dropped], None)
         await self._drop(dropped)
 

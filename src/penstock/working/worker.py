@@ -19,17 +19,8 @@ from penstock.arguments import receipts_of
 from penstock.errors import LeaseExpired
 from penstock.message import Message
 from penstock.store import Queue
-from penstock.working.ending import (
-    Account,
-    Ended,
-    log_in_vain,
-    log_lost,
-    log_not_extended,
-    log_too_late,
-    log_unsettled,
-    settle,
-    settled,
-)
+from penstock.working import ending
+from penstock.working.ending import Account, Ended, settled
 from penstock.working.holding import ACK, RELEASE, Held, Holding, Outcome, alike
 from penstock.working.options import GLANCE, PASSING, PATIENCE, POLL, Backoff, Options, Pauses, Result, Worked
 from penstock.working.signals import stop_signals
@@ -302,7 +293,7 @@ class _Worker:
             elif held.settled is not None:
                 self._tell([(held, held.settled.kind)], held.settled.reason)
             else:
-                log_in_vain(held.message, outcome)
+                ending.log_in_vain(held.message, outcome)
             if error is not None:
                 self._fail(error)
             self._look_up("worked")
@@ -332,12 +323,12 @@ class _Worker:
     # The settler
 
     def _settle_all(self) -> None:
-        ending = False
-        while not ending:
+        last = False
+        while not last:
             batch = [self._ended.get()]
             while not self._ended.empty():
                 batch.append(self._ended.get())
-            ending = None in batch
+            last = None in batch
             for outcome, held in alike(each for each in batch if each is not None):
                 self._settle(outcome, held)
             self._look_up("settled")
@@ -349,10 +340,10 @@ class _Worker:
         try:
             if self._try(lambda: self._call(outcome, receipts), self._leaving) is None:
                 lost = set(receipts)
-                log_unsettled(len(lost))
+                ending.log_unsettled(len(lost))
         except LeaseExpired as error:
             lost = set(error.receipts)
-            log_too_late(error)
+            ending.log_too_late(error)
         except BaseException as error:
             lost = set(receipts)
             self._fail(error)
@@ -364,7 +355,7 @@ class _Worker:
         self._tell(settled(held, outcome, lost), outcome.reason)
 
     def _call(self, outcome: Outcome, receipts: list[str]) -> bool:
-        settle(self._queue, outcome, receipts)
+        ending.settle(self._queue, outcome, receipts)
         return True
 
     def _tell(self, ended: Ended[Message], reason: str | None) -> None:
@@ -393,7 +384,7 @@ class _Worker:
         except LeaseExpired as error:
             lost = error.receipts
         except PASSING as error:
-            log_not_extended(error)
+            ending.log_not_extended(error)
             return
         except BaseException as error:
             self._fail(error)
@@ -401,6 +392,6 @@ class _Worker:
         with self._lock:
             dropped = self._holding.extended_but(lost, due, time.monotonic())
         for each in dropped:
-            log_lost(each.message)
+            ending.log_lost(each.message)
             self._options.dropped(each.message)
         self._tell([(each, "lost") for each in dropped], None)
