@@ -377,13 +377,12 @@ class KnownQueue:
             self.line.join(waiter, first)
             self.serve()
 
-    def leave_line(self, waiter: Waiter) -> None:
-        """Wait no more; what was already given is given back."""
+    def leave_line(self, waiter: Waiter) -> list[str]:
+        """Wait no more; what it was given to fetch in the last moment."""
         with self.lock:
             self.line.leave(waiter)
-            if waiter.ids:
-                self.give_back(waiter.ids)
-                waiter.ids = []
+            ids, waiter.ids = waiter.ids, []
+            return ids
 
 
 def _has_expired(row: Row, now: int) -> bool:

@@ -44,10 +44,11 @@ class Waiting:
                     raise waiter.error
                 left = end - self._clock.monotonic()
                 if left <= 0:
-                    return []
+                    ids = queue.leave_line(waiter)  # it may be served in this last moment
+                    return fetch(ids) if ids else []
                 self._wait_for_news(queue, waiter, left)
         finally:
-            queue.leave_line(waiter)
+            queue.give_back(queue.leave_line(waiter))
 
     def _wait_for_news(self, queue: FolderQueue, waiter: Waiter, left: float) -> None:
         """The first in line looks for what other processes and time bring; the others wait for their turn."""
