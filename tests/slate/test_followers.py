@@ -1,5 +1,6 @@
 """Following queues of a slate store: the order of what is put and published, and what stays for followers."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -244,8 +245,10 @@ def test_followers_miss_nothing_whatever_happens_and_leave_nothing_behind(
         life.store.close()
         life.open()
 
-    steps = [follow, follow, consume, put_some, publish_one, lambda: settle(life.keeper, "q", 2), reopen]
-    steps += [lambda: put(life.keeper, "default"), lambda: clock.advance(20), lambda: life.keeper.tend()]
+    steps: list[Callable[[], object]] = [
+        follow, follow, consume, put_some, publish_one, lambda: settle(life.keeper, "q", 2), reopen,
+        lambda: put(life.keeper, "default"), lambda: clock.advance(20), lambda: life.keeper.tend(),
+    ]  # fmt: skip
     for _ in range(60):
         random.choice(steps)()
     while any(life.keeper.counts("q")[state] for state in ("available", "delayed")) or life.keeper.lag("q"):
