@@ -26,15 +26,15 @@ _BATCH = 2_000
 def plan(options: Options) -> list[list[str]]:
     """The queues that each task reads; of the table of queues there is only one task."""
     with penstock.open(options.store) as store:
-        if options.queue is not None:
-            store.queue(options.queue)  # or say that there is none
-        if options.table == "queues":
-            return [[]]
         if isinstance(store._keeper, TextKeeper):
             sizes, part = text.sizes(store._keeper, options.queue), text.PART
         else:
             infos = [info for info in store.queues() if options.queue in (None, info.name)]
+            if not infos and options.queue is not None:
+                store.queue(options.queue)  # says that there is none
             sizes, part = {info.name: sum(info.counts.values()) for info in infos}, _PART
+    if options.table == "queues":
+        return [[]]
     groups: list[list[str]] = []
     room = 0
     for name, size in sizes.items():
@@ -56,15 +56,15 @@ def read(options: Options, queues: Sequence[str], schema: pa.Schema) -> Iterator
             yield pa.RecordBatch.from_pylist(rows, schema=schema)
         for name in queues:
             with suppress(QueueNotFound):  # it was deleted meanwhile
-                rows_of = _messages if options.table == "messages" else _attempts
-                yield from rows_of(store.queue(name), options, schema)
+                if options.table == "attempts":
+                    yield from _attempts(store.queue(name), schema)
+                elif (moment := text.moment_of(store._keeper, name)) is not None:
+                    yield from text.batches(moment, name, options.states, schema)
+                else:
+                    yield from _messages(store.queue(name), options, schema)
 
 
 def _messages(queue: penstock.Queue, options: Options, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    moment = text.moment_of(queue._keeper, queue.name) if isinstance(queue._keeper, TextKeeper) else None
-    if moment is not None:
-        yield from text.batches(moment, queue.name, options.states, schema)
-        return
     listed = queue.messages(options.states[0] if len(options.states) == 1 else None)
     while some := list(islice(listed, _BATCH)):
         if len(options.states) < len(STATES):
@@ -72,7 +72,7 @@ def _messages(queue: penstock.Queue, options: Options, schema: pa.Schema) -> Ite
         yield messages_as_batch(some, schema)
 
 
-def _attempts(queue: penstock.Queue, options: Options, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _attempts(queue: penstock.Queue, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     listed = queue.messages()
     while some := list(islice(listed, _BATCH)):
         rows = [

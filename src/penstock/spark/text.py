@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from penstock.clock import SystemClock
 from penstock.files import SystemDisk
+from penstock.keeper import Keeper
 from penstock.spark.columns import column_of, messages_as_batch
 from penstock.text import moment as moments
 from penstock.text.moment import Moment
@@ -24,8 +25,10 @@ def sizes(keeper: TextKeeper, queue: str | None) -> dict[str, int]:
     return {name: disk.status(files[name]).size for name in names if disk.exists(files[name])}
 
 
-def moment_of(keeper: TextKeeper, queue: str) -> Moment | None:
+def moment_of(keeper: Keeper, queue: str) -> Moment | None:
     """The queue at one moment; None if its messages have to be listed one by one."""
+    if not isinstance(keeper, TextKeeper):
+        return None
     try:
         files = moments.read(keeper.find(queue).path, SystemDisk())
     except FileNotFoundError:
