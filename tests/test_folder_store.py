@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -167,8 +168,59 @@ def test_a_file_that_is_still_being_written_is_no_message_yet(folder: Path, stor
         file.flush()
         assert store.queue().claim() == []
         file.write(b" and half")
-    time.sleep(1.1)
+    assert [message.payload for message in store.queue().peek()] == [b"half and half"]
     assert [message.payload for message in store.queue().claim()] == [b"half and half"]
+
+
+@pytest.mark.parametrize("peers", [0, 2])
+def test_files_that_are_still_being_written_hold_up_nothing_behind_them(folder: Path, peers: int) -> None:
+    with penstock.open(f"folder:{folder}", peers=peers) as store:
+        queue = store.queue()
+        slow = [(folder / "queues" / "default" / name).open("wb") for name in ("slow", "slower")]
+        assert queue.claim() == []  # they are there before all others
+        queue.put_many([b"1", b"2", b"3", b"4", b"5", b"6"])
+        taken = [queue.claim(), queue.claim(), queue.claim(wait=5), queue.claim(), queue.claim(wait=5)]
+        assert all(taken)
+        popped = queue.pop()
+        assert popped is not None
+        assert {popped.payload, *(each.payload for [each] in taken)} == {b"1", b"2", b"3", b"4", b"5", b"6"}
+        assert (queue.claim(), queue.count()) == ([], 2)
+        for number, file in enumerate(slow):
+            file.write(b"whole %d" % number)
+            file.close()
+        assert sorted(message.payload for message in queue.claim(3)) == [b"whole 0", b"whole 1"]
+        assert queue.claim() == []
+
+
+def test_a_file_that_is_whole_again_has_its_place_in_the_order(folder: Path, store: penstock.Store) -> None:
+    with (folder / "queues" / "default" / "slow").open("wb"):
+        assert store.queue().claim() == []
+        store.queue().put_many([b"second", b"third"])
+    assert [message.payload for message in store.queue().claim(3)] == [b"", b"second", b"third"]
+
+
+def test_who_waits_gets_what_is_behind_a_file_or_the_file_once_it_is_whole(
+    folder: Path, store: penstock.Store
+) -> None:
+    queue = store.queue()
+    with (folder / "queues" / "default" / "slow").open("wb") as file, ThreadPoolExecutor() as pool:
+        waiting = pool.submit(queue.claim, wait=600)
+        queue.put(b"behind it")
+        assert [message.payload for message in waiting.result()] == [b"behind it"]
+        waiting = pool.submit(queue.claim, wait=600)
+        file.write(b"whole")
+        file.close()
+        assert [message.payload for message in waiting.result()] == [b"whole"]
+
+
+def test_a_file_that_is_taken_away_before_it_is_whole_was_never_there(folder: Path, store: penstock.Store) -> None:
+    queue = store.queue()
+    with (folder / "queues" / "default" / "slow").open("wb"):
+        assert queue.claim() == []
+        assert queue.count() == 1
+        shell("rm queues/default/*", folder)
+        assert queue.claim() == []
+        assert queue.count() == 0
 
 
 # Other processes

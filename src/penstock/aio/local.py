@@ -20,8 +20,9 @@ from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
 from penstock.live.figures import Figures
 from penstock.live.keeper import LiveKeeper
-from penstock.live.queue import LiveQueue, Take, Waiter
+from penstock.live.queue import LiveQueue
 from penstock.live.taken import Taken
+from penstock.live.turns import Take, Waiter
 from penstock.message import Entry, Message
 from penstock.names import DEFAULT
 from penstock.settings import MAX_PAYLOAD, Settings

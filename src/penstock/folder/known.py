@@ -80,7 +80,8 @@ class KnownQueue:
             for uid, row in self._rows.items():
                 folder = FOLDER[row.state]
                 elsewhere = uid not in listed[folder] and row.version <= listings[folder].at
-                if elsewhere and not row.taken and uid not in self._hands:
+                moving = (row.taken and not self._rows.is_aside(uid)) or uid in self._hands
+                if elsewhere and not moving:
                     self._rows.drop(uid)
             for folder, ids in listed.items():
                 for uid in ids:
@@ -299,6 +300,11 @@ class KnownQueue:
             return False  # then most tries are in vain, and the next is cheaper than a look
         since = self._clock.monotonic() - self._refreshed
         return since >= 10 * self._refresh_took
+
+    def look_again(self) -> None:
+        """Files that were being written when somebody tried to fetch them may be whole by now."""
+        with self.lock:
+            self._rows.look_again()
 
     def next_due(self) -> int:
         """When time may next make something available."""

@@ -77,8 +77,8 @@ class FolderQueue(OpenQueue):
                 self._doubts = self._doubts or bool(claimed.missing)
                 for uid in [*claimed.missing, *claimed.gone]:
                     self._forget(uid)
-                for uid in claimed.busy:
-                    self._forget(uid)  # the next listing finds it again
+                for uid in claimed.unfinished:
+                    self._rows.set_aside(uid, self._shared.change())
         return claimed
 
     def _message(self, won: Won, state: str) -> Message:
@@ -99,6 +99,7 @@ class FolderQueue(OpenQueue):
 
     def _settle(self, receipts: Sequence[str], how: str, now: int, delay: float, reason: str | None) -> list[str]:
         won, lost = self._win(receipts, now, how)
+        now = self._clock.now()  # with the messages in hand: whatever else was done to them was done before
         if how == "ack":
             taken = steps.done(self._tree, self.file, won, now, self._keeps_done)
             lost += [receipt for receipt in receipts if receipt.rpartition(".")[0] in taken]
@@ -125,9 +126,9 @@ class FolderQueue(OpenQueue):
     def extend(self, receipts: Sequence[str], lease: float) -> tuple[int, list[str]]:
         """Hold from now on; until when, and the receipts that were lost."""
         now = self.advance()
-        until = now + at_least_one(min(lease, self.settings.max_lease))
         with self._in_hand(receipt.rpartition(".")[0] for receipt in receipts):
             won, lost = self._win(receipts, now, None)
+            until = self._clock.now() + at_least_one(min(lease, self.settings.max_lease))
             taken = steps.extend(self._tree, self.file, won, until)
             lost += [receipt for receipt in receipts if receipt.rpartition(".")[0] in taken]
             with self.lock:
@@ -289,6 +290,7 @@ class FolderQueue(OpenQueue):
 
     def peek(self, n: int) -> Iterator[Message]:
         """What claim would give."""
+        self.look_again()
         self.refresh(eager=True)
         self.advance()
         with self.lock:

@@ -40,7 +40,7 @@ class Claimed:
 
     won: list[Won] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)  # somebody else was quicker
-    busy: list[str] = field(default_factory=list)  # still being copied into the queue
+    unfinished: list[str] = field(default_factory=list)  # still being copied into the queue
     gone: list[str] = field(default_factory=list)  # expired
 
 
@@ -263,7 +263,7 @@ def _win_available(tree: Tree, queue: str, ids: Sequence[str], now: int) -> Clai
         stamp = tree.stamp_of(held, each)
         if not stamp.stamped and tree.disk.is_being_written(held):
             tree.move(held, tree.place(QUEUES, queue, each))
-            claimed.busy.append(each)
+            claimed.unfinished.append(each)
         elif stamp.expires_at is not None and stamp.expires_at <= now:
             tree.discard(held, queue, each)
             claimed.gone.append(each)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.errors import NotSupported
-from penstock.files import Disk, Status, status_if_there
+from penstock.files import Disk, Status, make_folder, status_if_there
 from penstock.folder import layout, stamps
 from penstock.folder.stamps import Details, Holder, Stamp
 from penstock.folder.texts import read_json, read_text
@@ -44,17 +44,13 @@ class Tree:
 
     def open(self) -> None:
         """Make the folders that are missing, and one for what this process holds."""
-        missing = []
-        path = self.root
-        while not self.disk.exists(path):
-            missing.append(path)
-            path = os.path.dirname(path) or "."
-        for path in [*reversed(missing), *map(self.path, layout.FOLDERS), self.path(self.held)]:
-            if not self.disk.exists(path):
-                with suppress(FileExistsError):  # another process was quicker
-                    self.disk.mkdir(path)
-            # Even if it was there: who made it may have stopped before this.
-            self._sync_folder(os.path.dirname(path) or ".")
+        make_folder(self.disk, self.root)
+        for path in (*map(self.path, layout.FOLDERS), self.path(self.held)):
+            with suppress(FileExistsError):
+                self.disk.mkdir(path)
+        for path in (self.root, *map(self.path, (layout.OWN, layout.HELD))):
+            # Even if nothing is new there: who made something may have stopped before this.
+            self._sync_folder(path)
         self.has_attributes = self._try_attributes()
 
     def close(self) -> None:
