@@ -49,7 +49,7 @@ class Page:
         "visible_at",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, sparse: bool = False) -> None:
         self.state = bytearray()
         self.priority = array("q")
         self.visible_at = array("q")
@@ -59,7 +59,8 @@ class Page:
         self.size = array("I")
         self.crc = array("I")
         self.live = 0
-        self.positions: dict[int, int] | None = None  # of the rows that are left, in a page that was shrunk
+        # Of the rows that there are, in a page that was shrunk or has had few from the beginning.
+        self.positions: dict[int, int] | None = {} if sparse else None
         self.claims: Claims | None = None
 
     def for_claims(self, at: int) -> Claims:
@@ -95,8 +96,9 @@ class Page:
         page = Page()
         page.live = self.live
         if self.claims is not None:
+            self.claims.grow(len(self.state))  # rows that came later may have none yet
             page.claims = Claims()
-            page.claims.grow(max(self.positions) + 1)
+            page.claims.grow(max(self.positions, default=0) + 1)
         for key, at in self.positions.items():
             fill(page, key - len(page.state))
             page.state.append(self.state[at])

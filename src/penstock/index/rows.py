@@ -32,6 +32,7 @@ __all__ = [  # what rows are made of is known by their name
 _BITS, _SIZE, _MASK = BITS, PAGE, PAGE - 1
 _MANY = 16  # messages from which on slices are quicker than one by one
 _SHRINK = 8  # a page shrinks when at most one in this many of its rows is left
+_SPARSE = PAGE // _SHRINK  # rows of a page that begins with numbers left out, until it has all positions
 
 
 class Rows:
@@ -46,7 +47,7 @@ class Rows:
         """Add the row that takes the next sequence number: append(), for the most usual case."""
         number, position = self.next_seq >> _BITS, self.next_seq & _MASK
         page = self._pages.get(number)
-        if page is None or position == _MASK:  # the first and the last of a page need more
+        if page is None or page.positions is not None or position == _MASK:  # the first and last need more
             self.append(bytes([state]), [priority], [visible_at], [expires_at])
             return
         page.state.append(state)
@@ -66,11 +67,18 @@ class Rows:
         """Add rows that take the next sequence numbers."""
         done = 0
         while done < len(states):
-            page = self._pages.get(self.next_seq >> _BITS)
+            number, position = self.next_seq >> _BITS, self.next_seq & _MASK
+            page = self._pages.get(number)
             if page is None:
-                page = self._pages[self.next_seq >> _BITS] = Page()
-                fill(page, self.next_seq & _MASK)
-            count = min(len(states) - done, _SIZE - len(page.state))
+                page = self._pages[number] = Page(sparse=position > 0)
+            count = min(len(states) - done, _SIZE - position)
+            if page.positions is not None:
+                if len(page.state) + count > _SPARSE:
+                    page = self._pages[number] = page.expanded()
+                    fill(page, position - len(page.state))
+                else:
+                    rows = range(len(page.state), len(page.state) + count)
+                    page.positions.update(zip(range(position, position + count), rows, strict=True))
             taken = slice(done, done + count)
             page.state += states[taken]
             page.priority.extend(priority[taken])
@@ -83,8 +91,8 @@ class Rows:
             page.live += count
             done += count
             self.next_seq += count
-            if len(page.state) == _SIZE:
-                self._tidy((self.next_seq - 1) >> _BITS, page)
+            if position + count == _SIZE:
+                self._tidy(number, page)
 
     def insert(self, seq: int, state: int, priority: int, visible_at: int, expires_at: int) -> None:
         """Add the row of a number that was left out."""
@@ -105,7 +113,7 @@ class Rows:
         """Leave out the numbers before seq."""
         before, self.next_seq = self.next_seq, seq
         page = self._pages.get(seq >> _BITS)
-        if page is not None:
+        if page is not None and page.positions is None:
             fill(page, (seq & _MASK) - len(page.state))
         if before >> _BITS != seq >> _BITS and (left := self._pages.get(before >> _BITS)) is not None:
             self._tidy(before >> _BITS, left)
@@ -114,11 +122,12 @@ class Rows:
         """Take over rows of the page whose first position stands for number `first`, later than all others."""
         self.skip_to(max(first, self.next_seq))
         self.stored += sum(page.size)
-        page = page.expanded()
-        known = self._pages.setdefault(first >> _BITS, page)
-        if known is not page:
-            known.extend(page)
-        self.next_seq = first + len(page.state)
+        known = self._pages.get(first >> _BITS)
+        if known is not None:
+            later, page = page.expanded(), known.expanded()
+            page.extend(later)
+        self._pages[first >> _BITS] = page
+        self.next_seq = first + (len(page.state) if page.positions is None else max(page.positions) + 1)
 
     def take_page(self, number: int, page: Page) -> None:
         """Take over the rows of a page, as they are; pages come in their order."""
