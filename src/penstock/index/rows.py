@@ -103,7 +103,9 @@ class Rows:
             self._pages = dict(sorted([*self._pages.items(), (number, page)]))
         elif page.positions is not None:
             page = self._pages[number] = page.expanded()
-        fill(page, max(0, at + 1 - len(page.state)))
+        # The page that is being filled goes on at the position of the next number.
+        end = self.next_seq & _MASK if number == self.next_seq >> _BITS else at + 1
+        fill(page, max(0, end - len(page.state)))
         page.state[at], page.priority[at] = state, priority
         page.visible_at[at], page.expires_at[at] = visible_at, expires_at
         page.live += 1
