@@ -99,7 +99,8 @@ def test_who_only_reads_sees_what_the_store_lists(steps: list[tuple[str, Any]], 
     clock = SimulatedClock()
     with tempfile.TemporaryDirectory() as folder, penstock.open(f"text:{folder}", clock=clock) as store:
         store.create("q", keep_done=keep_done, max_attempts=2)
-        path, held = Path(folder) / "q.tq", []
+        path = Path(folder) / "q.tq"
+        held: list[penstock.Message] = []
         for step, what in steps:
             do(store, clock, path, step, what, held)
             expected = listed(store)

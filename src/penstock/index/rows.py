@@ -72,13 +72,12 @@ class Rows:
             if page is None:
                 page = self._pages[number] = Page(sparse=position > 0)
             count = min(len(states) - done, _SIZE - position)
+            if page.positions is not None and len(page.state) + count > _SPARSE:
+                page = self._pages[number] = page.expanded()
+                fill(page, position - len(page.state))
             if page.positions is not None:
-                if len(page.state) + count > _SPARSE:
-                    page = self._pages[number] = page.expanded()
-                    fill(page, position - len(page.state))
-                else:
-                    rows = range(len(page.state), len(page.state) + count)
-                    page.positions.update(zip(range(position, position + count), rows, strict=True))
+                rows = range(len(page.state), len(page.state) + count)
+                page.positions.update(zip(range(position, position + count), rows, strict=True))
             taken = slice(done, done + count)
             page.state += states[taken]
             page.priority.extend(priority[taken])

@@ -42,7 +42,7 @@ def batches(moment: Moment, queue: str, states: Sequence[str], schema: pa.Schema
     if "available" in states and len(plain.starts):
         rows = max(1, min(_ROWS, _BYTES // int((plain.stops - plain.starts).max() + 1)))
         for at in range(0, len(plain.starts), rows):
-            some = Plain(*(column[at : at + rows] for column in plain[:4]), [])
+            some = plain.part(at, at + rows)
             arrays = [_column(field, queue, moment.data, some) for field in schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
     others = [message for message in moment.others if message.state in states]

@@ -41,6 +41,11 @@ class Plain(NamedTuple):
     received_at: "Numbers"
     others: list[tuple[int, int]]
 
+    def part(self, start: int, stop: int) -> "Plain":
+        """Some of the messages."""
+        some = slice(start, stop)
+        return Plain(self.starts[some], self.stops[some], self.ids[some], self.received_at[some], [])
+
 
 def find(data: bytes, noted: Collection[int]) -> Plain:
     """Tell plain messages from everything else; `noted` are offsets of messages that something is noted about."""
@@ -71,7 +76,7 @@ def _is_text(data: bytes, offsets: "Numbers", ends: "Numbers") -> "NDArray[np.bo
     column = np.frombuffer(data, np.uint8)
     newlines = np.flatnonzero(column[:-1] == 10)
     odd = newlines[column[newlines + 1] != 32]  # a line that does not go on with the one above
-    return np.searchsorted(odd, ends - len(_END)) == np.searchsorted(odd, offsets)
+    return np.equal(np.searchsorted(odd, ends - len(_END)), np.searchsorted(odd, offsets))
 
 
 def _compared(data: bytes, ends: "Numbers") -> tuple["NDArray[np.bool_]", "Bytes", "Numbers"]:
