@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from penstock.errors import QueueNotFound, StoreCorrupt
-from penstock.files import File, ReadingDisk
+from penstock.files import Disk, File, ReadingDisk, Status
 from penstock.index.rows import AVAILABLE, DELAYED, Page
 from penstock.journal.bodies import XID_ITEM_HEAD, added_at
 from penstock.journal.catalog import Catalog, Entry
@@ -25,6 +25,7 @@ from penstock.journal.records import Bodies, PageImage, RestImage, decode_all
 from penstock.journal.segments import replay_order
 from penstock.journal.viewing import StoreView
 from penstock.records import Put
+from penstock.streams import Lost
 
 _TRIES = 50
 _PAUSE = 0.01
@@ -57,9 +58,13 @@ class Entries:
     size: "array[int]" = field(default_factory=lambda: array("I"))
     crc: "array[int]" = field(default_factory=lambda: array("I"))
 
+    def between(self, after: int, until: int) -> tuple[int, int]:
+        """Where those are from after one on until another: from, and before."""
+        return bisect_right(self.seq, after), bisect_right(self.seq, until)
+
     def pages(self, after: int, until: int) -> list[tuple[int, Page]]:
         """Those from after one on until another, as rows: one page for each stretch without gaps."""
-        start, end = bisect_right(self.seq, after), bisect_right(self.seq, until)
+        start, end = self.between(after, until)
         pages = []
         while start < end:
             stop = start + self._run(start, end)
@@ -99,14 +104,15 @@ class Entries:
 class Follower:
     """Follows one queue from after a number on. `owner` is the process that the pins are for."""
 
-    def __init__(self, folder: str, queue: str, owner: int) -> None:
+    def __init__(self, folder: str, queue: str, owner: int, disk: Disk | None = None) -> None:
         self.folder = folder
         self._queue = queue
-        self._disk = ReadingDisk()
-        self.pins = Pins(folder, owner)
+        self._disk = disk or ReadingDisk()
+        self.pins = Pins(folder, owner, disk)
         self._numbers = 0
         self._sources: list[_Source] = []  # not yet read to their ends
-        self._seen: set[int] = set()  # inodes
+        self._held: set[int] = set()  # inodes of those
+        self._read_before: dict[int, tuple[int, int]] = {}  # and of others that were: when changed, how long
         self._expected: int | None = None  # the number of the next group
         self._at: _Source | None = None
         self.entries = Entries()
@@ -163,6 +169,10 @@ class Follower:
         self.last = self.begin = after
         self._refresh()
 
+    def look(self) -> None:
+        """Hold the files that are there, before they are packed."""
+        self._refresh()
+
     def fill(self, count: int, until: int = 0) -> None:
         """See to it that there are so many entries, and those up to a number, if so many have entered."""
         while len(self.entries.seq) < count or self.last < until:
@@ -183,6 +193,23 @@ class Follower:
     def names(self) -> dict[int, tuple[str, str]]:
         """Where the files are that entries are in: by the number that places have, the pin and the name."""
         return {each.number: (os.path.basename(each.pinned), each.name) for each in self._sources}
+
+    def files(self) -> dict[int, File]:
+        """The files that entries are in, by the number that places have."""
+        return {each.number: each.file for each in self._sources}
+
+    def lost_between(self, first: int, last: int) -> Lost | None:
+        """What is gone of the messages with these numbers."""
+        clipped = [(max(start, first), min(end, last)) for start, end in self.lost]
+        missing = [(start, end) for start, end in clipped if start <= end]
+        if not missing:
+            return None
+        return Lost(missing[0][0], missing[-1][1], sum(end - start + 1 for start, end in missing))
+
+    def held_back(self) -> int:
+        """Bytes of files that were packed away, and are there for this one alone."""
+        found = [each.file.status() for each in self._sources]
+        return sum(each.size for each in found if each.names == 1)
 
     def close(self) -> None:
         """Let go of everything."""
@@ -336,21 +363,28 @@ class Follower:
 
     def _add(self, name: str) -> None:
         path = os.path.join(self.folder, name)
-        if os.stat(path).st_ino in self._seen:
+        if self._knows(self._disk.status(path)):
             return
         pinned = self.pins.pin(path)
-        inode = os.stat(pinned).st_ino
         file = self._disk.open(pinned)
-        group = Window(file, file.size()).group(0) if inode not in self._seen else None
+        found = file.status()
+        group = Window(file, file.size()).group(0) if not self._knows(found) else None
         if group is None:  # it has nothing yet
             file.close()
             self.pins.unpin(pinned)
             return
-        self._seen.add(inode)
+        self._held.add(found.inode)
         self._numbers += 1
         self._sources.append(_Source(self._numbers, name.removesuffix(".pack"), pinned, file, group.number))
 
+    def _knows(self, found: Status) -> bool:
+        """Whether a file is there already, or was read: its inode may be another file's by now."""
+        return found.inode in self._held or self._read_before.get(found.inode) == (found.changed, found.size)
+
     def _drop(self, source: _Source) -> None:
+        found = source.file.status()
+        self._held.discard(found.inode)
+        self._read_before[found.inode] = found.changed, found.size
         self._sources.remove(source)
         source.file.close()
         self.pins.unpin(source.pinned)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.clock import Clock, at_least_one
-from penstock.errors import InvalidPriority, PayloadTooLarge, PenstockError, QueueFull
+from penstock.errors import InvalidArgument, InvalidPriority, PayloadTooLarge, PenstockError, QueueFull
 from penstock.live.queue import LiveQueue
 from penstock.message import Entry
 from penstock.slate import entries
@@ -255,6 +255,15 @@ def _delivered(subscriber: Subscriber, published: Published) -> bool:
         return True
 
     return subscriber.live.run(deliver)[0]
+
+
+def since_of(start: str | int) -> int:
+    """From when on published messages are wanted, in milliseconds since the epoch."""
+    if start in ("now", "beginning"):
+        return 0
+    if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
+        return start
+    raise InvalidArgument(f"start={start!r}: give 'now', 'beginning', or milliseconds since the epoch")
 
 
 def subject_of(published: Published) -> "Subject":
