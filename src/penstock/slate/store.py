@@ -14,6 +14,7 @@ from penstock.errors import (
     NotSupported,
     PenstockError,
     StoreClosed,
+    StoreUnreachable,
 )
 from penstock.journal.commits import stopped
 from penstock.ledger import Ledger
@@ -41,8 +42,10 @@ from penstock.slate.routing import Router, Subscriber
 from penstock.slate.shelf import NotedReceipts, SlateShelf
 from penstock.slate.staging import staging_of
 from penstock.slate.streaming import SlateStreams
+from penstock.slate.uploads import SlateDepot
 from penstock.slate.writing import Writer
 from penstock.threads import Lock, Threads
+from penstock.uploads import OpenLoads
 
 if TYPE_CHECKING:
     from penstock.journal.intake import Load
@@ -106,7 +109,9 @@ class SlateKeeper(LiveKeeper):
         self._log.on_expiry = lambda time: self._alarm.set(self._expire, time)
         self._log.needed = self._needed
         self._router = Router(self._log, self._clock, self._deferred)
-        self.intake = Intake(self, staging_of(self._place, self._database.timeout))
+        staging = staging_of(self._place, self._database.timeout)
+        self.intake = Intake(self, staging)
+        self._uploads = OpenLoads(SlateDepot(self, staging), self._clock, self._alarm)
         self.owner = BulkOwner(self)
         self._remove_leftovers(found)
         self._loaded = found.queues
@@ -255,6 +260,10 @@ class SlateKeeper(LiveKeeper):
         if self._refusal is None and self._log.expire(self._clock.now()):
             self._writer.commit(self._writer.written)
 
+    def uploads(self) -> OpenLoads:
+        """Loads that clients send to this store."""
+        return self._uploads
+
     def streams(self) -> SlateStreams:
         """The streams that read queues of this store."""
         return self._streams
@@ -303,6 +312,8 @@ class SlateKeeper(LiveKeeper):
         self._closed = True
         super().close()
         try:
+            with suppress(StoreUnreachable):  # what is left of them goes when the store is opened
+                self._uploads.close()
             if self._failure is None:
                 self._writer.finish()
                 self._writer.tidy()
