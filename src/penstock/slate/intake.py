@@ -17,7 +17,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.clock import at_least_one
-from penstock.errors import QueueExists, QueueFull
+from penstock.errors import QueueExists
 from penstock.index.rows import STATES
 from penstock.journal.restoring import Restored, restore
 from penstock.journal.staging import began_at
@@ -28,6 +28,7 @@ from penstock.records import Put
 from penstock.settings import Settings
 from penstock.slate.format import LOAD, RUN, SINK, VERSION
 from penstock.slate.primitives import terminated
+from penstock.slate.shelf import held
 from penstock.slate.staging import Staging, sweep
 from penstock.slate.writing import Changes
 from penstock.threads import Lock
@@ -211,7 +212,7 @@ class Intake:
         live = self._keeper.find(queue)
         shelf = self._keeper._shelves[queue]
         if shelf.held:
-            raise QueueFull(f"queue {queue!r} is full, and published messages wait for it already")
+            raise held(shelf.ledger)
         live.run(lambda now: shelf.ledger.expect_room(more, now))
 
         def expect_no_more() -> None:
