@@ -171,12 +171,18 @@ class SlateKeeper(LiveKeeper):
 
     def catch_up(self, queue: str) -> None:
         """Let a queue that is held have what it has missed: some of it now, the rest in the background."""
-        if not self._catching_up.go_on(queue) and self._router.catch_up(queue):
-            self._catching_up.begin(queue)
+        if self._catching_up.go_on(queue):
+            return
+        try:
+            more = self._router.catch_up(queue)
+        except StoreUnreachable:  # what its caller came for is done
+            self._catch_up_later(queue)
+        else:
+            if more:
+                self._catching_up.begin(queue)
 
     def _catch_up_later(self, queue: str) -> None:
-        if (shelf := self._shelves.get(queue)) is not None:
-            self._alarm.set(shelf.on_room, self._clock.now() + _LATER)
+        self._alarm.set(partial(self._catching_up.begin, queue), self._clock.now() + _LATER)
 
     def _commit(self) -> None:
         self._writer.commit(self._writer.written)
