@@ -88,7 +88,7 @@ def _as_shipped(folder: Path) -> float:
 
 
 def _route(queues: int, folder: Path) -> float:
-    """Messages per second that are published, and are in the one queue that wants them, stored, when that returns."""
+    """Messages per second that are published, and then are in the one queue that wants them, stored."""
     with penstock.open(f"slate:{folder}", sync="never", share=False) as store:
         for number in range(queues):
             store.create(f"queue-{number}", filter=f"topic = 'topic-{number}'")

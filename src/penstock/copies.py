@@ -38,9 +38,9 @@ class Destination:
 
     def _is_ours(self) -> bool:
         """Whether the partial copy is what a backup left that was killed."""
-        return self._disk.exists(os.path.join(self.subfolder, MARK)) or set(
-            self._disk.listdir(self.partial)
-        ) <= {SUBFOLDER}
+        return self._disk.exists(os.path.join(self.subfolder, MARK)) or set(self._disk.listdir(self.partial)) <= {
+            SUBFOLDER
+        }
 
     def begin(self) -> None:
         """Once it is locked, so that no two copies are made there: take away what another has left."""

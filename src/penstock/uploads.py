@@ -1,13 +1,13 @@
 """Loads that clients send to a store that is open, batch by batch.
 
-A load has parts, each filled by one sender, and a part has batches of one queue each, numbered from 0 on. A batch
-is a frame (wire/frames.py), and on stable storage once add() returns. Sending the last batch of a part again changes
-nothing, nor does committing again: a load that has taken effect is remembered, as its run or, for a week, by its own
-name.
+A load has parts, each filled by one sender, and a part has batches of one queue each, numbered from 0 on. A
+batch is a frame (wire/frames.py), and on stable storage once add() returns. Sending the last batch of a part again
+changes nothing, nor does committing again: a load that has taken effect is remembered, as its run or, for a week,
+by its own name.
 
 What is open belongs to the process that has the store open, and ends with it: what is found staged when a store is
-opened is removed. A load that nobody has touched for a day is dropped. Where batches wait, and how they take effect,
-is for each kind of store to say: its depot.
+opened is removed. A load that nobody has touched for a day is dropped. Where batches wait, and how they take
+effect, is for each kind of store to say: its depot.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""A queue that begins earlier in the log, or was full, catches up in the background: once, in order, in nobody's way."""
+"""A queue that begins earlier in the log, or was full, catches up: once, in order, and in nobody's way."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def publish(store: Store, count: int, first: int = 0) -> list[bytes]:
-    """Publish, and put directly what no queue with a filter is to see; what those that want even numbers should get."""
+    """Publish, and put what no queue with a filter is to see; what those that want even numbers should get."""
     for number in range(first, first + count):
         store.publish(b"%d" % number, headers={"even": str(number % 2 == 0)})
         if number % 10 == 0:
@@ -93,7 +93,9 @@ def test_others_publish_and_consume_while_a_queue_catches_up(
     assert len(other) == len(expected)
     other.claim()[0].ack()
     late.claim()[0].ack()
-    with pytest.raises(QueueFull, match="'late' is catching up with published messages, which nothing may overtake"):
+    with pytest.raises(
+        QueueFull, match="'late' is catching up with published messages, which nothing may overtake"
+    ):
         late.put(b"put")
     gate.opened.set()
     wait_until_caught_up(store, "late")
@@ -114,7 +116,8 @@ def test_queues_catch_up_side_by_side_also_while_messages_are_published(store: S
 
 def test_a_queue_that_was_full_gets_all_of_it_once_there_is_room(store: Store) -> None:
     narrow = store.create("narrow", filter="even = 'True'", max_size=30)
-    expected, found = publish(store, ENTRIES), []
+    expected = publish(store, ENTRIES)
+    found: list[bytes] = []
     while len(found) < len(expected):
         for message in narrow.claim(30, wait=60):
             found.append(message.payload)
@@ -158,7 +161,9 @@ threading.Event().wait()
 """
 
 
-def test_a_process_that_is_killed_in_the_middle_of_it_has_left_nothing_out_and_nothing_twice(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_in_the_middle_of_it_has_left_nothing_out_and_nothing_twice(
+    tmp_path: Path,
+) -> None:
     url = f"slate:{tmp_path / 'store'}"
     with penstock.open(url, sync="never") as store:
         expected = publish(store, 2_000)

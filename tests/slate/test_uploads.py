@@ -74,6 +74,7 @@ def test_a_batch_that_could_not_be_kept_is_sent_again(tmp_path: Path, monkeypatc
     keeper = open_slate(f"slate:{tmp_path}")
     load = begun(keeper)
     with monkeypatch.context() as patch:
+
         def unreachable(*arguments: object) -> None:
             raise penstock.StoreUnreachable("no answer")
 

@@ -77,7 +77,9 @@ def test_drivers_may_be_killed_at_any_moment(tmp_path: Path) -> None:
     for seed in range(12):
         sys.stdout.write(f"seed {seed}\n")
         texts(source, 10 * seed, 10 * seed + 9)
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+        with subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as child:
             assert child.stdout is not None
             java = int(child.stdout.readline().split()[1])
             time.sleep(random.Random(seed).uniform(3, 15))

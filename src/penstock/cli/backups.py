@@ -36,8 +36,8 @@ def backup(ctx: click.Context, dest: str, no_verify: bool, as_json: bool) -> Non
     is made in DEST.partial, synced, read once more from its first byte, and only then gets its name: a DEST that
     is there is whole. If the command is killed, the next one clears up.
 
-    This is for journal stores, and for slate stores in folders, of which the copy is that of one moment (open it as
-    slate:DEST), on the machine that has the folder; a server that keeps the store may go on.
+    This is for journal stores, and for slate stores in folders, of which the copy is that of one moment (open it
+    as slate:DEST), on the machine that has the folder; a server that keeps the store may go on.
     """
     url = ctx.find_root().params["store"]
     began = time.monotonic()
@@ -47,19 +47,22 @@ def backup(ctx: click.Context, dest: str, no_verify: bool, as_json: bool) -> Non
             from penstock.slate.backups import backup as backup_slate
 
             copied = backup_slate(url, dest, verify=not no_verify, progress=progress)
-            size, columns = copied.bytes, STATES
+            size, columns = copied.bytes, [*STATES]
             queues = [{"queue": name, "counts": counts} for name, counts in copied.queues.items()]
-            rows = [
-                [name, *(f"{counts[state]:,}" for state in STATES)] for name, counts in copied.queues.items()
-            ]
+            rows = [[name, *(f"{counts[state]:,}" for state in STATES)] for name, counts in copied.queues.items()]
         else:
             from penstock.journal import backup
 
             made = backup(url, dest, verify=not no_verify, progress=progress)
-            size, columns = sum(each.bytes for each in made), ("files", "bytes", *STATES)
+            size, columns = sum(each.bytes for each in made), ["files", "bytes", *STATES]
             queues = [asdict(each) for each in made]
             rows = [
-                [each.queue, f"{each.files:,}", f"{each.bytes:,}", *(f"{each.counts[state]:,}" for state in STATES)]
+                [
+                    each.queue,
+                    f"{each.files:,}",
+                    f"{each.bytes:,}",
+                    *(f"{each.counts[state]:,}" for state in STATES),
+                ]
                 for each in made
             ]
     took = time.monotonic() - began

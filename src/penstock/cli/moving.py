@@ -120,9 +120,7 @@ def route(ctx: click.Context, once: bool, checkpoint: str | None, master: str | 
         from penstock.spark import jobs
 
         url = ctx.find_root().params["store"]
-        summary = jobs.route(
-            spark, url, available_now=once, checkpoint=checkpoint, stopped=lambda: bool(told)
-        )
+        summary = jobs.route(spark, url, available_now=once, checkpoint=checkpoint, stopped=lambda: bool(told))
     print_summary(summary, as_json)
 
 

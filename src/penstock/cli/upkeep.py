@@ -36,10 +36,10 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     """Examine a journal or a slate store and explain what is found.
 
     Reads every byte and changes none, whether or not another process has the store open. For each queue: its
-    files, its messages by state as of now, and about how many bytes packing would free; of a slate store, the bytes
-    of its payloads, and its lag behind the log. Then what was found, a line each: ok; note, for what opening deals
-    with or what does no harm; problem, for what needs you. An arrow says what to do. Exits with 1 if there is a
-    problem.
+    files, its messages by state as of now, and about how many bytes packing would free; of a slate store, the
+    bytes of its payloads, and its lag behind the log. Then what was found, a line each: ok; note, for what opening
+    deals with or what does no harm; problem, for what needs you. An arrow says what to do. Exits with 1 if there
+    is a problem.
     """
     url = ctx.find_root().params["store"]
     # Here, because most commands need neither.

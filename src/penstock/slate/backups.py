@@ -1,7 +1,7 @@
 """A copy of a slate store in a folder, made while another process, or this one, goes on with it.
 
-1. A moment is taken: links to all files of the database, and to large payloads (frozen.py). What is staged of loads
-   that count belongs to it. If some of that has gone meanwhile, another moment is taken.
+1. A moment is taken: links to all files of the database, and to large payloads (frozen.py). What is staged of
+   loads that count belongs to it. If some of that has gone meanwhile, another moment is taken.
 2. All of it is copied to DEST.partial, and synced.
 3. The copy is read from its first row to its last: messages, with payloads, log entries, and large payloads.
 4. DEST.partial becomes DEST. Whatever breaks before that leaves no DEST.
@@ -58,8 +58,8 @@ def backup(
     where = moments.parse(store)
     if where.is_bucket:
         raise NotSupported(
-            f"store {store!r} is in a bucket, which keeps what it was given: let the bucket keep versions or copy it to "
-            f"another, or copy the messages with `penstock convert {store} DIR`"
+            f"store {store!r} is in a bucket, which keeps what it was given: let it keep versions, copy it "
+            f"to another, or copy the messages with `penstock convert {store} DIR`"
         )
     destination = Destination(where.where, os.fspath(dest))
     destination.check()

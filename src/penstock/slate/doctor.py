@@ -24,7 +24,7 @@ from penstock.slate.bucket import BucketPlace
 from penstock.slate.dumping import DECODERS, NAMES, readable
 from penstock.slate.folder import LOOKED_AT, SUBFOLDER, Folder, is_whole, numbered
 from penstock.slate.format import parse_key
-from penstock.slate.staging import Staging, staging_of
+from penstock.slate.staging import STAGED, Staging, staging_of
 from penstock.slate.view import Moment, View
 
 _MOST = 20  # findings of one kind
@@ -91,8 +91,8 @@ def _opened(place: Folder, holder: str | None) -> Iterator[Finding]:
     if holder is not None:
         yield Finding(
             "note",
-            f"the store is open in {holder}: it was looked at as it was at one moment, and files that are left over "
-            "are not looked for, as they may be in use",
+            f"the store is open in {holder}: it was looked at as it was at one moment, and files that are left "
+            "over are not looked for, as they may be in use",
             "for a certain answer close it there first",
         )
         return
@@ -104,8 +104,8 @@ def _opened(place: Folder, holder: str | None) -> Iterator[Finding]:
         return
     if synced is None:
         yield Finding(
-            "note", "Penstock has never written here what is synced: another program made this database, or it is a "
-            "backup that was never opened", "nothing: opening does",
+            "note", "Penstock has never written here what is synced: another program made this database, or it is "
+            "a backup that was never opened", "nothing: opening does",
         )  # fmt: skip
     left = [name for _, _, names in os.walk(os.path.join(place.folder, "db")) for name in names if "#" in name]
     if left:
@@ -125,7 +125,9 @@ def _go_back(place: Folder, moment: Moment) -> Iterator[Finding]:
     held = Folder(moment.held, "never")
     log = sorted(numbered(os.path.join(moment.held, "db", "wal")))
     broken = [
-        (number, path) for number, path in log if os.path.getsize(path) and not is_whole(held.object_store(), number)
+        (number, path)
+        for number, path in log
+        if os.path.getsize(path) and not is_whole(held.object_store(), number)
     ]
     for number, _ in broken:
         name = f"{number:020}.sst"
@@ -225,10 +227,11 @@ def _look_at_queues(view: View, seen: _Seen, found: Examination[SlateQueue]) -> 
         if missing:
             queue.findings.append(
                 Finding(
-                    "problem", f"{len(missing):,} messages have no payload or no entry in the log, message "
-                    f"{missing[0]} for example", f"put the store back from a backup, or `penstock remove {name} "
-                    f"{missing[0]}`",
-                )  # fmt: skip
+                    "problem",
+                    f"{len(missing):,} messages have no payload or no entry in the log, message "
+                    f"{missing[0]} for example",
+                    f"put the store back from a backup, or `penstock remove {name} {missing[0]}`",
+                )
             )
         if ledger.settings.filter is not None:
             own, held = loaded.position[-1] if loaded.position else (0, False)
@@ -266,7 +269,7 @@ def _staged(seen: _Seen, staging: Staging, holder: str | None) -> Iterator[Findi
         else:
             yield Finding(
                 "problem",
-                f"load {load} took effect, and what was staged of it is gone ({os.path.join(SUBFOLDER, 'staged')})",
+                f"load {load} took effect, and what was staged of it is gone ({SUBFOLDER}/{STAGED})",
                 "put that folder back from a backup",
             )
     for load in sorted(staged - set(seen.loads)):

@@ -121,7 +121,9 @@ def opened(moment: Moment, timeout: float) -> View:
     place.what = f"the store {moment.url!r}"
     with suppress(FileNotFoundError):
         os.utime(moment.held)  # it is in use
-        return View(place.object_store(), "db", load().ReaderMode.FOLLOW_LATEST(), moment, place, place.what, timeout)
+        return View(
+            place.object_store(), "db", load().ReaderMode.FOLLOW_LATEST(), moment, place, place.what, timeout
+        )
     raise PenstockError(
         f"what this DataFrame reads is gone ({moment.held!r}), as it was not used for long: load() it again"
     )

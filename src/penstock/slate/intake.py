@@ -4,8 +4,8 @@ A load counts from the moment that its record is written. Then its frames are ta
 that is, is written with the messages: an owner that opens the store and finds the record goes on from there. A run
 is remembered, and takes effect once; so is the last batch of a streaming sink.
 
-    load   01 0F | name    -> JSON: its frames, how many of them were taken in, its run, its sink, queues that it makes
-    run    01 10 | name    -> JSON: its load; how many messages, and bytes of payloads, it has brought into each queue
+    load   01 0F | name    -> JSON: its frames, how many of them were taken in, run, sink, queues that it makes
+    run    01 10 | name    -> JSON: its load; how many messages, and bytes of payloads, it brought to each queue
     sink   01 11 | name    -> JSON: the query and the batch that has landed last
 """
 

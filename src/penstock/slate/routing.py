@@ -172,9 +172,9 @@ class Router:
             if count == STEP:
                 end = seq
                 break
-            if published is not None and subscriber.wanted.matches(subject_of(published)):
-                if not _delivered(subscriber, published):
-                    return seq
+            wanted = published is not None and subscriber.wanted.matches(subject_of(published))
+            if published is not None and wanted and not _delivered(subscriber, published):
+                return seq
         subscriber.live.run(lambda now: subscriber.shelf.move(end, held=True))
         return end
 

@@ -39,12 +39,12 @@ def held(ledger: "Ledger") -> QueueFull:
         ledger.check_room(1)
     except QueueFull:
         return QueueFull(
-            f"queue {ledger.name!r} is full, and published messages wait for it already: retry when consumers have "
-            "caught up"
+            f"queue {ledger.name!r} is full, and published messages wait for it already: retry when consumers "
+            "have caught up"
         )
     return QueueFull(
-        f"queue {ledger.name!r} is catching up with published messages, which nothing may overtake: retry when its "
-        "lag is 0"
+        f"queue {ledger.name!r} is catching up with published messages, which nothing may overtake: retry when "
+        "its lag is 0"
     )
 
 

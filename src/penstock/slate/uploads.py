@@ -1,7 +1,7 @@
 """Loads that clients send to a slate store (../uploads.py): frames beside the database, which the owner takes in.
 
-One whose record could not be written in time may count. It stays open, so that committing it again finishes it; what
-is staged of it stays until then, or until the store is opened.
+One whose record could not be written in time may count. It stays open, so that committing it again finishes it;
+what is staged of it stays until then, or until the store is opened.
 """
 
 from collections.abc import Mapping, Sequence

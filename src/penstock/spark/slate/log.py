@@ -123,7 +123,9 @@ class Entries:
         try:
             self.sizes: pa.Array = self._said(entries.SIZE_HEADER).cast(pa.int64())
             self._priority = pc.fill_null(self._said(entries.PRIORITY_HEADER).cast(pa.int64()), 0)
-            self._exactly = self._said(entries.EXPIRES_AT_HEADER).cast(pa.int64())  # where whole seconds do not say
+            self._exactly = self._said(entries.EXPIRES_AT_HEADER).cast(
+                pa.int64()
+            )  # where whole seconds do not say
         except pa.ArrowInvalid:
             self._refuse()
 
