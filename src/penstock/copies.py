@@ -55,11 +55,12 @@ class Destination:
 
     def finish(self) -> None:
         """The copy is there; what is in its folders must be synced already."""
-        self._disk.unlink(os.path.join(self.subfolder, MARK))
         for folder in (self.subfolder, self.partial):
             self._disk.sync_folder(folder)
         self._disk.rename(self.partial, self.path)
         self._disk.sync_folder(os.path.dirname(self.path))
+        # Last, so that what is left of one that is killed can always be told; in a whole copy it says nothing.
+        self._disk.unlink(os.path.join(self.path, SUBFOLDER, MARK))
 
     def abandon(self) -> None:
         """Leave nothing."""

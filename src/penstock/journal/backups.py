@@ -79,7 +79,7 @@ def _not_here(store: str) -> str:
             f"store {store!r} has no journals: its files are copied while nobody uses it. Stop those who do, "
             f"then `cp -a {what} DEST` (which keeps extended attributes and times; rsync needs -aX)"
         )
-    return f"store {store!r} has no files here: backup is for journal and slate stores, where their folder is"
+    return f"store {store!r} has no files: backup is for journal and slate stores, on the machine that has them"
 
 
 class _Backup:
