@@ -28,8 +28,8 @@ from penstock.names import DEFAULT
 from penstock.settings import MAX_PAYLOAD, Settings
 
 if TYPE_CHECKING:
-    from penstock.journal.uploads import Uploads
     from penstock.streams import Streams
+    from penstock.uploads import Uploads
 
 _THREADS = 32  # commits of different queues side by side
 _LOADERS = 4  # what loads do side by side: each has much in memory

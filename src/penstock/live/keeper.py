@@ -25,8 +25,8 @@ from penstock.threads import Lock, SystemThreads, Threads
 
 if TYPE_CHECKING:
     from penstock.filters import Filter
-    from penstock.journal.uploads import Uploads
     from penstock.streams import Streams
+    from penstock.uploads import Uploads
 
 Result = TypeVar("Result")
 
@@ -218,7 +218,7 @@ class LiveKeeper:
 
     def uploads(self) -> "Uploads":
         """Loads that clients send to this store."""
-        raise NotSupported("this store is not kept in journals, and takes no loads: put the messages instead")
+        raise NotSupported("a store in memory takes no loads: put the messages instead")
 
     def streams(self) -> "Streams":
         """The streams that read queues of this store."""

@@ -32,9 +32,9 @@ def encode(number: int, page: Page, history: Callable[[int], bytes]) -> dict[int
     """The values of a bucket's records that hold something, by type; `history` gives a message's past attempts."""
     states, keys, first = page.state, page.keys(), number << BUCKET_BITS
     by_state: dict[int, list[int]] = {state: [] for state in (AVAILABLE, IN_FLIGHT, DONE, FAILED)}
-    for at, state in enumerate(states):
-        if state:
-            by_state[AVAILABLE if state == DELAYED else state].append(at)
+    for at in _there(states):
+        state = states[at]
+        by_state[AVAILABLE if state == DELAYED else state].append(at)
     waiting, held = by_state[AVAILABLE], by_state[IN_FLIGHT]
     found = {}
     if waiting or held:
@@ -50,10 +50,15 @@ def encode(number: int, page: Page, history: Callable[[int], bytes]) -> dict[int
     return found
 
 
+def _there(states: bytearray) -> list[int]:
+    """The positions of messages; of a queue that gets few of those that are published they are at the end."""
+    start = len(states) - len(states.lstrip(b"\0"))
+    return [at for at, state in enumerate(states[start:], start) if state]
+
+
 def encode_sizes(number: int, page: Page) -> bytes:
     """Every message of the bucket with the size of its payload, and its flags."""
-    keys, first = page.keys(), number << BUCKET_BITS
-    there = [at for at, state in enumerate(page.state) if state]
+    keys, first, there = page.keys(), number << BUCKET_BITS, _there(page.state)
     size, flags = page.size, page.crc
     columns = ([first + keys[at] for at in there], [size[at] for at in there], [flags[at] for at in there])
     return own.encode_sizes(len(there), columns)
@@ -212,8 +217,7 @@ def _claim(page: Page, at: int, known: Claimed | None) -> None:
 
 def encode_kept(number: int, page: Page) -> bytes:
     """Messages that a stream keeps, of one bucket."""
-    first, keys = number << BUCKET_BITS, page.keys()
-    there = [at for at, state in enumerate(page.state) if state]
+    first, keys, there = number << BUCKET_BITS, page.keys(), _there(page.state)
     claims = page.for_claims(len(page.state) - 1)
     columns = (page.priority, page.visible_at, page.expires_at, page.attempts, page.size, page.crc)
     values = [[first + keys[at] for at in there], *[[column[at] for at in there] for column in columns]]

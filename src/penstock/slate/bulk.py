@@ -101,7 +101,8 @@ class BulkOwner:
     def route(self, matches: Matches) -> dict[str, int]:
         """Deliver; how many messages were, by queue."""
         routed = self._keeper._router.route(matches)
-        self._keeper._writer.commit(self._keeper._writer.written)
-        self._keeper._router.release()
-        self._keeper._writer.commit(self._keeper._writer.written)
+        self._keeper._commit()
+        for queue in self._keeper._router.behind():
+            self._keeper.catch_up(queue)
+        self._keeper._commit()
         return routed

@@ -3,9 +3,11 @@
 `publish` appends to the log. The router looks at each entry once for every queue with a filter, in the order of
 the log, and delivers it to those that match; how far it is with a queue is written with what it delivered there,
 so that a message enters a queue exactly once, also across a crash. A queue that is full, or begins earlier in the
-log, is held: it has a position of its own and catches up when it can, and holds up nobody else.
+log, is held: it has a position of its own and catches up when it can, some entries at a time, and holds up nobody
+else.
 """
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from penstock.filters.dispatch import Dispatcher
     from penstock.filters.expressions import Subject
     from penstock.ledger import Ledger
+
+
+STEP = 1_000  # entries that a queue is offered at a time while it catches up
 
 
 class Wanted(NamedTuple):
@@ -53,6 +58,7 @@ class Subscriber:
         self.ledger = ledger
         self.shelf = shelf
         self.wanted = wanted
+        self.catching_up = threading.Lock()  # before that of the log
         self._since = since  # what was received before is not wanted
 
     def has_room(self) -> bool:
@@ -138,14 +144,39 @@ class Router:
                 self._offer(published)
             return published.metadata.id
 
-    def catch_up(self, queue: str) -> None:
-        """Deliver what a queue that is held has missed, as far as it has room."""
+    def catch_up(self, queue: str) -> bool:
+        """Offer a queue that is held some of what it has missed, as far as it has room; whether there is more.
+
+        Only the last of it is offered while nothing can be published: from there on the queue is held no more.
+        """
         subscriber = self._subscribers.get(queue)
         if subscriber is None or not subscriber.has_room():
-            return
-        with self._log.lock:
-            if subscriber.shelf.held and subscriber.shelf.position is not None:
-                self._deliver_from(subscriber, subscriber.shelf.position[0])
+            return False
+        with subscriber.catching_up:
+            for _ in range(2):  # what is stored, and what was published meanwhile
+                with self._log.lock:
+                    if not subscriber.shelf.held or subscriber.shelf.position is None:
+                        return False
+                    start, stored = subscriber.shelf.position[0], self._log.stored_end()
+                    if stored - start <= STEP:
+                        self._deliver_from(subscriber, start)
+                        return False
+                reached = self._deliver_stored(subscriber, start, stored)
+                if reached < stored:
+                    return subscriber.has_room()
+        return True
+
+    def _deliver_stored(self, subscriber: Subscriber, start: int, end: int) -> int:
+        """Deliver some of what a queue has missed and is stored; up to where."""
+        for count, (seq, published) in enumerate(self._log.stored(start, end)):
+            if count == STEP:
+                end = seq
+                break
+            wanted = published is not None and subscriber.wanted.matches(subject_of(published))
+            if published is not None and wanted and not _delivered(subscriber, published):
+                return seq
+        subscriber.live.run(lambda now: subscriber.shelf.move(end, held=True))
+        return end
 
     def _deliver_from(self, subscriber: Subscriber, position: int) -> None:
         """Deliver what a queue has missed from a number of the log on, until it is full."""
@@ -161,9 +192,10 @@ class Router:
             with self._log.lock:
                 for published in self._log.entries(self._log.position):
                     self._offer(published)
-        for queue, subscriber in list(self._subscribers.items()):
-            if subscriber.shelf.held:
-                self.catch_up(queue)
+
+    def behind(self) -> list[str]:
+        """The queues that are held."""
+        return [queue for queue, subscriber in list(self._subscribers.items()) if subscriber.shelf.held]
 
     # For those who route in bulk
 
@@ -214,12 +246,6 @@ class Router:
                 break
             self._offer(published)
         self._log.advance(end)
-
-    def release(self) -> None:
-        """Let queues that were full have what they have missed, as far as there is room."""
-        for queue, subscriber in list(self._subscribers.items()):
-            if subscriber.shelf.held:
-                self.catch_up(queue)
 
     def _offer(self, published: Published) -> None:
         """Give a message to those who want it and are not behind; who is full is behind from now on."""

@@ -43,6 +43,21 @@ _MINUTE = 60_000
 _IN_BUCKET = (1 << BUCKET_BITS) - 1
 
 
+def held(ledger: "Ledger") -> QueueFull:
+    """What is said to those who put into a queue that has not caught up with what was published."""
+    try:
+        ledger.check_room(1)
+    except QueueFull:
+        return QueueFull(
+            f"queue {ledger.name!r} is full, and published messages wait for it already: retry when consumers "
+            "have caught up"
+        )
+    return QueueFull(
+        f"queue {ledger.name!r} is catching up with published messages, which nothing may overtake: retry when "
+        "its lag is 0"
+    )
+
+
 class NotedReceipts(RecentReceipts):
     """Settled receipts, of which the latest are still to be written."""
 
@@ -122,10 +137,7 @@ class SlateShelf:
         """Reserve ids for new messages, if there is space for them; DiskFull, and nothing has changed."""
         if entries:
             if self.held:
-                raise QueueFull(
-                    f"queue {self._state.name!r} is full, and published messages wait for it already: retry when "
-                    "consumers have caught up"
-                )
+                raise held(self.ledger)
             self._writer.check_space(entries)
             self._writer.changed(self)  # before it takes numbers: see Writer._flush
             first = self._ids.reserve(len(entries))
