@@ -168,7 +168,7 @@ class SlateShelf:
         self._writer.wrote(self)
 
     def deliver(self, record: Put, size: int, large: bool) -> None:
-        """A published message has come in, whose body is in the log; this queue was offered all up to there."""
+        """A published message has come in, whose body is in the log; how far this queue is follows."""
         self._at = max(self._at, record.at)
         seq = record.first
         bucket = seq >> BUCKET_BITS
@@ -177,7 +177,6 @@ class SlateShelf:
         self.published[bucket] = self.published.get(bucket, 0) | 1 << (seq & _IN_BUCKET)
         self._changed.add(bucket)
         self._resized.add(bucket)
-        self.move(seq + 1, held=self.held)
 
     def move(self, position: int, held: bool) -> None:
         """This queue is so far in the log; held: and stays there, whatever comes."""

@@ -16,6 +16,7 @@ from penstock.errors import (
     StoreClosed,
     StoreUnreachable,
 )
+from penstock.garbage import without_collection
 from penstock.journal.commits import stopped
 from penstock.ledger import Ledger
 from penstock.live.following import UNHEARD
@@ -104,7 +105,8 @@ class SlateKeeper(LiveKeeper):
     # Opening
 
     def _load(self, log: str) -> None:
-        found = loading.load(self._database)
+        with without_collection():
+            found = loading.load(self._database)
         self._clock.at_least(found.at)
         self._ids = Ids(found.seq_block)
         self._bodies = Bodies(self._database, self._place, log, self._place.what)
