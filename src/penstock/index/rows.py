@@ -2,7 +2,8 @@
 
 Sequence numbers only grow, so a row is found by arithmetic: page = seq >> 10, position = seq & 1023. A page is
 dropped with its last row. A page of which few rows are left is shrunk to those and finds them through a small
-dict, so that one old message never holds the memory of its thousand neighbours.
+dict, so that one old message never holds the memory of its thousand neighbours. A page that begins after a gap, in
+a queue that gets few of a store's numbers, is like that from the start.
 
 A waiting message costs 45 bytes here, 16 of them for where its body lies. What only claimed messages have (who,
 when, receipt, reason) lies in columns that a page gets when the first of its messages is claimed: 40 bytes more.
@@ -22,6 +23,7 @@ _MANY = 16
 COLUMNS = ("priority", "visible_at", "expires_at", "attempts", "place", "size", "crc")
 CLAIM_COLUMNS = ("claimed_at", "ends_at", "nonce", "consumer", "reason")
 _SHRINK = 8  # a page shrinks when at most one in this many of its rows is left
+_SPARSE = 64  # a page whose first row has this position, or a later one, begins with a dict
 
 
 class Claims:
@@ -158,6 +160,11 @@ class Rows:
         if page is None or position == _MASK:  # the first and the last of a page need more
             self.append(bytes([state]), [priority], [visible_at], [expires_at])
             return
+        if (positions := page.positions) is not None:
+            if len(positions) >= _SIZE // _SHRINK:
+                page = self._expand(number)
+            else:
+                positions[position] = len(page.state)
         page.state.append(state)
         page.priority.append(priority)
         page.visible_at.append(visible_at)
@@ -175,11 +182,21 @@ class Rows:
         """Add rows that take the next sequence numbers."""
         done = 0
         while done < len(states):
-            page = self._pages.get(self.next_seq >> _BITS)
+            number, position = self.next_seq >> _BITS, self.next_seq & _MASK
+            page = self._pages.get(number)
             if page is None:
-                page = self._pages[self.next_seq >> _BITS] = Page()
-                _fill(page, self.next_seq & _MASK)
-            count = min(len(states) - done, _SIZE - len(page.state))
+                page = self._pages[number] = Page()
+                if position >= _SPARSE:
+                    page.positions = {}
+                else:
+                    _fill(page, position)
+            count = min(len(states) - done, _SIZE - position)
+            if (positions := page.positions) is not None:
+                if len(positions) + count > _SIZE // _SHRINK:
+                    page = self._expand(number)
+                else:
+                    start = len(page.state)
+                    positions.update({position + each: start + each for each in range(count)})
             taken = slice(done, done + count)
             page.state += states[taken]
             page.priority.extend(priority[taken])
@@ -192,8 +209,15 @@ class Rows:
             page.live += count
             done += count
             self.next_seq += count
-            if len(page.state) == _SIZE:
-                self._tidy((self.next_seq - 1) >> _BITS, page)
+            if position + count == _SIZE:
+                self._tidy(number, page)
+
+    def _expand(self, number: int) -> Page:
+        """Give every position of a page its place again, up to the next if it is still being filled."""
+        page = self._pages[number] = self._pages[number].expanded()
+        if number == self.next_seq >> _BITS:
+            _fill(page, (self.next_seq & _MASK) - len(page.state))
+        return page
 
     def insert(self, seq: int, state: int, priority: int, visible_at: int, expires_at: int) -> None:
         """Add the row of a number that was left out."""
@@ -203,8 +227,9 @@ class Rows:
             page = Page()
             self._pages = dict(sorted([*self._pages.items(), (number, page)]))
         elif page.positions is not None:
-            page = self._pages[number] = page.expanded()
-        _fill(page, max(0, at + 1 - len(page.state)))
+            page = self._expand(number)
+        end = self.next_seq & _MASK if number == self.next_seq >> _BITS else at + 1
+        _fill(page, max(0, end - len(page.state)))
         page.state[at], page.priority[at] = state, priority
         page.visible_at[at], page.expires_at[at] = visible_at, expires_at
         page.live += 1
@@ -214,7 +239,7 @@ class Rows:
         """Leave out the numbers before seq."""
         before, self.next_seq = self.next_seq, seq
         page = self._pages.get(seq >> _BITS)
-        if page is not None:
+        if page is not None and page.positions is None:
             _fill(page, (seq & _MASK) - len(page.state))
         if before >> _BITS != seq >> _BITS and (left := self._pages.get(before >> _BITS)) is not None:
             self._tidy(before >> _BITS, left)
@@ -224,8 +249,11 @@ class Rows:
         self.skip_to(max(first, self.next_seq))
         self.stored += sum(page.size)
         page = page.expanded()
-        known = self._pages.setdefault(first >> _BITS, page)
+        number = first >> _BITS
+        known = self._pages.setdefault(number, page)
         if known is not page:
+            if known.positions is not None:
+                known = self._expand(number)
             known.extend(page)
         self.next_seq = first + len(page.state)
 
