@@ -1,7 +1,8 @@
 """The rows of a queue's messages, by sequence number, in pages.
 
 Sequence numbers only grow, so a row is found by arithmetic: page = seq >> 10, position = seq & 1023. A page is
-dropped with its last row, and shrunk when few are left.
+dropped with its last row, and shrunk when few are left. One that begins after a gap, in a queue that gets few of a
+store's numbers, holds few rows from the start.
 """
 
 from array import array
@@ -32,7 +33,8 @@ __all__ = [  # what rows are made of is known by their name
 _BITS, _SIZE, _MASK = BITS, PAGE, PAGE - 1
 _MANY = 16  # messages from which on slices are quicker than one by one
 _SHRINK = 8  # a page shrinks when at most one in this many of its rows is left
-_SPARSE = PAGE // _SHRINK  # rows of a page that begins with numbers left out, until it has all positions
+_FEW = PAGE // _SHRINK
+_GAP = 64  # a page whose first row has this position, or a later one, has a dict for few rows from the start
 
 
 class Rows:
@@ -47,9 +49,14 @@ class Rows:
         """Add the row that takes the next sequence number: append(), for the most usual case."""
         number, position = self.next_seq >> _BITS, self.next_seq & _MASK
         page = self._pages.get(number)
-        if page is None or page.positions is not None or position == _MASK:  # the first and last need more
+        if page is None or position == _MASK:  # the first and the last of a page need more
             self.append(bytes([state]), [priority], [visible_at], [expires_at])
             return
+        if (positions := page.positions) is not None:
+            if len(positions) >= _FEW:
+                page = self._expand(number)
+            else:
+                positions[position] = len(page.state)
         page.state.append(state)
         page.priority.append(priority)
         page.visible_at.append(visible_at)
@@ -70,11 +77,11 @@ class Rows:
             number, position = self.next_seq >> _BITS, self.next_seq & _MASK
             page = self._pages.get(number)
             if page is None:
-                page = self._pages[number] = Page(sparse=position > 0)
+                page = self._pages[number] = Page(sparse=position >= _GAP)
+                fill(page, 0 if position >= _GAP else position)
             count = min(len(states) - done, _SIZE - position)
-            if page.positions is not None and len(page.state) + count > _SPARSE:
-                page = self._pages[number] = page.expanded()
-                fill(page, position - len(page.state))
+            if page.positions is not None and len(page.state) + count > _FEW:
+                page = self._expand(number)
             if page.positions is not None:
                 rows = range(len(page.state), len(page.state) + count)
                 page.positions.update(zip(range(position, position + count), rows, strict=True))
@@ -93,6 +100,13 @@ class Rows:
             if position + count == _SIZE:
                 self._tidy(number, page)
 
+    def _expand(self, number: int) -> Page:
+        """Give every position of a page its place again, up to the next if it is still being filled."""
+        page = self._pages[number] = self._pages[number].expanded()
+        if number == self.next_seq >> _BITS:
+            fill(page, (self.next_seq & _MASK) - len(page.state))
+        return page
+
     def insert(self, seq: int, state: int, priority: int, visible_at: int, expires_at: int) -> None:
         """Add the row of a number that was left out."""
         number, at = seq >> _BITS, seq & _MASK
@@ -101,7 +115,7 @@ class Rows:
             page = Page()
             self._pages = dict(sorted([*self._pages.items(), (number, page)]))
         elif page.positions is not None:
-            page = self._pages[number] = page.expanded()
+            page = self._expand(number)
         # The page that is being filled goes on at the position of the next number.
         end = self.next_seq & _MASK if number == self.next_seq >> _BITS else at + 1
         fill(page, max(0, end - len(page.state)))

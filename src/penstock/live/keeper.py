@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.clock import Clock, SteadyClock, at_least_one
 from penstock.errors import LeaseExpired, NotSupported, QueueExists, QueueNotFound, StoreClosed
@@ -29,6 +29,17 @@ if TYPE_CHECKING:
     from penstock.uploads import Uploads
 
 Result = TypeVar("Result")
+
+
+class Committing(Protocol):
+    """What is committed: a queue, or a whole store."""
+
+    @property
+    def durable(self) -> int:
+        """How many changes are on stable storage."""
+
+    def commit(self, written: int) -> object:
+        """Return once so many are."""
 
 
 class LiveKeeper:
@@ -143,6 +154,10 @@ class LiveKeeper:
         for queue, records in written:
             queue.commit(records)
         return published
+
+    def begin_publishing(self, entry: Entry) -> tuple[str, Committing, int] | None:
+        """Publish for who commits it later, and never waits; None if that takes a thread: then publish()."""
+        return None
 
     def settings(self, queue: str) -> Settings:
         """What the queue was created with."""

@@ -14,7 +14,6 @@ from penstock.slate.format import EXPIRY, MAX_INLINE, VERSION, Metadata, parse_k
 from penstock.slate.ids import Ids
 from penstock.slate.primitives import key_u64
 from penstock.slate.writing import Changes, Writer
-from penstock.threads import Lock
 
 _ALL = ""  # the position under this name is that of all queues that are not held
 _LATER = 300_000  # milliseconds after which a message that should have gone is looked at again
@@ -38,7 +37,7 @@ class Log:
     def __init__(
         self, key: str, database: Database, writer: Writer, bodies: Bodies, ids: Ids, position: int
     ) -> None:
-        self.lock: Lock = threading.RLock()
+        self.lock = threading.RLock()
         self.position = position  # every queue that is not held was offered what is before it
         self.on_expiry: Callable[[int], None] = lambda time: None  # called with the next time that something goes
         self.needed: Callable[[list[int]], set[int]] = lambda seqs: set()  # those that streams hold or keep

@@ -270,15 +270,29 @@ class SlateKeeper(LiveKeeper):
 
     def publish(self, entry: Entry) -> str:
         """Append to the log; what matches a queue's filter is delivered there."""
+        self._check_published(entry)
+        published = self._router.publish(entry)
+        self._commit()
+        return str(published)
+
+    def begin_publishing(self, entry: Entry) -> tuple[str, Writer, int] | None:
+        """The same for who commits later; None while somebody reads the log, which may take long."""
+        self._check_published(entry)
+        if not self._log.lock.acquire(blocking=False):
+            return None
+        try:
+            published = self._router.publish(entry)
+            return str(published), self._writer, self._writer.written
+        finally:
+            self._log.lock.release()
+
+    def _check_published(self, entry: Entry) -> None:
         checked_headers({**(entry.headers or {}), PUBLISH_HEADER: "0" * 19})
         lowest, highest = PRIORITIES
         if not lowest <= entry.priority <= highest:
             raise InvalidPriority(f"priority {entry.priority}; a slate store takes {lowest} to {highest}")
         self._check_open()
         self._writer.check_space([entry])
-        published = self._router.publish(entry)
-        self._commit()
-        return str(published)
 
     def tend(self) -> None:
         """Let time have passed in queues where nobody comes by, and in the log."""
