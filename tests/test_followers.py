@@ -210,11 +210,12 @@ def test_two_who_follow_do_not_meet(opened: Opening) -> None:
     assert read(streams, numbers[3], numbers[-1], "f") == numbers[4:]
 
 
-def test_servers_and_guests_of_guests_are_followed_like_the_store(url: str) -> None:
-    with penstock.open(url) as store:
+@pytest.mark.parametrize("whose", ["owner", "guest"])
+def test_a_server_is_followed_like_the_store_also_one_that_another_process_owns(url: str, whose: str) -> None:
+    with penstock.open(url) as store, penstock.open(url) as guest:
         queue = store.queue()
         queue.put("before")
-        server = serve_in_thread(store)
+        server = serve_in_thread(store if whose == "owner" else guest)
         try:
             with penstock.open(server.url) as remote:
                 streams = remote._keeper.streams()
@@ -225,14 +226,12 @@ def test_servers_and_guests_of_guests_are_followed_like_the_store(url: str) -> N
                 assert ahead == store._keeper.streams().ahead("default", "f", after, gaps, 2, MANY)
                 assert read(streams, after, ahead.until) == numbers[:2]
                 assert streams.entered("default", "f", after, MANY, 9)[2].payload == b"c"
+                assert read(guest._keeper.streams(), after, numbers[-1]) == numbers
                 with pytest.raises(QueueNotFound):
                     streams.start("nobody", "f", "latest")
                 streams.leave("default", "f")
         finally:
             server.stop()
-        if url.startswith("journal"):
-            with penstock.open(url) as guest:
-                assert read(guest._keeper.streams(), after, numbers[-1]) == numbers
 
 
 def test_stores_that_have_no_order_cannot_be_followed(tmp_path: Path) -> None:

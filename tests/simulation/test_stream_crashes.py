@@ -1,5 +1,6 @@
 """The power goes before every file operation: batches of streams, and what followers have read, are the same."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ class Told:
 
     put: list[str] = field(default_factory=list)
     batches: dict[int, list[str]] = field(default_factory=dict)
+    failing: set[str] = field(default_factory=set)  # messages that it lets fail
+    failed: set[str] = field(default_factory=set)  # those of them of which it was told so
     read: int = 0  # the batch that it has read, and maybe said so
     settled: int = 0  # the last that it knows to be settled
 
@@ -64,6 +67,10 @@ def consume(disk: SimulatedDisk, told: Told) -> None:
         assert batch is not None
         told.settled = told.read
         told.batches[batch] = ids_of(keeper.streams(), batch)
+        if turn in (0, 2):
+            told.failing.add(told.batches[batch][0])
+            keeper.streams().fail(QUEUE, STREAM, batch, told.batches[batch][:1], "no")
+            told.failed |= told.failing
         told.read = batch  # it is processed, and that is committed elsewhere
         if turn == 1:
             keeper.pack(QUEUE)
@@ -86,12 +93,13 @@ def test_a_batch_that_was_told_is_the_same_after_any_power_cut_and_no_message_is
                 assert ids_of(streams, number) == told.batches[number], where
         found, start = dict(told.batches), told.read
         while (batch := streams.next(QUEUE, STREAM, READER, start, 2, MANY)) is not None:
-            assert batch not in told.batches, where
-            found[batch] = ids_of(streams, batch)
+            ids = ids_of(streams, batch)
+            assert found.setdefault(batch, ids) == ids, where
             start = batch
-        seen = [each for ids in found.values() for each in ids]
-        assert len(seen) == len(set(seen)), where
+        seen = Counter(each for ids in found.values() for each in ids)
         assert set(told.put) <= set(seen), where
+        assert all(seen[each] == 2 for each in told.failed), where
+        assert {each for each, count in seen.items() if count != 1} <= told.failing, where
         assert not any(keeper.counts(QUEUE).values()), where
         keeper.close()
         looked += 1

@@ -1,12 +1,16 @@
 """Following queues of a slate store: the order of what is put and published, and what stays for followers."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import SimulatedClock
+from penstock.errors import QueueFull
 from penstock.message import Entry
 from penstock.settings import Settings
 from penstock.slate import format as records
@@ -197,3 +201,70 @@ def test_what_a_stream_has_kept_is_held_back_for_followers_after_that(life: Life
 def test_records_are_read_as_they_were_written(marks: Marks, held: Held) -> None:
     assert decode_marks(encode_marks(marks)) == marks
     assert decode_held(encode_held(held)) == held
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_followers_miss_nothing_whatever_happens_and_leave_nothing_behind(
+    life: Life, clock: SimulatedClock, seed: int
+) -> None:
+    random, entering, published, read = Random(seed), list[int](), list[int](), list[int]()
+    life.keeper.create("q", Settings(filter="kind = 'a'", max_size=random.choice([0, 6])))
+    after, gaps = life.streams.start("q", "f", "latest")
+    life.streams.follow("q", "tail", GONE, after)
+    life.streams.begin("q", "s", GONE)
+    batch = 0
+
+    def follow() -> None:
+        nonlocal after
+        ahead = life.streams.ahead("q", "f", after, gaps, random.randint(1, 5), 1 << random.randint(1, 20))
+        assert ahead.lost is None
+        for _ in range(random.randint(1, 2)):  # as often as it is asked
+            page = life.streams.entered("q", "f", after, ahead.until, 100)
+            assert len(page) == sum(count for _, count in ahead.parts)
+        read.extend(int(message.id) for message in page)
+        after = ahead.until
+        if random.random() < 0.7:
+            life.streams.follow("q", "tail", GONE, after)
+
+    def consume() -> None:
+        nonlocal batch
+        batch = life.streams.next("q", "s", GONE, batch, random.randint(0, 3), MANY) or batch
+
+    def put_some() -> None:
+        with suppress(QueueFull):
+            payloads = [random.choice([b"", b"x", LARGE]) for _ in range(random.randint(1, 3))]
+            entering.extend(map(int, life.keeper.put("q", [Entry(payload) for payload in payloads])))
+
+    def publish_one() -> None:
+        kind = random.choice("ab")
+        published.append(publish(life.keeper, kind))
+        if kind == "a":
+            entering.append(published[-1])
+
+    def reopen() -> None:
+        life.store.close()
+        life.open()
+
+    steps: list[Callable[[], object]] = [
+        follow, follow, consume, put_some, publish_one, lambda: settle(life.keeper, "q", 2), reopen,
+        lambda: put(life.keeper, "default"), lambda: clock.advance(20), lambda: life.keeper.tend(),
+    ]  # fmt: skip
+    for _ in range(60):
+        random.choice(steps)()
+    while any(life.keeper.counts("q")[state] for state in ("available", "delayed")) or life.keeper.lag("q"):
+        settle(life.keeper, "q")
+    while len(read) < len(entering):
+        follow()
+    assert read == sorted(entering)
+    if batch:
+        life.streams.settle("q", "s", batch)
+    life.streams.leave("q", "f")
+    reopen()
+    clock.advance(61)
+    life.keeper.tend()
+    for stream in ("tail", "s"):
+        life.streams.delete("q", stream)
+    settle(life.keeper, "default")
+    settle(life.keeper, "q")
+    assert life.bodies() == set(published)
+    assert records.HELD_BACK not in kinds(life)
