@@ -332,12 +332,17 @@ class KnownQueue:
     @contextmanager
     def _in_hand(self, uids: Iterable[str]) -> Iterator[None]:
         """Keep what is known of messages as it is while this thread moves them: only it knows better."""
+        with self._unseen(uids), self._moving():
+            yield
+
+    @contextmanager
+    def _unseen(self, uids: Iterable[str]) -> Iterator[None]:
+        """Whatever is listed of messages meanwhile, nobody in this process takes notice of it."""
         held = list(uids)
         with self.lock:
             self._hands.update(held)
         try:
-            with self._moving():
-                yield
+            yield
         finally:
             with self.lock:
                 self._hands.subtract(held)

@@ -37,13 +37,13 @@ class FolderQueue(OpenQueue):
 
     def fetch(self, ids: Sequence[str], lease: float, consumer: str) -> list[Message]:
         """Claim what was picked; fewer if other processes were quicker."""
-        now = self._picked_at(ids)
-        until = now + at_least_one(min(lease, self.settings.max_lease))
-        claimed = self._fetching(
-            ids, "in_flight", lambda: steps.claim(self._tree, self.file, ids, until, consumer, now)
-        )
+
+        def claim(won: list[Won], now: int) -> list[str]:
+            until = now + at_least_one(min(lease, self.settings.max_lease))
+            return steps.claim(self._tree, self.file, won, until, consumer, now)
+
         messages = []
-        for won in claimed.won:
+        for won in self._fetching(ids, "in_flight", claim):
             message = self._message(won, "in_flight")
             message.receipt = f"{won.uid}.{won.secret}"
             messages.append(message)
@@ -51,35 +51,63 @@ class FolderQueue(OpenQueue):
 
     def fetch_for_good(self, ids: Sequence[str], consumer: str) -> Message | None:
         """Claim and acknowledge what was picked."""
-        now, keep = self._picked_at(ids), self._keeps_done
-        claimed = self._fetching(ids, "done", lambda: steps.pop(self._tree, self.file, ids, consumer, now, keep))
-        return self._message(claimed.won[0], "done") if claimed.won else None
+
+        def pop(won: list[Won], now: int) -> list[str]:
+            return steps.pop(self._tree, self.file, won, consumer, now, self._keeps_done)
+
+        won = self._fetching(ids, "done", pop)
+        return self._message(won[0], "done") if won else None
+
+    def _fetching(
+        self, ids: Sequence[str], state: str, finish: Callable[[list[Won], int], list[str]]
+    ) -> list[Won]:
+        with self._moving():
+            picked = list(ids)
+            try:
+                won, now = self._win_picked(picked)
+                lost = finish(won, now)
+            except BaseException:
+                self.give_back(picked)
+                raise
+            with self.lock:
+                for each in won:
+                    row = Row(state, each.stamp.priority, each.stamp.order, each.until, each.stamp.expires_at)
+                    if state == "done" and not self._keeps_done:
+                        self._forget(each.uid)
+                    else:
+                        self._know(each.uid, row)
+                self._miss(lost)
+        return won
+
+    def _win_picked(self, picked: list[str]) -> tuple[list[Won], int]:
+        """Take hold of what was picked, and of others for those that cannot be had; as of which time."""
+        won: list[Won] = []
+        wanted, more, now = len(picked), list(picked), 0
+        while more:
+            now = max(now, self._picked_at(more))
+            winning = steps.win_available(self._tree, self.file, more, now)
+            won += winning.won
+            with self.lock:
+                self._miss(winning.missing)
+                for uid in winning.gone:
+                    self._forget(uid)
+                for uid in winning.unfinished:
+                    self._rows.set_aside(uid, self._shared.change())
+                more = self._pick(wanted - len(won)) if 0 < len(won) < wanted and not self.line else []
+            picked += more
+        won.sort(key=lambda each: (each.stamp.priority, each.stamp.order))
+        return won, now
 
     def _picked_at(self, ids: Sequence[str]) -> int:
         with self.lock:  # others may have seen one go meanwhile, and then it is not won either
             return max(self._picked.pop(uid, self._clock.now()) for uid in ids)
 
-    def _fetching(self, ids: Sequence[str], state: str, fetch: Callable[[], steps.Claimed]) -> steps.Claimed:
-        with self._moving():
-            try:
-                claimed = fetch()
-            except BaseException:
-                self.give_back(ids)
-                raise
-            self._shared.collisions += len(claimed.missing)
-            with self.lock:
-                for won in claimed.won:
-                    row = Row(state, won.stamp.priority, won.stamp.order, won.until, won.stamp.expires_at)
-                    if state == "done" and not self._keeps_done:
-                        self._forget(won.uid)
-                    else:
-                        self._know(won.uid, row)
-                self._doubts = self._doubts or bool(claimed.missing)
-                for uid in [*claimed.missing, *claimed.gone]:
-                    self._forget(uid)
-                for uid in claimed.unfinished:
-                    self._rows.set_aside(uid, self._shared.change())
-        return claimed
+    def _miss(self, ids: Sequence[str]) -> None:
+        """Other processes were quicker."""
+        self._shared.collisions += len(ids)
+        self._doubts = self._doubts or bool(ids)
+        for uid in ids:
+            self._forget(uid)
 
     def _message(self, won: Won, state: str) -> Message:
         details = self._tree.details(won.stamp, state)

@@ -129,6 +129,7 @@ class Rows:
 
     def give_back(self, uid: str) -> None:
         """A message that was picked is still available."""
+        self._unfinished.discard(uid)
         row = self._rows.get(uid)
         if row is not None and row.taken:
             row.taken = False

@@ -35,8 +35,8 @@ class Won:
 
 
 @dataclass(slots=True)
-class Claimed:
-    """What became of messages that were to be claimed."""
+class Winning:
+    """What became of messages that someone wants to fetch."""
 
     won: list[Won] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)  # somebody else was quicker
@@ -44,9 +44,32 @@ class Claimed:
     gone: list[str] = field(default_factory=list)  # expired
 
 
-def claim(tree: Tree, queue: str, ids: Sequence[str], until: int, consumer: str, now: int) -> Claimed:
-    """Take messages on a lease."""
-    claimed = _win_available(tree, queue, ids, now)
+def win_available(tree: Tree, queue: str, ids: Sequence[str], now: int) -> Winning:
+    """Take hold of messages that can be fetched."""
+    winning = Winning()
+    for each in ids:
+        held = tree.take(QUEUES, queue, each)
+        if held is None:
+            winning.missing.append(each)
+            continue
+        stamp = tree.stamp_of(held, each)
+        if not stamp.stamped and tree.disk.is_being_written(held):
+            tree.move(held, tree.place(QUEUES, queue, each))
+            winning.unfinished.append(each)
+        elif stamp.expires_at is not None and stamp.expires_at <= now:
+            tree.discard(held, queue, each)
+            winning.gone.append(each)
+        elif tree.exists(DELAY, queue, each):  # a copy of a message that is being worked on: one of its own
+            [other] = tree.next_ids(now, 1)
+            tree.move(held, tree.place(QUEUES, queue, other))
+            winning.missing.append(each)
+        else:
+            winning.won.append(Won(each, held, stamp))
+    return winning
+
+
+def claim(tree: Tree, queue: str, won: list[Won], until: int, consumer: str, now: int) -> list[str]:
+    """Take messages on a lease; those that were taken away meanwhile are left out of `won`, and returned."""
 
     def stamp(won: Won) -> None:
         nonce = int.from_bytes(os.urandom(3), "big") % 999_999 + 1
@@ -55,13 +78,11 @@ def claim(tree: Tree, queue: str, ids: Sequence[str], until: int, consumer: str,
         won.until = until
         tree.set_until(won.held, until, 0 if tree.has_attributes else nonce)
 
-    claimed.missing += _finish(tree, queue, claimed.won, QUEUES, DELAY, stamp, synced=True)
-    return claimed
+    return _finish(tree, queue, won, QUEUES, DELAY, stamp, synced=True)
 
 
-def pop(tree: Tree, queue: str, ids: Sequence[str], consumer: str, now: int, keep: bool) -> Claimed:
-    """Take messages for good; they stay listed only if they are kept."""
-    claimed = _win_available(tree, queue, ids, now)
+def pop(tree: Tree, queue: str, won: list[Won], consumer: str, now: int, keep: bool) -> list[str]:
+    """Take messages for good; they stay listed only if they are kept. Returns what claim() does."""
 
     def stamp(won: Won) -> None:
         won.secret = os.urandom(8).hex()
@@ -72,8 +93,7 @@ def pop(tree: Tree, queue: str, ids: Sequence[str], consumer: str, now: int, kee
             won.stamp.holder = Holder("", won.stamp.attempts + 1, now, consumer)
         won.until = now
 
-    claimed.missing += _finish(tree, queue, claimed.won, QUEUES, DONE if keep else REMOVE, stamp, synced=keep)
-    return claimed
+    return _finish(tree, queue, won, QUEUES, DONE if keep else REMOVE, stamp, synced=keep)
 
 
 def win(tree: Tree, queue: str, uid: str, secret: str, now: int, pause: Callable[[], None]) -> Won | None:
@@ -251,29 +271,6 @@ def remove(tree: Tree, queue: str, folder: str, ids: Sequence[str]) -> list[str]
             tree.count()
             removed.append(each)
     return removed
-
-
-def _win_available(tree: Tree, queue: str, ids: Sequence[str], now: int) -> Claimed:
-    claimed = Claimed()
-    for each in ids:
-        held = tree.take(QUEUES, queue, each)
-        if held is None:
-            claimed.missing.append(each)
-            continue
-        stamp = tree.stamp_of(held, each)
-        if not stamp.stamped and tree.disk.is_being_written(held):
-            tree.move(held, tree.place(QUEUES, queue, each))
-            claimed.unfinished.append(each)
-        elif stamp.expires_at is not None and stamp.expires_at <= now:
-            tree.discard(held, queue, each)
-            claimed.gone.append(each)
-        elif tree.exists(DELAY, queue, each):  # a copy of a message that is being worked on: one of its own
-            [other] = tree.next_ids(now, 1)
-            tree.move(held, tree.place(QUEUES, queue, other))
-            claimed.missing.append(each)
-        else:
-            claimed.won.append(Won(each, held, stamp))
-    return claimed
 
 
 def _stamp_holder(tree: Tree, won: Won, consumer: str, now: int) -> None:
