@@ -63,6 +63,21 @@ class Page:
         self.positions: dict[int, int] | None = {} if sparse else None
         self.claims: Claims | None = None
 
+    @classmethod
+    def of_one(cls, position: int, state: int, priority: int, visible_at: int, expires_at: int) -> "Page":
+        """A page of one row, with room for a few: there are as many of them as messages, if queues get few."""
+        page = cls.__new__(cls)
+        page.state = bytearray((state,))
+        page.priority = array("q", (priority,))
+        page.visible_at = array("q", (visible_at,))
+        page.expires_at = array("q", (expires_at,))
+        page.attempts, page.place = array("I", (0,)), array("Q", (0,))
+        page.size, page.crc = array("I", (0,)), array("I", (0,))
+        page.live = 1
+        page.positions = {position: 0}
+        page.claims = None
+        return page
+
     def for_claims(self, at: int) -> Claims:
         """The columns for claimed messages, with room for the row at that position."""
         claims = self.claims

@@ -49,6 +49,10 @@ class Rows:
         """Add the row that takes the next sequence number: append(), for the most usual case."""
         number, position = self.next_seq >> _BITS, self.next_seq & _MASK
         page = self._pages.get(number)
+        if page is None and _GAP <= position < _MASK:
+            self._pages[number] = Page.of_one(position, state, priority, visible_at, expires_at)
+            self.next_seq += 1
+            return
         if page is None or position == _MASK:  # the first and the last of a page need more
             self.append(bytes([state]), [priority], [visible_at], [expires_at])
             return
@@ -78,7 +82,8 @@ class Rows:
             page = self._pages.get(number)
             if page is None:
                 page = self._pages[number] = Page(sparse=position >= _GAP)
-                fill(page, 0 if position >= _GAP else position)
+                if page.positions is None:
+                    fill(page, position)
             count = min(len(states) - done, _SIZE - position)
             if page.positions is not None and len(page.state) + count > _FEW:
                 page = self._expand(number)

@@ -31,6 +31,9 @@ class Thawed(NamedTuple):
 def encode(number: int, page: Page, history: Callable[[int], bytes]) -> dict[int, bytes]:
     """The values of a bucket's records that hold something, by type; `history` gives a message's past attempts."""
     states, keys, first = page.state, page.keys(), number << BUCKET_BITS
+    if page.claims is None and page.live == len(states):  # all of them wait, and nobody has touched them
+        columns = [first + key for key in keys[: page.live]], page.priority, page.visible_at, page.expires_at
+        return {records.ACTIVE: records.encode_active_columns(page.live, (*columns, page.attempts), 0, ())}
     by_state: dict[int, list[int]] = {state: [] for state in (AVAILABLE, IN_FLIGHT, DONE, FAILED)}
     for at in _there(states):
         state = states[at]
@@ -58,8 +61,10 @@ def _there(states: bytearray) -> list[int]:
 
 def encode_sizes(number: int, page: Page) -> bytes:
     """Every message of the bucket with the size of its payload, and its flags."""
-    keys, first, there = page.keys(), number << BUCKET_BITS, _there(page.state)
-    size, flags = page.size, page.crc
+    keys, first, size, flags = page.keys(), number << BUCKET_BITS, page.size, page.crc
+    if page.live == len(page.state):
+        return own.encode_sizes(page.live, ([first + key for key in keys[: page.live]], size, flags))
+    there = _there(page.state)
     columns = ([first + keys[at] for at in there], [size[at] for at in there], [flags[at] for at in there])
     return own.encode_sizes(len(there), columns)
 

@@ -103,7 +103,7 @@ class BulkOwner:
         """Deliver; how many messages were, by queue."""
         with without_collection():
             routed = self._keeper._router.route(matches)
-        self._keeper._commit()
+            self._keeper._commit()
         for queue in self._keeper._router.behind():
             self._keeper.catch_up(queue)
         self._keeper._commit()
