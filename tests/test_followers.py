@@ -16,7 +16,8 @@ from penstock.live.keeper import LiveKeeper
 from penstock.message import Entry
 from penstock.server import serve_in_thread
 from penstock.slate.store import SlateKeeper, open_slate
-from penstock.streams import Lost, Streams
+from penstock.streams import Lost, Streams, reader_name
+from tests.server_child import ServerChild
 
 MANY = 1 << 40
 START = 1_700_000_000_000
@@ -232,6 +233,28 @@ def test_a_server_is_followed_like_the_store_also_one_that_another_process_owns(
                 streams.leave("default", "f")
         finally:
             server.stop()
+
+
+def test_a_server_that_is_killed_and_started_again_goes_on_where_it_was_asked(url: str) -> None:
+    seen: list[int] = []
+    numbers: list[int] = []
+    after = gaps = 0
+    for turn in range(2):
+        with ServerChild(Path(url)) as server, penstock.open(server.url) as store:
+            queue, streams = store.queue(), store._keeper.streams()
+            if not turn:
+                after, gaps = streams.start("default", "f", "earliest")
+            streams.follow("default", "tail", reader_name(), after)
+            numbers += [int(each) for each in queue.put_many([str(turn)] * 50)]
+            queue.ack(*queue.claim(40))
+            ahead = streams.ahead("default", "f", after, gaps, 30, MANY)
+            assert ahead.lost is None
+            seen += read(streams, after, ahead.until, limit=20)
+            after = ahead.until
+            server.kill()
+    with ServerChild(Path(url)) as server, penstock.open(server.url) as store:
+        seen += read(store._keeper.streams(), after, numbers[-1], limit=1_000)
+    assert seen == numbers
 
 
 def test_stores_that_have_no_order_cannot_be_followed(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import penstock
 from penstock import SimulatedClock
 from penstock.errors import QueueFull
 from penstock.message import Entry
@@ -268,3 +269,17 @@ def test_followers_miss_nothing_whatever_happens_and_leave_nothing_behind(
     settle(life.keeper, "q")
     assert life.bodies() == set(published)
     assert records.HELD_BACK not in kinds(life)
+
+
+def test_a_bucket_is_followed_like_a_folder(bucket: str) -> None:
+    with penstock.open(bucket) as store:
+        queue = store.create("jobs")
+        streams = store._keeper.streams()
+        after, gaps = streams.start("jobs", "f", "latest")
+        ids = queue.put_many(["a", b"x" * 70_000, "c"])
+        queue.ack(*queue.claim(2))
+        ahead = streams.ahead("jobs", "f", after, gaps, 9, MANY)
+        assert ahead.lost is None
+        found = streams.entered("jobs", "f", after, ahead.until, 9)
+        assert [message.id for message in found] == ids
+        assert [len(message.payload) for message in found] == [1, 70_000, 1]

@@ -39,7 +39,9 @@ class Asked:
         self._store = penstock.open(options.store)
         self._streams: Streams = self._store._keeper.streams()
         self._follower = token_hex(8)
-        self._position: int | None = None
+        self._position: int | None = None  # that the store was told, if the follower has a name
+        self._after: int | None = None  # what is held begins here
+        self._lock = threading.Lock()  # so that a heartbeat is never behind
         self._closing = threading.Event()
         threading.Thread(target=self._say_so, name="penstock-heartbeat", daemon=True).start()
 
@@ -49,13 +51,16 @@ class Asked:
 
     def has_read(self, position: int) -> None:
         """All up to this number was read, and its batch is over."""
-        if position != self._position:
-            self._position = position
-            self._tell(position)
+        with self._lock:
+            if position != self._position:
+                self._tell(position)
+                self._position = position
 
     def ahead(self, after: int, gaps: int, rows: int, size: int, until: int = 0) -> Ahead:
         """What has entered."""
-        return self._streams.ahead(self._options.queue, self._follower, after, gaps, rows, size, until)
+        with self._lock:
+            self._after = after
+            return self._streams.ahead(self._options.queue, self._follower, after, gaps, rows, size, until)
 
     def parts(self, after: int, until: int, ahead: Ahead) -> Sequence[InputPartition]:
         """The parts of a batch."""
@@ -79,11 +84,11 @@ class Asked:
 
     def _say_so(self) -> None:
         while not self._closing.wait(HEARTBEAT):
-            position = self._position
-            with suppress(PenstockError):  # the next batch will tell
-                if position is not None:
-                    self._tell(position)
-                    self.ahead(position, 0, 0, 1)
+            with self._lock, suppress(PenstockError):  # the next batch will tell
+                if self._position is not None:
+                    self._tell(self._position)
+                if self._after is not None:
+                    self._streams.ahead(self._options.queue, self._follower, self._after, 0, 0, 1)
 
 
 def read(part: AskedPart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
