@@ -33,7 +33,7 @@ class Served:
         self.owner.close()
 
 
-@pytest.fixture(params=["folder", "folder of another process", "bucket"])
+@pytest.fixture(params=["folder", "folder of another process", pytest.param("bucket", marks=pytest.mark.long)])
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
     bucket = request.param == "bucket"
     url = request.getfixturevalue("bucket") if bucket else f"slate:{tmp_path / 'store'}"
