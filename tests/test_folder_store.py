@@ -237,6 +237,29 @@ def test_what_another_process_puts_is_seen_within_a_second(folder: Path, store: 
     assert time.monotonic() - started < 1.5
 
 
+def test_what_others_have_settled_is_seen_in_every_queue(folder: Path, store: penstock.Store) -> None:
+    queues = [store.create("one"), store.create("two")]
+    for queue in queues:
+        queue.put(b"x")
+    claimed = [queue.claim()[0] for queue in queues]
+    assert [queue.counts()["in_flight"] for queue in queues] == [1, 1]
+    with penstock.open(f"folder:{folder}") as other:
+        for message in claimed:
+            other.queue(message.queue).ack(str(message.receipt))
+    assert [queue.counts()["in_flight"] for queue in queues] == [0, 0]
+
+
+def test_a_claim_of_several_is_given_others_for_those_that_cannot_be_had(
+    folder: Path, store: penstock.Store
+) -> None:
+    queue = store.queue()
+    queue.put_many([b"1", b"2", b"3", b"4", b"5"])
+    with penstock.open(f"folder:{folder}") as other:
+        first = other.queue().claim(2)  # which is not seen yet
+        assert [message.payload for message in first] == [b"1", b"2"]
+        assert [message.payload for message in queue.claim(3)] == [b"3", b"4", b"5"]
+
+
 def test_a_limit_and_a_key_are_exact_among_processes(folder: Path, store: penstock.Store) -> None:
     store.create("jobs", max_size=20)
     code = """

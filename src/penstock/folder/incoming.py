@@ -112,18 +112,22 @@ class OpenQueue(KnownQueue):
         """Messages that wait or are in flight, what other processes have just in hand included."""
         self.refresh(certain=True)
         self.advance()
-        held = {
-            parsed.uid
-            for process in self._tree.names(HELD)
-            for name in self._tree.names(f"{HELD}/{process}")
-            if (parsed := parse_held(name)) is not None and parsed.queue == self.file
-        }
+        held = self._held()
         self.refresh(certain=True)  # what came back between the listings shows in the second
         with self.lock:
             waiting = {
                 uid for uid, row in self._rows.items() if row.state in ("delayed", "available", "in_flight")
             }
         return len(waiting | held)
+
+    def _held(self) -> set[str]:
+        """Messages that any process has just in hand."""
+        return {
+            parsed.uid
+            for process in self._tree.names(HELD)
+            for name in self._tree.names(f"{HELD}/{process}")
+            if (parsed := parse_held(name)) is not None and parsed.queue == self.file
+        }
 
     def take_in(self, entries: Sequence[Entry], exact: bool = False) -> list[str]:
         """Write entries and let them take effect."""

@@ -38,9 +38,9 @@ class FolderQueue(OpenQueue):
     def fetch(self, ids: Sequence[str], lease: float, consumer: str) -> list[Message]:
         """Claim what was picked; fewer if other processes were quicker."""
 
-        def claim(won: list[Won], now: int) -> list[str]:
-            until = now + at_least_one(min(lease, self.settings.max_lease))
-            return steps.claim(self._tree, self.file, won, until, consumer, now)
+        def claim(won: list[Won]) -> list[str]:
+            granted = at_least_one(min(lease, self.settings.max_lease))
+            return steps.claim(self._tree, self.file, won, granted, consumer)
 
         messages = []
         for won in self._fetching(ids, "in_flight", claim):
@@ -52,20 +52,18 @@ class FolderQueue(OpenQueue):
     def fetch_for_good(self, ids: Sequence[str], consumer: str) -> Message | None:
         """Claim and acknowledge what was picked."""
 
-        def pop(won: list[Won], now: int) -> list[str]:
-            return steps.pop(self._tree, self.file, won, consumer, now, self._keeps_done)
+        def pop(won: list[Won]) -> list[str]:
+            return steps.pop(self._tree, self.file, won, consumer, self._keeps_done)
 
         won = self._fetching(ids, "done", pop)
         return self._message(won[0], "done") if won else None
 
-    def _fetching(
-        self, ids: Sequence[str], state: str, finish: Callable[[list[Won], int], list[str]]
-    ) -> list[Won]:
+    def _fetching(self, ids: Sequence[str], state: str, finish: Callable[[list[Won]], list[str]]) -> list[Won]:
         with self._moving():
             picked = list(ids)
             try:
-                won, now = self._win_picked(picked)
-                lost = finish(won, now)
+                won = self._win_picked(picked)
+                lost = finish(won)
             except BaseException:
                 self.give_back(picked)
                 raise
@@ -79,13 +77,12 @@ class FolderQueue(OpenQueue):
                 self._miss(lost)
         return won
 
-    def _win_picked(self, picked: list[str]) -> tuple[list[Won], int]:
-        """Take hold of what was picked, and of others for those that cannot be had; as of which time."""
+    def _win_picked(self, picked: list[str]) -> list[Won]:
+        """Take hold of what was picked, and of others for those that cannot be had."""
         won: list[Won] = []
-        wanted, more, now = len(picked), list(picked), 0
+        wanted, more = len(picked), list(picked)
         while more:
-            now = max(now, self._picked_at(more))
-            winning = steps.win_available(self._tree, self.file, more, now)
+            winning = steps.win_available(self._tree, self.file, more, self._picked_at(more))
             won += winning.won
             with self.lock:
                 self._miss(winning.missing)
@@ -96,7 +93,7 @@ class FolderQueue(OpenQueue):
                 more = self._pick(wanted - len(won)) if 0 < len(won) < wanted and not self.line else []
             picked += more
         won.sort(key=lambda each: (each.stamp.priority, each.stamp.order))
-        return won, now
+        return won
 
     def _picked_at(self, ids: Sequence[str]) -> int:
         with self.lock:  # others may have seen one go meanwhile, and then it is not won either
@@ -105,9 +102,10 @@ class FolderQueue(OpenQueue):
     def _miss(self, ids: Sequence[str]) -> None:
         """Other processes were quicker."""
         self._shared.collisions += len(ids)
-        self._doubts = self._doubts or bool(ids)
         for uid in ids:
             self._forget(uid)
+        if ids:
+            self._doubt()
 
     def _message(self, won: Won, state: str) -> Message:
         details = self._tree.details(won.stamp, state)
@@ -219,6 +217,9 @@ class FolderQueue(OpenQueue):
                 removed += not self._was_over(uid, folder, now)
                 folders[uid] = home(folder, self.file)
             with self.lock:
+                row = self._rows.get(uid)
+                if uid in self._hands or (row is not None and row.taken):
+                    self._doubt()  # who has it in hand will know it again
                 self._forget(uid)
         self._sync_removed(folders, now)
         return removed
@@ -271,8 +272,9 @@ class FolderQueue(OpenQueue):
         """Take out everything but what is in flight; how many."""
         self.refresh(certain=True)
         now = self.advance()
+        held = self._held()  # what is just given back is to go, too
         with self.lock:
-            rows = [(uid, row) for uid, row in self._rows.items() if row.state != "in_flight"]
+            rows = [(uid, row) for uid, row in self._rows.items() if row.state != "in_flight" or uid in held]
         folders: dict[str, str] = {}  # where each was
         for folder in (QUEUES, FAILED, DONE):
             there = [uid for uid, row in rows if FOLDER[row.state] == folder]
@@ -284,7 +286,7 @@ class FolderQueue(OpenQueue):
         with self.lock:
             for uid in folders:
                 self._forget(uid)
-            self._doubts = True
+            self._doubt()
         self._sync_removed(folders, now)
         return len(folders)
 
@@ -309,7 +311,7 @@ class FolderQueue(OpenQueue):
         except FileNotFoundError:
             return False
         if stamp.is_held:
-            self._tree.move(held, path)
+            self._tree.put_back(held, DELAY, self.file, uid)
             return False
         self._tree.discard(held, self.file, uid)
         return True

@@ -41,6 +41,7 @@ class Tree:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._doing = _Doing()
+        self._loose: set[str] = set()  # folders into which something was put back that nobody has synced
 
     def open(self) -> None:
         """Make the folders that are missing, and one for what this process holds."""
@@ -56,6 +57,8 @@ class Tree:
     def close(self) -> None:
         """Let go of the private folder; what is left in it is found by whoever opens the store next."""
         try:
+            if self._loose:  # else a machine that stops could keep the private name, and not its folder
+                self.sync(*sorted(self._loose), self.held)
             self.disk.rmdir(self.path(self.held))
         except OSError:
             self.abandon()
@@ -138,6 +141,11 @@ class Tree:
             self.sync(layout.HELD)
             return held if self.move(source, held) else None
         return None
+
+    def put_back(self, held: str, origin: str, queue: str, uid: str) -> bool:
+        """Let go of a message as if it had not been taken: whoever finds it under that name would do the same."""
+        self._loose.add(home(origin, queue))
+        return self.move(held, self.place(origin, queue, uid))
 
     def move(self, source: str, target: str) -> bool:
         """Rename; False if there is nothing to rename, or no folder for it any more."""
