@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -41,10 +42,13 @@ def opened(url: str, clock: penstock.SimulatedClock) -> Iterator[Opening]:
     kept: list[JournalKeeper | SlateKeeper] = []
 
     def open_it() -> JournalKeeper | SlateKeeper:
-        for keeper in kept:
-            keeper.close()
+        if kept:
+            kept.pop().close()
         kind, _, folder = url.partition(":")
-        kept.append(open_journal(folder, clock=clock) if kind == "journal" else open_slate(url, clock=clock))
+        if kind == "journal":
+            kept.append(open_journal(folder, clock=clock, sync="never", segment_size=4_000))
+        else:
+            kept.append(open_slate(url, clock=clock))
         return kept[-1]
 
     yield open_it
@@ -209,6 +213,36 @@ def test_two_who_follow_do_not_meet(opened: Opening) -> None:
     settle(keeper, 6)
     assert read(streams, starts[1][0], numbers[-1], "g") == numbers
     assert read(streams, numbers[3], numbers[-1], "f") == numbers[4:]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_is_taken_from_those_who_go_on_asking_whatever_is_settled_and_packed(
+    opened: Opening, seed: int
+) -> None:
+    random, keeper, entered = Random(seed), opened(), list[int]()
+    streams = keeper.streams()
+    seen: dict[str, list[int]] = {"f": [], "g": []}
+    ahead_of = {follower: streams.start("default", follower, "earliest") for follower in seen}
+
+    def follow(follower: str) -> None:
+        after, gaps = ahead_of[follower]
+        ahead = streams.ahead("default", follower, after, gaps, random.randint(1, 40), 1 << random.randint(8, 20))
+        assert ahead.lost is None
+        seen[follower] += read(streams, after, ahead.until, follower, 30)
+        ahead_of[follower] = ahead.until, gaps
+
+    for _ in range(120):
+        step = random.randrange(6)
+        if step < 2:
+            entered += put(keeper, random.randint(1, 60), random.choice([4, 100]))
+        elif step < 4:
+            settle(keeper, random.randint(1, 80))
+        else:
+            follow("f" if step == 4 or random.random() < 0.6 else "g")
+    for follower, numbers in seen.items():
+        while len(numbers) < len(entered):
+            follow(follower)
+        assert numbers == entered
 
 
 @pytest.mark.parametrize("whose", ["owner", "guest"])
