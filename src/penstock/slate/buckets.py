@@ -5,7 +5,7 @@ state; what those have no room for is in ours.
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from penstock.index.rows import AVAILABLE, CLAIM_COLUMNS, COLUMNS, DELAYED, DONE, FAILED, IN_FLIGHT, PAGE, Page
@@ -18,6 +18,15 @@ _WAITING = (DELAYED, AVAILABLE)
 _NOTHING = (records.encode_active([], []), records.encode_settled([]))
 KINDS = (records.ACTIVE, records.DONE, records.FAILED, records.SIZES, records.CLAIMS)
 OF_THE_DOCUMENT = {records.ACTIVE: _NOTHING[0], records.DONE: _NOTHING[1], records.FAILED: _NOTHING[1]}
+
+
+_kinds: dict[frozenset[int], frozenset[int]] = {}
+
+
+def kinds_of(values: Iterable[int]) -> frozenset[int]:
+    """Types of records, as one object for all buckets that have the same: there may be a million of these."""
+    found = frozenset(values)
+    return _kinds.setdefault(found, found)
 
 
 class Thawed(NamedTuple):

@@ -95,7 +95,7 @@ class SlateShelf:
         self._entries = PutEntries(ledger.name)
         self._failure: Callable[[], StoreClosed] | None = None
         self._retired = False
-        self.present: dict[int, set[int]] = {}  # types of records that each bucket has in the database
+        self.present: dict[int, frozenset[int]] = {}  # types of records that each bucket has in the database
         self._changed: set[int] = set()  # buckets
         self._resized: set[int] = set()  # those of them in which messages came or went
         self._put: list[tuple[int, bytes, bytes]] = []  # new messages: payload, log entry
@@ -361,13 +361,13 @@ class SlateShelf:
         values = {} if page is None else buckets.encode(bucket, page, self._state.ended_attempts)
         if page is not None:
             values[records.SIZES] = buckets.encode_sizes(bucket, page) if bucket in self._resized else b""
-        before = self.present.get(bucket, set())
+        before = self.present.get(bucket, frozenset())
         if bucket == 0:
             values = {**buckets.OF_THE_DOCUMENT, **values}
         changes.rows += [(records.queue_key(kind, name, bucket), value) for kind, value in values.items() if value]
         changes.rows += [(records.queue_key(kind, name, bucket), None) for kind in before if kind not in values]
         if values:
-            self.present[bucket] = set(values)
+            self.present[bucket] = buckets.kinds_of(values)
         else:
             self.present.pop(bucket, None)
 

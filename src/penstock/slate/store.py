@@ -213,7 +213,7 @@ class SlateKeeper(LiveKeeper):
         shelf = SlateShelf(
             ledger, self._receipts[name], lock, self._writer, self._bodies, self._ids, self._log_key
         )
-        shelf.present[0] = set(buckets.OF_THE_DOCUMENT)
+        shelf.present[0] = buckets.kinds_of(buckets.OF_THE_DOCUMENT)
         if (loaded := self._loaded.get(name)) is not None:
             shelf.present, shelf.recent = loaded.present, loaded.recent
             shelf.published, shelf.large = loaded.published, loaded.large
