@@ -21,6 +21,7 @@ from schemathesis.config import SchemathesisConfig
 
 import penstock
 from penstock.index.history import Attempt
+from penstock.journal.store import JournalKeeper
 from penstock.message import MAX_KEY, Draft, Entry
 from penstock.server import exchange, routes, serve_in_thread
 from penstock.server.description import page
@@ -116,7 +117,7 @@ def prepare(case: Any, store: penstock.Store) -> None:
 def prepare_load(path: dict[str, Any], body: Any, store: penstock.Store, is_negative: bool) -> None:
     """Only one load is open; most requests name it."""
     keeper = live_keeper(store)
-    assert keeper is not None
+    assert isinstance(keeper, JournalKeeper)
     uploads = keeper.uploads()
     for each in list(uploads._open):
         uploads.abort(each)

@@ -22,13 +22,14 @@ from penstock.journal.segments import journals
 from penstock.journal.shelf import JournalShelf, Sink
 from penstock.journal.streaming import JournalStreams
 from penstock.journal.upkeep import Upkeep
-from penstock.journal.uploads import Uploads
+from penstock.journal.uploads import JournalDepot
 from penstock.ledger import Ledger
 from penstock.live.alarm import Alarm
 from penstock.live.keeper import LiveKeeper
 from penstock.names import DEFAULT
 from penstock.settings import Settings
 from penstock.threads import Lock, Threads
+from penstock.uploads import OpenLoads
 
 SEGMENT_SIZE = 64 << 20
 _log = logging.getLogger("penstock")
@@ -62,7 +63,8 @@ class JournalKeeper(LiveKeeper):
         self._upkeep: dict[str, Upkeep] = {}
         self._failure: BaseException | None = None
         self._intake = Intake(self._catalog, disk, self.find, self._upkeep, self.create, segment_size)
-        self._uploads = Uploads(self, self._catalog, disk, self._clock, self._alarm, self._sink.ballast)
+        depot = JournalDepot(self, self._catalog, disk, self._sink.ballast)
+        self._uploads = OpenLoads(depot, self._clock, self._alarm)
         self._streams = JournalStreams(self._folder, self._clock, self.find, self._upkeep)
         self._catalog.open()
         try:
@@ -132,7 +134,7 @@ class JournalKeeper(LiveKeeper):
             self._failed(error)
             raise stopped(error) from error
 
-    def uploads(self) -> Uploads:
+    def uploads(self) -> OpenLoads:
         """Loads that clients send to this store."""
         self._check_dialect()
         return self._uploads

@@ -1,11 +1,10 @@
 """The streams of a journal store: where the bodies of a batch are, in files that are pinned for who reads them."""
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.clock import Clock
+from penstock.clock import Clock, rest
 from penstock.errors import PenstockError
 from penstock.index.rows import Rows
 from penstock.journal.files import PLACE_BITS, Segment
@@ -46,7 +45,7 @@ class JournalStreams(LiveStreams[JournalShelf]):
             files = self._pin([segments[number] for number in used if number in segments], pins)
             if files is not None:
                 return BatchPlan(pages, files)
-            time.sleep(_PAUSE)
+            rest(_PAUSE)
         raise PenstockError(f"the files of queue {queue!r} change faster than they can be pinned: try again")
 
     def _pin(self, segments: Sequence[Segment], process: str | None) -> list[tuple[int, str, str]] | None:

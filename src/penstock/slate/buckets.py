@@ -5,7 +5,7 @@ state; what those have no room for is in ours.
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from penstock.index.rows import AVAILABLE, CLAIM_COLUMNS, COLUMNS, DELAYED, DONE, FAILED, IN_FLIGHT, PAGE, Page
@@ -18,6 +18,14 @@ _WAITING = (DELAYED, AVAILABLE)
 _NOTHING = (records.encode_active([], []), records.encode_settled([]))
 KINDS = (records.ACTIVE, records.DONE, records.FAILED, records.SIZES, records.CLAIMS)
 OF_THE_DOCUMENT = {records.ACTIVE: _NOTHING[0], records.DONE: _NOTHING[1], records.FAILED: _NOTHING[1]}
+_UNTOUCHED = bytes((AVAILABLE, DELAYED))
+_kinds: dict[frozenset[int], frozenset[int]] = {}
+
+
+def kinds_of(values: Iterable[int]) -> frozenset[int]:
+    """Types of records, as one object for all buckets that have the same: there may be a million of these."""
+    found = frozenset(values)
+    return _kinds.setdefault(found, found)
 
 
 class Thawed(NamedTuple):
@@ -31,10 +39,13 @@ class Thawed(NamedTuple):
 def encode(number: int, page: Page, history: Callable[[int], bytes]) -> dict[int, bytes]:
     """The values of a bucket's records that hold something, by type; `history` gives a message's past attempts."""
     states, keys, first = page.state, page.keys(), number << BUCKET_BITS
+    if page.claims is None and not states.strip(_UNTOUCHED):  # all of them wait, and nobody has touched them
+        columns = [first + key for key in keys[: page.live]], page.priority, page.visible_at, page.expires_at
+        return {records.ACTIVE: records.encode_active_columns(page.live, (*columns, page.attempts), 0, ())}
     by_state: dict[int, list[int]] = {state: [] for state in (AVAILABLE, IN_FLIGHT, DONE, FAILED)}
-    for at, state in enumerate(states):
-        if state:
-            by_state[AVAILABLE if state == DELAYED else state].append(at)
+    for at in _there(states):
+        state = states[at]
+        by_state[AVAILABLE if state == DELAYED else state].append(at)
     waiting, held = by_state[AVAILABLE], by_state[IN_FLIGHT]
     found = {}
     if waiting or held:
@@ -50,11 +61,18 @@ def encode(number: int, page: Page, history: Callable[[int], bytes]) -> dict[int
     return found
 
 
+def _there(states: bytearray) -> list[int]:
+    """The positions of messages; of a queue that gets few of those that are published they are at the end."""
+    start = len(states) - len(states.lstrip(b"\0"))
+    return [at for at, state in enumerate(states[start:], start) if state]
+
+
 def encode_sizes(number: int, page: Page) -> bytes:
     """Every message of the bucket with the size of its payload, and its flags."""
-    keys, first = page.keys(), number << BUCKET_BITS
-    there = [at for at, state in enumerate(page.state) if state]
-    size, flags = page.size, page.crc
+    keys, first, size, flags = page.keys(), number << BUCKET_BITS, page.size, page.crc
+    if page.live == len(page.state):
+        return own.encode_sizes(page.live, ([first + key for key in keys[: page.live]], size, flags))
+    there = _there(page.state)
     columns = ([first + keys[at] for at in there], [size[at] for at in there], [flags[at] for at in there])
     return own.encode_sizes(len(there), columns)
 
@@ -212,8 +230,7 @@ def _claim(page: Page, at: int, known: Claimed | None) -> None:
 
 def encode_kept(number: int, page: Page) -> bytes:
     """Messages that a stream keeps, of one bucket."""
-    first, keys = number << BUCKET_BITS, page.keys()
-    there = [at for at, state in enumerate(page.state) if state]
+    first, keys, there = number << BUCKET_BITS, page.keys(), _there(page.state)
     claims = page.for_claims(len(page.state) - 1)
     columns = (page.priority, page.visible_at, page.expires_at, page.attempts, page.size, page.crc)
     values = [[first + keys[at] for at in there], *[[column[at] for at in there] for column in columns]]

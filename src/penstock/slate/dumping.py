@@ -12,7 +12,7 @@ from penstock.slate.format import parse_key
 _SECONDS = 60.0
 _AT_ONCE = 1_000
 _TEXT = re.compile(rb"[ -~]{4,}")
-_NAMES = {
+NAMES = {
     records.PAYLOAD: "payload",
     records.ACTIVE: "active",
     records.DONE: "done",
@@ -39,7 +39,7 @@ _NAMES = {
     records.LOG: "log entry",
     records.SEQ_BLOCK: "SeqBlock",
 }
-_DECODERS = {
+DECODERS = {
     records.PAYLOAD: records.decode_payload,
     records.ACTIVE: records.decode_active,
     records.DONE: records.decode_settled,
@@ -88,8 +88,8 @@ def dump(folder: str | os.PathLike[str]) -> Iterator[str]:
     """Every row as three lines: what it is, its key, its value; bytes are hexadecimal, with texts in quotes."""
     for key, value in rows(folder):
         kind = parse_key(key).kind
-        decoded = str(_DECODERS[kind](value))  # type: ignore[operator]
-        yield f"{_NAMES[kind]}: {decoded if len(decoded) <= 300 else decoded[:300] + ' ...'}"
+        decoded = str(DECODERS[kind](value))  # type: ignore[operator]
+        yield f"{NAMES[kind]}: {decoded if len(decoded) <= 300 else decoded[:300] + ' ...'}"
         yield f"    {readable(key)}"
         yield f"    {readable(value[:200])}{' ...' if len(value) > 200 else ''}".rstrip()
 

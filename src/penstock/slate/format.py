@@ -30,6 +30,7 @@ Released types keep their meaning; unknown versions and types are refused.
 
 import struct
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from penstock.slate.primitives import (
@@ -162,8 +163,13 @@ def attempts_key(id: int) -> bytes:  # noqa: A002
 
 def queue_key(kind: int, queue: str, bucket: int = 0) -> bytes:
     """Of a record of a queue: of that type, and in that bucket."""
-    key = bytes((VERSION, kind)) + terminated(queue.encode())
+    key = _of_queue(kind, queue)
     return key + key_u64(bucket) if bucket else key
+
+
+@lru_cache(maxsize=65_536)
+def _of_queue(kind: int, queue: str) -> bytes:
+    return bytes((VERSION, kind)) + terminated(queue.encode())
 
 
 def log_prefix(log: str) -> bytes:

@@ -29,7 +29,7 @@ class Loaded(NamedTuple):
 
     ledger: Ledger
     receipts: NotedReceipts
-    present: dict[int, set[int]]
+    present: dict[int, frozenset[int]]
     recent: list[tuple[int, int]]
     published: dict[int, int]
     large: set[int]
@@ -134,7 +134,7 @@ def _buckets(database: Database) -> Iterator[tuple[records.Key, dict[int, bytes]
 
 def _take_bucket(found: Loaded, number: int, values: dict[int, bytes], at: int) -> None:
     thawed = buckets.decode(number, values, at)
-    found.present[number] = set(values)
+    found.present[number] = buckets.kinds_of(values)
     if thawed is None:
         return
     first, page, history = thawed

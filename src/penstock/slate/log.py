@@ -14,7 +14,6 @@ from penstock.slate.format import EXPIRY, MAX_INLINE, VERSION, Metadata, parse_k
 from penstock.slate.ids import Ids
 from penstock.slate.primitives import key_u64
 from penstock.slate.writing import Changes, Writer
-from penstock.threads import Lock
 
 _ALL = ""  # the position under this name is that of all queues that are not held
 _LATER = 300_000  # milliseconds after which a message that should have gone is looked at again
@@ -38,7 +37,7 @@ class Log:
     def __init__(
         self, key: str, database: Database, writer: Writer, bodies: Bodies, ids: Ids, position: int
     ) -> None:
-        self.lock: Lock = threading.RLock()
+        self.lock = threading.RLock()
         self.position = position  # every queue that is not held was offered what is before it
         self.on_expiry: Callable[[int], None] = lambda time: None  # called with the next time that something goes
         self.needed: Callable[[list[int]], set[int]] = lambda seqs: set()  # those that streams hold or keep
@@ -97,15 +96,21 @@ class Log:
 
     def entries(self, start: int) -> Iterator[Published]:
         """The published messages from one number on, also those that are still to be written; under the lock."""
-        self._forget_written()
+        end = self.stored_end()
         unwritten = list(self._unwritten.values())
-        end = unwritten[0].metadata.id if unwritten else self.end
-        if start < end:
-            for _, value in self._database.scan(self._prefix + key_u64(start), self._prefix + key_u64(end)):
-                metadata = records.decode_metadata(value)
-                if entries.is_published(metadata):
-                    yield Published(metadata, self.size_of(metadata))
+        yield from (published for _, published in self.stored(start, end) if published is not None)
         yield from [published for published in unwritten if published.metadata.id >= start]
+
+    def stored_end(self) -> int:
+        """What was published under a lower number is stored; under the lock."""
+        self._forget_written()
+        return next(iter(self._unwritten), self.end)
+
+    def stored(self, start: int, end: int) -> Iterator[tuple[int, Published | None]]:
+        """The entries from one number on, up to and without another; None: it was put into one queue."""
+        for metadata in self.scan(start - 1, end - 1):
+            published = entries.is_published(metadata)
+            yield metadata.id, Published(metadata, self.size_of(metadata)) if published else None
 
     def scan(self, after: int, until: int) -> Iterator[Metadata]:
         """The entries from after one on until another that are written, whatever queue they were put into."""

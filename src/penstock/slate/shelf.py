@@ -43,6 +43,21 @@ _MINUTE = 60_000
 _IN_BUCKET = (1 << BUCKET_BITS) - 1
 
 
+def held(ledger: "Ledger") -> QueueFull:
+    """What is said to those who put into a queue that has not caught up with what was published."""
+    try:
+        ledger.check_room(1)
+    except QueueFull:
+        return QueueFull(
+            f"queue {ledger.name!r} is full, and published messages wait for it already: retry when consumers "
+            "have caught up"
+        )
+    return QueueFull(
+        f"queue {ledger.name!r} is catching up with published messages, which nothing may overtake: retry when "
+        "its lag is 0"
+    )
+
+
 class NotedReceipts(RecentReceipts):
     """Settled receipts, of which the latest are still to be written."""
 
@@ -80,7 +95,7 @@ class SlateShelf:
         self._entries = PutEntries(ledger.name)
         self._failure: Callable[[], StoreClosed] | None = None
         self._retired = False
-        self.present: dict[int, set[int]] = {}  # types of records that each bucket has in the database
+        self.present: dict[int, frozenset[int]] = {}  # types of records that each bucket has in the database
         self._changed: set[int] = set()  # buckets
         self._resized: set[int] = set()  # those of them in which messages came or went
         self._put: list[tuple[int, bytes, bytes]] = []  # new messages: payload, log entry
@@ -122,10 +137,7 @@ class SlateShelf:
         """Reserve ids for new messages, if there is space for them; DiskFull, and nothing has changed."""
         if entries:
             if self.held:
-                raise QueueFull(
-                    f"queue {self._state.name!r} is full, and published messages wait for it already: retry when "
-                    "consumers have caught up"
-                )
+                raise held(self.ledger)
             self._writer.check_space(entries)
             self._writer.changed(self)  # before it takes numbers: see Writer._flush
             first = self._ids.reserve(len(entries))
@@ -156,7 +168,7 @@ class SlateShelf:
         self._writer.wrote(self)
 
     def deliver(self, record: Put, size: int, large: bool) -> None:
-        """A published message has come in, whose body is in the log; this queue was offered all up to there."""
+        """A published message has come in, whose body is in the log; how far this queue is follows."""
         self._at = max(self._at, record.at)
         seq = record.first
         bucket = seq >> BUCKET_BITS
@@ -165,7 +177,6 @@ class SlateShelf:
         self.published[bucket] = self.published.get(bucket, 0) | 1 << (seq & _IN_BUCKET)
         self._changed.add(bucket)
         self._resized.add(bucket)
-        self.move(seq + 1, held=self.held)
 
     def move(self, position: int, held: bool) -> None:
         """This queue is so far in the log; held: and stays there, whatever comes."""
@@ -350,13 +361,13 @@ class SlateShelf:
         values = {} if page is None else buckets.encode(bucket, page, self._state.ended_attempts)
         if page is not None:
             values[records.SIZES] = buckets.encode_sizes(bucket, page) if bucket in self._resized else b""
-        before = self.present.get(bucket, set())
+        before = self.present.get(bucket, frozenset())
         if bucket == 0:
             values = {**buckets.OF_THE_DOCUMENT, **values}
         changes.rows += [(records.queue_key(kind, name, bucket), value) for kind, value in values.items() if value]
         changes.rows += [(records.queue_key(kind, name, bucket), None) for kind in before if kind not in values]
         if values:
-            self.present[bucket] = set(values)
+            self.present[bucket] = buckets.kinds_of(values)
         else:
             self.present.pop(bucket, None)
 
