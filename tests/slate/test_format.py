@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from penstock.errors import StoreCorrupt
 from penstock.index.rows import AVAILABLE, DELAYED, Rows
 from penstock.settings import Settings
-from penstock.slate import buckets, own
+from penstock.slate import buckets as bucket_records
 from penstock.slate import format as records
+from penstock.slate import own
 from penstock.slate.format import Available, Config, InFlight, Key, Metadata, SeqBlock, Settled
 from penstock.slate.own import Claimed, Receipt, Recent, Size
 from penstock.slate.primitives import Undecodable, array, terminated, unterminated, utf8
@@ -301,5 +302,6 @@ def test_a_bucket_with_one_message_is_written_as_any_other(
     rows.append_one(DELAYED if delayed else AVAILABLE, priority, visible_at, expires_at)
     rows.place(seq, (0,), (size,), (own.PUBLISHED,))
     page, _ = rows[seq]
-    usual = buckets.encode(number, page, lambda seq: b"")
-    assert buckets.encode_one(number, page) == {**usual, records.SIZES: buckets.encode_sizes(number, page)}
+    usual = bucket_records.encode(number, page, lambda seq: b"")
+    sizes = bucket_records.encode_sizes(number, page)
+    assert bucket_records.encode_one(number, page) == {**usual, records.SIZES: sizes}
