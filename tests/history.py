@@ -47,17 +47,16 @@ class History:
         *,
         name: str = "op",
         write: Callable[[str], object] | None = None,
-        ordered: bool = True,
+        prompt: bool = True,
     ) -> None:
-        """Not `ordered`: what an operation had in hand that was never answered may have been passed over, and an
-        operation may take effect only after the time that it says."""
+        """Not `prompt`: a put may take effect only after the time that it says."""
         self.receipts: dict[str, str] = {}  # all that anyone was ever given, to be tried again: of which message
         self.keyed: list[Draft] = []  # all that was put under a key, to be put again
         self._now, self._name, self._write = now, name, write
         self._lock = threading.RLock()
         self._count = 0
         self._events: list[Record] = []  # those that are still to be checked
-        self._checker = Checker(settings, ordered)
+        self._checker = Checker(settings, prompt)
 
     # Asking
 

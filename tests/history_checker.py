@@ -23,9 +23,9 @@ class Violation(AssertionError):
 class Checker:
     """The history of one queue, as far as it was checked."""
 
-    def __init__(self, settings: Settings, ordered: bool = True) -> None:
+    def __init__(self, settings: Settings, prompt: bool = True) -> None:
         self._settings = settings
-        self._ordered = ordered
+        self._prompt = prompt
         self._number = 0  # of the event
         self._latest = 0  # time: a store's never runs backwards
         self._operations: dict[str, Operation] = {}  # those that may still take effect
@@ -128,7 +128,7 @@ class Checker:
         return self._lives.get(name)
 
     def _born(self, name: str, since: int = 0) -> Life:
-        life = self._lives[name] = Life(name, self._settings, prompt=self._ordered)
+        life = self._lives[name] = Life(name, self._settings, prompt=self._prompt)
         for operation in self._wide:
             if since < operation.ended and operation.begun <= self._number:
                 life.open[operation.name] = operation
@@ -281,8 +281,6 @@ class Checker:
     def _check_order(self, taken: Operation) -> None:
         """Nothing that could be claimed the whole time was passed over."""
         assert taken.told is not None
-        if not self._ordered:
-            return
         given = taken.lives
         for one, other in pairwise(given):
             if _precedes(other, one):

@@ -78,7 +78,7 @@ class Life:
 
     id: str
     settings: Settings
-    prompt: bool = True  # whether operations take effect at the moment that they say, not after it
+    prompt: bool = True  # whether a put takes effect at the moment that it says, not after it
     drafts: dict[str, Record] = field(default_factory=dict)  # by the operation that may have put it
     puts: list[Operation] = field(default_factory=list)
     place: tuple[int, int] = (0, 0)  # the number of the event that began its first put, and its place there
@@ -182,9 +182,7 @@ class Life:
         return reached
 
     def _after(self, operation: Operation, guess: Guess, now: int) -> Iterator[Guess]:
-        first, last = operation.start, min(operation.end, now)
-        if self.prompt:
-            first = max(guess.time, first)
+        first, last = max(guess.time, operation.start), min(operation.end, now)
         exact = self._moment(operation, guess)
         if exact is not None:
             if not first <= exact <= last:
@@ -193,8 +191,7 @@ class Life:
         if first > last:
             return
         for state in self.passing(guess, first, last):
-            later = state._replace(time=max(guess.time, first))
-            yield from _EFFECTS[operation.do](self, operation, later, first, last)
+            yield from _EFFECTS[operation.do](self, operation, state._replace(time=first), first, last)
 
     def _moment(self, operation: Operation, guess: Guess) -> int | None:
         """When the operation took effect, where that was told."""

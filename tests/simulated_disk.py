@@ -16,7 +16,8 @@ The model, as hostile as a correct device and file system may be:
 - Reserved space is a file's own until the file is truncated or gone; a crash does not take it.
 - A failing write may leave a beginning. A failing sync decides like a crash which unsynced changes reach the
   device and forgets the rest, as ext4, XFS and btrfs do: the program still reads them, and the next sync has
-  nothing to do and "succeeds".
+  nothing to do and "succeeds". Of folders it may also forget nothing, and the next sync tries again. A rename is
+  forgotten as a whole: of half a one nobody could make up for the other.
 
 Every call is one numbered operation. The same calls with the same seeds have the same outcome.
 """
@@ -232,6 +233,7 @@ class SimulatedDisk:
         self.has_attributes = True
         self.attribute_space = 4_000  # bytes of a file's attributes, about what ext4 has
         self.atomic_renames = False  # as journalling file systems have them: synced on one side is synced on both
+        self.forgets_names = True  # what a failing sync of a folder has not synced
         self.open_nodes: list[FileNode] = []  # one for each open handle
         # Called with each operation's name and path before it, outside the mutex: who wants to may wait here.
         self.before_operation: Callable[[str, str], None] | None = None
@@ -397,15 +399,17 @@ class SimulatedDisk:
 
     def sync_folder(self, path: StrPath) -> None:
         with self.operation("sync_folder", str(path), partial=True) as failing:
-            here = self._changes_synced_with(self._folder(path))
+            if failing and not self.forgets_names:
+                return
+            here = self._changes_synced_with(self._folder(path), self.atomic_renames or failing)
             self._unsynced = [change for change in self._unsynced if change]  # a rename's other side stays open
             for change in kept_changes(here, Luck(self.random, "some" if failing else "everything")):
                 for (folder, name), node in change.items():
                     set_name(folder.durable, name, node)
 
-    def _changes_synced_with(self, folder: FolderNode) -> list[NameChange]:
-        """Take them out of what is unsynced: those in the folder, and with atomic renames what they build on."""
-        if not self.atomic_renames:
+    def _changes_synced_with(self, folder: FolderNode, whole: bool) -> list[NameChange]:
+        """Take them out of what is unsynced: those in the folder, and of whole renames what they build on."""
+        if not whole:
             return [
                 {place: change.pop(place) for place in list(change) if place[0] is folder}
                 for change in self._unsynced

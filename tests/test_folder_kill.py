@@ -182,7 +182,7 @@ def kill_often(folder: Path, seed: int, kills: int) -> None:
     settings = Settings(max_size=500, max_attempts=3, keep_done=random.choice([0, 0.3]))
     with penstock.open(f"folder:{folder / 'store'}") as store:
         store.create(QUEUE, **settings)
-    history = History(penstock.SystemClock().now, settings, name="parent", ordered=False)
+    history = History(penstock.SystemClock().now, settings, name="parent", prompt=False)
     for number in range(kills):
         try:
             use_and_kill(folder, f"{seed}.{number}", random, history)

@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -167,8 +168,59 @@ def test_a_file_that_is_still_being_written_is_no_message_yet(folder: Path, stor
         file.flush()
         assert store.queue().claim() == []
         file.write(b" and half")
-    time.sleep(1.1)
+    assert [message.payload for message in store.queue().peek()] == [b"half and half"]
     assert [message.payload for message in store.queue().claim()] == [b"half and half"]
+
+
+@pytest.mark.parametrize("peers", [0, 2])
+def test_files_that_are_still_being_written_hold_up_nothing_behind_them(folder: Path, peers: int) -> None:
+    with penstock.open(f"folder:{folder}", peers=peers) as store:
+        queue = store.queue()
+        slow = [(folder / "queues" / "default" / name).open("wb") for name in ("slow", "slower")]
+        assert queue.claim() == []  # they are there before all others
+        queue.put_many([b"1", b"2", b"3", b"4", b"5", b"6"])
+        taken = [queue.claim(), queue.claim(), queue.claim(wait=5), queue.claim(), queue.claim(wait=5)]
+        assert all(taken)
+        popped = queue.pop()
+        assert popped is not None
+        assert {popped.payload, *(each.payload for [each] in taken)} == {b"1", b"2", b"3", b"4", b"5", b"6"}
+        assert (queue.claim(), queue.count()) == ([], 2)
+        for number, file in enumerate(slow):
+            file.write(b"whole %d" % number)
+            file.close()
+        assert sorted(message.payload for message in queue.claim(3)) == [b"whole 0", b"whole 1"]
+        assert queue.claim() == []
+
+
+def test_a_file_that_is_whole_again_has_its_place_in_the_order(folder: Path, store: penstock.Store) -> None:
+    with (folder / "queues" / "default" / "slow").open("wb"):
+        assert store.queue().claim() == []
+        store.queue().put_many([b"second", b"third"])
+    assert [message.payload for message in store.queue().claim(3)] == [b"", b"second", b"third"]
+
+
+def test_who_waits_gets_what_is_behind_a_file_or_the_file_once_it_is_whole(
+    folder: Path, store: penstock.Store
+) -> None:
+    queue = store.queue()
+    with (folder / "queues" / "default" / "slow").open("wb") as file, ThreadPoolExecutor() as pool:
+        waiting = pool.submit(queue.claim, wait=600)
+        queue.put(b"behind it")
+        assert [message.payload for message in waiting.result()] == [b"behind it"]
+        waiting = pool.submit(queue.claim, wait=600)
+        file.write(b"whole")
+        file.close()
+        assert [message.payload for message in waiting.result()] == [b"whole"]
+
+
+def test_a_file_that_is_taken_away_before_it_is_whole_was_never_there(folder: Path, store: penstock.Store) -> None:
+    queue = store.queue()
+    with (folder / "queues" / "default" / "slow").open("wb"):
+        assert queue.claim() == []
+        assert queue.count() == 1
+        shell("rm queues/default/*", folder)
+        assert queue.claim() == []
+        assert queue.count() == 0
 
 
 # Other processes
@@ -183,6 +235,29 @@ def test_what_another_process_puts_is_seen_within_a_second(folder: Path, store: 
     [message] = store.queue().claim(wait=5)
     assert message.payload == b"theirs"
     assert time.monotonic() - started < 1.5
+
+
+def test_what_others_have_settled_is_seen_in_every_queue(folder: Path, store: penstock.Store) -> None:
+    queues = [store.create("one"), store.create("two")]
+    for queue in queues:
+        queue.put(b"x")
+    claimed = [queue.claim()[0] for queue in queues]
+    assert [queue.counts()["in_flight"] for queue in queues] == [1, 1]
+    with penstock.open(f"folder:{folder}") as other:
+        for message in claimed:
+            other.queue(message.queue).ack(str(message.receipt))
+    assert [queue.counts()["in_flight"] for queue in queues] == [0, 0]
+
+
+def test_a_claim_of_several_is_given_others_for_those_that_cannot_be_had(
+    folder: Path, store: penstock.Store
+) -> None:
+    queue = store.queue()
+    queue.put_many([b"1", b"2", b"3", b"4", b"5"])
+    with penstock.open(f"folder:{folder}") as other:
+        first = other.queue().claim(2)  # which is not seen yet
+        assert [message.payload for message in first] == [b"1", b"2"]
+        assert [message.payload for message in queue.claim(3)] == [b"3", b"4", b"5"]
 
 
 def test_a_limit_and_a_key_are_exact_among_processes(folder: Path, store: penstock.Store) -> None:

@@ -81,12 +81,12 @@ class Broken:
 class Bench:
     """A history with a queue that can be broken. A reopened store is the same one, which must not show."""
 
-    def __init__(self, settings: Settings = SETTINGS) -> None:
+    def __init__(self, settings: Settings = SETTINGS, prompt: bool = True) -> None:
         self.clock = SimulatedClock()
         self.store = penstock.open("memory:", clock=self.clock)
         self.broken = Broken(self.store.create("jobs", **settings))
         self.queue = cast(Queue, self.broken)
-        self.history = History(self.clock.now, settings)
+        self.history = History(self.clock.now, settings, prompt=prompt)
 
     def put(self, payload: bytes, **fields: Any) -> str:
         return self.history.put(self.queue, Draft(payload, **fields))
@@ -789,6 +789,25 @@ def test_a_settlement_without_an_answer_can_be_repeated(bench: Bench, operation:
     bench.reopened()
     assert getattr(bench.history, operation)(bench.queue, message) == []
     bench.reopened()
+
+
+@pytest.mark.parametrize("prompt", [True, False])
+def test_a_put_may_take_effect_after_the_time_that_it_says_only_where_that_was_said(prompt: bool) -> None:
+    bench = Bench(prompt=prompt)
+    began = bench.clock.now()
+
+    def put_late(**fields: Any) -> str:
+        bench.clock.advance(1)
+        bench.history.purge(bench.queue)  # which would have taken it, had it been there
+        bench.broken.shows(b"a", created_at=began, received_at=began, visible_at=began)
+        return bench.broken.real.put(**fields)
+
+    bench.broken.replaces("put", put_late)
+    bench.put(b"a")
+    if prompt:
+        bench.refuses("cannot be so")
+    else:
+        bench.reopened()
 
 
 # Order

@@ -16,17 +16,8 @@ from penstock.index.streams import Batch, FrozenStreams, Stream
 from penstock.journal import bodies, columns, groups
 from penstock.journal.format import DIALECTS, AddX, ConfirmRemove, Dialect, Entry, Remove, RemoveTentative, SaveXid
 from penstock.journal.format import decode as decode_entry
-from penstock.journal.records import (
-    Bodies,
-    PageImage,
-    RestImage,
-    StreamsImage,
-    decode_all,
-    encode_page,
-    encode_put,
-    encode_record,
-    encode_rest,
-)
+from penstock.journal.images import PageImage, RestImage, StreamsImage, encode_page, encode_rest
+from penstock.journal.records import Bodies, decode_all, encode_put, encode_record
 from penstock.journal.replay import Replay
 from penstock.journal.stream_records import encode_streams
 from penstock.journal.xids import PERIOD, before, xid_of

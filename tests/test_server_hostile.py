@@ -26,7 +26,8 @@ import penstock
 from penstock.aio.local import LocalKeeper
 from penstock.live.keeper import LiveKeeper
 from penstock.server import Limits, exchange, routes, serve_in_thread
-from penstock.server.connection import MAX_HEADERS, Connection
+from penstock.server.connection import Connection
+from penstock.server.refusals import MAX_HEADERS
 from penstock.sharing.keeper import live_keeper
 
 HOST = b"Host: penstock\r\n"

@@ -206,8 +206,16 @@ def test_a_handler_may_settle_its_message_by_itself(jobs: Queue) -> None:
 def test_thousands_of_messages_of_which_handlers_fail_one_in_twenty_end_as_the_rules_say(
     store: penstock.Store, jobs: Queue
 ) -> None:
-    count = 1_000 if store.url.startswith(("text:", "folder:")) else 10_000  # those sync for each of them
+    work_on(jobs, 1_000 if store.url.startswith(("text:", "folder:")) else 10_000)  # those sync for each of them
 
+
+@pytest.mark.long
+@pytest.mark.parametrize("store", ["text", "folder"], indirect=True)
+def test_ten_thousand_of_them_do_where_each_is_synced(jobs: Queue) -> None:
+    work_on(jobs, 10_000)
+
+
+def work_on(jobs: Queue, count: int) -> None:
     def handler(message: Message) -> None:
         number = int(message.payload)
         if number % 20 == 0 and message.attempts <= number // 20 % 5:  # the first 0 to 4 attempts

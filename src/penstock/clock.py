@@ -118,6 +118,11 @@ def pause(clock: Clock, seconds: float) -> float:
     return min(seconds, _DAY) if isinstance(clock, SystemClock) else 0.001
 
 
+def rest(seconds: float) -> None:
+    """Let others go on meanwhile: for who waits for another process, which no clock of a store can hurry."""
+    time.sleep(seconds)
+
+
 def milliseconds(seconds: float) -> int:
     """A duration as the integer that is added to times."""
     return round(seconds * 1000)

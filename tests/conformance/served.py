@@ -17,8 +17,8 @@ from tests.conformance.blocking import BlockingStore
 class Served:
     """A store and its server."""
 
-    def __init__(self, url: Path | str, clock: penstock.Clock, **options: Any) -> None:
-        self._store = penstock.open(url, clock=clock, **options)
+    def __init__(self, url: Path | str, clock: penstock.Clock) -> None:
+        self._store = penstock.open(url, clock=clock)
         self._server: RunningServer = serve_in_thread(self._store)
         self.url = self._server.url
 
@@ -54,8 +54,7 @@ def open_http_text(folder: Path, clock: penstock.Clock) -> penstock.Store:
 
 
 def open_http_folder(folder: Path, clock: penstock.Clock) -> penstock.Store:
-    # The same store is there with its syncs, unserved: here it is about what goes over the wire.
-    return RemoteStore(Served(f"folder:{folder}", clock, sync="never"), clock)
+    return RemoteStore(Served(f"folder:{folder}", clock), clock)
 
 
 def open_aio(folder: Path, clock: penstock.Clock) -> penstock.Store:

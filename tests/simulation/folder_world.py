@@ -89,6 +89,6 @@ class FolderWorld(World):
 
 
 class CrowdedWorld(FolderWorld):
-    """The same used by many at once: what one has in hand that a crash puts back was passed over by others."""
+    """The same used by many at once: what one is putting comes after what others do before it is there."""
 
-    ordered = False
+    prompt = False

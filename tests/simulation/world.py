@@ -48,7 +48,7 @@ class World:
     """A machine with a disk and a clock, a store on it, and what the store promised."""
 
     place: Callable[[str], int] = int  # of an id among all that the store ever gave
-    ordered = True  # whether claims keep the order even beside one that a crash undoes
+    prompt = True  # whether puts take effect at the moment that they say, not after it
     leases: tuple[float, ...] = (0.001, 2, 30)  # that consumers ask for
     extensions: tuple[float, ...] = (1, 20)
     longest = 20  # of leases
@@ -65,6 +65,7 @@ class World:
         self.tolerant = False  # whether errors of Penstock are noted instead of raised
         self.errors: list[BaseException] = []
         self.payloads = 0
+        self.starts: list[int] = []  # how many operations the disk had done each time that the store was opened
         self._store: Store | None = None
         self.keeper: Any = None
 
@@ -82,12 +83,16 @@ class World:
     def open(self) -> None:
         """Open the store; the queue `default` is there from the first time on."""
         try:
-            self._open()
+            self._start()
         except (OSError, penstock.PenstockError) as error:
             if not self.tolerant:
                 raise
             self.errors.append(error)
-            self._open()  # a failure comes once
+            self._start()  # a failure comes once
+
+    def _start(self) -> None:
+        self.starts.append(self.disk.operations)
+        self._open()
 
     def _open(self) -> None:
         self.keeper = open_journal(
@@ -268,7 +273,7 @@ class World:
         before = self.promises.get(name)
         above = before.highest if before else 0
         promise = Promise(
-            settings, History(self.clock.now, settings, ordered=self.ordered), above=above, highest=above
+            settings, History(self.clock.now, settings, prompt=self.prompt), above=above, highest=above
         )
         self.promises[name] = promise
         return promise

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,13 @@ import penstock
 from penstock import Draft
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.index.rows import STATES
+from penstock.journal.store import open_journal
 from penstock.spark.jobs import archive, report
 from penstock.spark.jobs.reporting import windows, words
 from penstock.spark.jobs.reporting.numbers import Figures, Numbers, Reason, Slice, Times
 from penstock.spark.jobs.reporting.page import render
+from penstock.store import Store
+from penstock.streams import reader_name
 
 HOUR = 3_600_000
 START = 472_223 * HOUR  # 2023-11-14 23:00
@@ -98,7 +102,45 @@ def test_an_empty_store_has_a_report_and_a_dry_run_writes_none(spark: SparkSessi
     assert (dry.dry_run, dry.rows[0][:6]) == (True, ["default", 0, 0, 0, 0, 0])
     assert not (tmp_path / "out").exists()
     report(spark, tmp_path / "store", tmp_path / "out")
-    assert "There are no messages yet" in (tmp_path / "out" / "report.html").read_text()
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "There are no messages yet" in page
+    assert "<h2>Streams</h2>" not in page
+
+
+def test_streams_are_shown_with_what_they_hold_since_when_and_how_far_behind_they_are(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    clock = penstock.SimulatedClock(START)
+    with closing(open_journal(str(tmp_path / "store"), clock=clock)) as keeper:
+        Store("", keeper).create("a&b").put_many([b"x"] * 5)
+        streams, reader = keeper.streams(), reader_name()
+        streams.begin("a&b", "<i>one", reader)
+        assert streams.next("a&b", "<i>one", reader, 0, 1, 1 << 20) == 1
+        clock.advance(1)
+        assert streams.next("a&b", "<i>one", reader, 1, 2, 1 << 20) == 2  # the first is settled
+        streams.follow("a&b", "two", reader, 3)
+    report(spark, tmp_path / "store", tmp_path / "out")
+    document = json.loads((tmp_path / "out" / "report.json").read_text())
+    shown = [{name: value for name, value in each.items() if value != reader} for each in document["streams"]]
+    assert shown == [
+        {
+            "queue": "a&b", "stream": "<i>one", "mode": "consume", "batch": 2, "settled": 1, "messages": 2,
+            "since": START + 1_000, "failures": 0, "lag": 2,
+        },
+        {
+            "queue": "a&b", "stream": "two", "mode": "follow", "batch": 3, "settled": 0, "messages": 0,
+            "since": None, "failures": 0, "lag": 2,
+        },
+    ]  # fmt: skip
+    page = (tmp_path / "out" / "report.html").read_text()
+    held_for = words.duration((document["made_at"] - START - 1_000) / 1_000)
+    queue, none = "<td>a&amp;b</td>", "<td class=zero>0</td>"
+    assert (
+        f"<tr><th scope=row>&lt;i&gt;one</th>{queue}<td>consume</td><td>2</td><td>1</td><td>2</td>"
+        f"<td>{held_for}</td><td>2</td></tr>"
+    ) in page
+    assert f"<th scope=row>two</th>{queue}<td>follow</td><td>3</td>{none}{none}<td>-</td><td>2</td>" in page
+    assert Outline(page).open == []
 
 
 def test_what_cannot_be_reported_is_refused_at_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from penstock.aio.gathering import Gathering
 from penstock.clock import pause
 from penstock.errors import LeaseExpired, PenstockError
 from penstock.histogram import Histogram
@@ -20,8 +21,9 @@ from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
 from penstock.live.figures import Figures
 from penstock.live.keeper import Committing, LiveKeeper
-from penstock.live.queue import LiveQueue, Take, Waiter
+from penstock.live.queue import LiveQueue
 from penstock.live.taken import Taken
+from penstock.live.turns import Take, Waiter
 from penstock.message import Entry, Message
 from penstock.names import DEFAULT
 from penstock.settings import MAX_PAYLOAD, Settings
@@ -57,6 +59,7 @@ class LocalKeeper:
         self._committing: dict[Committing, float] = {}  # since when
         self.commit_seconds = Histogram(COMMIT_SECONDS)
         self.commit_records = Histogram(COMMIT_RECORDS)  # that one commit made durable
+        self._gathering = Gathering(self._after_commit)
         self._in_line: set[asyncio.Future[None]] = set()
         self._hurried = False
 
@@ -124,6 +127,8 @@ class LocalKeeper:
     async def put(self, queue: str, entries: Sequence[Entry]) -> list[str]:
         """Take in all entries or none."""
         live = self._keeper.find(queue)
+        if len(entries) == 1 and entries[0] == Entry(entries[0].payload):
+            return [await self._gathering.put(live, entries[0].payload)]
         ids, written = live.put(entries)
         await self._committed(live, written)
         return ids

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,18 +12,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.aio.store import Message, Queue
 from penstock.arguments import receipts_of
 from penstock.errors import LeaseExpired
+from penstock.working import ending
+from penstock.working.ending import Account, settled
 from penstock.working.holding import ACK, RELEASE, Held, Holding, Outcome, alike
-from penstock.working.options import PASSING, POLL, Backoff, Options, Pauses, Result, Worked
+from penstock.working.options import GLANCE, PASSING, PATIENCE, POLL, Backoff, Options, Pauses, Result, Worked
 from penstock.working.signals import stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from penstock import message
+    from penstock.working.ending import Ended
 
-_GLANCE = 0.2  # seconds between looks at a queue that may yet get messages
-_PATIENCE = 10.0  # seconds that the store may still take when everything is let go
-_log = logging.getLogger("penstock")
 Answer = TypeVar("Answer")
 
 
@@ -95,7 +94,7 @@ class _Worker:
         self._hurry = asyncio.Event()  # what is held is released now: a second signal, or an error
         self._ended: asyncio.Queue[Held[Message] | None] = asyncio.Queue()
         self._at_work: dict[asyncio.Task[None], Held[Message]] = {}
-        self._worked = Worked()
+        self._account: Account[Message] = Account(options)
         self._error: BaseException | None = None
 
     # Who watches
@@ -119,10 +118,10 @@ class _Worker:
                         continue
         if self._error is not None:
             raise self._error
-        return self._worked
+        return self._account.worked
 
     def _told(self, number: int) -> None:
-        self._worked.signal = number
+        self._account.worked.signal = number
         if self._stop.is_set():
             self._hurry.set()
         self._stop.set()
@@ -151,9 +150,9 @@ class _Worker:
             each.outcome = RELEASE
         if dropped:
             await self._settle(RELEASE, dropped)
-        await asyncio.wait([claimer], timeout=_PATIENCE)  # it may bring messages yet, to be released
+        await asyncio.wait([claimer], timeout=PATIENCE)  # it may bring messages yet, to be released
         self._ended.put_nowait(None)
-        await asyncio.wait([settler], timeout=_PATIENCE)
+        await asyncio.wait([settler], timeout=PATIENCE)
         for task in (claimer, settler, extender):
             task.cancel()
         await asyncio.wait([claimer, settler, extender])
@@ -223,11 +222,11 @@ class _Worker:
         """Nothing is available: wait a moment for what may yet come; False if that is nothing."""
         if self._free < self._options.concurrency:  # what is worked on may fail and come back
             self._changed.clear()
-            await _first(self._changed.wait(), self._stop.wait(), timeout=_GLANCE)
+            await _first(self._changed.wait(), self._stop.wait(), timeout=GLANCE)
             return True
         if await self._try(self._queue.count, self._stop) == 0:
             return False
-        await _first(self._stop.wait(), timeout=_GLANCE / 4)
+        await _first(self._stop.wait(), timeout=GLANCE / 4)
         return True
 
     # The work
@@ -242,10 +241,7 @@ class _Worker:
             if held.settled is not None:
                 self._tell([(held, held.settled.kind)], held.settled.reason)
             else:
-                _log.warning(
-                    "the work on message %s of queue %r ended (%s), but the message is no longer held here: the "
-                    "result is dropped", held.message.id, held.message.queue, outcome.reason or outcome.kind,
-                )  # fmt: skip
+                ending.log_in_vain(held.message, outcome)
         if error is not None:
             self._fail(error)
 
@@ -267,12 +263,12 @@ class _Worker:
     # Settling
 
     async def _settle_all(self) -> None:
-        ending = False
-        while not ending:
+        last = False
+        while not last:
             batch = [await self._ended.get()]
             while not self._ended.empty():
                 batch.append(self._ended.get_nowait())
-            ending = None in batch
+            last = None in batch
             for outcome, held in alike(each for each in batch if each is not None):
                 await self._settle(outcome, held)
                 self._free += len(held)
@@ -284,31 +280,24 @@ class _Worker:
         try:
             if await self._try(lambda: self._call(outcome, receipts), self._leaving) is None:
                 lost = set(receipts)
-                _log.warning("%d message(s) could not be settled: their leases will end", len(lost))
+                ending.log_unsettled(len(lost))
         except LeaseExpired as error:
             lost = set(error.receipts)
-            _log.warning("leases were lost before the work was settled, its result is dropped: %s", str(error))
+            ending.log_too_late(error)
         except Exception as error:
             lost = set(receipts)
             self._fail(error)
         for receipt in receipts:
             self.holding.held.pop(receipt, None)
-        self._tell([(each, "lost" if each.receipt in lost else outcome.kind) for each in held], outcome.reason)
+        self._tell(settled(held, outcome, lost), outcome.reason)
 
     async def _call(self, outcome: Outcome, receipts: list[str]) -> bool:
-        if outcome.kind == "ack":
-            await self._queue.ack(*receipts)
-        elif outcome.kind == "fail":
-            await self._queue.fail(*receipts, delay=outcome.delay, reason=outcome.reason)
-        else:
-            await self._queue.release(*receipts)
+        await ending.settle(self._queue, outcome, receipts)
         return True
 
-    def _tell(self, ended: list[tuple[Held[Message], str]], reason: str | None) -> None:
-        now = time.monotonic()
-        for each, kind in ended:
-            self._worked.count(kind)
-            self._options.tell(Result(each.message, kind, reason if kind == "fail" else None, now - each.began))
+    def _tell(self, ended: Ended[Message], reason: str | None) -> None:
+        self._account.count(ended)
+        self._account.report(ended, reason, time.monotonic())
 
     # Extending
 
@@ -325,19 +314,14 @@ class _Worker:
         except LeaseExpired as error:
             lost = error.receipts
         except PASSING as error:
-            _log.warning("leases were not extended yet: %s", str(error))
+            ending.log_not_extended(error)
             return
         except Exception as error:
             self._fail(error)
             return
-        kept = [each.receipt for each in due if each.receipt not in lost]
-        self.holding.extended(kept, self.holding.lease, time.monotonic())
-        dropped = self.holding.lose(lost)
+        dropped = self.holding.extended_but(lost, due, time.monotonic())
         for each in dropped:
-            _log.warning(
-                "the lease of message %s of queue %r was lost while it was worked on: another consumer may have "
-                "it, and the result of this work will be dropped", each.message.id, each.message.queue,
-            )  # fmt: skip
+            ending.log_lost(each.message)
         self._tell([(each, "lost") for each in dropped], None)
         await self._drop(dropped)
 

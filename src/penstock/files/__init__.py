@@ -12,7 +12,7 @@ What every store may rely on, and nothing more:
 """
 
 from penstock.files.door import Data, Disk, File, Status, StrPath
-from penstock.files.replacing import replace_file, status_if_there, write_hint
+from penstock.files.replacing import make_folder, replace_file, status_if_there, write_hint
 from penstock.files.system import ReadingDisk, SystemDisk, SystemFile
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "StrPath",
     "SystemDisk",
     "SystemFile",
+    "make_folder",
     "replace_file",
     "status_if_there",
     "write_hint",

@@ -1,4 +1,4 @@
-"""What every disk can do with what it has: a look, and small files that get new content as a whole."""
+"""What every disk can do with what it has: a look, folders, and small files that get new content as a whole."""
 
 import os
 from contextlib import suppress
@@ -12,6 +12,21 @@ def status_if_there(disk: Disk, path: StrPath) -> Status | None:
         return disk.status(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def make_folder(disk: Disk, path: StrPath) -> None:
+    """Durably make a folder, and those above it that are missing."""
+    missing, there = [], os.fspath(path)
+    while not disk.exists(there):
+        missing.append(there)
+        there = os.path.dirname(there) or "."
+    with suppress(PermissionError):  # a folder that others have made, where this user may not look
+        # Even though it was there: who made it may have stopped before this.
+        disk.sync_folder(os.path.dirname(there) or ".")
+    for each in reversed(missing):
+        with suppress(FileExistsError):  # another process was quicker
+            disk.mkdir(each)
+        disk.sync_folder(os.path.dirname(each) or ".")
 
 
 def write_hint(disk: Disk, path: StrPath, data: Data) -> None:

@@ -1,8 +1,7 @@
 """How messages come into a queue: what is refused, what is admitted exactly, what is written."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 
 from penstock.clock import at_least_one
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull, QueueNotFound, StoreClosed
@@ -113,18 +112,22 @@ class OpenQueue(KnownQueue):
         """Messages that wait or are in flight, what other processes have just in hand included."""
         self.refresh(certain=True)
         self.advance()
-        held = {
-            parsed.uid
-            for process in self._tree.names(HELD)
-            for name in self._tree.names(f"{HELD}/{process}")
-            if (parsed := parse_held(name)) is not None and parsed.queue == self.file
-        }
+        held = self._held()
         self.refresh(certain=True)  # what came back between the listings shows in the second
         with self.lock:
             waiting = {
                 uid for uid, row in self._rows.items() if row.state in ("delayed", "available", "in_flight")
             }
         return len(waiting | held)
+
+    def _held(self) -> set[str]:
+        """Messages that any process has just in hand."""
+        return {
+            parsed.uid
+            for process in self._tree.names(HELD)
+            for name in self._tree.names(f"{HELD}/{process}")
+            if (parsed := parse_held(name)) is not None and parsed.queue == self.file
+        }
 
     def take_in(self, entries: Sequence[Entry], exact: bool = False) -> list[str]:
         """Write entries and let them take effect."""
@@ -154,7 +157,7 @@ class OpenQueue(KnownQueue):
             raise
         if keys or manifest is not None:
             self._tree.count()
-        with self._unseen(ids):
+        with self._unseen(ids):  # a part of them would be wrong
             with self._moving():
                 try:
                     places = [(each.uid, each.folder) for each in newcomers]
@@ -174,18 +177,6 @@ class OpenQueue(KnownQueue):
         if manifest is not None:
             self._tree.disk.unlink(manifest)
         return ids
-
-    @contextmanager
-    def _unseen(self, ids: Sequence[str]) -> Iterator[None]:
-        """Nobody in this process sees a part of new messages: only a listing of all of them would be right."""
-        with self.lock:
-            self._hands.update(ids)
-        try:
-            yield
-        finally:
-            with self.lock:
-                self._hands.subtract(ids)
-                self._hands += Counter()  # without those that nobody has in hand
 
     def _check_delivery(self, newcomers: Sequence[Newcomer], delivered: set[str]) -> None:
         """What did not arrive was removed meanwhile, has no queue any more, or was dropped as left by the dead."""

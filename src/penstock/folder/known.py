@@ -25,7 +25,7 @@ from penstock.folder.shared import Shared
 from penstock.folder.stamps import Stamp
 from penstock.folder.steps import Ending, Won
 from penstock.folder.tree import home
-from penstock.folder.watching import Watch, names_of
+from penstock.folder.watching import Listing, Watch, names_of
 from penstock.settings import Settings
 
 LEASE_EXPIRED = "lease expired"
@@ -50,7 +50,8 @@ class KnownQueue:
         self._has_order = False
         self._hands: Counter[str] = Counter()
         self._picked: dict[str, int] = {}  # when messages were picked that are about to be fetched: that counts
-        self._doubts = False  # whether something was not where it was thought to be
+        self._seen: dict[str, Listing] = {}  # what is known is of these; other queues may have had folders listed
+        self._doubted = 0  # as of which change something may not be where it is thought to be
         self._distrusted = False  # whether nothing is known for sure
         self._keeps_done = settings.keep_done != 0
         self.refusal: Callable[[], Exception] | None = None
@@ -66,13 +67,13 @@ class KnownQueue:
         with self.lock, self._certainly():
             started = self._clock.monotonic()
             certain = certain or self._distrusted
-            looked = [watch.look(eager, certain, self._doubts) for watch in watches.values()]  # all of them
-            if not any(looked):
+            for watch in watches.values():
+                watch.look(eager, certain, self._doubts(watch))
+            listings = {folder: watch.listing for folder, watch in watches.items()}
+            if all(listing is self._seen.get(folder) for folder, listing in listings.items()):
                 return
             self._distrusted = False
             self._fetched_before, self._fetched = self._fetched, 0
-            self._doubts = False
-            listings = {folder: watch.listing for folder, watch in watches.items()}
             listed: dict[str, Collection[str]] = {
                 folder: names_of(listings[folder], self.file) for folder in watches if folder != QUEUES
             }
@@ -80,15 +81,24 @@ class KnownQueue:
             for uid, row in self._rows.items():
                 folder = FOLDER[row.state]
                 elsewhere = uid not in listed[folder] and row.version <= listings[folder].at
-                if elsewhere and not row.taken and uid not in self._hands:
+                moving = (row.taken and not self._rows.is_aside(uid)) or uid in self._hands
+                if elsewhere and not moving:
                     self._rows.drop(uid)
             for folder, ids in listed.items():
                 for uid in ids:
                     if self._rows.get(uid) is None and uid not in self._hands:
                         self._load(folder, uid)
+            self._seen = listings
             self.serve()
             self._refreshed = self._clock.monotonic()
             self._refresh_took = self._refreshed - started
+
+    def _doubt(self) -> None:
+        """Something is not where it was thought to be: look at folders again even if they have not changed."""
+        self._doubted = self._shared.change()
+
+    def _doubts(self, watch: Watch) -> bool:
+        return watch.listing.at < self._doubted
 
     @contextmanager
     def _certainly(self) -> Iterator[None]:
@@ -235,11 +245,11 @@ class KnownQueue:
                 return None
         except FileNotFoundError:  # somebody else brings it back, or the consumer just settles it
             self._forget(uid)
-            self._doubts = True
+            self._doubt()
             return None
         won = Won(uid, held, self._tree.stamp_of(held, uid), self._tree.until(held))
         if won.until > now or won.stamp.is_held != stamp.is_held:
-            self._tree.move(held, path)
+            self._tree.put_back(held, DELAY, self.file, uid)
             self._know(uid, self._row(DELAY, won.stamp, won.until))
             return None
         return won
@@ -281,7 +291,7 @@ class KnownQueue:
 
     def pick(self, n: int) -> list[str]:
         """What a consumer that has just come may fetch: nothing that others wait for."""
-        self.refresh(eager=self._doubts and self._may_look())
+        self.refresh(eager=self._may_look() and any(map(self._doubts, self._watches.values())))
         self.advance()
         with self.lock:
             self.serve()
@@ -299,6 +309,11 @@ class KnownQueue:
             return False  # then most tries are in vain, and the next is cheaper than a look
         since = self._clock.monotonic() - self._refreshed
         return since >= 10 * self._refresh_took
+
+    def look_again(self) -> None:
+        """Files that were being written when somebody tried to fetch them may be whole by now."""
+        with self.lock:
+            self._rows.look_again()
 
     def next_due(self) -> int:
         """When time may next make something available."""
@@ -321,17 +336,22 @@ class KnownQueue:
             yield
         finally:
             if any(watch.listing.at >= started for watch in self._watches.values()):
-                self._doubts = True
+                self._doubt()
 
     @contextmanager
     def _in_hand(self, uids: Iterable[str]) -> Iterator[None]:
         """Keep what is known of messages as it is while this thread moves them: only it knows better."""
+        with self._unseen(uids), self._moving():
+            yield
+
+    @contextmanager
+    def _unseen(self, uids: Iterable[str]) -> Iterator[None]:
+        """Whatever is listed of messages meanwhile, nobody in this process takes notice of it."""
         held = list(uids)
         with self.lock:
             self._hands.update(held)
         try:
-            with self._moving():
-                yield
+            yield
         finally:
             with self.lock:
                 self._hands.subtract(held)

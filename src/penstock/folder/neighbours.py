@@ -2,11 +2,11 @@
 
 import itertools
 import os
-import time
 from contextlib import suppress
 from typing import Protocol
 
 from penstock import names, processes
+from penstock.clock import SystemClock, rest
 
 _PATIENCE = 60.0  # seconds after which a message that another host holds is taken from it
 _numbers = itertools.count(1)
@@ -53,11 +53,11 @@ class SystemNeighbours:
 
     def idle(self, time: int) -> float:
         """By this host's clock, which NTP keeps close enough for a minute."""
-        return _now() - time / 1e9
+        return SystemClock().now() / 1e3 - time / 1e9
 
     def pause(self) -> None:
         """A moment: a process that does not wait for a disk has finished by then."""
-        time.sleep(0.002)
+        rest(0.002)
 
 
 def process_name(pid: int) -> str:
@@ -68,10 +68,6 @@ def process_name(pid: int) -> str:
 def _host() -> str:
     """This host, as long as it runs."""
     return f"{names.file_name(os.uname().nodename.encode('ascii', 'replace').decode())[:40]}.{_boot()}"
-
-
-def _now() -> float:
-    return time.time()
 
 
 def _boot() -> str:

@@ -37,13 +37,13 @@ class FolderQueue(OpenQueue):
 
     def fetch(self, ids: Sequence[str], lease: float, consumer: str) -> list[Message]:
         """Claim what was picked; fewer if other processes were quicker."""
-        now = self._picked_at(ids)
-        until = now + at_least_one(min(lease, self.settings.max_lease))
-        claimed = self._fetching(
-            ids, "in_flight", lambda: steps.claim(self._tree, self.file, ids, until, consumer, now)
-        )
+
+        def claim(won: list[Won]) -> list[str]:
+            granted = at_least_one(min(lease, self.settings.max_lease))
+            return steps.claim(self._tree, self.file, won, granted, consumer)
+
         messages = []
-        for won in claimed.won:
+        for won in self._fetching(ids, "in_flight", claim):
             message = self._message(won, "in_flight")
             message.receipt = f"{won.uid}.{won.secret}"
             messages.append(message)
@@ -51,35 +51,61 @@ class FolderQueue(OpenQueue):
 
     def fetch_for_good(self, ids: Sequence[str], consumer: str) -> Message | None:
         """Claim and acknowledge what was picked."""
-        now, keep = self._picked_at(ids), self._keeps_done
-        claimed = self._fetching(ids, "done", lambda: steps.pop(self._tree, self.file, ids, consumer, now, keep))
-        return self._message(claimed.won[0], "done") if claimed.won else None
+
+        def pop(won: list[Won]) -> list[str]:
+            return steps.pop(self._tree, self.file, won, consumer, self._keeps_done)
+
+        won = self._fetching(ids, "done", pop)
+        return self._message(won[0], "done") if won else None
+
+    def _fetching(self, ids: Sequence[str], state: str, finish: Callable[[list[Won]], list[str]]) -> list[Won]:
+        with self._moving():
+            picked = list(ids)
+            try:
+                won = self._win_picked(picked)
+                lost = finish(won)
+            except BaseException:
+                self.give_back(picked)
+                raise
+            with self.lock:
+                for each in won:
+                    row = Row(state, each.stamp.priority, each.stamp.order, each.until, each.stamp.expires_at)
+                    if state == "done" and not self._keeps_done:
+                        self._forget(each.uid)
+                    else:
+                        self._know(each.uid, row)
+                self._miss(lost)
+        return won
+
+    def _win_picked(self, picked: list[str]) -> list[Won]:
+        """Take hold of what was picked, and of others for those that cannot be had."""
+        won: list[Won] = []
+        wanted, more = len(picked), list(picked)
+        while more:
+            winning = steps.win_available(self._tree, self.file, more, self._picked_at(more))
+            won += winning.won
+            with self.lock:
+                self._miss(winning.missing)
+                for uid in winning.gone:
+                    self._forget(uid)
+                for uid in winning.unfinished:
+                    self._rows.set_aside(uid, self._shared.change())
+                more = self._pick(wanted - len(won)) if 0 < len(won) < wanted and not self.line else []
+            picked += more
+        won.sort(key=lambda each: (each.stamp.priority, each.stamp.order))
+        return won
 
     def _picked_at(self, ids: Sequence[str]) -> int:
         with self.lock:  # others may have seen one go meanwhile, and then it is not won either
             return max(self._picked.pop(uid, self._clock.now()) for uid in ids)
 
-    def _fetching(self, ids: Sequence[str], state: str, fetch: Callable[[], steps.Claimed]) -> steps.Claimed:
-        with self._moving():
-            try:
-                claimed = fetch()
-            except BaseException:
-                self.give_back(ids)
-                raise
-            self._shared.collisions += len(claimed.missing)
-            with self.lock:
-                for won in claimed.won:
-                    row = Row(state, won.stamp.priority, won.stamp.order, won.until, won.stamp.expires_at)
-                    if state == "done" and not self._keeps_done:
-                        self._forget(won.uid)
-                    else:
-                        self._know(won.uid, row)
-                self._doubts = self._doubts or bool(claimed.missing)
-                for uid in [*claimed.missing, *claimed.gone]:
-                    self._forget(uid)
-                for uid in claimed.busy:
-                    self._forget(uid)  # the next listing finds it again
-        return claimed
+    def _miss(self, ids: Sequence[str]) -> None:
+        """Other processes were quicker."""
+        self._shared.collisions += len(ids)
+        for uid in ids:
+            self._forget(uid)
+        if ids:
+            self._doubt()
 
     def _message(self, won: Won, state: str) -> Message:
         details = self._tree.details(won.stamp, state)
@@ -99,6 +125,7 @@ class FolderQueue(OpenQueue):
 
     def _settle(self, receipts: Sequence[str], how: str, now: int, delay: float, reason: str | None) -> list[str]:
         won, lost = self._win(receipts, now, how)
+        now = self._clock.now()  # with the messages in hand: whatever else was done to them was done before
         if how == "ack":
             taken = steps.done(self._tree, self.file, won, now, self._keeps_done)
             lost += [receipt for receipt in receipts if receipt.rpartition(".")[0] in taken]
@@ -125,9 +152,9 @@ class FolderQueue(OpenQueue):
     def extend(self, receipts: Sequence[str], lease: float) -> tuple[int, list[str]]:
         """Hold from now on; until when, and the receipts that were lost."""
         now = self.advance()
-        until = now + at_least_one(min(lease, self.settings.max_lease))
         with self._in_hand(receipt.rpartition(".")[0] for receipt in receipts):
             won, lost = self._win(receipts, now, None)
+            until = self._clock.now() + at_least_one(min(lease, self.settings.max_lease))
             taken = steps.extend(self._tree, self.file, won, until)
             lost += [receipt for receipt in receipts if receipt.rpartition(".")[0] in taken]
             with self.lock:
@@ -190,6 +217,9 @@ class FolderQueue(OpenQueue):
                 removed += not self._was_over(uid, folder, now)
                 folders[uid] = home(folder, self.file)
             with self.lock:
+                row = self._rows.get(uid)
+                if uid in self._hands or (row is not None and row.taken):
+                    self._doubt()  # who has it in hand will know it again
                 self._forget(uid)
         self._sync_removed(folders, now)
         return removed
@@ -242,8 +272,9 @@ class FolderQueue(OpenQueue):
         """Take out everything but what is in flight; how many."""
         self.refresh(certain=True)
         now = self.advance()
+        held = self._held()  # what is just given back is to go, too
         with self.lock:
-            rows = [(uid, row) for uid, row in self._rows.items() if row.state != "in_flight"]
+            rows = [(uid, row) for uid, row in self._rows.items() if row.state != "in_flight" or uid in held]
         folders: dict[str, str] = {}  # where each was
         for folder in (QUEUES, FAILED, DONE):
             there = [uid for uid, row in rows if FOLDER[row.state] == folder]
@@ -255,7 +286,7 @@ class FolderQueue(OpenQueue):
         with self.lock:
             for uid in folders:
                 self._forget(uid)
-            self._doubts = True
+            self._doubt()
         self._sync_removed(folders, now)
         return len(folders)
 
@@ -280,7 +311,7 @@ class FolderQueue(OpenQueue):
         except FileNotFoundError:
             return False
         if stamp.is_held:
-            self._tree.move(held, path)
+            self._tree.put_back(held, DELAY, self.file, uid)
             return False
         self._tree.discard(held, self.file, uid)
         return True
@@ -289,6 +320,7 @@ class FolderQueue(OpenQueue):
 
     def peek(self, n: int) -> Iterator[Message]:
         """What claim would give."""
+        self.look_again()
         self.refresh(eager=True)
         self.advance()
         with self.lock:

@@ -17,9 +17,12 @@ from penstock.folder.layout import (
     DONE,
     FAILED,
     HELD,
+    KEYS,
+    LONG,
     NEW,
     QUEUES,
     REMOVE,
+    SETTINGS,
     Held,
     maker_of,
     node_of,
@@ -62,8 +65,9 @@ def help_the_dead(shared: Shared, gone: list[str]) -> None:
 
 
 def _sync_all(shared: Shared) -> None:
-    """Make moves durable that somebody died over, targets first: else the next to sync a source could lose one."""
+    """Make durable what somebody died over. Of moves the targets first: a source synced before could lose one."""
     tree = shared.tree
+    tree.sync(SETTINGS, KEYS, LONG, QUEUES)
     tree.sync(DELAY, FAILED, DONE, REMOVE, *(f"{QUEUES}/{queue}" for queue in tree.names(QUEUES)), NEW)
 
 

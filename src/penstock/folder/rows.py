@@ -33,6 +33,7 @@ class Rows:
         self._pool: list[tuple[int, int, str]] = []  # of the first, those that pick_any chooses from
         self._last = (0, 0, "")  # none in the pool comes after it
         self._due: list[tuple[int, str]] = []
+        self._unfinished: set[str] = set()  # taken, as somebody was still writing them
         self._counts = dict.fromkeys(STATES, 0)
 
     def __len__(self) -> int:
@@ -66,6 +67,7 @@ class Rows:
 
     def drop(self, uid: str) -> Row | None:
         """A message is gone."""
+        self._unfinished.discard(uid)
         row = self._rows.pop(uid, None)
         if row is not None:
             self._counts[row.state] -= 1
@@ -93,14 +95,6 @@ class Rows:
     def next_due(self) -> int:
         """When pop_due may next find something."""
         return self._due[0][0] if self._due else NEVER
-
-    def look_again(self, uid: str, row: Row, time: int) -> None:
-        """What is due could not be done; it is due again then."""
-        heapq.heappush(self._due, (time, uid))
-
-    def available(self) -> int:
-        """How many can be claimed, or are just being."""
-        return self._counts["available"]
 
     def pick(self, n: int) -> list[str]:
         """Take the first n messages out of line."""
@@ -135,12 +129,29 @@ class Rows:
 
     def give_back(self, uid: str) -> None:
         """A message that was picked is still available."""
+        self._unfinished.discard(uid)
         row = self._rows.get(uid)
         if row is not None and row.taken:
             row.taken = False
             self._wait(uid, row)
             if (due := self.due_at(row)) < NEVER:
                 heapq.heappush(self._due, (due, uid))
+
+    def set_aside(self, uid: str, version: int) -> None:
+        """A message that was picked is still being written: others come before it until someone looks again."""
+        row = self._rows.get(uid)
+        if row is not None and row.taken:
+            row.version = version
+            self._unfinished.add(uid)
+
+    def is_aside(self, uid: str) -> bool:
+        """Whether nobody has it in hand although it is taken."""
+        return uid in self._unfinished
+
+    def look_again(self) -> None:
+        """What was set aside may be whole by now."""
+        while self._unfinished:
+            self.give_back(self._unfinished.pop())
 
     def _wait(self, uid: str, row: Row) -> None:
         entry = (row.priority, row.order, uid)

@@ -32,48 +32,69 @@ class Won:
     until: int = 0
     payload: bytes = b""
     secret: str = ""
+    at: int = 0  # when it was won, if it was available
 
 
 @dataclass(slots=True)
-class Claimed:
-    """What became of messages that were to be claimed."""
+class Winning:
+    """What became of messages that someone wants to fetch."""
 
     won: list[Won] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)  # somebody else was quicker
-    busy: list[str] = field(default_factory=list)  # still being copied into the queue
+    unfinished: list[str] = field(default_factory=list)  # still being copied into the queue
     gone: list[str] = field(default_factory=list)  # expired
 
 
-def claim(tree: Tree, queue: str, ids: Sequence[str], until: int, consumer: str, now: int) -> Claimed:
-    """Take messages on a lease."""
-    claimed = _win_available(tree, queue, ids, now)
+def win_available(tree: Tree, queue: str, ids: Sequence[str], now: int) -> Winning:
+    """Take hold of messages that can be fetched."""
+    winning = Winning()
+    for each in ids:
+        held = tree.take(QUEUES, queue, each)
+        if held is None:
+            winning.missing.append(each)
+            continue
+        stamp = tree.stamp_of(held, each)
+        if not stamp.stamped and tree.disk.is_being_written(held):
+            tree.put_back(held, QUEUES, queue, each)
+            winning.unfinished.append(each)
+        elif stamp.expires_at is not None and stamp.expires_at <= now:
+            tree.discard(held, queue, each)
+            winning.gone.append(each)
+        elif tree.exists(DELAY, queue, each):  # a copy of a message that is being worked on: one of its own
+            [other] = tree.next_ids(now, 1)
+            tree.move(held, tree.place(QUEUES, queue, other))
+            winning.missing.append(each)
+        else:
+            winning.won.append(Won(each, held, stamp, at=now))
+    return winning
+
+
+def claim(tree: Tree, queue: str, won: list[Won], lease: int, consumer: str) -> list[str]:
+    """Take messages on a lease; those that were taken away meanwhile are left out of `won`, and returned."""
 
     def stamp(won: Won) -> None:
         nonce = int.from_bytes(os.urandom(3), "big") % 999_999 + 1
         won.secret = os.urandom(8).hex() if tree.has_attributes else f"{nonce:016x}"
-        _stamp_holder(tree, won, consumer, now)
-        won.until = until
-        tree.set_until(won.held, until, 0 if tree.has_attributes else nonce)
+        _stamp_holder(tree, won, consumer)
+        won.until = won.at + lease
+        tree.set_until(won.held, won.until, 0 if tree.has_attributes else nonce)
 
-    claimed.missing += _finish(tree, queue, claimed.won, QUEUES, DELAY, stamp, synced=True)
-    return claimed
+    return _finish(tree, queue, won, QUEUES, DELAY, stamp, synced=True)
 
 
-def pop(tree: Tree, queue: str, ids: Sequence[str], consumer: str, now: int, keep: bool) -> Claimed:
-    """Take messages for good; they stay listed only if they are kept."""
-    claimed = _win_available(tree, queue, ids, now)
+def pop(tree: Tree, queue: str, won: list[Won], consumer: str, keep: bool) -> list[str]:
+    """Take messages for good; they stay listed only if they are kept. Returns what claim() does."""
 
     def stamp(won: Won) -> None:
         won.secret = os.urandom(8).hex()
         if keep:
-            _stamp_holder(tree, won, consumer, now)
-            tree.stamp(won.held, {"settled_at": str(now).encode()})
+            _stamp_holder(tree, won, consumer)
+            tree.stamp(won.held, {"settled_at": str(won.at).encode()})
         else:
-            won.stamp.holder = Holder("", won.stamp.attempts + 1, now, consumer)
-        won.until = now
+            won.stamp.holder = Holder("", won.stamp.attempts + 1, won.at, consumer)
+        won.until = won.at
 
-    claimed.missing += _finish(tree, queue, claimed.won, QUEUES, DONE if keep else REMOVE, stamp, synced=keep)
-    return claimed
+    return _finish(tree, queue, won, QUEUES, DONE if keep else REMOVE, stamp, synced=keep)
 
 
 def win(tree: Tree, queue: str, uid: str, secret: str, now: int, pause: Callable[[], None]) -> Won | None:
@@ -98,7 +119,7 @@ def win(tree: Tree, queue: str, uid: str, secret: str, now: int, pause: Callable
         # Between the look and the rename the lease may have ended, and the message gone to another.
         if tree.until(held) == until and tree.secret_of(held, uid) == secret:
             return Won(uid, held, tree.stamp_of(held, uid), until, secret=secret)
-        tree.move(held, path)
+        tree.put_back(held, DELAY, queue, uid)
     return None
 
 
@@ -253,31 +274,8 @@ def remove(tree: Tree, queue: str, folder: str, ids: Sequence[str]) -> list[str]
     return removed
 
 
-def _win_available(tree: Tree, queue: str, ids: Sequence[str], now: int) -> Claimed:
-    claimed = Claimed()
-    for each in ids:
-        held = tree.take(QUEUES, queue, each)
-        if held is None:
-            claimed.missing.append(each)
-            continue
-        stamp = tree.stamp_of(held, each)
-        if not stamp.stamped and tree.disk.is_being_written(held):
-            tree.move(held, tree.place(QUEUES, queue, each))
-            claimed.busy.append(each)
-        elif stamp.expires_at is not None and stamp.expires_at <= now:
-            tree.discard(held, queue, each)
-            claimed.gone.append(each)
-        elif tree.exists(DELAY, queue, each):  # a copy of a message that is being worked on: one of its own
-            [other] = tree.next_ids(now, 1)
-            tree.move(held, tree.place(QUEUES, queue, other))
-            claimed.missing.append(each)
-        else:
-            claimed.won.append(Won(each, held, stamp))
-    return claimed
-
-
-def _stamp_holder(tree: Tree, won: Won, consumer: str, now: int) -> None:
-    won.stamp.holder = Holder(won.secret, won.stamp.attempts + 1, now, consumer, won.stamp.reason)
+def _stamp_holder(tree: Tree, won: Won, consumer: str) -> None:
+    won.stamp.holder = Holder(won.secret, won.stamp.attempts + 1, won.at, consumer, won.stamp.reason)
     if tree.has_attributes:
         values = {"receipt": won.stamp.holder.to_bytes()}
         if not won.stamp.stamped:
@@ -325,6 +323,6 @@ def _lose(tree: Tree, queue: str, won: list[Won], source: str) -> list[str]:
     """Some of what was won was taken away; the rest goes back, as that is rare."""
     lost = [each.uid for each in won]
     for each in won:
-        tree.move(each.held, tree.place(source, queue, each.uid))
+        tree.put_back(each.held, source, queue, each.uid)
     won.clear()
     return lost

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.errors import NotSupported
-from penstock.files import Disk, Status, status_if_there
+from penstock.files import Disk, Status, make_folder, status_if_there
 from penstock.folder import layout, stamps
 from penstock.folder.stamps import Details, Holder, Stamp
 from penstock.folder.texts import read_json, read_text
@@ -41,25 +41,24 @@ class Tree:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._doing = _Doing()
+        self._loose: set[str] = set()  # folders into which something was put back that nobody has synced
 
     def open(self) -> None:
         """Make the folders that are missing, and one for what this process holds."""
-        missing = []
-        path = self.root
-        while not self.disk.exists(path):
-            missing.append(path)
-            path = os.path.dirname(path) or "."
-        for path in [*reversed(missing), *map(self.path, layout.FOLDERS), self.path(self.held)]:
-            if not self.disk.exists(path):
-                with suppress(FileExistsError):  # another process was quicker
-                    self.disk.mkdir(path)
-            # Even if it was there: who made it may have stopped before this.
-            self._sync_folder(os.path.dirname(path) or ".")
+        make_folder(self.disk, self.root)
+        for path in (*map(self.path, layout.FOLDERS), self.path(self.held)):
+            with suppress(FileExistsError):
+                self.disk.mkdir(path)
+        for path in (self.root, *map(self.path, (layout.OWN, layout.HELD))):
+            # Even if nothing is new there: who made something may have stopped before this.
+            self._sync_folder(path)
         self.has_attributes = self._try_attributes()
 
     def close(self) -> None:
         """Let go of the private folder; what is left in it is found by whoever opens the store next."""
         try:
+            if self._loose:  # else a machine that stops could keep the private name, and not its folder
+                self.sync(*sorted(self._loose), self.held)
             self.disk.rmdir(self.path(self.held))
         except OSError:
             self.abandon()
@@ -142,6 +141,11 @@ class Tree:
             self.sync(layout.HELD)
             return held if self.move(source, held) else None
         return None
+
+    def put_back(self, held: str, origin: str, queue: str, uid: str) -> bool:
+        """Let go of a message as if it had not been taken: whoever finds it under that name would do the same."""
+        self._loose.add(home(origin, queue))
+        return self.move(held, self.place(origin, queue, uid))
 
     def move(self, source: str, target: str) -> bool:
         """Rename; False if there is nothing to rename, or no folder for it any more."""

@@ -1,6 +1,5 @@
 """How a consumer gets messages: at once, or in line until other processes or time bring some."""
 
-import threading
 from collections.abc import Callable
 
 from penstock.clock import Clock
@@ -22,19 +21,16 @@ class Waiting:
 
     def take(self, queue: FolderQueue, n: int, wait: float, fetch: Fetch) -> list[Message]:
         """What `fetch` gets of what this consumer may have; empty if there is nothing in time."""
-        tried: set[str] = set()
+        queue.look_again()
         while ids := queue.pick(n):
             if taken := fetch(ids):
                 return taken
-            if tried.issuperset(ids):
-                break  # files that are still being written
-            tried.update(ids)  # others were quicker with all of them: on to the next
+            # Others were quicker with all of them, or they are still being written: on to the next.
         if wait <= 0:
             return []
         return self._wait_in_line(queue, Waiter(n), self._clock.monotonic() + wait, fetch)
 
     def _wait_in_line(self, queue: FolderQueue, waiter: Waiter, end: float, fetch: Fetch) -> list[Message]:
-        tried: set[str] = set()
         queue.stand_in_line(waiter)
         try:
             while True:
@@ -42,11 +38,6 @@ class Waiting:
                     ids, waiter.ids = waiter.ids, []
                     if taken := fetch(ids):
                         return taken
-                    if tried.issuperset(ids):  # files that are still being written
-                        if self._clock.monotonic() >= end:
-                            return []
-                        self._clock.wait(threading.Event(), _LOOK)
-                    tried.update(ids)
                     queue.stand_in_line(waiter, first=True)
                     continue
                 if waiter.error is not None:
@@ -69,5 +60,6 @@ class Waiting:
             waiter.woken.clear()
         if first and not waiter.ids and waiter.error is None:
             self._look()
+            queue.look_again()
             queue.refresh(eager=True)
             queue.advance()

@@ -1,148 +1,40 @@
-"""The rows of a queue's messages, by sequence number, in columns of numbers instead of objects.
+"""The rows of a queue's messages, by sequence number, in pages.
 
 Sequence numbers only grow, so a row is found by arithmetic: page = seq >> 10, position = seq & 1023. A page is
-dropped with its last row. A page of which few rows are left is shrunk to those and finds them through a small
-dict, so that one old message never holds the memory of its thousand neighbours. A page that begins after a gap, in
-a queue that gets few of a store's numbers, is like that from the start.
-
-A waiting message costs 45 bytes here, 16 of them for where its body lies. What only claimed messages have (who,
-when, receipt, reason) lies in columns that a page gets when the first of its messages is claimed: 40 bytes more.
+dropped with its last row, and shrunk when few are left. One that begins after a gap, in a queue that gets few of a
+store's numbers, holds few rows from the start.
 """
 
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-GONE, DELAYED, AVAILABLE, IN_FLIGHT, DONE, FAILED = range(6)
-STATES = ("delayed", "available", "in_flight", "done", "failed")  # STATES[n - 1] is the name of state n
+from penstock.index.pages import (
+    AVAILABLE,
+    BITS,
+    CLAIM_COLUMNS,
+    COLUMNS,
+    DELAYED,
+    DONE,
+    FAILED,
+    GONE,
+    IN_FLIGHT,
+    PAGE,
+    STATES,
+    Claims,
+    Page,
+    fill,
+    positions_in,
+)
 
-_BITS = 10
-PAGE = _SIZE = 1 << _BITS  # rows
-_MASK = _SIZE - 1
-_MANY = 16
-COLUMNS = ("priority", "visible_at", "expires_at", "attempts", "place", "size", "crc")
-CLAIM_COLUMNS = ("claimed_at", "ends_at", "nonce", "consumer", "reason")
+__all__ = [  # what rows are made of is known by their name
+    "AVAILABLE", "CLAIM_COLUMNS", "COLUMNS", "DELAYED", "DONE", "FAILED", "GONE", "IN_FLIGHT", "PAGE", "STATES",
+    "Claims", "Page", "Rows",
+]  # fmt: skip
+_BITS, _SIZE, _MASK = BITS, PAGE, PAGE - 1
+_MANY = 16  # messages from which on slices are quicker than one by one
 _SHRINK = 8  # a page shrinks when at most one in this many of its rows is left
-_SPARSE = 64  # a page whose first row has this position, or a later one, begins with a dict
-
-
-class Claims:
-    """The columns of a page that only claimed messages have."""
-
-    __slots__ = ("claimed_at", "consumer", "ends_at", "nonce", "reason")
-
-    def __init__(self) -> None:
-        self.claimed_at = array("q")
-        self.ends_at = array("q")  # in_flight: end of the lease; done and failed: when it was settled
-        self.nonce = array("Q")  # the secret of the receipt that holds, or last held, the message
-        self.consumer: list[str | None] = []
-        self.reason: list[str | None] = []
-
-    def grow(self, size: int) -> None:
-        """Make room for so many rows."""
-        more = max(0, size - len(self.nonce))
-        for column in (self.claimed_at, self.ends_at, self.nonce):
-            column.frombytes(bytes(8 * more))
-        self.consumer += [None] * more
-        self.reason += [None] * more
-
-
-class Page:
-    """Up to 1,024 rows with neighbouring sequence numbers."""
-
-    __slots__ = (
-        "attempts", "claims", "crc", "expires_at", "live", "place", "positions", "priority", "size", "state",
-        "visible_at",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.state = bytearray()
-        self.priority = array("q")
-        self.visible_at = array("q")
-        self.expires_at = array("q")  # 0 = never
-        self.attempts = array("I")
-        self.place = array("Q")  # where the body is, how long, and its checksum; the store's to interpret
-        self.size = array("I")
-        self.crc = array("I")
-        self.live = 0
-        self.positions: dict[int, int] | None = None  # of the rows that are left, in a page that was shrunk
-        self.claims: Claims | None = None
-
-    def for_claims(self, at: int) -> Claims:
-        """The columns for claimed messages, with room for the row at that position."""
-        claims = self.claims
-        if claims is None:
-            claims = self.claims = Claims()
-        if at >= len(claims.nonce):
-            claims.grow(max(len(self.state), min(2 * at, _SIZE)))
-        return claims
-
-    def shrink(self) -> None:
-        """Keep only the rows that are left."""
-        if self.positions is None:
-            there = sorted(at for state in range(DELAYED, FAILED + 1) for at in _found(self.state, state))
-            left = [(at, at) for at in there]
-        else:
-            left = [(key, at) for key, at in self.positions.items() if self.state[at]]
-        kept = [at for _, at in left]
-        self.positions = {key: position for position, (key, _) in enumerate(left)}
-        self.state = bytearray(self.state[at] for at in kept)
-        for column in COLUMNS:
-            setattr(self, column, _pick(getattr(self, column), kept))
-        if self.claims is not None:
-            self.claims.grow(max(len(self.claims.nonce), kept[-1] + 1))
-            for column in CLAIM_COLUMNS:
-                setattr(self.claims, column, _pick(getattr(self.claims, column), kept))
-
-    def expanded(self) -> "Page":
-        """The page with every position in its place again, as far as there are rows."""
-        if self.positions is None:
-            return self
-        page = Page()
-        page.live = self.live
-        if self.claims is not None:
-            page.claims = Claims()
-            page.claims.grow(max(self.positions) + 1)
-        for key, at in self.positions.items():
-            _fill(page, key - len(page.state))
-            page.state.append(self.state[at])
-            for name in COLUMNS:
-                getattr(page, name).append(getattr(self, name)[at])
-            if self.claims is not None:
-                for name in CLAIM_COLUMNS:
-                    getattr(page.claims, name)[key] = getattr(self.claims, name)[at]
-        return page
-
-    def extend(self, later: "Page") -> None:
-        """Add the rows of the same page that come after those that are here."""
-        start = len(self.state)
-        if self.claims is not None or later.claims is not None:
-            claims, more = self.for_claims(start - 1), later.for_claims(len(later.state) - 1)
-            claims.grow(start)
-            for name in CLAIM_COLUMNS:
-                setattr(claims, name, getattr(claims, name)[:start] + getattr(more, name)[start:])
-        self.state += later.state[start:]
-        for name in COLUMNS:
-            getattr(self, name).extend(getattr(later, name)[start:])
-        self.live += later.live
-
-    def copy(self) -> "Page":
-        """The page as it is now."""
-        page = Page()
-        page.state = self.state[:]
-        for column in COLUMNS:
-            setattr(page, column, getattr(self, column)[:])
-        page.live = self.live
-        page.positions = None if self.positions is None else dict(self.positions)
-        if self.claims is not None:
-            page.claims = Claims()
-            for column in CLAIM_COLUMNS:
-                setattr(page.claims, column, getattr(self.claims, column)[:])
-        return page
-
-    def keys(self) -> Sequence[int]:
-        """The number within the page of each position."""
-        return range(_SIZE) if self.positions is None else list(self.positions)
+_FEW = PAGE // _SHRINK
+_GAP = 64  # a page whose first row has this position, or a later one, has a dict for few rows from the start
 
 
 class Rows:
@@ -157,11 +49,15 @@ class Rows:
         """Add the row that takes the next sequence number: append(), for the most usual case."""
         number, position = self.next_seq >> _BITS, self.next_seq & _MASK
         page = self._pages.get(number)
+        if page is None and _GAP <= position < _MASK:
+            self._pages[number] = Page.of_one(position, state, priority, visible_at, expires_at)
+            self.next_seq += 1
+            return
         if page is None or position == _MASK:  # the first and the last of a page need more
             self.append(bytes([state]), [priority], [visible_at], [expires_at])
             return
         if (positions := page.positions) is not None:
-            if len(positions) >= _SIZE // _SHRINK:
+            if len(positions) >= _FEW:
                 page = self._expand(number)
             else:
                 positions[position] = len(page.state)
@@ -185,18 +81,15 @@ class Rows:
             number, position = self.next_seq >> _BITS, self.next_seq & _MASK
             page = self._pages.get(number)
             if page is None:
-                page = self._pages[number] = Page()
-                if position >= _SPARSE:
-                    page.positions = {}
-                else:
-                    _fill(page, position)
+                page = self._pages[number] = Page(sparse=position >= _GAP)
+                if page.positions is None:
+                    fill(page, position)
             count = min(len(states) - done, _SIZE - position)
-            if (positions := page.positions) is not None:
-                if len(positions) + count > _SIZE // _SHRINK:
-                    page = self._expand(number)
-                else:
-                    start = len(page.state)
-                    positions.update({position + each: start + each for each in range(count)})
+            if page.positions is not None and len(page.state) + count > _FEW:
+                page = self._expand(number)
+            if page.positions is not None:
+                rows = range(len(page.state), len(page.state) + count)
+                page.positions.update(zip(range(position, position + count), rows, strict=True))
             taken = slice(done, done + count)
             page.state += states[taken]
             page.priority.extend(priority[taken])
@@ -216,7 +109,7 @@ class Rows:
         """Give every position of a page its place again, up to the next if it is still being filled."""
         page = self._pages[number] = self._pages[number].expanded()
         if number == self.next_seq >> _BITS:
-            _fill(page, (self.next_seq & _MASK) - len(page.state))
+            fill(page, (self.next_seq & _MASK) - len(page.state))
         return page
 
     def insert(self, seq: int, state: int, priority: int, visible_at: int, expires_at: int) -> None:
@@ -228,8 +121,9 @@ class Rows:
             self._pages = dict(sorted([*self._pages.items(), (number, page)]))
         elif page.positions is not None:
             page = self._expand(number)
+        # The page that is being filled goes on at the position of the next number.
         end = self.next_seq & _MASK if number == self.next_seq >> _BITS else at + 1
-        _fill(page, max(0, end - len(page.state)))
+        fill(page, max(0, end - len(page.state)))
         page.state[at], page.priority[at] = state, priority
         page.visible_at[at], page.expires_at[at] = visible_at, expires_at
         page.live += 1
@@ -240,7 +134,7 @@ class Rows:
         before, self.next_seq = self.next_seq, seq
         page = self._pages.get(seq >> _BITS)
         if page is not None and page.positions is None:
-            _fill(page, (seq & _MASK) - len(page.state))
+            fill(page, (seq & _MASK) - len(page.state))
         if before >> _BITS != seq >> _BITS and (left := self._pages.get(before >> _BITS)) is not None:
             self._tidy(before >> _BITS, left)
 
@@ -248,14 +142,12 @@ class Rows:
         """Take over rows of the page whose first position stands for number `first`, later than all others."""
         self.skip_to(max(first, self.next_seq))
         self.stored += sum(page.size)
-        page = page.expanded()
-        number = first >> _BITS
-        known = self._pages.setdefault(number, page)
-        if known is not page:
-            if known.positions is not None:
-                known = self._expand(number)
-            known.extend(page)
-        self.next_seq = first + len(page.state)
+        known = self._pages.get(first >> _BITS)
+        if known is not None:
+            later, page = page.expanded(), known.expanded()
+            page.extend(later)
+        self._pages[first >> _BITS] = page
+        self.next_seq = first + (len(page.state) if page.positions is None else max(page.positions) + 1)
 
     def take_page(self, number: int, page: Page) -> None:
         """Take over the rows of a page, as they are; pages come in their order."""
@@ -405,31 +297,7 @@ class Rows:
                 continue
             page = self._pages[number]
             keys = page.keys()
-            for at in _found(page.state, state):
+            for at in positions_in(page.state, state):
                 seq = (number << _BITS) + keys[at]
                 if seq >= first:
                     yield seq
-
-
-def _found(states: bytearray, state: int | None) -> Iterator[int]:
-    """Positions with that state; with any, if it is None."""
-    if state is None:
-        yield from (at for at, here in enumerate(states) if here)
-        return
-    at = states.find(state)  # a page without it costs next to nothing
-    while at >= 0:
-        yield at
-        at = states.find(state, at + 1)
-
-
-def _fill(page: Page, count: int) -> None:
-    """Positions whose numbers are left out."""
-    page.state += bytes(count)
-    for name in COLUMNS:
-        column = getattr(page, name)
-        column.frombytes(bytes(column.itemsize * count))
-
-
-def _pick(column: Any, positions: Sequence[int]) -> Any:
-    picked = [column[at] for at in positions]
-    return array(column.typecode, picked) if isinstance(column, array) else picked

@@ -8,12 +8,11 @@
 """
 
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Clock, SystemClock, rest
 from penstock.copies import Destination
 from penstock.errors import NotSupported, PenstockError, StoreCorrupt, StoreLocked
 from penstock.files import Disk, ReadingDisk, SystemDisk
@@ -154,7 +153,7 @@ class _Backup:
                 for view in found.values():
                     for each in view.files:
                         pins.unpin(each.path)
-            time.sleep(_PAUSE)
+            rest(_PAUSE)
         raise PenstockError(
             f"many messages are just being loaded into the store {self._source!r}, or were when that was "
             "interrupted: try again, or open the store once with penstock.open(), which finishes it"

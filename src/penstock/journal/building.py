@@ -16,9 +16,10 @@ from penstock.files import Disk, File
 from penstock.index.rows import DONE, Page
 from penstock.journal import bodies, groups
 from penstock.journal.ballast import is_full
+from penstock.journal.fields import Bodies
 from penstock.journal.files import PLACE_BITS, JournalFiles, Segment, offset_of
 from penstock.journal.format import Dialect
-from penstock.journal.records import Bodies, encode_kept, encode_page, encode_rest
+from penstock.journal.images import encode_kept, encode_page, encode_rest
 from penstock.journal.stream_records import encode_streams
 from penstock.journal.xids import last_xid
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from penstock import names
 from penstock.errors import StoreCorrupt, StoreLocked
-from penstock.files import Disk, File, replace_file, write_hint
+from penstock.files import Disk, File, make_folder, replace_file, write_hint
 from penstock.journal.checksum import crc32
 from penstock.journal.segments import journals
 from penstock.settings import Settings
@@ -57,17 +57,13 @@ class Catalog:
 
     def open(self) -> None:
         """Make what is missing and lock the store; StoreLocked names who has it."""
-        missing = []
-        path = self.folder
-        while not self._disk.exists(path):
-            missing.append(path)
-            path = os.path.dirname(path) or "."
-        for path in [*reversed(missing), self.path, self._in("queues"), self._in("index")]:
-            if not self._disk.exists(path):
-                with suppress(FileExistsError):  # another process was quicker
-                    self._disk.mkdir(path)
-            # Even if it was there: who made it may have stopped before this.
-            self._disk.sync_folder(os.path.dirname(path) or ".")
+        make_folder(self._disk, self.folder)
+        for path in (self.path, self._in("queues"), self._in("index")):
+            with suppress(FileExistsError):
+                self._disk.mkdir(path)
+        for path in (self.folder, self.path, self._in("queues")):
+            # Even if nothing is new there: who made or removed something may have stopped before this.
+            self._disk.sync_folder(path)
         self._lock = self._take_lock()
 
     def _take_lock(self) -> File:

@@ -10,8 +10,8 @@ from penstock.index.rows import IN_FLIGHT, Page
 from penstock.journal import adoption, bodies, groups, snapshot
 from penstock.journal.examination import Finding, QueueExamination
 from penstock.journal.files import PLACE_BITS, Segment, offset_of
+from penstock.journal.images import encode_rest
 from penstock.journal.reading import Damage, Found, Reading, covers, left_of, read
-from penstock.journal.records import encode_rest
 from penstock.journal.snapshot import Snapshot
 from penstock.ledger import Ledger
 from penstock.state import State

@@ -5,13 +5,22 @@ A `list` is u32 count and a column as in columns.py; a `text` is u32 length (2**
 
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from penstock.journal.columns import decode, encode
+from penstock.journal.columns import Column, decode, encode
 
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 _NONE = 2**32 - 1
 _SHORT_LIST = struct.Struct("<IBQ")  # a list of one
+
+
+class Bodies(NamedTuple):
+    """Where the bodies of new messages are: one element per message in each column."""
+
+    offset: Column
+    size: Column
+    crc: Column
 
 
 def encode_list(values: Sequence[int]) -> bytes:

@@ -11,35 +11,35 @@ fields.py. A message's `offset` counts from where its group starts.
     6 fail      i64 at, i64 visible_at, text, list   7 release   i64 at, list
     8 extend    i64 at, i64 lease_until, list        9 remove    i64 at, list
    10 redrive   i64 at, list
-   11 page      u64 first, u32 count, column of positions, the columns of index/rows.py (with the place as offset),
-                u8 whether they follow: the columns of claims
-   12 rest      u64 number of the next group, u64 next_seq, receipts, keys and attempts: a state but its pages
+   11, 12       images of a state, see images.py
    13 restore   i64 at, u64 first, u32 count, u8 state each, columns of attempts, claimed_at, settled_at, texts
                 consumers and reasons, u32 count of those with earlier attempts: u32 position, u32 length, attempts
    14 load      text name of the load that this group's messages came with, see intake.py
-   15 to 22, 24 streams, see stream_records.py
-   23 kept      text stream, a page as 11 has it: messages of the last batch that it has settled
+   15 to 21, 24 streams, see stream_records.py
+   22, 23       images of streams, see there and images.py
 """
 
 import struct
-from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from penstock.contents import Frozen
-from penstock.index.recent import RecentReceipts, SettledMinute
-from penstock.index.rows import Page
-from penstock.index.streams import FrozenStreams
-from penstock.journal.columns import Column, decode, decode_texts, encode, encode_texts
-from penstock.journal.fields import U32, U64, decode_list, decode_text, decode_u32, encode_list, encode_text
-from penstock.journal.stream_records import (
-    BEGIN,
-    FOLLOW,
-    STREAMS,
-    decode_stream,
-    decode_streams,
-    encode_stream,
+from penstock.journal.columns import decode, decode_texts, encode, encode_texts
+from penstock.journal.fields import U32, Bodies, decode_list, decode_text, decode_u32, encode_list, encode_text
+from penstock.journal.images import (
+    KEPT,
+    PAGE,
+    REST,
+    Image,
+    KeptImage,
+    PageImage,
+    RestImage,
+    StreamsImage,
+    decode_kept,
+    decode_page,
+    decode_rest,
+    decode_streams_image,
 )
+from penstock.journal.stream_records import BEGIN, FOLLOW, STREAMS, decode_stream, encode_stream
 from penstock.records import (
     Ack,
     Claim,
@@ -55,44 +55,23 @@ from penstock.records import (
     StreamRecord,
 )
 
+__all__ = [  # all that stands in the tail of a group
+    "PUT_ONE", "PUT_ONE_FIELDS", "Bodies", "Image", "Item", "KeptImage", "LoadName", "PageImage", "Recorded",
+    "RestImage", "StreamsImage", "decode_all", "encode_load", "encode_put", "encode_record", "renumber",
+]  # fmt: skip
 PUT_ONE = 1
-_PUT, _CLAIM, _POP, _ACK, _FAIL, _RELEASE, _EXTEND, _REMOVE, _REDRIVE, _PAGE, _REST, _RESTORE, _LOAD = range(2, 15)
+_PUT, _CLAIM, _POP, _ACK, _FAIL, _RELEASE, _EXTEND, _REMOVE, _REDRIVE = range(2, 11)
+_RESTORE, _LOAD = 13, 14
 PUT_ONE_FIELDS = struct.Struct("<BqQqqqIII")
 _PUT_FIELDS = struct.Struct("<BqQI")
 _NUMBERING = struct.Struct("<qQ")  # what follows the kind of a put or a restore
 _CLAIM_FIELDS = struct.Struct("<BqqQ")
 _AT = struct.Struct("<Bq")
 _AT_AND_TIME = struct.Struct("<Bqq")
-_KEPT = 23
-_PAGE_FIELDS = struct.Struct("<BQI")
-_REST_FIELDS = struct.Struct("<BQQI")
-_MINUTE = struct.Struct("<qI")
 _KINDS: dict[type[Ack] | type[Release] | type[Remove] | type[Redrive], int] = {
     Ack: _ACK, Release: _RELEASE, Remove: _REMOVE, Redrive: _REDRIVE,
 }  # fmt: skip
 _SIMPLE = {kind: record for record, kind in _KINDS.items()}
-
-
-class Bodies(NamedTuple):
-    """Where the bodies of new messages are: one element per message in each column."""
-
-    offset: Column
-    size: Column
-    crc: Column
-
-
-class PageImage(NamedTuple):
-    """A page of rows as it was when it was packed."""
-
-    first: int
-    page: Page
-
-
-class RestImage(NamedTuple):
-    """A state without its pages, and which number the next group has."""
-
-    frozen: Frozen
-    next_group: int
 
 
 class LoadName(NamedTuple):
@@ -101,22 +80,7 @@ class LoadName(NamedTuple):
     name: str
 
 
-class StreamsImage(NamedTuple):
-    """All streams, but for the messages that they keep."""
-
-    frozen: FrozenStreams
-
-
-class KeptImage(NamedTuple):
-    """A page of messages that a stream keeps."""
-
-    stream: str
-    first: int
-    page: Page
-
-
 Recorded = tuple[Record, Bodies | None]
-Image = PageImage | RestImage | StreamsImage | KeptImage  # of a state that was packed, or is in a snapshot
 Item = Recorded | Image | LoadName
 
 
@@ -184,61 +148,6 @@ def _encode_restore(record: Restore) -> bytes:
 def encode_load(name: str) -> bytes:
     """The load that the messages of a group came with."""
     return bytes([_LOAD]) + encode_text(name)
-
-
-def encode_page(first: int, page: Page, positions: Sequence[int], rows: Sequence[int], bodies: Bodies) -> bytes:
-    """Some rows of a page: their positions within it, where they are in its columns, where their bodies are."""
-    whole = len(rows) == len(page.state)
-
-    def picked(typecode: str, column: "array[int]") -> bytes:
-        return encode(typecode, column if whole else array(typecode, [column[row] for row in rows]))
-
-    parts = [
-        _PAGE_FIELDS.pack(_PAGE, first, len(rows)),
-        encode("I", positions),
-        bytes(page.state) if whole else bytes(page.state[row] for row in rows),
-        picked("q", page.priority),
-        picked("q", page.visible_at),
-        picked("q", page.expires_at),
-        picked("I", page.attempts),
-        encode("Q", bodies.offset),
-        encode("I", bodies.size),
-        encode("I", bodies.crc),
-        bytes([page.claims is not None]),
-    ]
-    if page.claims is not None:
-        claims = page.for_claims(rows[-1])
-        parts += [
-            encode("q", [claims.claimed_at[row] for row in rows]),
-            encode("q", [claims.ends_at[row] for row in rows]),
-            encode("Q", [claims.nonce[row] for row in rows]),
-            encode_texts([claims.consumer[row] for row in rows]),
-            encode_texts([claims.reason[row] for row in rows]),
-        ]
-    return b"".join(parts)
-
-
-def encode_kept(
-    stream: str, first: int, page: Page, positions: Sequence[int], rows: Sequence[int], bodies: Bodies
-) -> bytes:
-    """Some rows of a page that a stream keeps."""
-    return bytes([_KEPT]) + encode_text(stream) + encode_page(first, page, positions, rows, bodies)
-
-
-def encode_rest(frozen: Frozen, next_group: int) -> bytes:
-    """A state without its pages, and which number the next group has."""
-    minutes = [minute for minute in frozen.receipts.dump() if minute.seqs]
-    parts = [_REST_FIELDS.pack(_REST, next_group, frozen.next_seq, len(minutes))]
-    for began, seqs, nonces, outcomes in minutes:
-        parts += [_MINUTE.pack(began, len(seqs)), encode("q", seqs), encode("Q", nonces), outcomes]
-    parts.append(U32.pack(len(frozen.keys)))
-    if frozen.keys:
-        parts += [encode("q", [end for end, _, _ in frozen.keys]), encode("Q", [seq for _, _, seq in frozen.keys])]
-        parts.append(encode_texts([key for _, key, _ in frozen.keys]))
-    parts.append(U32.pack(len(frozen.history)))
-    for seq, attempts in frozen.history.items():
-        parts += [U64.pack(seq), U32.pack(len(attempts)), attempts]
-    return b"".join(parts)
 
 
 def decode_all(data: memoryview) -> Iterator[Item]:
@@ -319,59 +228,6 @@ def _decode_simple(data: memoryview, offset: int) -> tuple[Item, int]:
     return (_SIMPLE[kind](at, seqs), None), offset
 
 
-def _decode_page(data: memoryview, offset: int) -> tuple[PageImage, int]:
-    _, first, count = _PAGE_FIELDS.unpack_from(data, offset)
-    positions, offset = decode("I", data, offset + _PAGE_FIELDS.size, count)
-    page = Page()
-    page.state = bytearray(data[offset : offset + count])
-    page.priority, offset = decode("q", data, offset + count, count)
-    page.visible_at, offset = decode("q", data, offset, count)
-    page.expires_at, offset = decode("q", data, offset, count)
-    page.attempts, offset = decode("I", data, offset, count)
-    page.place, offset = decode("Q", data, offset, count)
-    page.size, offset = decode("I", data, offset, count)
-    page.crc, offset = decode("I", data, offset, count)
-    page.live = count
-    claimed, offset = data[offset], offset + 1
-    if claimed:
-        claims = page.for_claims(count - 1)
-        claims.claimed_at, offset = decode("q", data, offset, count)
-        claims.ends_at, offset = decode("q", data, offset, count)
-        claims.nonce, offset = decode("Q", data, offset, count)
-        claims.consumer, offset = decode_texts(data, offset, count)
-        claims.reason, offset = decode_texts(data, offset, count)
-    if positions[0] or positions[-1] != count - 1:
-        page.positions = {position: row for row, position in enumerate(positions)}
-    return PageImage(first, page), offset
-
-
-def _decode_rest(data: memoryview, offset: int) -> tuple[Item, int]:
-    _, next_group, next_seq, minutes = _REST_FIELDS.unpack_from(data, offset)
-    offset += _REST_FIELDS.size
-    receipts = RecentReceipts()
-    for _ in range(minutes):
-        began, count = _MINUTE.unpack_from(data, offset)
-        seqs, offset = decode("q", data, offset + _MINUTE.size, count)
-        nonces, offset = decode("Q", data, offset, count)
-        receipts.load(SettledMinute(began, seqs, nonces, bytes(data[offset : offset + count])))
-        offset += count
-    keys: list[tuple[int, str, int]] = []
-    count, offset = decode_u32(data, offset)
-    if count:
-        ends, offset = decode("q", data, offset, count)
-        numbers, offset = decode("Q", data, offset, count)
-        texts, offset = decode_texts(data, offset, count)
-        keys = [(end, text or "", seq) for end, text, seq in zip(ends, texts, numbers, strict=True)]
-    history: dict[int, bytes] = {}
-    count, offset = decode_u32(data, offset)
-    for _ in range(count):
-        (seq,) = U64.unpack_from(data, offset)
-        length, offset = decode_u32(data, offset + 8)
-        history[seq] = bytes(data[offset : offset + length])
-        offset += length
-    return RestImage(Frozen(next_seq, [], receipts, keys, history), next_group), offset
-
-
 def _decode_restore(data: memoryview, offset: int) -> tuple[Item, int]:
     _, at, first, count = _PUT_FIELDS.unpack_from(data, offset)
     offset += _PUT_FIELDS.size
@@ -404,17 +260,6 @@ def _decode_stream(data: memoryview, offset: int) -> tuple[Item, int]:
     return (record, None), offset
 
 
-def _decode_streams(data: memoryview, offset: int) -> tuple[Item, int]:
-    frozen, offset = decode_streams(data, offset)
-    return StreamsImage(frozen), offset
-
-
-def _decode_kept(data: memoryview, offset: int) -> tuple[Item, int]:
-    stream, offset = decode_text(data, offset + 1)
-    image, offset = _decode_page(data, offset)
-    return KeptImage(stream or "", image.first, image.page), offset
-
-
 _DECODE: dict[int, Callable[[memoryview, int], tuple[Item, int]]] = {
     PUT_ONE: _decode_put_one,
     _PUT: _decode_put,
@@ -426,12 +271,12 @@ _DECODE: dict[int, Callable[[memoryview, int], tuple[Item, int]]] = {
     _EXTEND: _decode_extend,
     _REMOVE: _decode_simple,
     _REDRIVE: _decode_simple,
-    _PAGE: _decode_page,
-    _REST: _decode_rest,
+    PAGE: decode_page,
+    REST: decode_rest,
     _RESTORE: _decode_restore,
     _LOAD: _decode_load,
     **dict.fromkeys(range(BEGIN, STREAMS), _decode_stream),
-    STREAMS: _decode_streams,
+    STREAMS: decode_streams_image,
     FOLLOW: _decode_stream,
-    _KEPT: _decode_kept,
+    KEPT: decode_kept,
 }

@@ -6,23 +6,23 @@ one sync serves everyone who arrived while the last one ran.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 from penstock.clock import Clock
 from penstock.contents import Frozen
 from penstock.errors import StoreClosed, StoreCorrupt
 from penstock.files import File
-from penstock.journal import bodies, groups, places
+from penstock.journal import bodies, places
 from penstock.journal.appending import LatestFile
 from penstock.journal.ballast import Ballast
 from penstock.journal.commits import Commits
-from penstock.journal.files import PACKED, PLACE_BITS, ROTATED, JournalFiles, Segment
+from penstock.journal.files import PACKED, ROTATED, JournalFiles, Segment
 from penstock.journal.format import Dialect
+from penstock.journal.open_group import OpenGroup
 from penstock.journal.places import Found, Located
-from penstock.journal.records import Bodies, encode_put, encode_record
+from penstock.journal.records import encode_record
 from penstock.journal.reservation import Reservation
-from penstock.journal.xids import before, last_xid, xid_of
+from penstock.journal.xids import last_xid
 from penstock.live.alarm import Alarm
 from penstock.live.shelf import Body
 from penstock.message import Entry
@@ -30,7 +30,6 @@ from penstock.records import Ack, Pop, Put, Record, StreamSettle
 from penstock.state import State
 from penstock.threads import Lock, Threads
 
-_TAIL = groups.OVERHEAD - groups.HEAD_SIZE
 _SYNC_EVERY = 1_000  # milliseconds, with sync="interval"
 _ENTRY = 4 << 10  # bytes that `queues/FILE` takes
 
@@ -47,30 +46,6 @@ class Sink(NamedTuple):
     segment_size: int
     ballast: Ballast
     failed: Callable[[BaseException], None]  # the whole store must stop
-
-
-class _Group:
-    """A commit group that is being filled, or waits to be written."""
-
-    __slots__ = ("at", "buffer", "next_seq", "number", "records", "segment", "start", "written", "xid")
-
-    def __init__(self, segment: int, start: int, number: int) -> None:
-        self.segment = segment
-        self.start = start
-        self.number = number
-        self.buffer = bytearray(groups.HEAD_SIZE)
-        self.records = bytearray()
-        self.xid: int | None = None  # before its first message
-        self.next_seq = 0
-        self.at = 0
-        self.written = 0
-
-    @property
-    def size(self) -> int:
-        return len(self.buffer) + len(self.records) + _TAIL
-
-    def __bool__(self) -> bool:
-        return bool(self.records) or len(self.buffer) > groups.HEAD_SIZE
 
 
 class Cut(NamedTuple):
@@ -112,13 +87,13 @@ class JournalShelf:
         self.commits = Commits(sink.threads, self._flush, sink.failed)
         self.reservation = Reservation(state, files.folder, sink.ballast, self._pending, self.commits.stop)
         self.make_room = self.reservation.make_room  # every put calls it: nothing in between
-        self._sealed: deque[_Group] = deque()
+        self._sealed: deque[OpenGroup] = deque()
         if latest is None:
             self._last += 1
-            self._open = _Group(self._last, 0, next_group)
+            self._open = OpenGroup(self._last, 0, next_group)
         else:
-            self._open = _Group(latest.number, latest.size, next_group)
-        self._first_unwritten = self._open.segment << PLACE_BITS | self._open.start
+            self._open = OpenGroup(latest.number, latest.size, next_group)
+        self._first_unwritten = self._open.place
 
     # Under the queue's lock
 
@@ -151,10 +126,10 @@ class JournalShelf:
     def begin_piece(self, first: int, count: int, content: bytes) -> tuple[int, int]:
         """Let staged bodies join the open group, with so many xids; the place of the group, and where they are."""
         group = self._open
-        self._number(group, first, count)
+        group.number_next(first, count)
         offset = len(group.buffer)
         group.buffer += content
-        return (group.segment << PLACE_BITS) + group.start, offset
+        return group.place, offset
 
     def end_piece(self, records: bytes, at: int) -> None:
         """The records of what was staged."""
@@ -168,13 +143,12 @@ class JournalShelf:
         """Let a record join the open group."""
         group = self._open
         if isinstance(record, Put):
-            self._write_put(group, record, entries)
+            self.state.place(record.first, *group.put(record, entries, self.sink.dialect))
         else:
             group.records += encode_record(record)
             if isinstance(record, Ack | Pop | StreamSettle) and self.state.settings.keep_done != 0:
-                group.buffer += bodies.confirm(
-                    self._done(record)
-                )  # still listed by us, but no one else's any more
+                # Still listed by us, but no one else's any more.
+                group.buffer += bodies.confirm(self._done(record))
         if record.at > self.at:
             self.at = record.at
         group.at = self.at
@@ -186,33 +160,6 @@ class JournalShelf:
         if isinstance(record, StreamSettle):
             return self.state.kept_and_done(record.stream, record.batch)
         return record.seqs
-
-    def _write_put(self, group: _Group, record: Put, entries: Sequence[Entry]) -> None:
-        first = record.first
-        self._number(group, first, len(entries))
-        parts, sizes, crcs = bodies.encode(entries, first, record.at, record.expires_at, self.sink.dialect)
-        offset = len(group.buffer)
-        base = (group.segment << PLACE_BITS) + group.start
-        if len(parts) == 1:
-            group.buffer += parts[0]
-            group.records += encode_put(record, Bodies((offset,), sizes, crcs))
-            self.state.place(first, (base + offset,), sizes, crcs)
-            return
-        offsets = list(accumulate(sizes[:-1], initial=offset))
-        if offsets[-1] > 2 * offset:  # most of it is new
-            group.buffer = bytearray().join([group.buffer, *parts])  # one large object is made, not two
-        else:
-            group.buffer += b"".join(parts)
-        group.records += encode_put(record, Bodies(offsets, sizes, crcs))
-        self.state.place(first, [base + each for each in offsets], sizes, crcs)
-
-    def _number(self, group: _Group, first: int, count: int) -> None:
-        """See to it that the next so many messages have the xids that go with their numbers."""
-        if group.xid is None:
-            group.xid = before(xid_of(first))
-        elif first != group.next_seq:
-            group.buffer += bodies.save_xid(before(xid_of(first)))
-        group.next_seq = first + count
 
     def drop(self, seqs: Sequence[int]) -> None:
         """The messages are gone, for readers of the journal too."""
@@ -230,9 +177,8 @@ class JournalShelf:
 
     def _unwritten(self, place: int, size: int) -> bytes:
         for group in (*self._sealed, self._open):
-            start = place - (group.segment << PLACE_BITS) - group.start
-            if 0 <= start < len(group.buffer):
-                return bytes(group.buffer[start : start + size])
+            if 0 <= place - group.place < len(group.buffer):
+                return group.read(place, size)
         raise StoreCorrupt(f"a message of queue {self.state.name!r} is neither on disk nor about to be")
 
     # In any thread
@@ -289,8 +235,8 @@ class JournalShelf:
         segment = Segment(self._last + 1, name, file, file.size())
         self.add(segment)
         self._last += 2
-        self._open = _Group(self._last, 0, number)
-        self._first_unwritten = self._last << PLACE_BITS
+        self._open = OpenGroup(self._last, 0, number)
+        self._first_unwritten = self._open.place
         return segment
 
     def next_stamp(self) -> int:
@@ -327,7 +273,7 @@ class JournalShelf:
             self._begin_writing()
         durable = self.commits.durable
         for group in waiting:
-            groups.seal(group.buffer, group.records, group.xid or 0, group.number, group.at)
+            group.seal()
             segment = self._install(group)
             self._latest.append(segment, group.start, group.buffer)
             if self.sink.sync == "interval" and self._latest.sync_later(segment.file):
@@ -336,7 +282,7 @@ class JournalShelf:
                 segment.size = group.start + len(group.buffer)
                 self._sealed.popleft()
                 first = self._sealed[0] if self._sealed else self._open
-                self._first_unwritten = (first.segment << PLACE_BITS) + first.start
+                self._first_unwritten = first.place
             durable = group.written or durable
         return durable
 
@@ -356,14 +302,14 @@ class JournalShelf:
         if end >= self.sink.segment_size:
             self._begin_file(group.number + 1)
         else:
-            self._open = _Group(group.segment, end, group.number + 1)
+            self._open = OpenGroup(group.segment, end, group.number + 1)
 
     def _begin_file(self, number: int) -> None:
         """Let the next group go to a new file."""
         self._last += 1
-        self._open = _Group(self._last, 0, number)
+        self._open = OpenGroup(self._last, 0, number)
 
-    def _install(self, group: _Group) -> Segment:
+    def _install(self, group: OpenGroup) -> Segment:
         """The segment that a group goes to; a new file is made with its first group."""
         latest = self._latest
         if latest.segment is not None and latest.segment.number == group.segment:

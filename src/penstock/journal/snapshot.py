@@ -18,8 +18,9 @@ from penstock.index.rows import Page
 from penstock.journal.checksum import crc32
 from penstock.journal.files import ROTATED, Segment
 from penstock.journal.groups import MAGIC
+from penstock.journal.images import Image, RestImage, encode_kept, encode_page, encode_rest
 from penstock.journal.loading import thaw
-from penstock.journal.records import Bodies, Image, RestImage, decode_all, encode_kept, encode_page, encode_rest
+from penstock.journal.records import Bodies, decode_all
 from penstock.journal.stream_records import encode_streams
 from penstock.state import State
 

@@ -142,6 +142,11 @@ class JournalKeeper(LiveKeeper):
         """The streams that read queues of this store."""
         return self._streams
 
+    def tend(self) -> None:
+        """Let time have passed in queues where nobody comes by, and for those who follow."""
+        super().tend()
+        self._streams.tend()
+
     def _check_dialect(self) -> None:
         if self._sink.dialect != "doc":
             raise NotSupported('loads are staged for dialect="doc": open the store without another')
@@ -188,6 +193,7 @@ class JournalKeeper(LiveKeeper):
         )
         journal.segments = []  # the shelf's from here on: a file that is replaced must be let go of
         upkeep = Upkeep(journal, shelf, self._catalog, self._lock, self._is_open, lambda: self.pack(ledger.name))
+        upkeep.before_packing = lambda: self._streams.before_packing(ledger.name)
         self._upkeep[ledger.name] = upkeep
         shelf.reservation.inherit()
         shelf.on_commit = upkeep.look
@@ -234,6 +240,7 @@ class JournalKeeper(LiveKeeper):
         """Write what is left and let go of the folder."""
         super().close()
         self._uploads.close()
+        self._streams.close()
         try:
             self._wait_for_packing()
             if self._failure is None:

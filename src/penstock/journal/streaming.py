@@ -1,10 +1,10 @@
 """The streams of a journal store: where the bodies of a batch are, in files that are pinned for who reads them."""
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from penstock.clock import Clock
+from penstock.clock import Clock, rest
 from penstock.errors import PenstockError
 from penstock.index.rows import Rows
 from penstock.journal.files import PLACE_BITS, Segment
@@ -16,6 +16,9 @@ from penstock.live.queue import LiveQueue
 from penstock.live.streaming import Known, LiveStreams
 from penstock.processes import is_gone
 from penstock.streams import BatchPlan, boot
+
+if TYPE_CHECKING:
+    from penstock.journal.feeding import JournalFeed
 
 _TRIES = 100
 _PAUSE = 0.01  # seconds between two tries to see files that are just being renamed
@@ -42,7 +45,7 @@ class JournalStreams(LiveStreams[JournalShelf]):
             files = self._pin([segments[number] for number in used if number in segments], pins)
             if files is not None:
                 return BatchPlan(pages, files)
-            time.sleep(_PAUSE)
+            rest(_PAUSE)
         raise PenstockError(f"the files of queue {queue!r} change faster than they can be pinned: try again")
 
     def _pin(self, segments: Sequence[Segment], process: str | None) -> list[tuple[int, str, str]] | None:
@@ -56,6 +59,15 @@ class JournalStreams(LiveStreams[JournalShelf]):
         except FileNotFoundError:
             pins.drop()
             return None
+
+    def before_packing(self, queue: str) -> None:
+        """A queue's files are about to be packed: those who follow it hold them."""
+        self._feeds.look(queue)
+
+    def _feed(self, queue: str) -> "JournalFeed":
+        from penstock.journal.feeding import JournalFeed  # here, as few need it
+
+        return JournalFeed(self._folder, queue, os.getpid())
 
     def _bodies(self, shelf: JournalShelf, seqs: Sequence[int], rows: Rows) -> list[Found]:
         return shelf.find(seqs, rows)

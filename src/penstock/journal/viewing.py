@@ -7,13 +7,13 @@ being opened make a gap in the numbers of the groups, or are not found; then eve
 
 import json
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock import names
+from penstock.clock import rest
 from penstock.contents import Contents
 from penstock.errors import NotSupported, PenstockError, QueueNotFound, StoreCorrupt
 from penstock.files import Disk, File
@@ -112,7 +112,7 @@ class StoreView:
         failure: PenstockError | None = None
         for number in range(_TRIES):
             if number:
-                time.sleep(_LONG_PAUSE if isinstance(failure, _Arriving) else _PAUSE * number)
+                rest(_LONG_PAUSE if isinstance(failure, _Arriving) else _PAUSE * number)
                 self._refresh()
                 self._found.clear()
             try:

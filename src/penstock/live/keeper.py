@@ -14,9 +14,10 @@ from penstock.keeper import QueueInfo
 from penstock.ledger import Ledger
 from penstock.live.alarm import Alarm
 from penstock.live.figures import Figures
-from penstock.live.queue import LiveQueue, Take, Waiter
+from penstock.live.queue import LiveQueue
 from penstock.live.shelf import Shelf
 from penstock.live.taken import Taken
+from penstock.live.turns import Take, Waiter
 from penstock.message import PUBLISH_HEADER, Entry, Message, checked_headers
 from penstock.settings import Settings
 from penstock.streams import not_supported

@@ -1,11 +1,12 @@
 """Who may do what: a request's bearer token against what its route needs."""
 
+import hmac
 import logging
 import os
 
 from penstock.errors import InvalidArgument
 from penstock.server import roles, tokens
-from penstock.server.exchange import Problem, Route
+from penstock.server.exchange import Problem, Request, Route
 from penstock.server.tokens import Token
 
 _log = logging.getLogger("penstock.server")
@@ -46,6 +47,28 @@ class Access:
             return
         self.generation += 1
         _log.info("read %d tokens", len(self._tokens))
+
+
+class Caller:
+    """Who is at the other end of a connection: clients say the same with every request."""
+
+    def __init__(self) -> None:
+        self._authorization = b""  # that was found to be that of
+        self._holder: Token | None = None
+        self._generation = 0  # of the tokens then
+
+    def problem(self, access: Access, request: Request) -> Problem | None:
+        """What is wrong with who asks, before anything of the body is kept."""
+        needed, given = access.needs(request.route), request.headers.get(b"authorization", b"")
+        if given:
+            # Comparing takes as long whatever they say.
+            if self._generation != access.generation or not hmac.compare_digest(given, self._authorization):
+                self._holder = access.holder(given)
+                self._authorization, self._generation = given, access.generation
+            if self._holder is not None:
+                request.holder = self._holder
+                return None if roles.allows(self._holder.roles, needed) else forbidden(self._holder, needed)
+        return unauthorized(bool(given)) if needed else None
 
 
 def unauthorized(given: bool) -> Problem:

@@ -7,7 +7,6 @@ time and its answer must be read in time, and what is no HTTP is answered with 4
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 from collections import deque
 from itertools import takewhile
@@ -16,17 +15,15 @@ from typing import TYPE_CHECKING, cast
 import httptools
 
 from penstock.errors import PenstockError
-from penstock.names import DEFAULT
-from penstock.server import logs, roles
-from penstock.server.access import Access, forbidden, unauthorized
+from penstock.server import logs
+from penstock.server.access import Caller
 from penstock.server.exchange import Answer, Problem, Request, Route, as_bytes, refusal, refusal_of
+from penstock.server.refusals import FAILED, GOING, MAX_HEADERS, OVERLOADED, TOO_LONG, of_head, too_large
 from penstock.server.routes import find
 
 if TYPE_CHECKING:
     from penstock.server.running import Service
-    from penstock.server.tokens import Token
 
-MAX_HEADERS = 32_768
 _PIPELINED = 16  # requests that may wait for the one before them; then the client has to
 _LINGER = 2.0  # seconds in which a client that is still sending can read why it was refused
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -60,9 +57,7 @@ class Connection(asyncio.Protocol):
         self._clogged = False  # writing
         self._ending = False  # after the answer to come
         self._lost = False
-        self._authorization = b""  # that was found to be that of
-        self._holder: Token | None = None
-        self._generation = 0  # of the tokens then
+        self._caller = Caller()
 
     # From the transport
 
@@ -71,7 +66,7 @@ class Connection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         if not self.service.welcome(self):
             self._lost = True
-            self.transport.write(as_bytes(refusal(_OVERLOADED), keep_alive=False))
+            self.transport.write(as_bytes(refusal(OVERLOADED), keep_alive=False))
             self.transport.close()
             return
         peer = transport.get_extra_info("peername")
@@ -91,7 +86,7 @@ class Connection(asyncio.Protocol):
                 data = self._decline(data[upgrade.args[0] :])
             except httptools.HttpParserCallbackError as error:  # one of ours below, and no fault of the client
                 _log.error("a request failed", exc_info=error.__context__ or error, extra={"peer": self.peer})
-                self._refuse(refusal(_FAILED))
+                self._refuse(refusal(FAILED))
                 break
             except httptools.HttpParserError as error:
                 if self._refused is None and not self._ending:
@@ -101,7 +96,7 @@ class Connection(asyncio.Protocol):
             if not self._paused:
                 self.service.arriving.start(self)
             if self._fed > MAX_HEADERS:
-                self._refuse(refusal(_TOO_LONG))
+                self._refuse(refusal(TOO_LONG))
 
     def eof_received(self) -> bool:
         """The client sends no more. It may still read, unless it waits for a message: then it has gone."""
@@ -172,7 +167,7 @@ class Connection(asyncio.Protocol):
         headers, self._headers = self._headers, {}
         size, self._head_size, self._fed = self._head_size, 0, 0
         if size > MAX_HEADERS:
-            self._refuse(refusal(_TOO_LONG))
+            self._refuse(refusal(TOO_LONG))
             return
         method, http = self._parser.get_method(), self._parser.get_http_version()
         url, self._url = self._url, b""
@@ -190,37 +185,17 @@ class Connection(asyncio.Protocol):
         if service.access_log:
             request.begun = service.loop.time()
         if service.access is not None:
-            problem = self._authorize(service.access, request)
+            problem = self._caller.problem(service.access, request)
             if problem is not None:
                 self._refuse(refusal(problem))
                 return
         if route.is_payload:
             request.most = min(route.most, service.keeper.max_payload(arguments[0]))
-        if http == "1.1" and b"," in headers.get(b"host", b","):
-            self._refuse(refusal(Problem("BadRequest", "a request needs the header Host, and only once")))
-        elif (b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity") or (
-            b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked"
-        ):
-            self._refuse(
-                refusal(Problem("UnsupportedMediaType", "send the body as it is: neither packed nor encoded"))
-            )
-        elif b"content-length" in headers and int(headers[b"content-length"]) > request.most:
-            self._refuse(refusal(_too_large(request)))
+        problem = of_head(request, http)
+        if problem is not None:
+            self._refuse(refusal(problem))
         elif http == "1.1" and headers.get(b"expect", b"").lower() == b"100-continue":
             self.transport.write(_CONTINUE)
-
-    def _authorize(self, access: Access, request: Request) -> Problem | None:
-        """What is wrong with who asks, before anything of the body is kept."""
-        needed, given = access.needs(request.route), request.headers.get(b"authorization", b"")
-        if given:
-            # Clients say the same with every request. Comparing takes as long whatever they say.
-            if self._generation != access.generation or not hmac.compare_digest(given, self._authorization):
-                self._holder = access.holder(given)
-                self._authorization, self._generation = given, access.generation
-            if self._holder is not None:
-                request.holder = self._holder
-                return None if roles.allows(self._holder.roles, needed) else forbidden(self._holder, needed)
-        return unauthorized(bool(given)) if needed else None
 
     def find(self, method: bytes, target: bytes) -> tuple[Route, tuple[str, ...], bytes]:
         """Who answers."""
@@ -235,9 +210,9 @@ class Connection(asyncio.Protocol):
         self._size += len(chunk)
         self.service.buffered += len(chunk)
         if self._size > request.most:
-            self._refuse(refusal(_too_large(request)))
+            self._refuse(refusal(too_large(request)))
         elif self.service.buffered > self.service.limits.buffered:
-            self._refuse(refusal(_OVERLOADED))
+            self._refuse(refusal(OVERLOADED))
         elif not self._body and not request.route.discards:
             self._body = chunk  # all of it, most of the time
         elif not request.route.discards:
@@ -289,7 +264,7 @@ class Connection(asyncio.Protocol):
             answer = await request.route.handler(self.service.keeper, request)
         except asyncio.CancelledError:
             if self.service.stopping and not self._lost:
-                answer = refusal(_GOING, close=True)
+                answer = refusal(GOING, close=True)
             else:
                 self._current = self._task = None
                 self._close()
@@ -303,7 +278,7 @@ class Connection(asyncio.Protocol):
                 answer = answer._replace(close=True)
         except Exception:
             _log.exception("a request failed", extra=logs.about(request))
-            answer = refusal(_FAILED, close=True)
+            answer = refusal(FAILED, close=True)
         finally:
             self._release(request)
         self._current = self._task = None
@@ -399,21 +374,5 @@ def _named(request: Request, answer: Answer) -> Answer:
     return answer._replace(headers=b"%bX-Request-Id: %b\r\n" % (answer.headers, request.id.encode()))
 
 
-def _too_large(request: Request) -> Problem:
-    size = request.headers.get(b"content-length", b"%d or more" % (request.most + 1)).decode()
-    if request.route.is_payload:
-        name = request.arguments[0] or DEFAULT
-        detail = f"a payload of {size} bytes; queue {name!r} takes at most {request.most}: put its address instead"
-    else:
-        detail = f"a body of {size} bytes; the most that is accepted here is {request.most}: send it in parts"
-    return Problem("PayloadTooLarge", detail)
-
-
 def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-_OVERLOADED = Problem("Overloaded", "the server has too much to do: try again a little later")
-_GOING = Problem("StoreClosed", "the server is stopping: try again a little later")
-_FAILED = Problem("ServerError", "the server failed at this request; its log says why")
-_TOO_LONG = Problem("HeadersTooLarge", f"the request's head is longer than {MAX_HEADERS} bytes")

@@ -18,8 +18,7 @@ _WAITING = (DELAYED, AVAILABLE)
 _NOTHING = (records.encode_active([], []), records.encode_settled([]))
 KINDS = (records.ACTIVE, records.DONE, records.FAILED, records.SIZES, records.CLAIMS)
 OF_THE_DOCUMENT = {records.ACTIVE: _NOTHING[0], records.DONE: _NOTHING[1], records.FAILED: _NOTHING[1]}
-
-
+_UNTOUCHED = bytes((AVAILABLE, DELAYED))
 _kinds: dict[frozenset[int], frozenset[int]] = {}
 
 
@@ -40,6 +39,9 @@ class Thawed(NamedTuple):
 def encode(number: int, page: Page, history: Callable[[int], bytes]) -> dict[int, bytes]:
     """The values of a bucket's records that hold something, by type; `history` gives a message's past attempts."""
     states, keys, first = page.state, page.keys(), number << BUCKET_BITS
+    if page.claims is None and not states.strip(_UNTOUCHED):  # all of them wait, and nobody has touched them
+        columns = [first + key for key in keys[: page.live]], page.priority, page.visible_at, page.expires_at
+        return {records.ACTIVE: records.encode_active_columns(page.live, (*columns, page.attempts), 0, ())}
     by_state: dict[int, list[int]] = {state: [] for state in (AVAILABLE, IN_FLIGHT, DONE, FAILED)}
     for at in _there(states):
         state = states[at]
@@ -82,8 +84,10 @@ def _there(states: bytearray) -> list[int]:
 
 def encode_sizes(number: int, page: Page) -> bytes:
     """Every message of the bucket with the size of its payload, and its flags."""
-    keys, first, there = page.keys(), number << BUCKET_BITS, _there(page.state)
-    size, flags = page.size, page.crc
+    keys, first, size, flags = page.keys(), number << BUCKET_BITS, page.size, page.crc
+    if page.live == len(page.state):
+        return own.encode_sizes(page.live, ([first + key for key in keys[: page.live]], size, flags))
+    there = _there(page.state)
     columns = ([first + keys[at] for at in there], [size[at] for at in there], [flags[at] for at in there])
     return own.encode_sizes(len(there), columns)
 

@@ -4,8 +4,8 @@ import os
 import re
 from collections.abc import Iterator
 
+from penstock.slate import followed, own, stream_records
 from penstock.slate import format as records
-from penstock.slate import own, stream_records
 from penstock.slate.binding import blocking, load
 from penstock.slate.format import parse_key
 
@@ -34,6 +34,8 @@ NAMES = {
     records.STREAM: "stream",
     records.FAILURES: "failures",
     records.KEPT: "kept",
+    records.FOLLOWED: "followed",
+    records.HELD_BACK: "held back",
     records.LOG: "log entry",
     records.SEQ_BLOCK: "SeqBlock",
 }
@@ -59,6 +61,8 @@ DECODERS = {
     records.STREAM: stream_records.decode_stream,
     records.FAILURES: stream_records.decode_failures,
     records.KEPT: stream_records.decode_kept,
+    records.FOLLOWED: followed.decode_marks,
+    records.HELD_BACK: followed.decode_held,
     records.LOG: records.decode_metadata,
     records.SEQ_BLOCK: records.decode_seq_block,
 }

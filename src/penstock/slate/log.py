@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from penstock.clock import at_least_one
 from penstock.live.shelf import Body
 from penstock.message import Entry
-from penstock.slate import entries, own
+from penstock.slate import entries, followed, own
 from penstock.slate import format as records
 from penstock.slate.binding import Database
 from penstock.slate.bodies import Bodies
@@ -51,16 +51,18 @@ class Log:
         self._gone: list[tuple[int, int]] = []  # what has expired: when, which
         self._postponed: list[tuple[int, int, int]] = []  # what should have: when, which, and when it may
         self._next_expiry: int | None = None
+        self.gone: int | None = None  # the highest number that has left; None: nobody wants to know
+        self._gone_changed = False
         self._written_position = -1  # so that it is known from the first commit on, even if nobody routes
         # Until something is put ids begin with a new block, far above the last entry.
-        self._opened_at = ids.next
+        self.opened_at = ids.next
         last = database.last(self._prefix, self._prefix + b"\xff" * 8)
         self._last_found = 0 if last is None else int.from_bytes(last[-8:])
         writer.log = self
 
     def behind(self, position: int) -> int:
         """How many numbers there are from a position to the last entry."""
-        if self._ids.next > self._opened_at:
+        if self._ids.next > self.opened_at:
             return max(0, self._ids.next - position)
         return max(0, self._last_found + 1 - position)
 
@@ -106,14 +108,19 @@ class Log:
 
     def stored(self, start: int, end: int) -> Iterator[tuple[int, Published | None]]:
         """The entries from one number on, up to and without another; None: it was put into one queue."""
-        if start >= end:
-            return
-        for _, value in self._database.scan(self._prefix + key_u64(start), self._prefix + key_u64(end)):
-            metadata = records.decode_metadata(value)
+        for metadata in self.scan(start - 1, end - 1):
             published = entries.is_published(metadata)
-            yield metadata.id, Published(metadata, self._size(metadata)) if published else None
+            yield metadata.id, Published(metadata, self.size_of(metadata)) if published else None
 
-    def _size(self, metadata: Metadata) -> int:
+    def scan(self, after: int, until: int) -> Iterator[Metadata]:
+        """The entries from after one on until another that are written, whatever queue they were put into."""
+        if until > after:
+            start, end = self._prefix + key_u64(after + 1), self._prefix + key_u64(until + 1)
+            for _, value in self._database.scan(start, end):
+                yield records.decode_metadata(value)
+
+    def size_of(self, metadata: Metadata) -> int:
+        """How long the payload of a published message is."""
         size = entries.size_of(metadata)
         if size is not None:
             return size
@@ -129,6 +136,14 @@ class Log:
         """All queues that are not held were offered what is before; under the lock."""
         self.position = position
         self._writer.wrote()
+
+    def watch(self) -> None:
+        """From now on it is known what has left the log: followers ask for that."""
+        with self.lock:
+            if self.gone is None:
+                self.gone = self._ids.next - 1
+                self._gone_changed = True
+                self._writer.wrote()
 
     # Retention
 
@@ -182,6 +197,8 @@ class Log:
             keys = (records.payload_key(seq), self._prefix + key_u64(seq), records.attempts_key(seq))
             changes.rows += [(key, None) for key in (*keys, own.expiry_key(time, seq))]
             changes.gone.append(seq)
+            if self.gone is not None and seq > self.gone:
+                self.gone, self._gone_changed = seq, True
             changes.large.append(seq)  # or not: then there is no object of that name
         for before, seq, time in self._postponed:
             changes.rows += [(own.expiry_key(before, seq), None), (own.expiry_key(time, seq), b"")]
@@ -189,6 +206,10 @@ class Log:
             self._written_position = position
             row = own.encode_position(position, False)
             changes.rows.append((records.queue_key(records.POSITION, _ALL), row))
+        if self._gone_changed and self.gone is not None:
+            marks = followed.encode_marks(followed.Marks(0, 0, self.gone))
+            changes.rows.append((records.queue_key(records.FOLLOWED, _ALL), marks))
+            self._gone_changed = False
         self._new, self._gone, self._postponed = [], [], []
         if len(self._unwritten) > 2 * len(changes.written):
             self._forget_written()

@@ -10,10 +10,10 @@ else.
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from penstock.clock import Clock, at_least_one
-from penstock.errors import InvalidPriority, PayloadTooLarge, PenstockError, QueueFull
+from penstock.errors import InvalidArgument, InvalidPriority, PayloadTooLarge, PenstockError, QueueFull
 from penstock.live.queue import LiveQueue
 from penstock.message import Entry
 from penstock.slate import entries
@@ -31,15 +31,9 @@ if TYPE_CHECKING:
 STEP = 1_000  # entries that a queue is offered at a time while it catches up
 
 
-class Wanted(NamedTuple):
-    """An entry of the log that a queue wants."""
-
-    sequence: int
-    priority: int
-    visible_at: int
-    received_at: int
-    expires_at: int  # 0 = never; below 0 as the queue says
-    size: int
+# An entry of the log that a queue wants: sequence, priority, visible_at, received_at, expires_at (0 = never; below
+# 0 as the queue says), size. There are millions of them, which is why they have no names.
+Wanted: TypeAlias = tuple[int, int, int, int, int, int]
 
 
 class Matches(NamedTuple):
@@ -78,31 +72,33 @@ class Subscriber:
             expires_at = metadata.received_at + at_least_one(kept) if kept else 0
         if metadata.id < (self.shelf.position or (0, False))[0]:
             return
-        priority, times = entries.priority_of(metadata), (metadata.visible_at, metadata.received_at, expires_at)
-        self._let_in(Wanted(metadata.id, priority, *times, published.size), now)
+        times = metadata.visible_at, metadata.received_at, expires_at
+        if self._let_in(metadata.id, entries.priority_of(metadata), *times, published.size, now):
+            self.shelf.move(metadata.id + 1, held=self.shelf.held)
 
     def deliver_all(self, wanted: Sequence[Wanted]) -> int:
         """Let in what fits of messages that this queue wants, in order; where it is full it is held. How many."""
 
         def deliver(now: int) -> int:
-            let_in = 0
-            for each in wanted:
-                expires_at = each.expires_at
+            let_in, kept = 0, self.ledger.settings.retention
+            for seq, priority, visible_at, received_at, expires_at, size in wanted:
                 if expires_at < 0:
-                    kept = self.ledger.settings.retention
-                    expires_at = each.received_at + at_least_one(kept) if kept else 0
+                    expires_at = received_at + at_least_one(kept) if kept else 0
                 try:
-                    let_in += self._let_in(each._replace(expires_at=expires_at), now)
+                    let_in += self._let_in(seq, priority, visible_at, received_at, expires_at, size, now)
                 except QueueFull:
-                    self.shelf.move(each.sequence, held=True)
-                    break
+                    self.shelf.move(seq, held=True)
+                    return let_in
+            if let_in:
+                self.shelf.move(wanted[-1][0] + 1, held=False)
             return let_in
 
         return self.live.run(deliver)[0]
 
-    def _let_in(self, wanted: Wanted, now: int) -> bool:
+    def _let_in(
+        self, seq: int, priority: int, visible_at: int, received_at: int, expires_at: int, size: int, now: int
+    ) -> bool:
         """Whether the message is wanted after all; QueueFull."""
-        seq, priority, visible_at, received_at, expires_at, size = wanted
         if received_at < self._since or 0 < expires_at <= now:
             return False
         try:
@@ -235,7 +231,7 @@ class Router:
                 subscriber = self._subscribers.get(queue)
                 if subscriber is not None and not subscriber.shelf.held and wanted:
                     first = self._position(subscriber)
-                    routed[queue] = subscriber.deliver_all([each for each in wanted if each.sequence >= first])
+                    routed[queue] = subscriber.deliver_all([each for each in wanted if each[0] >= first])
             self._log.advance(matches.end)
             return routed
 
@@ -281,6 +277,15 @@ def _delivered(subscriber: Subscriber, published: Published) -> bool:
         return True
 
     return subscriber.live.run(deliver)[0]
+
+
+def since_of(start: str | int) -> int:
+    """From when on published messages are wanted, in milliseconds since the epoch."""
+    if start in ("now", "beginning"):
+        return 0
+    if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
+        return start
+    raise InvalidArgument(f"start={start!r}: give 'now', 'beginning', or milliseconds since the epoch")
 
 
 def subject_of(published: Published) -> "Subject":

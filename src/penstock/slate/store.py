@@ -16,8 +16,10 @@ from penstock.errors import (
     StoreClosed,
     StoreUnreachable,
 )
+from penstock.garbage import without_collection
 from penstock.journal.commits import stopped
 from penstock.ledger import Ledger
+from penstock.live.following import UNHEARD
 from penstock.live.keeper import LiveKeeper
 from penstock.live.queue import LiveQueue
 from penstock.live.streaming import Known
@@ -33,13 +35,14 @@ from penstock.slate.bucket import BucketPlace
 from penstock.slate.bulk import BulkOwner, RoutedQueue
 from penstock.slate.catching_up import CatchingUp
 from penstock.slate.folder import Folder
+from penstock.slate.followed import BEFORE
 from penstock.slate.format import LOG_KEY
 from penstock.slate.ids import Ids
 from penstock.slate.intake import Intake
 from penstock.slate.loading import PRIORITIES
 from penstock.slate.log import Log
 from penstock.slate.primitives import key_u64
-from penstock.slate.routing import Router, Subscriber
+from penstock.slate.routing import Router, Subscriber, since_of
 from penstock.slate.shelf import NotedReceipts, SlateShelf
 from penstock.slate.staging import staging_of
 from penstock.slate.streaming import SlateStreams
@@ -81,7 +84,8 @@ class SlateKeeper(LiveKeeper):
         self._receipts: dict[str, NotedReceipts] = {}
         self._shelves: dict[str, SlateShelf] = {}
         self._loaded: dict[str, loading.Loaded] = {}
-        self._streams = SlateStreams(self._clock, self._known, lambda: list(self._queues))
+        self._streams = SlateStreams(self)
+        self._opened = self._clock.now()
         place.lock()
         try:
             locked()
@@ -101,13 +105,15 @@ class SlateKeeper(LiveKeeper):
     # Opening
 
     def _load(self, log: str) -> None:
-        found = loading.load(self._database)
+        with without_collection():
+            found = loading.load(self._database)
         self._clock.at_least(found.at)
         self._ids = Ids(found.seq_block)
         self._bodies = Bodies(self._database, self._place, log, self._place.what)
         self._writer = Writer(self._database, self._place, self._bodies, self._ids, self._threads, self._failed)
         self._log_key = log
         self._log = Log(log, self._database, self._writer, self._bodies, self._ids, found.position)
+        self._log.gone = found.log_gone
         self._log.on_expiry = lambda time: self._alarm.set(self._expire, time)
         self._log.needed = self._needed
         self._router = Router(self._log, self._clock, self._deferred)
@@ -123,6 +129,8 @@ class SlateKeeper(LiveKeeper):
             self._add(loaded.ledger)
         self._loaded = {}
         self._log.expire(self._clock.now())
+        if any(shelf.followed.marks is not None for shelf in self._shelves.values()):
+            self.look_after_followers()
         self._router.recover()
         self.intake.resume()
         if DEFAULT not in self._queues:
@@ -156,7 +164,7 @@ class SlateKeeper(LiveKeeper):
     # Queues
 
     def _check_settings(self, settings: Settings) -> None:
-        _since(settings.start)
+        since_of(settings.start)
 
     def _new_ledger(self, queue: str, settings: Settings) -> Ledger:
         receipts = self._receipts[queue] = NotedReceipts()
@@ -211,6 +219,8 @@ class SlateKeeper(LiveKeeper):
             shelf.published, shelf.large = loaded.published, loaded.large
             shelf.position = loaded.position[0] if loaded.position else None
             shelf.streams.load(loaded.streams)
+            for marks in loaded.followed:
+                shelf.followed.load(marks, loaded.held_back, loaded.streams)
         else:
             shelf.position = self._start
         shelf.on_room = partial(self.catch_up, name)
@@ -227,7 +237,7 @@ class SlateKeeper(LiveKeeper):
         super()._add(ledger)
         name = ledger.name
         if name in self._filters:
-            since = _since(ledger.settings.start)
+            since = since_of(ledger.settings.start)
             subscriber = Subscriber(self._queues[name], ledger, self._shelves[name], self._filters[name], since)
             self._router.subscribe(name, subscriber)
 
@@ -289,6 +299,7 @@ class SlateKeeper(LiveKeeper):
         super().tend()
         for name in self._router.behind():
             self.catch_up(name)
+        self._tend_followers()
         self._expire()
 
     def _expire(self) -> None:
@@ -303,6 +314,21 @@ class SlateKeeper(LiveKeeper):
     def streams(self) -> SlateStreams:
         """The streams that read queues of this store."""
         return self._streams
+
+    def _tend_followers(self) -> None:
+        """Hold nothing back any longer for those who are gone."""
+        self._streams.tend()
+        before = self._clock.now() > self._opened + UNHEARD
+        for shelf in list(self._shelves.values()) if before else ():
+            with shelf.lock:
+                shelf.followed.leave(BEFORE)
+                shelf.release()
+        if not before or self._streams.is_followed():
+            self.look_after_followers()
+
+    def look_after_followers(self) -> None:
+        """See in a while who is still there."""
+        self._alarm.set(self._tend_followers, self._clock.now() + UNHEARD)
 
     def _needed(self, seqs: list[int]) -> set[int]:
         """Those of the messages that are in batches of streams."""
@@ -346,6 +372,7 @@ class SlateKeeper(LiveKeeper):
         if self._closed:
             return
         self._closed = True
+        self._alarm.cancel(self._tend_followers)
         super().close()
         self._catching_up.stop()
         try:
@@ -388,15 +415,6 @@ def _forked() -> StoreClosed:
     return StoreClosed(
         "this process was forked from the one that has the store open: open the store here, which asks that one"
     )
-
-
-def _since(start: str | int) -> int:
-    """From when on published messages are wanted, in milliseconds since the epoch."""
-    if start in ("now", "beginning"):
-        return 0
-    if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
-        return start
-    raise InvalidArgument(f"start={start!r}: give 'now', 'beginning', or milliseconds since the epoch")
 
 
 def open_slate(

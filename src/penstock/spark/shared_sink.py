@@ -21,7 +21,7 @@ import penstock
 from penstock import names
 from penstock.clock import SystemClock
 from penstock.errors import NotSupported, QueueExists
-from penstock.files import Disk, SystemDisk, replace_file
+from penstock.files import Disk, SystemDisk, make_folder, replace_file
 from penstock.folder.neighbours import SystemNeighbours, process_name
 from penstock.journal.staging import remove_folder
 from penstock.message import Entry
@@ -150,18 +150,6 @@ class SharedWriter(DataSourceArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Leave nothing aside."""
         remove_folder(SystemDisk(), self._folder)
-
-
-def make_folder(disk: Disk, folder: str) -> None:
-    """Durably make a folder, and those above it, where they are not there."""
-    missing = []
-    while not disk.exists(folder):
-        missing.append(folder)
-        folder = os.path.dirname(folder)
-    for each in reversed(missing):
-        with suppress(FileExistsError):  # another driver was quicker
-            disk.mkdir(each)
-        disk.sync_folder(os.path.dirname(each))
 
 
 def remove_left(disk: Disk, staged: str) -> None:

@@ -40,6 +40,11 @@ class Sync:
         if self.due():
             file.sync()
 
+    def names(self, disk: Disk, folder: str) -> None:
+        """Sync the names in a folder, which happens seldom."""
+        if self._mode != "never":
+            disk.sync_folder(folder)
+
 
 class Pair:
     """The files of one queue, as bytes."""
@@ -71,6 +76,10 @@ class Pair:
         self.close_file()
         self._file = self.disk.open(self.path)
         self.inode = self._file.status().inode
+
+    def sync_names(self) -> None:
+        """Make the names of both files durable: whoever gave them may have stopped before, or be an editor."""
+        self.sync.names(self.disk, os.path.dirname(self.path) or ".")
 
     def read_all(self) -> bytes:
         """The whole queue."""

@@ -43,6 +43,7 @@ class SharedFile:
         self._clock = clock
         self._view: View | None = None
         self._mutex_inode = -1  # of the mutex file that the view knows
+        self._named = (-1, -1)  # the files whose names are durable, as far as we know
         self._depth = 0
         self._reseal = False
         self._warned: list[object] = []
@@ -131,6 +132,9 @@ class SharedFile:
                 raise self._gone() from None
             there = self._pair.file.status()
             self._view = None
+        if self._named != (self._pair.inode, self._mutex.inode):
+            self._pair.sync_names()
+            self._named = (self._pair.inode, self._mutex.inode)
         view, seal, noted = self._view, seal_of(there), self._mutex.size
         if view is not None and self._mutex_inode == self._mutex.inode:
             if view.seal == seal and view.mutex_end == noted:
@@ -313,6 +317,7 @@ class SharedFile:
         }
         view.mutex_end = self._pair.rewrite(content)
         self._mutex_inode = self._mutex.inode
+        self._named = (self._pair.inode, self._mutex.inode)
         view.notes = notes
         view.seen, view.new_seen = view.seen + view.new_seen, []
         self._reseal = True

@@ -20,7 +20,7 @@ from penstock.errors import (
     QueueProtected,
     StoreClosed,
 )
-from penstock.files import Disk, SystemDisk, replace_file
+from penstock.files import Disk, SystemDisk, make_folder, replace_file
 from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
 from penstock.live.keeper import check_start
@@ -60,20 +60,14 @@ class TextKeeper:
 
     def _prepare(self) -> None:
         """Make the folder and the queue `default`, if they are not there."""
-        self._make_folder(self._folder)
+        self._make_folder()
         if queue_names.DEFAULT not in self._files():
             with suppress(QueueExists):  # another process was quicker
                 self.create(queue_names.DEFAULT, Settings())
 
-    def _make_folder(self, folder: str) -> None:
-        missing = []
-        while not self._disk.exists(folder):
-            missing.append(folder)
-            folder = os.path.dirname(folder) or "."
-        for each in reversed(missing):
-            with suppress(FileExistsError):
-                self._disk.mkdir(each)
-            self._disk.sync_folder(os.path.dirname(each) or ".")
+    def _make_folder(self) -> None:
+        make_folder(self._disk, self._folder)
+        self._disk.sync_folder(self._folder)  # who made or removed a queue may have stopped before this
 
     def _files(self) -> dict[str, str]:
         """The queues there are, and the path of each."""
@@ -136,13 +130,14 @@ class TextKeeper:
     def queues(self) -> list[QueueInfo]:
         """Every queue, by name."""
         infos = []
-        for name in sorted(self._all()):
+        for name in sorted(self.files()):
             with suppress(QueueNotFound):  # removed in this moment
                 queue = self.find(name)
                 infos.append(QueueInfo(name, queue.settings, queue.counts()))
         return infos
 
-    def _all(self) -> dict[str, str]:
+    def files(self) -> dict[str, str]:
+        """The queues there are, and the file of each."""
         self._check_open()
         return self._files()
 
@@ -177,7 +172,7 @@ class TextKeeper:
         copy = replace(entry, headers=checked_headers({**(entry.headers or {}), PUBLISH_HEADER: published}))
         with ExitStack() as turns:
             matching = []
-            for name in sorted(self._all()):  # in the same order for everyone, so that nobody waits in a circle
+            for name in sorted(self.files()):  # in the same order for everyone, so that nobody waits in a circle
                 queue = self.find(name)
                 with suppress(QueueNotFound):
                     if self._matches(queue.settings.filter, entry):
@@ -326,7 +321,7 @@ class FileKeeper(TextKeeper):
         super().__init__(os.path.dirname(path) or ".", clock, sync, disk, threads)
 
     def _prepare(self) -> None:
-        self._make_folder(self._folder)
+        self._make_folder()
         if not self._disk.exists(self._path):
             with suppress(QueueExists):
                 self._create(self.only, self._path, b"")

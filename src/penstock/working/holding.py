@@ -4,7 +4,7 @@ A lease is extended when a third of it has passed: two thirds are left for tryin
 worker's monotonic clock, counted from the answer, so that a clock that differs from the store's does no harm.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 from penstock.message import Message
@@ -73,6 +73,13 @@ class Holding(Generic[AnyMessage]):
         for receipt in receipts:
             if (held := self.held.get(receipt)) is not None:
                 held.extend_at = now + lease - min(lease, self.lease) * 2 / 3
+
+    def extended_but(
+        self, lost: Collection[str], due: Iterable[Held[AnyMessage]], now: float
+    ) -> list[Held[AnyMessage]]:
+        """What was due was extended, but for those; what of them was still worked on."""
+        self.extended([each.receipt for each in due if each.receipt not in lost], self.lease, now)
+        return self.lose(lost)
 
     def due(self, now: float) -> list[Held[AnyMessage]]:
         """What is to be extended now; not again for a moment, whatever comes of it."""

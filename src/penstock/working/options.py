@@ -12,6 +12,8 @@ from penstock.settings import seconds, whole
 from penstock.working.holding import RELEASE, Outcome
 
 MAX_CONCURRENCY = 10_000
+GLANCE = 0.2  # seconds between looks at what wakes nobody: a queue that may yet get messages, an event of others
+PATIENCE = 10.0  # seconds that calls to the store may still take when everything is let go
 POLL = 1.0  # seconds that a claim waits before the worker looks around: no stop takes longer to be noticed
 PASSING = (StoreUnreachable, DiskFull)  # errors of a store that may be over the next time
 _LONGEST_BACKOFF = 300.0

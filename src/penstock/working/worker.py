@@ -8,7 +8,6 @@ The caller's thread watches over them: it hears signals, and decides when to sto
 worker never holds more messages than it has threads; what ended while the last call ran is settled together.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -20,14 +19,13 @@ from penstock.arguments import receipts_of
 from penstock.errors import LeaseExpired
 from penstock.message import Message
 from penstock.store import Queue
+from penstock.working import ending
+from penstock.working.ending import Account, Ended, settled
 from penstock.working.holding import ACK, RELEASE, Held, Holding, Outcome, alike
-from penstock.working.options import PASSING, POLL, Backoff, Options, Pauses, Result, Worked
+from penstock.working.options import GLANCE, PASSING, PATIENCE, POLL, Backoff, Options, Pauses, Result, Worked
 from penstock.working.signals import stop_signals
 
-_GLANCE = 0.2  # seconds between looks at a stop event, which is not ours and wakes nobody
 _NAP = 1.0  # seconds: a signal that comes right before Python waits is seen when it wakes
-_PATIENCE = 10.0  # seconds that a call to the store may still take when everything is let go
-_log = logging.getLogger("penstock")
 Answer = TypeVar("Answer")
 
 
@@ -110,7 +108,7 @@ class _Worker:
         self._room = threading.Condition(self._lock)
         self._free = options.concurrency  # threads that wait for work
         self._claiming = True  # the claimer has not ended
-        self._worked = Worked()
+        self._account: Account[Message] = Account(options)
         self._holding: Holding[Message] = Holding(options.lease)
         self._todo: SimpleQueue[Held[Message] | None] = SimpleQueue()
         self._ended: SimpleQueue[Held[Message] | None] = SimpleQueue()
@@ -135,17 +133,17 @@ class _Worker:
                 self._stop_claiming()
                 claimer.join(2 * POLL)  # else it would claim what is released
                 self._let_go()
-                claimer.join(_PATIENCE)  # it may bring messages yet, to be released
+                claimer.join(PATIENCE)  # it may bring messages yet, to be released
                 self._ended.put(None)
-                settler.join(_PATIENCE)
-                extender.join(_PATIENCE)
+                settler.join(PATIENCE)
+                extender.join(PATIENCE)
                 for _ in workers:
                     self._todo.put(None)
                 for thread in workers if self._is_idle() else ():  # else a handler does not end: nobody waits
                     thread.join()
         if self._error is not None:
             raise self._error
-        return self._worked
+        return self._account.worked
 
     def _start(self, name: str, run: Callable[[], None]) -> threading.Thread:
         # Not through the store's door to threads: handlers are no part of a store.
@@ -154,7 +152,7 @@ class _Worker:
         return thread
 
     def _told(self, number: int) -> None:
-        self._worked.signal = number
+        self._account.worked.signal = number
         self._news.put("stop")
 
     def _watch(self) -> None:
@@ -180,7 +178,7 @@ class _Worker:
             return self._free == self._options.concurrency
 
     def _patience(self, deadline: float | None) -> float:
-        longest = _NAP if self._stop is None else _GLANCE
+        longest = _NAP if self._stop is None else GLANCE
         return longest if deadline is None else min(max(0.0, deadline - time.monotonic()), longest)
 
     def _stop_claiming(self) -> None:
@@ -273,11 +271,11 @@ class _Worker:
         """Nothing is available: wait a moment for what may yet come; False if that is nothing."""
         with self._lock:
             if self._free < self._options.concurrency:  # what is worked on may fail and come back
-                self._room.wait(_GLANCE)
+                self._room.wait(GLANCE)
                 return True
         if self._try(self._queue.count, self._stopping) == 0:
             return False
-        self._stopping.wait(_GLANCE / 4)
+        self._stopping.wait(GLANCE / 4)
         return True
 
     # The workers
@@ -295,10 +293,7 @@ class _Worker:
             elif held.settled is not None:
                 self._tell([(held, held.settled.kind)], held.settled.reason)
             else:
-                _log.warning(
-                    "the work on message %s of queue %r ended (%s), but the message is no longer held here: the "
-                    "result is dropped", held.message.id, held.message.queue, outcome.reason or outcome.kind,
-                )  # fmt: skip
+                ending.log_in_vain(held.message, outcome)
             if error is not None:
                 self._fail(error)
             self._look_up("worked")
@@ -328,12 +323,12 @@ class _Worker:
     # The settler
 
     def _settle_all(self) -> None:
-        ending = False
-        while not ending:
+        last = False
+        while not last:
             batch = [self._ended.get()]
             while not self._ended.empty():
                 batch.append(self._ended.get())
-            ending = None in batch
+            last = None in batch
             for outcome, held in alike(each for each in batch if each is not None):
                 self._settle(outcome, held)
             self._look_up("settled")
@@ -345,10 +340,10 @@ class _Worker:
         try:
             if self._try(lambda: self._call(outcome, receipts), self._leaving) is None:
                 lost = set(receipts)
-                _log.warning("%d message(s) could not be settled: their leases will end", len(lost))
+                ending.log_unsettled(len(lost))
         except LeaseExpired as error:
             lost = set(error.receipts)
-            _log.warning("leases were lost before the work was settled, its result is dropped: %s", str(error))
+            ending.log_too_late(error)
         except BaseException as error:
             lost = set(receipts)
             self._fail(error)
@@ -357,24 +352,17 @@ class _Worker:
                 self._holding.held.pop(receipt, None)
             self._free += 0 if busy else len(held)
             self._room.notify()
-        self._tell([(each, "lost" if each.receipt in lost else outcome.kind) for each in held], outcome.reason)
+        self._tell(settled(held, outcome, lost), outcome.reason)
 
     def _call(self, outcome: Outcome, receipts: list[str]) -> bool:
-        if outcome.kind == "ack":
-            self._queue.ack(*receipts)
-        elif outcome.kind == "fail":
-            self._queue.fail(*receipts, delay=outcome.delay, reason=outcome.reason)
-        else:
-            self._queue.release(*receipts)
+        ending.settle(self._queue, outcome, receipts)
         return True
 
-    def _tell(self, ended: list[tuple[Held[Message], str]], reason: str | None) -> None:
+    def _tell(self, ended: Ended[Message], reason: str | None) -> None:
         now = time.monotonic()
         with self._lock:
-            for _, kind in ended:
-                self._worked.count(kind)
-        for each, kind in ended:
-            self._options.tell(Result(each.message, kind, reason if kind == "fail" else None, now - each.began))
+            self._account.count(ended)
+        self._account.report(ended, reason, now)
 
     # The extender
 
@@ -396,19 +384,14 @@ class _Worker:
         except LeaseExpired as error:
             lost = error.receipts
         except PASSING as error:
-            _log.warning("leases were not extended yet: %s", str(error))
+            ending.log_not_extended(error)
             return
         except BaseException as error:
             self._fail(error)
             return
         with self._lock:
-            kept = [each.receipt for each in due if each.receipt not in lost]
-            self._holding.extended(kept, self._holding.lease, time.monotonic())
-            dropped = self._holding.lose(lost)
+            dropped = self._holding.extended_but(lost, due, time.monotonic())
         for each in dropped:
-            _log.warning(
-                "the lease of message %s of queue %r was lost while it was worked on: another consumer may have "
-                "it, and the result of this work will be dropped", each.message.id, each.message.queue,
-            )  # fmt: skip
+            ending.log_lost(each.message)
             self._options.dropped(each.message)
         self._tell([(each, "lost") for each in dropped], None)

@@ -1,0 +1,35 @@
+"""What the server refuses before a handler sees it, and in which words."""
+
+from penstock.names import DEFAULT
+from penstock.server.exchange import Problem, Request
+
+MAX_HEADERS = 32_768  # bytes
+OVERLOADED = Problem("Overloaded", "the server has too much to do: try again a little later")
+GOING = Problem("StoreClosed", "the server is stopping: try again a little later")
+FAILED = Problem("ServerError", "the server failed at this request; its log says why")
+TOO_LONG = Problem("HeadersTooLarge", f"the request's head is longer than {MAX_HEADERS} bytes")
+
+
+def of_head(request: Request, http: str) -> Problem | None:
+    """What is wrong with a request by its head, in that version of HTTP."""
+    headers = request.headers
+    if http == "1.1" and b"," in headers.get(b"host", b","):
+        return Problem("BadRequest", "a request needs the header Host, and only once")
+    if (b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity") or (
+        b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked"
+    ):
+        return Problem("UnsupportedMediaType", "send the body as it is: neither packed nor encoded")
+    if b"content-length" in headers and int(headers[b"content-length"]) > request.most:
+        return too_large(request)
+    return None
+
+
+def too_large(request: Request) -> Problem:
+    """Its body is, or will be, longer than its route takes."""
+    size = request.headers.get(b"content-length", b"%d or more" % (request.most + 1)).decode()
+    if request.route.is_payload:
+        name = request.arguments[0] or DEFAULT
+        detail = f"a payload of {size} bytes; queue {name!r} takes at most {request.most}: put its address instead"
+    else:
+        detail = f"a body of {size} bytes; the most that is accepted here is {request.most}: send it in parts"
+    return Problem("PayloadTooLarge", detail)
