@@ -78,6 +78,7 @@ _OF_QUEUES = (
 _BUCKETS = (ACTIVE, DONE, FAILED, SIZES, CLAIMS)
 _AVAILABLE = struct.Struct("<QBqqH")
 _IN_FLIGHT = struct.Struct("<QBqqH")
+_ONE, _NONE = count(1), count(0)
 _SETTLED = struct.Struct("<QqH")
 METADATA = struct.Struct("<QqqqIB")
 _CONFIG = struct.Struct("<HI")
@@ -269,6 +270,11 @@ def encode_active_columns(
             *map(_IN_FLIGHT.pack, *(claimed if in_flight else [()])),
         )
     )
+
+
+def encode_one_available(message: Available) -> bytes:
+    """The same of one message that is available."""
+    return _ONE + _AVAILABLE.pack(*message) + _NONE
 
 
 def decode_active(value: bytes) -> tuple[list[Available], list[InFlight]]:

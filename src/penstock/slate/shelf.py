@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import QueueFull, StoreClosed
 from penstock.index.recent import RecentReceipts
+from penstock.index.rows import Page
 from penstock.live.shelf import Body
 from penstock.message import Entry, Plain
 from penstock.records import (
@@ -358,9 +359,9 @@ class SlateShelf:
 
     def _collect_bucket(self, name: str, bucket: int, changes: Changes) -> None:
         page = self._state.page(bucket)
-        values = {} if page is None else buckets.encode(bucket, page, self._state.ended_attempts)
-        if page is not None:
-            values[records.SIZES] = buckets.encode_sizes(bucket, page) if bucket in self._resized else b""
+        values = self._encoded(bucket, page) if page is not None else {}
+        if page is not None and bucket not in self._resized:
+            values[records.SIZES] = b""  # as it was
         before = self.present.get(bucket, frozenset())
         if bucket == 0:
             values = {**buckets.OF_THE_DOCUMENT, **values}
@@ -371,8 +372,18 @@ class SlateShelf:
         else:
             self.present.pop(bucket, None)
 
+    def _encoded(self, bucket: int, page: Page) -> dict[int, bytes]:
+        """What is to be written of a bucket that is not empty."""
+        values = buckets.encode_one(bucket, page)
+        if values is None:
+            values = buckets.encode(bucket, page, self._state.ended_attempts)
+            values[records.SIZES] = buckets.encode_sizes(bucket, page)
+        return values
+
     def _collect_recent(self, name: str, changes: Changes) -> None:
         receipts, keys = self._receipts.noted, self._keys
+        if not (receipts or keys or self.recent):
+            return
         while receipts or keys:
             number = self.recent[-1][0] + 1 if self.recent else 1
             recent = own.Recent(changes.at, receipts[:MAX_ARRAY], keys[:MAX_ARRAY])
