@@ -3,9 +3,12 @@
 Payloads are 1 KiB, and every operation is synced before it returns.
 """
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +24,21 @@ SHARED = 400  # messages that processes share
 BARE, PUT, PUT_MANY = "bare files, put", "folder, put", "folder, put_many(1,000)"
 ALONE, TOGETHER = "folder, claim and ack, 1 process", "folder, claim and ack, 4 processes"
 GROUP = "folder"
+
+
+def _lasting(measure: Callable[[Path], float]) -> Callable[[Path], float]:
+    """Measure in a folder that stays until all is done.
+
+    For some minutes after a file was removed, ext4 does not give its inode to another, and looks at each of them
+    whenever a file is made: a cell would pay for all files that the cells before it have removed.
+    """
+
+    def measured(folder: Path) -> float:
+        lasting = Path(tempfile.mkdtemp(prefix="folder-", dir=folder.parents[1]))
+        atexit.register(shutil.rmtree, lasting, ignore_errors=True)
+        return measure(lasting)
+
+    return measured
 
 
 def _rate(step: Callable[[], object], operations: int = 1) -> float:
@@ -124,9 +142,9 @@ def _work(processes: int) -> Callable[[Path], float]:
 
 
 CELLS = [
-    Cell(BARE, GROUP, "ops/s", _bare, "higher"),
-    Cell(PUT, GROUP, "ops/s", _put, "higher", {BARE: 0.7}),
-    Cell(PUT_MANY, GROUP, "ops/s", _put_many, "higher", {PUT: 5}),
-    Cell(ALONE, GROUP, "ops/s", _work(1), "higher"),
-    Cell(TOGETHER, GROUP, "ops/s", _work(4), "higher", {ALONE: 1.5}),
+    Cell(BARE, GROUP, "ops/s", _lasting(_bare), "higher"),
+    Cell(PUT, GROUP, "ops/s", _lasting(_put), "higher", {BARE: 0.7}),
+    Cell(PUT_MANY, GROUP, "ops/s", _lasting(_put_many), "higher", {PUT: 5}),
+    Cell(ALONE, GROUP, "ops/s", _lasting(_work(1)), "higher"),
+    Cell(TOGETHER, GROUP, "ops/s", _lasting(_work(4)), "higher", {ALONE: 1.5}),
 ]

@@ -7,6 +7,7 @@ counts is the median over the rounds of a ratio that was formed within one round
 
 import gc
 import math
+import os
 import random
 import statistics
 import tempfile
@@ -129,6 +130,7 @@ def schedule(cells: Sequence[Cell], rounds: int, seed: int) -> list[tuple[int, C
 def take(cell: Cell, number: int, scratch: Path, probe: Callable[[Path], Raw] = probe) -> Sample:
     """Visit one cell in round `number`. An error becomes part of the sample, so that the run goes on."""
     gc.collect()  # the garbage of the cell before is not this cell's cost
+    os.sync()  # nor is what it has left to the disk, the files that were removed among it
     started = time.perf_counter()
     try:
         with tempfile.TemporaryDirectory(dir=scratch) as temporary:

@@ -5,6 +5,7 @@ Payloads are 1 KiB, and every operation is on stable storage before it returns.
 
 import asyncio
 import time
+from functools import partial
 from pathlib import Path
 
 import penstock
@@ -19,6 +20,8 @@ FEW, MANY = 1_000, 1_000_000
 GROUP = "slate, in a folder"
 AS_SHIPPED = "SlateDB's binding as shipped, batches of 1,000"
 TURNS, PER_TURN = 20, 10  # operations whose times are compared
+QUEUES = 1_000
+ONE_QUEUE = "slate, router, 1 queue with an equality"
 
 
 def _put_by_producers(folder: Path) -> float:
@@ -84,6 +87,35 @@ def _as_shipped(folder: Path) -> float:
     return asyncio.run(measure())
 
 
+def _route(queues: int, folder: Path) -> float:
+    """Messages per second that are published, and then are in the one queue that wants them, stored."""
+    with penstock.open(f"slate:{folder}", sync="never", share=False) as store:
+        for number in range(queues):
+            store.create(f"queue-{number}", filter=f"topic = 'topic-{number}'")
+
+    async def measure() -> float:
+        payloads = random_payloads(BATCH)
+        async with penstock.aio.open(f"slate:{folder}", share=False) as store:
+            started = time.perf_counter()
+
+            async def produce(number: int) -> int:
+                done = 0
+                while time.perf_counter() - started < 3 * SECONDS:
+                    topic = f"topic-{(number + PRODUCERS * done) % queues}"
+                    await store.publish(payloads[(number + done) % BATCH], headers={"topic": topic})
+                    done += 1
+                return done
+
+            done = sum(await asyncio.gather(*map(produce, range(PRODUCERS))))
+            elapsed = time.perf_counter() - started
+            delivered = sum(info.counts["available"] for info in await store.queues())
+            if delivered != done:
+                raise RuntimeError(f"{done:,} messages were published, {delivered:,} delivered")
+            return done / elapsed
+
+    return asyncio.run(measure())
+
+
 def _growth(folder: Path) -> float:
     """The time that a claim and its ack take while many wait, over that while few do, in turns."""
     for name, waiting in (("few", FEW), ("many", MANY)):
@@ -137,5 +169,14 @@ CELLS = [
         bytes_per_op=KIB,
     ),
     Cell(AS_SHIPPED, GROUP, "ops/s", _as_shipped, "higher"),
+    Cell(ONE_QUEUE, GROUP, "ops/s", partial(_route, 1), "higher"),
+    Cell(
+        f"slate, router, {QUEUES:,} queues with one equality each",
+        GROUP,
+        "ops/s",
+        partial(_route, QUEUES),
+        "higher",
+        against={ONE_QUEUE: 0.5},
+    ),
     Cell(f"slate, claim and ack, {MANY:,} waiting", GROUP, f"x that at {FEW:,}", _growth, "lower", target=1.5),
 ]

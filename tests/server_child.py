@@ -8,9 +8,9 @@ from types import TracebackType
 
 
 class ServerChild:
-    """Serves a folder from when it is made until stop(), kill(), or the end of the `with` block."""
+    """Serves a store from when it is made until stop(), kill(), or the end of the `with` block."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path | str, *options: str) -> None:
         self.errors = Path(str(folder).rpartition(":")[2] + ".errors")
         command = [sys.executable, "-m", "penstock", "--store", str(folder), "serve", "--port", "0", *options]
         with self.errors.open("ab") as stderr:

@@ -351,3 +351,30 @@ def test_put_many_names_the_item_that_is_wrong(any_url: str) -> None:
             assert await jobs.count() == 0
 
     run(main())
+
+
+def test_puts_that_come_together_are_answered_one_by_one(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with aio.open(tmp_path) as store:
+            queue = await store.create("few", max_size=3, max_payload=5)
+            puts = [queue.put(payload) for payload in (b"a", b"too long", b"b", b"c", b"d")]
+            answers = await asyncio.gather(*puts, return_exceptions=True)
+            kinds = [type(each).__name__ for each in answers]
+            assert kinds == ["str", "PayloadTooLarge", "str", "str", "QueueFull"]
+            there = [(message.payload, message.id) async for message in queue.messages()]
+            assert there == [(b"a", answers[0]), (b"b", answers[2]), (b"c", answers[3])]
+
+    run(check())
+
+
+def test_a_put_that_is_cancelled_at_once_is_not_made_and_the_others_are(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with aio.open(tmp_path) as store:
+            queue = await store.queue()
+            puts = [asyncio.ensure_future(queue.put(payload)) for payload in (b"a", b"b", b"c")]
+            asyncio.get_running_loop().call_soon(puts[1].cancel)  # after they are begun, before they are made
+            answers = await asyncio.gather(*puts, return_exceptions=True)
+            assert isinstance(answers[1], asyncio.CancelledError)
+            assert [message.payload async for message in queue.messages()] == [b"a", b"c"]
+
+    run(check())

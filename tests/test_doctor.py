@@ -36,19 +36,19 @@ def everything(folder: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
-def examined(folder: Path, now: int | None = NOW, **arguments: Any) -> Examination:
+def examined(folder: Path, now: int | None = NOW, **arguments: Any) -> Examination[QueueExamination]:
     before = everything(folder)
     examination = examine(folder, now=now, **arguments)
     assert everything(folder) == before
     return examination
 
 
-def jobs_of(examination: Examination) -> QueueExamination:
+def jobs_of(examination: Examination[QueueExamination]) -> QueueExamination:
     [queue] = [queue for queue in examination.queues if queue.name == "jobs"]
     return queue
 
 
-def found(examination: Examination, words: str) -> Finding:
+def found(examination: Examination[QueueExamination], words: str) -> Finding:
     """The one finding that has these words."""
     [finding] = [each for _, each in examination.all_findings() if words in each.text]
     return finding

@@ -125,3 +125,15 @@ def test_packing_waits_for_one_who_follows_under_a_name(keeper: JournalKeeper) -
     streams.follow("default", "tail", reader_name(), 100)
     keeper.pack("default")
     assert keeper.stored("default") < 5_000
+
+
+def test_a_new_file_in_the_place_of_one_that_was_read_is_seen(keeper: JournalKeeper, follower: Follower) -> None:
+    follower.start(0)
+    seen: list[int] = []
+    for _ in range(10):  # packing removes files that were read, and file systems give their inodes to new ones
+        put(keeper, 60)
+        seen += take(follower)
+        keeper.purge("default")
+        keeper.pack("default")
+    assert seen == list(range(1, 601))
+    assert not follower.lost

@@ -21,6 +21,7 @@ from schemathesis.config import SchemathesisConfig
 
 import penstock
 from penstock.index.history import Attempt
+from penstock.journal.store import JournalKeeper
 from penstock.message import MAX_KEY, Draft, Entry
 from penstock.server import exchange, routes, serve_in_thread
 from penstock.server.description import page
@@ -116,7 +117,7 @@ def prepare(case: Any, store: penstock.Store) -> None:
 def prepare_load(path: dict[str, Any], body: Any, store: penstock.Store, is_negative: bool) -> None:
     """Only one load is open; most requests name it."""
     keeper = live_keeper(store)
-    assert keeper is not None
+    assert isinstance(keeper, JournalKeeper)
     uploads = keeper.uploads()
     for each in list(uploads._open):
         uploads.abort(each)
@@ -204,6 +205,10 @@ def test_every_route_is_described_and_nothing_else() -> None:
             ("-", "streams", "{queue}", "{stream}", "{batch}", what.decode()): each
             for what, each in routes._OF_BATCH.items()
         },
+        **{
+            ("-", "followers", "{queue}", "{follower}", *parts(path)): each
+            for path, each in routes._FOLLOWER.items()
+        },
         ("-", "loads", "{load}"): routes._LOAD,
         ("-", "loads", "{load}", "commit"): routes._COMMIT,
         ("-", "runs", "{run}"): routes._RUN,
@@ -237,7 +242,7 @@ def test_a_life_in_which_every_success_happens(url: str) -> None:
         operation = api[path][method]
         given = {} if body is None else {"body": body, "media_type": headers.pop("media", "application/json")}
         known = {"queue": "life", "id": id_, "load": load, "part": "0", "number": 0, "run": load}
-        known |= {"stream": "nightly", "batch": 1}
+        known |= {"stream": "nightly", "batch": 1, "follower": "me"}
         variables = {name: value for name, value in known.items() if f"{{{name}}}" in path}
         case = operation.Case(path_parameters=variables, query=query or {}, headers=headers, **given)
         response = case.call(base_url=url, allow_redirects=False)
@@ -298,6 +303,7 @@ def test_a_life_in_which_every_success_happens(url: str) -> None:
     assert call("GET", "/-/runs/{run}", 200).json()["queues"] == [{"queue": "life", "messages": 1, "bytes": 1}]
     call("DELETE", loads + "/{load}", 204)
     read_a_stream(call, frame)
+    follow(call, frame)
     call("DELETE", "/{queue}", 204)
     for path, status in (
         ("/", 303), ("/-/docs", 200), ("/-/openapi.json", 200), ("/-/healthz", 200), ("/-/readyz", 200),
@@ -332,6 +338,18 @@ def read_a_stream(call: Callable[..., Any], frame: str) -> None:
     assert call("POST", stream + "/{batch}/settle", 200).json() == {"settled": True}
     call("DELETE", stream, 204)
     call("POST", stream + "/follow", 204, body={**gone, "after": 1})
+
+
+def follow(call: Callable[..., Any], frame: str) -> None:
+    follower = "/-/followers/{queue}/{follower}"
+    began = call("GET", follower + "/start", 200, {"at": "0"}).json()
+    ahead = call("GET", follower + "/ahead", 200, {**began, "rows": 1}).json()
+    assert (ahead["lost"], ahead["parts"]) == (None, [{"until": ahead["until"], "messages": 1}])
+    given = {"after": began["after"], "until": ahead["until"]}
+    assert len(call("GET", follower + "/messages", 200, given).json()["messages"]) == 1
+    answer = call("GET", follower + "/messages", 200, given, Accept=frame)
+    assert len(frames.decode_messages(answer.content, "life")) == 1
+    call("DELETE", follower, 204)
 
 
 # The page for people

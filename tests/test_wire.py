@@ -73,6 +73,18 @@ def test_payloads_alone_stay_payloads_alone(payloads: list[bytes]) -> None:
     assert decoded.payloads == payloads
 
 
+@given(st.lists(entries, max_size=5), st.integers(0, LATEST // 2))
+def test_times_take_the_place_of_delays_and_retentions(drafts: list[Entry], now: int) -> None:
+    staged = frames.decode_staged(frames.with_times(frames.encode_entries(drafts), now))
+    assert list(staged.entries) == [replace(entry, delay=0, retention=None) for entry in drafts]
+    for at, entry in enumerate(drafts):
+        visible = staged.visible_at[at] if staged.visible_at else None
+        expires = staged.expires_at[at] if staged.expires_at else None
+        assert visible == (now + max(1, round(entry.delay * 1000)) if entry.delay else None)
+        kept = entry.retention
+        assert expires == (None if kept is None else now + max(1, round(kept * 1000)) if kept else 0)
+
+
 @given(st.lists(messages, max_size=10))
 def test_messages_come_out_of_a_frame_as_they_went_in(batch: list[Message]) -> None:
     assert frames.decode_messages(frames.encode_messages(batch), "jobs") == batch

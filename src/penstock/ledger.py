@@ -107,8 +107,13 @@ class Ledger(StreamRules):
         self.advance(now)
         for priority in (lowest, highest):
             self.check_values(longest, priority)
-        if waiting and self.settings.max_size:
-            self._check_size(waiting)
+        self.expect_room(waiting, now)
+
+    def expect_room(self, waiting: int, now: int) -> None:
+        """Keep room for so many messages of a load, whose values were checked before; QueueFull."""
+        self.advance(now)
+        if waiting:
+            self.check_room(waiting)
         self._expected += waiting
 
     def expect_no_more(self, waiting: int) -> None:

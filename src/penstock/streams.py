@@ -39,6 +39,22 @@ class BatchPlan(NamedTuple):
     files: list[tuple[int, str, str]]  # the number that places have, the name, and where it was pinned
 
 
+class Lost(NamedTuple):
+    """Messages that had entered, and are not stored any more."""
+
+    first: int  # not before this number
+    last: int  # and not after that
+    messages: int | None  # None: nobody knows how many
+
+
+class Ahead(NamedTuple):
+    """What has entered a queue after one message, up to another."""
+
+    until: int
+    parts: list[tuple[int, int]]  # that are read each at once: the last number of each, and how many messages
+    lost: Lost | None
+
+
 class Streams(Protocol):
     """The streams of a store. What changes something returns once that is on stable storage."""
 
@@ -66,6 +82,27 @@ class Streams(Protocol):
 
     def follow(self, queue: str, stream: str, reader: str, position: int) -> None:
         """Follow a queue under a name, having read all up to a message: packing waits for the rest, to a limit."""
+
+    def start(self, queue: str, follower: str, starting: str | int) -> tuple[int, int]:
+        """Where one begins who follows: the number before the first message, and that below which some are gone.
+
+        With "earliest" that is stored, with "latest" that is still to come, or from a time on. Who follows has a
+        name of its own choice; while it goes on asking, what it has not read is held for it, to a limit.
+        """
+
+    def ahead(
+        self, queue: str, follower: str, after: int, gaps: int, rows: int, size: int, until: int = 0
+    ) -> Ahead:
+        """What has entered after a number, within limits, or up to another number; all before it was read.
+
+        Of what is lost only counts what is not below `gaps`. With 0 rows one says only that one is there.
+        """
+
+    def entered(self, queue: str, follower: str, after: int, until: int, limit: int) -> list[Message]:
+        """Some messages as they entered, from after a number on until another; fewer if they are large."""
+
+    def leave(self, queue: str, follower: str) -> None:
+        """Follow no longer."""
 
     def fail(self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None) -> None:
         """Let these messages fail when the batch is settled."""

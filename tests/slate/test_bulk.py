@@ -29,7 +29,7 @@ def matches_of(keeper: SlateKeeper, start: int, end: int) -> Matches:
             for queue, subscriber in keeper._router._subscribers.items():
                 if subscriber.wanted.matches(subject_of(published)):
                     expires_at = entries.expires_at_of(metadata)
-                    row = Wanted(
+                    row = (
                         metadata.id,
                         entries.priority_of(metadata),
                         metadata.visible_at,

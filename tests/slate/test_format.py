@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import StoreCorrupt
+from penstock.index.rows import AVAILABLE, DELAYED, Rows
 from penstock.settings import Settings
+from penstock.slate import buckets as bucket_records
 from penstock.slate import format as records
 from penstock.slate import own
 from penstock.slate.format import Available, Config, InFlight, Key, Metadata, SeqBlock, Settled
@@ -283,3 +285,23 @@ def test_what_no_array_or_text_can_hold_is_refused() -> None:
         array([b""] * 65_536)
     with pytest.raises(ValueError, match="the most is 65535"):
         utf8("x" * 65_536)
+
+
+@given(
+    st.integers(0, 2**50),
+    st.integers(0, 1023),
+    st.tuples(st.integers(0, 255), st.integers(0, 2**42), st.integers(0, 2**42), st.integers(0, 2**32 - 1)),
+    st.booleans(),
+)
+def test_a_bucket_with_one_message_is_written_as_any_other(
+    number: int, position: int, message: tuple[int, int, int, int], delayed: bool
+) -> None:
+    priority, visible_at, expires_at, size = message
+    rows = Rows((number << records.BUCKET_BITS) + position)
+    seq = rows.next_seq
+    rows.append_one(DELAYED if delayed else AVAILABLE, priority, visible_at, expires_at)
+    rows.place(seq, (0,), (size,), (own.PUBLISHED,))
+    page, _ = rows[seq]
+    usual = bucket_records.encode(number, page, lambda seq: b"")
+    sizes = bucket_records.encode_sizes(number, page)
+    assert bucket_records.encode_one(number, page) == {**usual, records.SIZES: sizes}

@@ -80,7 +80,9 @@ def test_keys_say_what_they_are_of(queue: str, stream: str, bucket: int) -> None
         ("01 15 'x' 00 | 's'", "no end of its name"),
         ("01 16 'x' 00 | 's' 00", "does not end with a number"),
         ("01 17 'x' 00", "no end of its name"),
-        ("01 18 'x' 00", "of type 24"),
+        ("01 18 'x' 00 | 00", "of type 24"),
+        ("01 19 'x' 00 | 00", "does not end with a number"),
+        ("01 1a 'x' 00", "of type 26"),
     ],
 )
 def test_unknown_types_are_refused(key: str, message: str) -> None:

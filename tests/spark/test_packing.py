@@ -228,7 +228,7 @@ def test_the_commands_show_what_the_jobs_did(tmp_path: Path) -> None:
     assert refused.exit_code == 2
     assert "go with --spark" in refused.output
     refused = CliRunner().invoke(cli, ["--store", "memory:", "expire"])
-    assert "this is for journal stores" in refused.output
+    assert "this is for journal and slate stores" in refused.output
     command = [sys.executable, "-c", "from penstock.cli import main; main()", "--store", str(tmp_path), "expire"]
     done = subprocess.run(
         [*command, "--json", "--master", "local[2]", "--id", "tidy"], capture_output=True, check=False

@@ -9,6 +9,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from penstock.errors import StoreCorrupt
 from penstock.slate import entries
 from penstock.slate.format import decode_metadata, encode_metadata
+from penstock.slate.view import joined
 from penstock.spark.slate.log import Entries
 from penstock.spark.tables import TABLES
 
@@ -33,7 +34,7 @@ def values(draw: st.DrawFn) -> bytes:
 @given(st.lists(values(), min_size=1, max_size=5))
 def test_columns_say_what_the_entries_say(some: list[bytes]) -> None:
     schema = pa.schema([field for field in SCHEMA if field.name not in NOT_IN_THE_LOG])
-    found = Entries(some).batch(schema, [], []).to_pylist()
+    found = Entries(joined(some)).batch(schema, [], []).to_pylist()
     for row, metadata in zip(found, map(decode_metadata, some), strict=True):
         expires_at = entries.expires_at_of(metadata)
         assert (row["sequence"], row["id"], row["queue"], row["priority"], dict(row["headers"])) == (
@@ -48,11 +49,11 @@ def test_columns_say_what_the_entries_say(some: list[bytes]) -> None:
         assert (row["expires_at"] and round(row["expires_at"].timestamp() * 1000)) == (expires_at or None)
         asked = None if expires_at is None else (expires_at - metadata.received_at) / 1000 if expires_at else 0
         assert row["retention"] == asked
-    assert Entries(some).sizes == [entries.size_of(decode_metadata(each)) for each in some]
+    assert Entries(joined(some)).sizes.to_pylist() == [entries.size_of(decode_metadata(each)) for each in some]
 
 
 @given(values(), st.integers(0, 400))
 def test_an_entry_that_is_cut_off_is_refused(value: bytes, end: int) -> None:
     if end < len(value):
         with pytest.raises(StoreCorrupt):
-            Entries([value, value[:end]])
+            Entries(joined([value, value[:end]]))

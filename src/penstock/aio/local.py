@@ -13,13 +13,14 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from penstock.aio.gathering import Gathering
 from penstock.clock import pause
 from penstock.errors import LeaseExpired, PenstockError
 from penstock.histogram import Histogram
 from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
 from penstock.live.figures import Figures
-from penstock.live.keeper import LiveKeeper
+from penstock.live.keeper import Committing, LiveKeeper
 from penstock.live.queue import LiveQueue
 from penstock.live.taken import Taken
 from penstock.live.turns import Take, Waiter
@@ -28,8 +29,8 @@ from penstock.names import DEFAULT
 from penstock.settings import MAX_PAYLOAD, Settings
 
 if TYPE_CHECKING:
-    from penstock.journal.uploads import Uploads
     from penstock.streams import Streams
+    from penstock.uploads import Uploads
 
 _THREADS = 32  # commits of different queues side by side
 _LOADERS = 4  # what loads do side by side: each has much in memory
@@ -54,10 +55,11 @@ class LocalKeeper:
         self._keeper = keeper
         self._threads = ThreadPoolExecutor(_THREADS, "penstock-commit")
         self._loaders = ThreadPoolExecutor(_LOADERS, "penstock-load")
-        self._pending: dict[LiveQueue, list[_Pending]] = {}  # of queues of which a commit runs
-        self._committing: dict[LiveQueue, float] = {}  # since when
+        self._pending: dict[Committing, list[_Pending]] = {}  # of queues of which a commit runs
+        self._committing: dict[Committing, float] = {}  # since when
         self.commit_seconds = Histogram(COMMIT_SECONDS)
         self.commit_records = Histogram(COMMIT_RECORDS)  # that one commit made durable
+        self._gathering = Gathering(self._after_commit)
         self._in_line: set[asyncio.Future[None]] = set()
         self._hurried = False
 
@@ -93,8 +95,13 @@ class LocalKeeper:
         return self._keeper.lag(queue)
 
     async def publish(self, entry: Entry) -> str:
-        """Put into every queue whose filter matches."""
-        return await self._in_thread(self._keeper.publish, entry)
+        """Put into every queue whose filter matches; in a thread if that may take long."""
+        begun = self._keeper.begin_publishing(entry)
+        if begun is None:
+            return await self._in_thread(self._keeper.publish, entry)
+        published, to_commit, written = begun
+        await self._committed(to_commit, written)
+        return published
 
     async def figures(self) -> list[Figures]:
         """How every queue is."""
@@ -120,6 +127,8 @@ class LocalKeeper:
     async def put(self, queue: str, entries: Sequence[Entry]) -> list[str]:
         """Take in all entries or none."""
         live = self._keeper.find(queue)
+        if len(entries) == 1 and entries[0] == Entry(entries[0].payload):
+            return [await self._gathering.put(live, entries[0].payload)]
         ids, written = live.put(entries)
         await self._committed(live, written)
         return ids
@@ -239,7 +248,7 @@ class LocalKeeper:
     async def _in_thread(self, call: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
 
-    async def _committed(self, live: LiveQueue, written: int) -> None:
+    async def _committed(self, live: Committing, written: int) -> None:
         if written > live.durable:
             await self._after_commit(live, written)
 
@@ -289,7 +298,7 @@ class LocalKeeper:
         return waiter.taken, waiter.written
 
     def _after_commit(
-        self, live: LiveQueue, written: int, then: Callable[[], Any] | None = None
+        self, live: Committing, written: int, then: Callable[[], Any] | None = None
     ) -> "asyncio.Future[Any]":
         """Done once so much is on stable storage, with what `then` gives."""
         loop = asyncio.get_running_loop()
@@ -302,7 +311,7 @@ class LocalKeeper:
             gathering.append(pending)
         return pending.future
 
-    def _commit(self, loop: asyncio.AbstractEventLoop, live: LiveQueue, batch: list[_Pending]) -> None:
+    def _commit(self, loop: asyncio.AbstractEventLoop, live: Committing, batch: list[_Pending]) -> None:
         """In a thread: commit for all, and read for those who have something to read."""
         results: list[Any]
         before, began = live.durable, time.monotonic()
@@ -321,7 +330,7 @@ class LocalKeeper:
         _call(loop, self._finish, loop, live, batch, results)
 
     def _finish(
-        self, loop: asyncio.AbstractEventLoop, live: LiveQueue, batch: list[_Pending], results: list[Any]
+        self, loop: asyncio.AbstractEventLoop, live: Committing, batch: list[_Pending], results: list[Any]
     ) -> None:
         """Back in the loop: the next commit begins before the answers of this one go out."""
         durable = live.durable

@@ -24,8 +24,8 @@ from penstock.names import DEFAULT
 from penstock.settings import MAX_PAYLOAD, Settings
 
 if TYPE_CHECKING:
-    from penstock.journal.uploads import Uploads
     from penstock.streams import Streams
+    from penstock.uploads import Uploads
 
 _THREADS = 32
 _PAGE = 256
@@ -227,8 +227,8 @@ class ThreadedKeeper:
         return await self._run(parts)
 
     async def with_uploads(self, call: Callable[["Uploads"], Result]) -> Result:
-        """Refuse: loads are for journals."""
-        raise NotSupported("this store is not kept in journals, and takes no loads: put the messages instead")
+        """Refuse: who shares such a store stages nothing in it."""
+        raise NotSupported("text and folder stores take no loads: put the messages instead")
 
     async def with_streams(self, call: Callable[["Streams"], Result]) -> Result:
         """Refuse: there are none in such stores."""

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from penstock.cli import output
 from penstock.cli.app import cli, json_option
 from penstock.index.rows import STATES
+from penstock.opening import is_slate
 
 
 @cli.command(
@@ -35,25 +36,41 @@ def backup(ctx: click.Context, dest: str, no_verify: bool, as_json: bool) -> Non
     is made in DEST.partial, synced, read once more from its first byte, and only then gets its name: a DEST that
     is there is whole. If the command is killed, the next one clears up.
 
-    This is for journal stores, on the machine that has the folder; a server that keeps the store may go on.
+    This is for journal stores, and for slate stores in folders, of which the copy is that of one moment (open it
+    as slate:DEST), on the machine that has the folder; a server that keeps the store may go on.
     """
-    from penstock.journal import backup  # here, because most commands do not need it
-
+    url = ctx.find_root().params["store"]
     began = time.monotonic()
     with _shown(dest) as progress:
-        made = backup(ctx.find_root().params["store"], dest, verify=not no_verify, progress=progress)
-    took, size = time.monotonic() - began, sum(each.bytes for each in made)
+        # Here, because most commands need neither.
+        if is_slate(url):
+            from penstock.slate.backups import backup as backup_slate
+
+            copied = backup_slate(url, dest, verify=not no_verify, progress=progress)
+            size, columns = copied.bytes, [*STATES]
+            queues = [{"queue": name, "counts": counts} for name, counts in copied.queues.items()]
+            rows = [[name, *(f"{counts[state]:,}" for state in STATES)] for name, counts in copied.queues.items()]
+        else:
+            from penstock.journal import backup
+
+            made = backup(url, dest, verify=not no_verify, progress=progress)
+            size, columns = sum(each.bytes for each in made), ["files", "bytes", *STATES]
+            queues = [asdict(each) for each in made]
+            rows = [
+                [
+                    each.queue,
+                    f"{each.files:,}",
+                    f"{each.bytes:,}",
+                    *(f"{each.counts[state]:,}" for state in STATES),
+                ]
+                for each in made
+            ]
+    took = time.monotonic() - began
     if as_json:
-        summed = {"dest": dest, "bytes": size, "seconds": round(took, 3)}
-        output.print_json({**summed, "queues": [asdict(each) for each in made]})
+        output.print_json({"dest": dest, "bytes": size, "seconds": round(took, 3), "queues": queues})
         return
-    columns = ("files", "bytes", *STATES)
-    rows = [
-        [each.queue, f"{each.files:,}", f"{each.bytes:,}", *(f"{each.counts[state]:,}" for state in STATES)]
-        for each in made
-    ]
     output.print_table(["queue", *columns], rows, right=columns)
-    click.echo(f"{dest}: {output.plural(len(made), 'queue')}, {output.plural(size, 'byte')} in {took:,.1f} s")
+    click.echo(f"{dest}: {output.plural(len(rows), 'queue')}, {output.plural(size, 'byte')} in {took:,.1f} s")
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import click
 
 from penstock.cli.app import cli, json_option
 from penstock.cli.pipeline import job_options, master_option, print_summary, watched_session
+from penstock.working.signals import stop_signals
 
 
 @cli.command(
@@ -112,12 +113,14 @@ def route(ctx: click.Context, once: bool, checkpoint: str | None, master: str | 
 
     For a store that is open with ?router=off, or by nobody. Each message enters each queue that wants it once, in
     the order of the log, however often this is started, and whoever routes in between; a queue that is full waits
-    by itself. Without --once it goes on until it is stopped (Ctrl-C).
+    by itself. Without --once it goes on until Ctrl-C or SIGTERM, and then says what it has routed.
     """
-    with watched_session("routing", master) as spark:
+    told: list[int] = []
+    with watched_session("routing", master) as spark, stop_signals(told.append):
         from penstock.spark import jobs
 
-        summary = jobs.route(spark, ctx.find_root().params["store"], available_now=once, checkpoint=checkpoint)
+        url = ctx.find_root().params["store"]
+        summary = jobs.route(spark, url, available_now=once, checkpoint=checkpoint, stopped=lambda: bool(told))
     print_summary(summary, as_json)
 
 

@@ -16,10 +16,12 @@ from penstock.index.rows import STATES
 from penstock.opening import is_slate
 
 if TYPE_CHECKING:
-    from penstock.journal.examination import Examination
+    from penstock.journal.examination import Examination, QueueExamination
+    from penstock.slate.doctor import SlateQueue
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+]+):")  # as in opening.py
 _COLUMNS = ("files", "bytes", "groups", *STATES, "packing frees")
+_SLATE_COLUMNS = ("bytes", *STATES, "lag")
 
 
 @cli.command(
@@ -31,22 +33,26 @@ Examples:
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Examine the store and explain what is found.
+    """Examine a journal or a slate store and explain what is found.
 
     Reads every byte and changes none, whether or not another process has the store open. For each queue: its
-    files, its messages by state as of now, and about how many bytes packing would free. Then what was found, a
-    line each: ok; note, for what opening deals with or what does no harm; problem, for what needs you. An arrow
-    says what to do. Exits with 1 if there is a problem.
+    files, its messages by state as of now, and about how many bytes packing would free; of a slate store, the
+    bytes of its payloads, and its lag behind the log. Then what was found, a line each: ok; note, for what opening
+    deals with or what does no harm; problem, for what needs you. An arrow says what to do. Exits with 1 if there
+    is a problem.
     """
-    from penstock.journal.doctor import examine  # here, because most commands do not need it
+    url = ctx.find_root().params["store"]
+    # Here, because most commands need neither.
+    if is_slate(url):
+        from penstock.slate import doctor
 
-    examination = examine(_folder(ctx.find_root().params["store"]))
-    if as_json:
-        output.print_json(examination.as_json())
+        slate = doctor.examine(url)
+        _report(slate, lambda: _print_slate_queues(slate.queues), as_json)
     else:
-        _print_examination(examination)
-    if not examination.sound:
-        ctx.exit(1)
+        from penstock.journal.doctor import examine
+
+        journals = examine(_folder(url))
+        _report(journals, lambda: _print_queues(journals.queues), as_json)
 
 
 @cli.command(
@@ -153,11 +159,40 @@ def _folder(url: str) -> str:
     """The folder of a journal store."""
     matched = _SCHEME.match(url)
     if (matched and matched[1].lower() != "journal") or url.endswith(".tq"):
-        raise NotSupported(f"store {url!r} has no journals to examine: this is for journal stores")
+        raise NotSupported(f"store {url!r} has no journals to examine: this is for journal and slate stores")
     return url[matched.end() :] if matched else url
 
 
-def _print_examination(examination: "Examination") -> None:
+def _report(examination: "Examination[Any]", print_queues: Callable[[], None], as_json: bool) -> None:
+    """Print what was found; exit with 1 if there is a problem."""
+    if as_json:
+        output.print_json(examination.as_json())
+    else:
+        print_queues()
+        for queue, finding in examination.all_findings():
+            about = "store" if queue is None else f"queue {queue}"
+            click.echo(output.printable(f"{finding.severity:<8} {about}: {finding.text}"))
+            if finding.next:
+                click.echo(output.printable(f"{'':8} -> {finding.next}"))
+    if not examination.sound:
+        click.get_current_context().exit(1)
+
+
+def _print_slate_queues(queues: "list[SlateQueue]") -> None:
+    rows = [
+        [
+            queue.name,
+            f"{queue.bytes:,}",
+            *(f"{queue.counts[state]:,}" for state in STATES),
+            "" if queue.lag is None else f"{queue.lag:,}",
+        ]
+        for queue in queues
+    ]
+    if rows:
+        output.print_table(["queue", *_SLATE_COLUMNS], rows, right=_SLATE_COLUMNS)
+
+
+def _print_queues(queues: "list[QueueExamination]") -> None:
     rows = [
         [
             queue.name,
@@ -165,12 +200,7 @@ def _print_examination(examination: "Examination") -> None:
             *(f"{queue.counts[state]:,}" for state in STATES),
             f"{queue.packing_frees:,}",
         ]
-        for queue in examination.queues
+        for queue in queues
     ]
     if rows:
         output.print_table(["queue", *_COLUMNS], rows, right=_COLUMNS)
-    for queue, finding in examination.all_findings():
-        about = "store" if queue is None else f"queue {queue}"
-        click.echo(output.printable(f"{finding.severity:<8} {about}: {finding.text}"))
-        if finding.next:
-            click.echo(output.printable(f"{'':8} -> {finding.next}"))

@@ -67,7 +67,7 @@ class LoadingKeeper(RemoteKeeper):
 
     def add(self, load: str, part: str, number: int, queue: str, frame: bytes) -> None:
         """Send the next batch of a part; it is on stable storage then."""
-        start = f"PUT {_path(load)}/{part}/{number}?queue={quote(queue, safe='')}"
+        start = f"PUT {_path(load)}/{quote(part, safe='')}/{number}?queue={quote(queue, safe='')}"
         self._run(Call("sending of a batch", start, _FRAME, frame, True, lambda answer: None, _LONG), _TRIES)
 
     def commit(

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from penstock.client.answers import Answer
 from penstock.client.calls import Call, quoted
 from penstock.message import Message
-from penstock.streams import BatchPlan, StreamInfo
+from penstock.streams import Ahead, BatchPlan, Lost, StreamInfo
 from penstock.wire import frames, jsons
 
 _JSON = "Content-Type: application/json\r\n"
@@ -67,6 +67,36 @@ class RemoteStreams:
         """Follow a queue under a name."""
         self._post(queue, stream, "follow", {"reader": reader, "after": position}, lambda body: None)
 
+    def start(self, queue: str, follower: str, starting: str | int) -> tuple[int, int]:
+        """Where one begins who follows."""
+
+        def read(answer: Answer) -> tuple[int, int]:
+            given = jsons.loads(answer.body)
+            return int(given["after"]), int(given["gaps"])
+
+        return self._ask(_looking(queue, follower, "start", {"at": starting}, "", read))
+
+    def ahead(
+        self, queue: str, follower: str, after: int, gaps: int, rows: int, size: int, until: int = 0
+    ) -> Ahead:
+        """What has entered after a number."""
+        given = {"after": after, "gaps": gaps, "rows": rows, "bytes": size, "until": until}
+        return self._ask(_looking(queue, follower, "ahead", given, "", lambda answer: _ahead(answer.body)))
+
+    def entered(self, queue: str, follower: str, after: int, until: int, limit: int) -> list[Message]:
+        """Some messages as they entered."""
+        given = {"after": after, "until": until, "limit": limit}
+
+        def read(answer: Answer) -> list[Message]:
+            return frames.decode_messages(answer.body, queue)
+
+        return self._ask(_looking(queue, follower, "messages", given, _WANTS_FRAME, read))
+
+    def leave(self, queue: str, follower: str) -> None:
+        """Follow no longer."""
+        start = f"DELETE {_follower(queue, follower)}"
+        self._ask(Call("end of following", start, "", None, True, lambda answer: None))
+
     def fail(self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None) -> None:
         """Let these messages fail when the batch is settled."""
         for start in range(0, len(ids), _MOST):
@@ -100,6 +130,27 @@ class RemoteStreams:
 
 def _info(given: dict[str, Any]) -> StreamInfo:
     return StreamInfo(*(given[name] for name in StreamInfo._fields))
+
+
+def _ahead(body: bytes) -> Ahead:
+    given = jsons.loads(body)
+    lost = given["lost"]
+    return Ahead(
+        int(given["until"]),
+        [(int(each["until"]), int(each["messages"])) for each in given["parts"]],
+        None if lost is None else Lost(int(lost["first"]), int(lost["last"]), lost["messages"]),
+    )
+
+
+def _looking(
+    queue: str, follower: str, what: str, given: dict[str, Any], headers: str, read: Callable[[Answer], Result]
+) -> Call[Result]:
+    start = f"GET {_follower(queue, follower)}/{what}?{urlencode(given)}"
+    return Call(f"{what} of what has entered", start, headers, None, True, read, _LONG)
+
+
+def _follower(queue: str, follower: str) -> str:
+    return f"/-/followers/{quoted(queue)}/{quoted(follower)}"
 
 
 def _path(queue: str, stream: str) -> str:

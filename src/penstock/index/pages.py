@@ -49,7 +49,7 @@ class Page:
         "visible_at",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, sparse: bool = False) -> None:
         self.state = bytearray()
         self.priority = array("q")
         self.visible_at = array("q")
@@ -59,8 +59,24 @@ class Page:
         self.size = array("I")
         self.crc = array("I")
         self.live = 0
-        self.positions: dict[int, int] | None = None  # of the rows that are left, in a page that was shrunk
+        # Of the rows that there are, in a page that was shrunk or has had few from the beginning.
+        self.positions: dict[int, int] | None = {} if sparse else None
         self.claims: Claims | None = None
+
+    @classmethod
+    def of_one(cls, position: int, state: int, priority: int, visible_at: int, expires_at: int) -> "Page":
+        """A page of one row, with room for a few: there are as many of them as messages, if queues get few."""
+        page = cls.__new__(cls)
+        page.state = bytearray((state,))
+        page.priority = array("q", (priority,))
+        page.visible_at = array("q", (visible_at,))
+        page.expires_at = array("q", (expires_at,))
+        page.attempts, page.place = array("I", (0,)), array("Q", (0,))
+        page.size, page.crc = array("I", (0,)), array("I", (0,))
+        page.live = 1
+        page.positions = {position: 0}
+        page.claims = None
+        return page
 
     def for_claims(self, at: int) -> Claims:
         """The columns for claimed messages, with room for the row at that position."""
@@ -95,8 +111,9 @@ class Page:
         page = Page()
         page.live = self.live
         if self.claims is not None:
+            self.claims.grow(len(self.state))  # rows that came later may have none yet
             page.claims = Claims()
-            page.claims.grow(max(self.positions) + 1)
+            page.claims.grow(max(self.positions, default=0) + 1)
         for key, at in self.positions.items():
             fill(page, key - len(page.state))
             page.state.append(self.state[at])

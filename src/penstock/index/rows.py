@@ -1,7 +1,8 @@
 """The rows of a queue's messages, by sequence number, in pages.
 
 Sequence numbers only grow, so a row is found by arithmetic: page = seq >> 10, position = seq & 1023. A page is
-dropped with its last row, and shrunk when few are left.
+dropped with its last row, and shrunk when few are left. One that begins after a gap, in a queue that gets few of a
+store's numbers, holds few rows from the start.
 """
 
 from array import array
@@ -32,6 +33,8 @@ __all__ = [  # what rows are made of is known by their name
 _BITS, _SIZE, _MASK = BITS, PAGE, PAGE - 1
 _MANY = 16  # messages from which on slices are quicker than one by one
 _SHRINK = 8  # a page shrinks when at most one in this many of its rows is left
+_FEW = PAGE // _SHRINK
+_GAP = 64  # a page whose first row has this position, or a later one, has a dict for few rows from the start
 
 
 class Rows:
@@ -46,9 +49,18 @@ class Rows:
         """Add the row that takes the next sequence number: append(), for the most usual case."""
         number, position = self.next_seq >> _BITS, self.next_seq & _MASK
         page = self._pages.get(number)
+        if page is None and _GAP <= position < _MASK:
+            self._pages[number] = Page.of_one(position, state, priority, visible_at, expires_at)
+            self.next_seq += 1
+            return
         if page is None or position == _MASK:  # the first and the last of a page need more
             self.append(bytes([state]), [priority], [visible_at], [expires_at])
             return
+        if (positions := page.positions) is not None:
+            if len(positions) >= _FEW:
+                page = self._expand(number)
+            else:
+                positions[position] = len(page.state)
         page.state.append(state)
         page.priority.append(priority)
         page.visible_at.append(visible_at)
@@ -66,11 +78,18 @@ class Rows:
         """Add rows that take the next sequence numbers."""
         done = 0
         while done < len(states):
-            page = self._pages.get(self.next_seq >> _BITS)
+            number, position = self.next_seq >> _BITS, self.next_seq & _MASK
+            page = self._pages.get(number)
             if page is None:
-                page = self._pages[self.next_seq >> _BITS] = Page()
-                fill(page, self.next_seq & _MASK)
-            count = min(len(states) - done, _SIZE - len(page.state))
+                page = self._pages[number] = Page(sparse=position >= _GAP)
+                if page.positions is None:
+                    fill(page, position)
+            count = min(len(states) - done, _SIZE - position)
+            if page.positions is not None and len(page.state) + count > _FEW:
+                page = self._expand(number)
+            if page.positions is not None:
+                rows = range(len(page.state), len(page.state) + count)
+                page.positions.update(zip(range(position, position + count), rows, strict=True))
             taken = slice(done, done + count)
             page.state += states[taken]
             page.priority.extend(priority[taken])
@@ -83,8 +102,15 @@ class Rows:
             page.live += count
             done += count
             self.next_seq += count
-            if len(page.state) == _SIZE:
-                self._tidy((self.next_seq - 1) >> _BITS, page)
+            if position + count == _SIZE:
+                self._tidy(number, page)
+
+    def _expand(self, number: int) -> Page:
+        """Give every position of a page its place again, up to the next if it is still being filled."""
+        page = self._pages[number] = self._pages[number].expanded()
+        if number == self.next_seq >> _BITS:
+            fill(page, (self.next_seq & _MASK) - len(page.state))
+        return page
 
     def insert(self, seq: int, state: int, priority: int, visible_at: int, expires_at: int) -> None:
         """Add the row of a number that was left out."""
@@ -94,8 +120,10 @@ class Rows:
             page = Page()
             self._pages = dict(sorted([*self._pages.items(), (number, page)]))
         elif page.positions is not None:
-            page = self._pages[number] = page.expanded()
-        fill(page, max(0, at + 1 - len(page.state)))
+            page = self._expand(number)
+        # The page that is being filled goes on at the position of the next number.
+        end = self.next_seq & _MASK if number == self.next_seq >> _BITS else at + 1
+        fill(page, max(0, end - len(page.state)))
         page.state[at], page.priority[at] = state, priority
         page.visible_at[at], page.expires_at[at] = visible_at, expires_at
         page.live += 1
@@ -105,7 +133,7 @@ class Rows:
         """Leave out the numbers before seq."""
         before, self.next_seq = self.next_seq, seq
         page = self._pages.get(seq >> _BITS)
-        if page is not None:
+        if page is not None and page.positions is None:
             fill(page, (seq & _MASK) - len(page.state))
         if before >> _BITS != seq >> _BITS and (left := self._pages.get(before >> _BITS)) is not None:
             self._tidy(before >> _BITS, left)
@@ -114,11 +142,12 @@ class Rows:
         """Take over rows of the page whose first position stands for number `first`, later than all others."""
         self.skip_to(max(first, self.next_seq))
         self.stored += sum(page.size)
-        page = page.expanded()
-        known = self._pages.setdefault(first >> _BITS, page)
-        if known is not page:
-            known.extend(page)
-        self.next_seq = first + len(page.state)
+        known = self._pages.get(first >> _BITS)
+        if known is not None:
+            later, page = page.expanded(), known.expanded()
+            page.extend(later)
+        self._pages[first >> _BITS] = page
+        self.next_seq = first + (len(page.state) if page.positions is None else max(page.positions) + 1)
 
     def take_page(self, number: int, page: Page) -> None:
         """Take over the rows of a page, as they are; pages come in their order."""

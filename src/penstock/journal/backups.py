@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from penstock.clock import Clock, SystemClock, rest
-from penstock.errors import InvalidArgument, NotSupported, PenstockError, StoreCorrupt, StoreLocked
+from penstock.copies import Destination
+from penstock.errors import NotSupported, PenstockError, StoreCorrupt, StoreLocked
 from penstock.files import Disk, ReadingDisk, SystemDisk
 from penstock.journal.catalog import FOLDER, Catalog
 from penstock.journal.landings import SINKS
@@ -22,8 +23,6 @@ from penstock.journal.reading import Found, close, open_segments, read
 from penstock.journal.staging import MANIFEST, folder_of, staged_loads
 from penstock.journal.viewing import StoreView, View
 
-PARTIAL = ".partial"
-_MARK = "backup"  # says that a folder is the unfinished copy of a store
 _LOADS = "loads"  # manifests of loads that have taken effect, so that none does twice
 _CHUNK = 4 << 20
 _TRIES = 20
@@ -79,7 +78,7 @@ def _not_here(store: str) -> str:
             f"store {store!r} has no journals: its files are copied while nobody uses it. Stop those who do, "
             f"then `cp -a {what} DEST` (which keeps extended attributes and times; rsync needs -aX)"
         )
-    return f"store {store!r} has no journals: backup is for journal stores, on the machine that has the folder"
+    return f"store {store!r} has no files: backup is for journal and slate stores, on the machine that has them"
 
 
 class _Backup:
@@ -87,8 +86,8 @@ class _Backup:
 
     def __init__(self, folder: str, dest: str, clock: Clock, progress: Progress | None) -> None:
         self._source = folder
-        self._dest = os.path.abspath(dest)
-        self._partial = self._dest + PARTIAL
+        self._to = Destination(folder, dest)
+        self._partial = self._to.partial
         self._clock = clock
         self._progress = progress or (lambda copied, total: None)
         self._disk: Disk = SystemDisk()
@@ -98,7 +97,7 @@ class _Backup:
 
     def run(self, verify: bool) -> list[BackedUp]:
         """Make the copy."""
-        self._check()
+        self._to.check()
         StoreView(self._source, self._reading, self._clock.now())  # an error before anything is made
         self._begin()
         try:
@@ -114,59 +113,24 @@ class _Backup:
             if verify:
                 for name, view in views.items():
                     self._verify(name, view)
-            self._finish()
+            self._disk.sync_folder(os.path.join(self._catalog.path, "queues"))
+            self._to.finish()
         except BaseException:
             self._catalog.close()
-            with suppress(OSError):
-                _remove(self._disk, self._partial)
+            self._to.abandon()
             raise
         self._catalog.close()
         return made
-
-    # Before and after
-
-    def _check(self) -> None:
-        source, dest = os.path.realpath(self._source), os.path.realpath(self._dest)
-        if os.path.commonpath([source, dest]) == source:
-            raise InvalidArgument(f"DEST {self._dest!r} is inside of the store: give a folder elsewhere")
-        if self._disk.exists(self._dest):
-            if not self._disk.is_folder(self._dest):
-                raise PenstockError(f"DEST {self._dest!r} is a file: give a folder that is empty or not there yet")
-            if self._disk.listdir(self._dest):
-                raise PenstockError(
-                    f"DEST {self._dest!r} is not empty: give another folder, such as one with the date in its name"
-                )
-        if self._disk.exists(self._partial) and not self._is_ours():
-            raise PenstockError(
-                f"{self._partial!r} is in the way, and no backup made it: move it, or give another"
-            )
-
-    def _is_ours(self) -> bool:
-        """Whether the partial copy is what a backup left that was killed."""
-        return self._disk.exists(os.path.join(self._catalog.path, _MARK)) or set(
-            self._disk.listdir(self._partial)
-        ) <= {FOLDER}
 
     def _begin(self) -> None:
         try:
             self._catalog.open()  # also locks it, so that no two backups are made there
         except StoreLocked as error:
-            raise StoreLocked(f"another backup to {self._dest!r} is being made: wait until it is done") from error
-        with self._disk.open(os.path.join(self._catalog.path, _MARK), create=True) as file:
-            file.sync()
-        for name in self._disk.listdir(self._partial):
-            if name != FOLDER:
-                _remove(self._disk, os.path.join(self._partial, name))
-        for name in ("queues", _LOADS, "clean", "store"):
-            _remove(self._disk, os.path.join(self._catalog.path, name))
+            raise StoreLocked(
+                f"another backup to {self._to.path!r} is being made: wait until it is done"
+            ) from error
+        self._to.begin()
         self._disk.mkdir(os.path.join(self._catalog.path, "queues"))
-
-    def _finish(self) -> None:
-        self._disk.unlink(os.path.join(self._catalog.path, _MARK))
-        for folder in (os.path.join(self._catalog.path, "queues"), self._catalog.path, self._partial):
-            self._disk.sync_folder(folder)
-        self._disk.rename(self._partial, self._dest)
-        self._disk.sync_folder(os.path.dirname(self._dest))
 
     # Looking
 
@@ -286,14 +250,3 @@ class _Backup:
 
 def _files(view: View) -> list[str]:
     return [each.path for each in view.files]
-
-
-def _remove(disk: Disk, path: str) -> None:
-    """Remove a file, or a folder with all that is in it."""
-    if disk.is_folder(path):
-        for name in disk.listdir(path):
-            _remove(disk, os.path.join(path, name))
-        disk.rmdir(path)
-    else:
-        with suppress(FileNotFoundError):
-            disk.unlink(path)

@@ -73,7 +73,7 @@ class _Subfolder(Catalog):
 
 def examine(
     folder: str | os.PathLike[str], disk: Disk | None = None, dialect: Dialect = "doc", now: int | None = None
-) -> Examination:
+) -> Examination[QueueExamination]:
     """Examine the journal store in a folder, as of now.
 
     >>> examine("data").sound
@@ -81,7 +81,7 @@ def examine(
     if dialect not in DIALECTS:
         raise InvalidArgument(f"dialect={dialect!r} is none of {', '.join(DIALECTS)}")
     disk, folder = disk or SystemDisk(), os.fspath(folder)
-    found = Examination(folder, SystemClock().now() if now is None else now)
+    found: Examination[QueueExamination] = Examination(folder, SystemClock().now() if now is None else now)
     try:
         names = sorted(disk.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -120,7 +120,7 @@ def _look(
     disk: Disk,
     clean: int | None,
     dialect: Dialect,
-    found: Examination,
+    found: Examination[QueueExamination],
 ) -> QueueExamination:
     """Examine one journal; again if what seems a problem may only have been in motion."""
     for _ in range(1 if found.holder is None else _LOOKS):

@@ -1,7 +1,7 @@
-"""What an examination of a journal store says: see doctor.py."""
+"""What an examination of a store says: see doctor.py, and that of slate stores."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from penstock.index.rows import STATES
 
@@ -17,6 +17,16 @@ class Finding:
     next: str = ""
     file: str | None = None  # its path, if the finding is about one
     offset: int | None = None  # and where in it
+
+
+class Examined(Protocol):
+    """What was found of a queue, whatever keeps it."""
+
+    name: str
+    findings: list[Finding]
+
+
+Queue = TypeVar("Queue", bound=Examined)
 
 
 @dataclass
@@ -39,13 +49,13 @@ class QueueExamination:
 
 
 @dataclass
-class Examination:
-    """What was found in a store's folder."""
+class Examination(Generic[Queue]):
+    """What was found in a store."""
 
     folder: str
     at: int  # the time for which it holds
     holder: str | None = None  # who has the store open
-    queues: list[QueueExamination] = field(default_factory=list)
+    queues: list[Queue] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)  # about the store as a whole
 
     @property

@@ -7,17 +7,16 @@ Groups are numbered without gaps, so that files are read in their order and none
 
 import os
 import time
-from array import array
-from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
 
 from penstock.errors import QueueNotFound, StoreCorrupt
-from penstock.files import File, ReadingDisk
-from penstock.index.rows import AVAILABLE, DELAYED, Page
+from penstock.files import Disk, File, ReadingDisk, Status
+from penstock.index.rows import AVAILABLE, DELAYED
 from penstock.journal.bodies import XID_ITEM_HEAD, added_at
 from penstock.journal.catalog import Catalog, Entry
+from penstock.journal.entered import Entries
 from penstock.journal.files import PLACE_BITS
 from penstock.journal.loading import Window
 from penstock.journal.pins import Pins
@@ -25,6 +24,7 @@ from penstock.journal.records import Bodies, PageImage, RestImage, decode_all
 from penstock.journal.segments import replay_order
 from penstock.journal.viewing import StoreView
 from penstock.records import Put
+from penstock.streams import Lost
 
 _TRIES = 50
 _PAUSE = 0.01
@@ -40,73 +40,29 @@ class _Source:
     pinned: str
     file: File
     first_group: int
+    begins: int  # the number of the first message, if the journal begins here; else 0
     offset: int = 0  # up to where it was read
     last: int = 0  # the highest number in it, as far as it was read
+    before: int | None = None  # of a packed one: the group that comes after it, once that is known
 
-
-@dataclass
-class Entries:
-    """Messages that have entered, by ascending number."""
-
-    seq: "array[int]" = field(default_factory=lambda: array("Q"))
-    state: bytearray = field(default_factory=bytearray)
-    priority: "array[int]" = field(default_factory=lambda: array("q"))
-    visible_at: "array[int]" = field(default_factory=lambda: array("q"))
-    expires_at: "array[int]" = field(default_factory=lambda: array("q"))
-    place: "array[int]" = field(default_factory=lambda: array("Q"))
-    size: "array[int]" = field(default_factory=lambda: array("I"))
-    crc: "array[int]" = field(default_factory=lambda: array("I"))
-
-    def pages(self, after: int, until: int) -> list[tuple[int, Page]]:
-        """Those from after one on until another, as rows: one page for each stretch without gaps."""
-        start, end = bisect_right(self.seq, after), bisect_right(self.seq, until)
-        pages = []
-        while start < end:
-            stop = start + self._run(start, end)
-            page = Page()
-            page.state = self.state[start:stop]
-            page.attempts = array("I", bytes(4 * (stop - start)))
-            for name in ("priority", "visible_at", "expires_at", "place", "size", "crc"):
-                setattr(page, name, getattr(self, name)[start:stop])
-            page.live = stop - start
-            pages.append((self.seq[start], page))
-            start = stop
-        return pages
-
-    def _run(self, start: int, end: int) -> int:
-        """How many from there on are numbered one after the other."""
-        first, count = self.seq[start], end - start
-        if self.seq[end - 1] - first == count - 1:
-            return count
-        low, high = 1, count  # numbers only grow, so the first gap is found by halving
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.seq[start + middle - 1] - first == middle - 1:
-                low = middle
-            else:
-                high = middle - 1
-        return low
-
-    def forget(self, until: int) -> None:
-        """They were read."""
-        count = bisect_right(self.seq, until)
-        if count:
-            del self.state[:count]
-            for name in ("seq", "priority", "visible_at", "expires_at", "place", "size", "crc"):
-                del getattr(self, name)[:count]
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is what packing has left of others."""
+        return self.first_group == _PACKED
 
 
 class Follower:
     """Follows one queue from after a number on. `owner` is the process that the pins are for."""
 
-    def __init__(self, folder: str, queue: str, owner: int) -> None:
+    def __init__(self, folder: str, queue: str, owner: int, disk: Disk | None = None) -> None:
         self.folder = folder
         self._queue = queue
-        self._disk = ReadingDisk()
-        self.pins = Pins(folder, owner)
+        self._disk = disk or ReadingDisk()
+        self.pins = Pins(folder, owner, disk)
         self._numbers = 0
         self._sources: list[_Source] = []  # not yet read to their ends
-        self._seen: set[int] = set()  # inodes
+        self._held: dict[int, _Source] = {}  # those by their inodes
+        self._read_before: dict[int, tuple[_Source, int, int]] = {}  # others: when they had changed, how long
         self._expected: int | None = None  # the number of the next group
         self._at: _Source | None = None
         self.entries = Entries()
@@ -163,6 +119,10 @@ class Follower:
         self.last = self.begin = after
         self._refresh()
 
+    def look(self) -> None:
+        """Hold the files that are there, before they are packed."""
+        self._refresh()
+
     def fill(self, count: int, until: int = 0) -> None:
         """See to it that there are so many entries, and those up to a number, if so many have entered."""
         while len(self.entries.seq) < count or self.last < until:
@@ -179,10 +139,28 @@ class Follower:
         for source in [each for each in self._sources if each is not self._at and 0 < each.last <= until]:
             if source.offset >= source.file.size():
                 self._drop(source)
+        self._drop_needless()
 
     def names(self) -> dict[int, tuple[str, str]]:
         """Where the files are that entries are in: by the number that places have, the pin and the name."""
         return {each.number: (os.path.basename(each.pinned), each.name) for each in self._sources}
+
+    def files(self) -> dict[int, File]:
+        """The files that entries are in, by the number that places have."""
+        return {each.number: each.file for each in self._sources}
+
+    def lost_between(self, first: int, last: int) -> Lost | None:
+        """What is gone of the messages with these numbers."""
+        clipped = [(max(start, first), min(end, last)) for start, end in self.lost]
+        missing = [(start, end) for start, end in clipped if start <= end]
+        if not missing:
+            return None
+        return Lost(missing[0][0], missing[-1][1], sum(end - start + 1 for start, end in missing))
+
+    def held_back(self) -> int:
+        """Bytes of files that were packed away, and are there for this one alone."""
+        found = [each.file.status() for each in self._sources]
+        return sum(each.size for each in found if each.names == 1)
 
     def close(self) -> None:
         """Let go of everything."""
@@ -211,13 +189,14 @@ class Follower:
             if group.number != _PACKED and self._expected not in (None, group.number):
                 raise StoreCorrupt(f"{source.name!r} goes on with group {group.number}, not {self._expected}")
             base = (source.number << PLACE_BITS) + source.offset
-            self._expected = None if group.number == _PACKED else group.number + 1
+            if group.number != _PACKED:
+                self._expected = group.number + 1
             for item in decode_all(group.records):
                 if isinstance(item, PageImage):
                     self._take_page(source, item, base)
                 elif isinstance(item, RestImage):
                     self._miss(self.last + 1, item.frozen.next_seq - 1)
-                    self._expected = item.next_group
+                    self._expected = max(self._expected or 0, item.next_group)
                 elif isinstance(item[0], Put) and isinstance(item[1], Bodies):
                     self._take_put(source, item[0], item[1], base)
             source.offset += group.length
@@ -271,22 +250,23 @@ class Follower:
             self.last = max(self.last, last)
 
     def _next(self) -> _Source | None:
-        """The file to go on with."""
-        done = self._at
-        waiting = [each for each in self._sources if each is not done and not each.offset]
-        for source in waiting:
-            if source.first_group == self._expected:
-                return source
-        packed = [each for each in waiting if each.first_group == _PACKED]
-        if packed and self._expected != _PACKED:
-            return packed[-1]  # what was between was packed away before it was seen
-        entry = self._entry()
-        for source in waiting:
-            begins = entry is not None and source.first_group in entry.starts
-            if self._expected is None or begins:  # if it goes on with another number, it was emptied meanwhile
-                self._miss(self.last + 1, entry.first - 1 if entry is not None else 0)
-                return source
-        return None
+        """The file to go on with: the one that follows, or else the first that makes up for what was not seen."""
+        waiting = [each for each in self._sources if each is not self._at and not each.offset]
+        if self._expected is None:
+            found = waiting[0] if waiting else None
+        else:
+            for source in waiting:
+                if source.first_group == self._expected:
+                    return source
+            found = next((each for each in waiting if each.is_packed or self._begins_later(each)), None)
+        if found is not None and not found.is_packed:
+            self._miss(self.last + 1, found.begins - 1)
+            self._expected = found.first_group
+        return found
+
+    def _begins_later(self, source: _Source) -> bool:
+        """Whether the journal was emptied meanwhile, and begins with that file."""
+        return bool(source.begins) and source.first_group > (self._expected or 0)
 
     def _groups(
         self, source: _Source, offset: int
@@ -308,7 +288,7 @@ class Follower:
             offset += group.length
 
     def _frontier_of(self, source: _Source) -> int:
-        if source.first_group != _PACKED:
+        if not source.is_packed:
             return 0
         return max((frontier for _, _, _, frontier in self._groups(source, 0)), default=0)
 
@@ -324,33 +304,67 @@ class Follower:
         return found
 
     def _refresh(self) -> None:
-        """Pin the files that are new."""
+        """Pin the files that are new, and let go of what has become of those that were read."""
         journal = self._journal()
         for _ in range(_TRIES):
-            names = [name for name in self._disk.listdir(self.folder) if name.startswith(journal)]
-            with suppress(FileNotFoundError):  # renamed or packed away just now
-                for name in replay_order(names, journal):
-                    self._add(name)
-                return
-            time.sleep(_PAUSE)
+            names = self._names(journal)
+            try:
+                listed = [self._add(name) for name in names]
+            except FileNotFoundError:  # renamed or packed away just now
+                time.sleep(_PAUSE)
+                continue
+            if self._names(journal) == names:
+                for source, following in pairwise(listed):
+                    if source is not None and source.is_packed and following is not None:
+                        source.before = following.first_group
+                there = {id(each) for each in listed}
+                self._read_before = {key: each for key, each in self._read_before.items() if id(each[0]) in there}
+                break
+        self._drop_needless()
 
-    def _add(self, name: str) -> None:
+    def _names(self, journal: str) -> list[str]:
+        names = [name for name in self._disk.listdir(self.folder) if name.startswith(journal)]
+        return replay_order(names, journal)
+
+    def _add(self, name: str) -> _Source | None:
+        """The file of that name; None if it has nothing yet."""
         path = os.path.join(self.folder, name)
-        if os.stat(path).st_ino in self._seen:
-            return
+        if (known := self._known(self._disk.status(path))) is not None:
+            return known
         pinned = self.pins.pin(path)
-        inode = os.stat(pinned).st_ino
         file = self._disk.open(pinned)
-        group = Window(file, file.size()).group(0) if inode not in self._seen else None
-        if group is None:  # it has nothing yet
+        found = file.status()
+        known = self._known(found)
+        group = Window(file, file.size()).group(0) if known is None else None
+        if group is None:
             file.close()
             self.pins.unpin(pinned)
-            return
-        self._seen.add(inode)
+            return known
+        entry = self._entry()
+        begins = entry.first if entry is not None and group.number in entry.starts else 0
         self._numbers += 1
-        self._sources.append(_Source(self._numbers, name.removesuffix(".pack"), pinned, file, group.number))
+        source = _Source(self._numbers, name.removesuffix(".pack"), pinned, file, group.number, begins)
+        self._held[found.inode] = source
+        self._sources.append(source)
+        return source
+
+    def _known(self, found: Status) -> _Source | None:
+        """A file that is there already, or was read; its inode may be another file's by now."""
+        if found.inode in self._held:
+            return self._held[found.inode]
+        source, changed, size = self._read_before.get(found.inode, (None, 0, 0))
+        return source if (changed, size) == (found.changed, found.size) else None
+
+    def _drop_needless(self) -> None:
+        """Let go of packed files that have nothing but what was read."""
+        for source in [each for each in self._sources if each is not self._at and not each.offset]:
+            if source.is_packed and source.before is not None and source.before <= (self._expected or 0):
+                self._drop(source)
 
     def _drop(self, source: _Source) -> None:
+        found = source.file.status()
+        self._held.pop(found.inode, None)
+        self._read_before[found.inode] = source, found.changed, found.size
         self._sources.remove(source)
         source.file.close()
         self.pins.unpin(source.pinned)

@@ -21,9 +21,9 @@ _TRIES = 10
 class Pins:
     """What one plan holds. `folder` is made with the first pin, or by make()."""
 
-    def __init__(self, store: str, owner: int | str) -> None:
+    def __init__(self, store: str, owner: int | str, disk: Disk | None = None) -> None:
         """The owner is a process, by its number or by its name."""
-        self._disk = SystemDisk()
+        self._disk = disk or SystemDisk()
         self._store = store
         name = checked_process(owner) if isinstance(owner, str) else name_of(owner)
         self.owner = os.path.join(store, FOLDER, "pins", name)
@@ -37,7 +37,10 @@ class Pins:
             return
         for last in (False,) * _TRIES + (True,):
             try:
-                os.makedirs(self.folder)
+                for path in (os.path.dirname(self.owner), self.owner):
+                    with suppress(FileExistsError):
+                        self._disk.mkdir(path)
+                self._disk.mkdir(self.folder)
                 break
             except OSError as error:
                 # Who drops the owner's last plan drops the owner's folder, perhaps in this very moment.

@@ -22,13 +22,14 @@ from penstock.journal.segments import journals
 from penstock.journal.shelf import JournalShelf, Sink
 from penstock.journal.streaming import JournalStreams
 from penstock.journal.upkeep import Upkeep
-from penstock.journal.uploads import Uploads
+from penstock.journal.uploads import JournalDepot
 from penstock.ledger import Ledger
 from penstock.live.alarm import Alarm
 from penstock.live.keeper import LiveKeeper
 from penstock.names import DEFAULT
 from penstock.settings import Settings
 from penstock.threads import Lock, Threads
+from penstock.uploads import OpenLoads
 
 SEGMENT_SIZE = 64 << 20
 _log = logging.getLogger("penstock")
@@ -58,10 +59,12 @@ class JournalKeeper(LiveKeeper):
             self._clock, elapsed, Alarm(elapsed), self._threads, sync, dialect, segment_size, ballast, self._failed
         )
         self._journals: dict[str, Journal] = {}
+        self._left = False  # whether the folder was let go of
         self._upkeep: dict[str, Upkeep] = {}
         self._failure: BaseException | None = None
         self._intake = Intake(self._catalog, disk, self.find, self._upkeep, self.create, segment_size)
-        self._uploads = Uploads(self, self._catalog, disk, self._clock, self._alarm, self._sink.ballast)
+        depot = JournalDepot(self, self._catalog, disk, self._sink.ballast)
+        self._uploads = OpenLoads(depot, self._clock, self._alarm)
         self._streams = JournalStreams(self._folder, self._clock, self.find, self._upkeep)
         self._catalog.open()
         try:
@@ -131,7 +134,7 @@ class JournalKeeper(LiveKeeper):
             self._failed(error)
             raise stopped(error) from error
 
-    def uploads(self) -> Uploads:
+    def uploads(self) -> OpenLoads:
         """Loads that clients send to this store."""
         self._check_dialect()
         return self._uploads
@@ -139,6 +142,11 @@ class JournalKeeper(LiveKeeper):
     def streams(self) -> JournalStreams:
         """The streams that read queues of this store."""
         return self._streams
+
+    def tend(self) -> None:
+        """Let time have passed in queues where nobody comes by, and for those who follow."""
+        super().tend()
+        self._streams.tend()
 
     def _check_dialect(self) -> None:
         if self._sink.dialect != "doc":
@@ -186,6 +194,7 @@ class JournalKeeper(LiveKeeper):
         )
         journal.segments = []  # the shelf's from here on: a file that is replaced must be let go of
         upkeep = Upkeep(journal, shelf, self._catalog, self._lock, self._is_open, lambda: self.pack(ledger.name))
+        upkeep.before_packing = lambda: self._streams.before_packing(ledger.name)
         self._upkeep[ledger.name] = upkeep
         shelf.reservation.inherit()
         shelf.on_commit = upkeep.look
@@ -229,9 +238,12 @@ class JournalKeeper(LiveKeeper):
     # Ending
 
     def close(self) -> None:
-        """Write what is left and let go of the folder."""
+        """Write what is left and let go of the folder, once: from then on it may be another's."""
+        if self._left:
+            return
         super().close()
         self._uploads.close()
+        self._streams.close()
         try:
             self._wait_for_packing()
             if self._failure is None:
@@ -249,6 +261,7 @@ class JournalKeeper(LiveKeeper):
                 upkeep.shelf.let_go()
             self._sink.ballast.close()
             self._catalog.close()
+            self._left = True
 
     def forked(self) -> None:
         """In a child: leave the store to the parent."""

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from penstock.clock import Clock, rest
 from penstock.errors import PenstockError
@@ -15,6 +16,9 @@ from penstock.live.queue import LiveQueue
 from penstock.live.streaming import Known, LiveStreams
 from penstock.processes import is_gone
 from penstock.streams import BatchPlan, boot
+
+if TYPE_CHECKING:
+    from penstock.journal.feeding import JournalFeed
 
 _TRIES = 100
 _PAUSE = 0.01  # seconds between two tries to see files that are just being renamed
@@ -55,6 +59,15 @@ class JournalStreams(LiveStreams[JournalShelf]):
         except FileNotFoundError:
             pins.drop()
             return None
+
+    def before_packing(self, queue: str) -> None:
+        """A queue's files are about to be packed: those who follow it hold them."""
+        self._feeds.look(queue)
+
+    def _feed(self, queue: str) -> "JournalFeed":
+        from penstock.journal.feeding import JournalFeed  # here, as few need it
+
+        return JournalFeed(self._folder, queue, os.getpid())
 
     def _bodies(self, shelf: JournalShelf, seqs: Sequence[int], rows: Rows) -> list[Found]:
         return shelf.find(seqs, rows)

@@ -46,6 +46,7 @@ class Upkeep:
         self._lock = lock  # the store's: no task starts once that is closed
         self._is_open = is_open
         self._pack_now = pack  # by way of the store, where the queue may be gone by then
+        self.before_packing: Callable[[], None] = lambda: None  # called while the files are all there
         self._least = min(_EMPTY, shelf.sink.segment_size)
         self._wanted = False
         self._task: Task | None = None  # that packs, or packed, in the background
@@ -138,6 +139,7 @@ class Upkeep:
 
     def _prepare(self) -> None:
         self._emptied_to = None
+        self.before_packing()
         # The snapshot does not hold for a file with another name. It may stand for bytes that cannot be read, so
         # that closing must write a new one even if nothing comes of packing.
         self.journal.indexed = self.journal.index_size = 0

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.clock import Clock, SteadyClock
 from penstock.errors import LeaseExpired, NotSupported, QueueExists, QueueNotFound, StoreClosed
@@ -25,10 +25,21 @@ from penstock.threads import Lock, SystemThreads, Threads
 
 if TYPE_CHECKING:
     from penstock.filters import Filter
-    from penstock.journal.uploads import Uploads
     from penstock.streams import Streams
+    from penstock.uploads import Uploads
 
 Result = TypeVar("Result")
+
+
+class Committing(Protocol):
+    """What is committed: a queue, or a whole store."""
+
+    @property
+    def durable(self) -> int:
+        """How many changes are on stable storage."""
+
+    def commit(self, written: int) -> object:
+        """Return once so many are."""
 
 
 class LiveKeeper:
@@ -144,6 +155,10 @@ class LiveKeeper:
             queue.commit(records)
         return published
 
+    def begin_publishing(self, entry: Entry) -> tuple[str, Committing, int] | None:
+        """Publish for who commits it later, and never waits; None if that takes a thread: then publish()."""
+        return None
+
     def settings(self, queue: str) -> Settings:
         """What the queue was created with."""
         return self.find(queue).settings
@@ -218,7 +233,7 @@ class LiveKeeper:
 
     def uploads(self) -> "Uploads":
         """Loads that clients send to this store."""
-        raise NotSupported("this store is not kept in journals, and takes no loads: put the messages instead")
+        raise NotSupported("a store in memory takes no loads: put the messages instead")
 
     def streams(self) -> "Streams":
         """The streams that read queues of this store."""

@@ -15,16 +15,15 @@ from penstock.clock import Clock
 from penstock.errors import StreamInUse
 from penstock.index.rows import Page, Rows
 from penstock.ledger import Ledger
+from penstock.live.following import PAGE, UNHEARD, Feed, Feeds
 from penstock.live.queue import LiveQueue
 from penstock.live.receipts import parse_ids
 from penstock.live.shelf import Shelf
 from penstock.live.taken import fill, row_as_seen
 from penstock.message import Message
 from penstock.records import Record
-from penstock.streams import HEARTBEAT, StreamInfo, is_reader_gone
+from penstock.streams import Ahead, StreamInfo, is_reader_gone
 
-_UNHEARD = int(3 * HEARTBEAT * 1000)  # milliseconds after which a reader of another machine counts as gone
-_PAGE = 8 << 20  # bytes of messages that are listed at once
 Result = TypeVar("Result")
 OneShelf = TypeVar("OneShelf", bound=Shelf)
 
@@ -49,6 +48,7 @@ class LiveStreams(Generic[OneShelf]):
         self._names = names
         self._heard: dict[tuple[str, str], int] = {}  # when the reader of a stream was last heard
         self._opened = clock.now()
+        self._feeds = Feeds(clock, self._feed)
 
     def all(self) -> list[StreamInfo]:
         """Every stream of every queue."""
@@ -102,7 +102,7 @@ class LiveStreams(Generic[OneShelf]):
             end = len(seqs) if last is None else bisect_right(seqs, last)
             some = list(islice(seqs, start, min(end, start + limit)))
             sizes = accumulate(page.size[at] for page, at in map(rows.locate, some))
-            some = some[: max(1, bisect_right(list(sizes), _PAGE))]
+            some = some[: max(1, bisect_right(list(sizes), PAGE))]
             seen = [row_as_seen(seq, queue, *rows.locate(seq)) for seq in some]
             return seen, self._bodies(known.shelf, some, rows)
 
@@ -121,6 +121,42 @@ class LiveStreams(Generic[OneShelf]):
             self._heard[queue, stream] = now
 
         self._change(queue, follow)
+
+    def start(self, queue: str, follower: str, starting: str | int) -> tuple[int, int]:
+        """Where one begins who follows."""
+        self._find(queue)
+        return self._feeds.start(queue, follower, starting)
+
+    def ahead(
+        self, queue: str, follower: str, after: int, gaps: int, rows: int, size: int, until: int = 0
+    ) -> Ahead:
+        """What has entered after a number."""
+        self._find(queue)
+        with self._feeds.feed(queue, follower, after) as feed:
+            return feed.ahead(after, gaps, rows, size, until)
+
+    def entered(self, queue: str, follower: str, after: int, until: int, limit: int) -> list[Message]:
+        """Some messages as they entered."""
+        self._find(queue)
+        with self._feeds.feed(queue, follower, after) as feed:
+            return feed.messages(after, until, limit)
+
+    def leave(self, queue: str, follower: str) -> None:
+        """Follow no longer."""
+        self._find(queue)
+        self._feeds.leave(queue, follower)
+
+    def tend(self) -> None:
+        """Let go of those who do not follow any longer."""
+        self._feeds.tend()
+
+    def is_followed(self) -> bool:
+        """Whether there is anyone who follows."""
+        return bool(self._feeds)
+
+    def close(self) -> None:
+        """Let go of all who follow."""
+        self._feeds.close()
 
     def fail(self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None) -> None:
         """Let these messages fail when the batch is settled."""
@@ -172,10 +208,14 @@ class LiveStreams(Generic[OneShelf]):
         """Where the bodies are of messages of a batch, which has these rows: what the shelf can read."""
         raise NotImplementedError
 
+    def _feed(self, queue: str) -> Feed:
+        """What one who follows is read from."""
+        raise NotImplementedError
+
     def _check_gone(self, queue: str, stream: str, reader: str) -> None:
         gone = is_reader_gone(reader)
         if gone is None:
-            gone = self._clock.now() - self._heard.get((queue, stream), self._opened) > _UNHEARD
+            gone = self._clock.now() - self._heard.get((queue, stream), self._opened) > UNHEARD
         if not gone:
             raise StreamInUse(
                 f"stream {stream!r} of queue {queue!r} is read by another process ({reader}): stop that query, or "

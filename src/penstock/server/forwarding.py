@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from penstock.aio.local import COMMIT_RECORDS, COMMIT_SECONDS, LocalKeeper
 from penstock.aio.shared import GuestKeeper, Held, SharedKeeper, page_of
 from penstock.client import calls
-from penstock.errors import NotSupported
 from penstock.histogram import Histogram
 from penstock.index.history import Attempt
 from penstock.live.figures import Figures
@@ -17,9 +16,9 @@ from penstock.settings import MAX_PAYLOAD
 from penstock.sharing import guest as guests
 
 if TYPE_CHECKING:
-    from penstock.journal.uploads import Uploads
     from penstock.store import Store
     from penstock.streams import Streams
+    from penstock.uploads import Uploads
 
 Result = TypeVar("Result")
 
@@ -147,13 +146,23 @@ class ForwardingKeeper(SharedKeeper):
         return await self._run(ask)
 
     async def with_uploads(self, call: Callable[["Uploads"], Result]) -> Result:
-        """Do something with the loads that clients send."""
-        if isinstance(self._keeper, LocalKeeper):
-            return await self._keeper.with_uploads(call)
-        raise NotSupported(
-            "another process owns this store, and this server takes no loads: write to the folder, or to a server "
-            "that was there first"
-        )
+        """Do something with the loads that clients send, which wait where the owner is: they end with it."""
+
+        def of_owner() -> Result:
+            from penstock.sharing.uploads import GuestUploads  # here, as few need it
+
+            guest = GuestUploads(self._folder.path, self._folder.share, None, self._folder.clock)
+            try:
+                return call(guest)
+            finally:
+                guest.close()
+
+        async def ask(keeper: Held) -> Result:
+            if isinstance(keeper, GuestKeeper):
+                return await asyncio.to_thread(of_owner)
+            return await keeper.with_uploads(call)
+
+        return await self._run(ask)
 
     async def detach(self) -> None:
         """Leave the store."""

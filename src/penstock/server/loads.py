@@ -1,23 +1,20 @@
 """Loads, below /-/loads: messages that are sent in batches, by many senders, and take effect all at once."""
 
-import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock import names
 from penstock.aio.serving import ServedKeeper
 from penstock.errors import Forbidden, InvalidArgument
-from penstock.index.rows import STATES
 from penstock.server import roles
 from penstock.server.bodies import batch_type, json_answer, json_object, whole_number
 from penstock.server.exchange import Answer, Problem, Request
 from penstock.settings import MAX_COUNT, text, whole
-from penstock.wire import frames, jsons, restored
+from penstock.wire import frames, jsons
 
 if TYPE_CHECKING:
-    from penstock.journal.restoring import Restored
-    from penstock.journal.uploads import Batch, Sent, Uploads
     from penstock.landing import Landing
+    from penstock.uploads import Sent, Uploads
 
 Result = TypeVar("Result")
 
@@ -46,8 +43,7 @@ async def add(keeper: ServedKeeper, request: Request) -> Answer:
     kind, content = batch_type(request), request.body
 
     def stage(uploads: "Uploads") -> None:
-        known_by = (queue, len(content), zlib.crc32(content))
-        uploads.add(load, part, at, queue, _batch(kind, content, uploads.now()), known_by)
+        uploads.add(load, part, at, queue, content if kind == frames.MEDIA_TYPE else _frame(content))
 
     await _in_thread(keeper, stage)
     return Answer(204)
@@ -88,7 +84,7 @@ async def show_run(keeper: ServedKeeper, request: Request) -> Answer:
 
 async def _in_thread(keeper: ServedKeeper, call: "Callable[[Uploads], Result]") -> Result:
     def run(uploads: "Uploads") -> Result:
-        from penstock.journal.uploads import NoSuchLoad, TooManyLoads
+        from penstock.uploads import NoSuchLoad, TooManyLoads
 
         try:
             return call(uploads)
@@ -100,28 +96,9 @@ async def _in_thread(keeper: ServedKeeper, call: "Callable[[Uploads], Result]") 
     return await keeper.with_uploads(run)
 
 
-def _batch(kind: str, content: bytes, now: int) -> "Batch":
-    from penstock.journal.uploads import Batch
-
-    if kind != frames.MEDIA_TYPE:
-        return Batch(jsons.entries_from_json(jsons.loads_object(content)))
-    entries, visible_at, expires_at, columns = frames.decode_staged(content)
-    return Batch(entries, visible_at, expires_at, None if columns is None else _restored(columns, now))
-
-
-def _restored(columns: restored.Columns, now: int) -> "Restored":
-    from penstock.journal.restoring import Restored
-
-    return Restored(
-        [now if each is None else each for each in columns.received_at],
-        [STATES.index(state) + 1 for state in columns.state],
-        columns.attempts,
-        [each or 0 for each in columns.claimed_at],
-        [each or 0 for each in columns.settled_at],
-        columns.consumer,
-        columns.reason,
-        columns.history,
-    )
+def _frame(content: bytes) -> bytes:
+    """What was sent as JSON, as all else is sent."""
+    return frames.encode_entries(jsons.entries_from_json(jsons.loads_object(content)))
 
 
 def _landing(given: Any) -> "Landing | None":
@@ -139,7 +116,7 @@ def _landing(given: Any) -> "Landing | None":
 
 
 def _sent(given: Any) -> "list[Sent]":
-    from penstock.journal.uploads import Sent
+    from penstock.uploads import Sent
 
     if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
         raise InvalidArgument('"parts" is a list: {"parts": [{"part": NAME, "batches": COUNT}]}')

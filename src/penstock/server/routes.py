@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 import httptools
 
-from penstock.server import api, description, loads, monitoring, mqcore, streams
+from penstock.server import api, description, following, loads, monitoring, mqcore, streams
 from penstock.server.exchange import LONG, Answer, Problem, Request, Route
 from penstock.server.roles import ADMIN, ANY_ROLE, ANYONE, CONSUME, READ, WRITE
 
@@ -71,6 +71,13 @@ _STREAM: dict[tuple[bytes, ...], _Methods] = {
     (b"follow",): {b"POST": Route(streams.follow, CONSUME)},
     (b"release",): {b"POST": Route(streams.release, ADMIN)},
 }
+# Who follows takes nothing; under a name (S/follow) what was settled is kept for it, for as long as it likes.
+_FOLLOWER: dict[tuple[bytes, ...], _Methods] = {
+    (): {b"DELETE": Route(following.leave, READ)},
+    (b"start",): {b"GET": Route(following.start, READ)},
+    (b"ahead",): {b"GET": Route(following.ahead, READ)},
+    (b"messages",): {b"GET": Route(following.messages, READ)},
+}
 _OF_BATCH: dict[bytes, _Methods] = {
     b"read": {b"POST": Route(streams.read, CONSUME)},
     b"messages": {b"GET": Route(streams.messages, CONSUME)},
@@ -126,6 +133,10 @@ def _resource(parts: list[bytes]) -> tuple[_Methods, list[bytes]]:
                 return of_stream, parts[2:4]
             if count == 6 and parts[5] in _OF_BATCH:
                 return _OF_BATCH[parts[5]], parts[2:5]
+        if parts[1] == b"followers" and count > 3:
+            of_follower = _FOLLOWER.get(tuple(parts[4:]))
+            if of_follower is not None:
+                return of_follower, parts[2:4]
         if parts[1] == b"loads":
             if count == 3:
                 return _LOAD, parts[2:]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from penstock.message import Message
-from penstock.streams import BatchPlan, StreamInfo, Streams
+from penstock.streams import Ahead, BatchPlan, StreamInfo, Streams
 
 Result = TypeVar("Result")
 
@@ -42,6 +42,24 @@ class SharedStreams:
     def follow(self, queue: str, stream: str, reader: str, position: int) -> None:
         """Follow a queue under a name."""
         self._ask(lambda streams: streams.follow(queue, stream, reader, position))
+
+    def start(self, queue: str, follower: str, starting: str | int) -> tuple[int, int]:
+        """Where one begins who follows."""
+        return self._ask(lambda streams: streams.start(queue, follower, starting))
+
+    def ahead(
+        self, queue: str, follower: str, after: int, gaps: int, rows: int, size: int, until: int = 0
+    ) -> Ahead:
+        """What has entered after a number."""
+        return self._ask(lambda streams: streams.ahead(queue, follower, after, gaps, rows, size, until))
+
+    def entered(self, queue: str, follower: str, after: int, until: int, limit: int) -> list[Message]:
+        """Some messages as they entered."""
+        return self._ask(lambda streams: streams.entered(queue, follower, after, until, limit))
+
+    def leave(self, queue: str, follower: str) -> None:
+        """Follow no longer."""
+        self._ask(lambda streams: streams.leave(queue, follower))
 
     def fail(self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None) -> None:
         """Let these messages fail when the batch is settled."""

@@ -108,6 +108,15 @@ class Bodies:
                 wanted.found[seq] = body
         return [wanted.found[seq] for seq in wanted.seqs]
 
+    def look(self, seqs: Sequence[int]) -> dict[int, Body]:
+        """Bodies as far as they are still there."""
+        wanted = self.find(seqs)
+        missing = [seq for seq in seqs if seq not in wanted.found]
+        read = self._read(missing) if missing else {}
+        with self._lock:
+            self._wanted.discard(wanted)
+        return {**wanted.found, **read}
+
     def forget(self, seqs: Iterable[int]) -> None:
         """These messages are about to be deleted; whoever still looks for one is given it."""
         going = set(seqs)

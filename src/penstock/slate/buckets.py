@@ -5,19 +5,27 @@ state; what those have no room for is in ours.
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from penstock.index.rows import AVAILABLE, CLAIM_COLUMNS, COLUMNS, DELAYED, DONE, FAILED, IN_FLIGHT, PAGE, Page
 from penstock.slate import format as records
 from penstock.slate import own, stream_records
-from penstock.slate.format import BUCKET_BITS, MAX_ATTEMPTS
+from penstock.slate.format import BUCKET_BITS, MAX_ATTEMPTS, Available
 from penstock.slate.own import Claimed
 
 _WAITING = (DELAYED, AVAILABLE)
 _NOTHING = (records.encode_active([], []), records.encode_settled([]))
 KINDS = (records.ACTIVE, records.DONE, records.FAILED, records.SIZES, records.CLAIMS)
 OF_THE_DOCUMENT = {records.ACTIVE: _NOTHING[0], records.DONE: _NOTHING[1], records.FAILED: _NOTHING[1]}
+_UNTOUCHED = bytes((AVAILABLE, DELAYED))
+_kinds: dict[frozenset[int], frozenset[int]] = {}
+
+
+def kinds_of(values: Iterable[int]) -> frozenset[int]:
+    """Types of records, as one object for all buckets that have the same: there may be a million of these."""
+    found = frozenset(values)
+    return _kinds.setdefault(found, found)
 
 
 class Thawed(NamedTuple):
@@ -31,10 +39,13 @@ class Thawed(NamedTuple):
 def encode(number: int, page: Page, history: Callable[[int], bytes]) -> dict[int, bytes]:
     """The values of a bucket's records that hold something, by type; `history` gives a message's past attempts."""
     states, keys, first = page.state, page.keys(), number << BUCKET_BITS
+    if page.claims is None and not states.strip(_UNTOUCHED):  # all of them wait, and nobody has touched them
+        columns = [first + key for key in keys[: page.live]], page.priority, page.visible_at, page.expires_at
+        return {records.ACTIVE: records.encode_active_columns(page.live, (*columns, page.attempts), 0, ())}
     by_state: dict[int, list[int]] = {state: [] for state in (AVAILABLE, IN_FLIGHT, DONE, FAILED)}
-    for at, state in enumerate(states):
-        if state:
-            by_state[AVAILABLE if state == DELAYED else state].append(at)
+    for at in _there(states):
+        state = states[at]
+        by_state[AVAILABLE if state == DELAYED else state].append(at)
     waiting, held = by_state[AVAILABLE], by_state[IN_FLIGHT]
     found = {}
     if waiting or held:
@@ -50,11 +61,33 @@ def encode(number: int, page: Page, history: Callable[[int], bytes]) -> dict[int
     return found
 
 
+def encode_one(number: int, page: Page) -> dict[int, bytes] | None:
+    """All that encode() and encode_sizes() say of a bucket with one message, which waits and was never claimed.
+
+    Such are most buckets of queues that get few of the messages that are published. None: it is not like that.
+    """
+    at = len(page.state) - 1
+    if page.live != 1 or page.claims is not None or page.state[at] not in _WAITING:
+        return None
+    seq = (number << BUCKET_BITS) + page.keys()[at]
+    times = (page.visible_at[at], page.expires_at[at])
+    waiting = Available(seq, page.priority[at], *times, min(page.attempts[at], MAX_ATTEMPTS))
+    sizes = own.encode_sizes(1, ((seq,), (page.size[at],), (page.crc[at],)))
+    return {records.ACTIVE: records.encode_one_available(waiting), records.SIZES: sizes}
+
+
+def _there(states: bytearray) -> list[int]:
+    """The positions of messages; of a queue that gets few of those that are published they are at the end."""
+    start = len(states) - len(states.lstrip(b"\0"))
+    return [at for at, state in enumerate(states[start:], start) if state]
+
+
 def encode_sizes(number: int, page: Page) -> bytes:
     """Every message of the bucket with the size of its payload, and its flags."""
-    keys, first = page.keys(), number << BUCKET_BITS
-    there = [at for at, state in enumerate(page.state) if state]
-    size, flags = page.size, page.crc
+    keys, first, size, flags = page.keys(), number << BUCKET_BITS, page.size, page.crc
+    if page.live == len(page.state):
+        return own.encode_sizes(page.live, ([first + key for key in keys[: page.live]], size, flags))
+    there = _there(page.state)
     columns = ([first + keys[at] for at in there], [size[at] for at in there], [flags[at] for at in there])
     return own.encode_sizes(len(there), columns)
 
@@ -212,8 +245,7 @@ def _claim(page: Page, at: int, known: Claimed | None) -> None:
 
 def encode_kept(number: int, page: Page) -> bytes:
     """Messages that a stream keeps, of one bucket."""
-    first, keys = number << BUCKET_BITS, page.keys()
-    there = [at for at, state in enumerate(page.state) if state]
+    first, keys, there = number << BUCKET_BITS, page.keys(), _there(page.state)
     claims = page.for_claims(len(page.state) - 1)
     columns = (page.priority, page.visible_at, page.expires_at, page.attempts, page.size, page.crc)
     values = [[first + keys[at] for at in there], *[[column[at] for at in there] for column in columns]]

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.errors import InvalidArgument
+from penstock.garbage import without_collection
 from penstock.live.queue import LiveQueue
 from penstock.message import Entry
 from penstock.slate.routing import Matches, Router, Wanted
@@ -57,7 +58,7 @@ def decode(data: bytes) -> Matches:
         if len(content) != len(COLUMNS) * total:
             raise ValueError("it ends too early, or goes on too long")
         columns = [content[at * total : (at + 1) * total] for at in range(len(COLUMNS))]
-        rows = list(map(Wanted._make, zip(*columns, strict=True)))
+        rows: list[Wanted] = list(zip(*columns, strict=True))
         queues, at = {}, 0
         for name, count in head["queues"]:
             queues[str(name)] = rows[at : at + count]
@@ -100,8 +101,10 @@ class BulkOwner:
 
     def route(self, matches: Matches) -> dict[str, int]:
         """Deliver; how many messages were, by queue."""
-        routed = self._keeper._router.route(matches)
-        self._keeper._writer.commit(self._keeper._writer.written)
-        self._keeper._router.release()
-        self._keeper._writer.commit(self._keeper._writer.written)
+        with without_collection():
+            routed = self._keeper._router.route(matches)
+            self._keeper._commit()
+        for queue in self._keeper._router.behind():
+            self._keeper.catch_up(queue)
+        self._keeper._commit()
         return routed

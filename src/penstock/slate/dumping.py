@@ -4,15 +4,15 @@ import os
 import re
 from collections.abc import Iterator
 
+from penstock.slate import followed, own, stream_records
 from penstock.slate import format as records
-from penstock.slate import own, stream_records
 from penstock.slate.binding import blocking, load
 from penstock.slate.format import parse_key
 
 _SECONDS = 60.0
 _AT_ONCE = 1_000
 _TEXT = re.compile(rb"[ -~]{4,}")
-_NAMES = {
+NAMES = {
     records.PAYLOAD: "payload",
     records.ACTIVE: "active",
     records.DONE: "done",
@@ -34,10 +34,12 @@ _NAMES = {
     records.STREAM: "stream",
     records.FAILURES: "failures",
     records.KEPT: "kept",
+    records.FOLLOWED: "followed",
+    records.HELD_BACK: "held back",
     records.LOG: "log entry",
     records.SEQ_BLOCK: "SeqBlock",
 }
-_DECODERS = {
+DECODERS = {
     records.PAYLOAD: records.decode_payload,
     records.ACTIVE: records.decode_active,
     records.DONE: records.decode_settled,
@@ -59,6 +61,8 @@ _DECODERS = {
     records.STREAM: stream_records.decode_stream,
     records.FAILURES: stream_records.decode_failures,
     records.KEPT: stream_records.decode_kept,
+    records.FOLLOWED: followed.decode_marks,
+    records.HELD_BACK: followed.decode_held,
     records.LOG: records.decode_metadata,
     records.SEQ_BLOCK: records.decode_seq_block,
 }
@@ -84,8 +88,8 @@ def dump(folder: str | os.PathLike[str]) -> Iterator[str]:
     """Every row as three lines: what it is, its key, its value; bytes are hexadecimal, with texts in quotes."""
     for key, value in rows(folder):
         kind = parse_key(key).kind
-        decoded = str(_DECODERS[kind](value))  # type: ignore[operator]
-        yield f"{_NAMES[kind]}: {decoded if len(decoded) <= 300 else decoded[:300] + ' ...'}"
+        decoded = str(DECODERS[kind](value))  # type: ignore[operator]
+        yield f"{NAMES[kind]}: {decoded if len(decoded) <= 300 else decoded[:300] + ' ...'}"
         yield f"    {readable(key)}"
         yield f"    {readable(value[:200])}{' ...' if len(value) > 200 else ''}".rstrip()
 

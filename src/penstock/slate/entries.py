@@ -16,8 +16,8 @@ QUEUE_HEADER = "penstock.queue"
 PRIORITY_HEADER = "penstock.priority"
 EXPIRES_AT_HEADER = "penstock.expires_at"
 SIZE_HEADER = "penstock.size"
-_MORE_HEADER = "penstock.headers"
-OURS = {QUEUE_HEADER, PRIORITY_HEADER, EXPIRES_AT_HEADER, SIZE_HEADER, _MORE_HEADER}
+MORE_HEADER = "penstock.headers"
+OURS = {QUEUE_HEADER, PRIORITY_HEADER, EXPIRES_AT_HEADER, SIZE_HEADER, MORE_HEADER}
 _MAX_RETENTION = 2**32 - 1
 
 
@@ -73,7 +73,7 @@ def _fitting(headers: Mapping[str, str], own: dict[str, str]) -> dict[str, str]:
     shortest = sorted(headers.items(), key=lambda header: len(header[0]) + len(header[1]))[: too_many + 1]
     names = {name for name, _ in shortest}
     rest = {name: value for name, value in headers.items() if name not in names}
-    return {**rest, **own, _MORE_HEADER: json.dumps(dict(shortest), ensure_ascii=False)}
+    return {**rest, **own, MORE_HEADER: json.dumps(dict(shortest), ensure_ascii=False)}
 
 
 def _seconds(milliseconds: int) -> int:
@@ -94,7 +94,7 @@ def headers_of(metadata: Metadata) -> dict[str, str]:
     headers = metadata.headers
     if OURS.isdisjoint(headers):
         return headers
-    more = headers.get(_MORE_HEADER)
+    more = headers.get(MORE_HEADER)
     headers = {name: value for name, value in headers.items() if name not in OURS}
     if more is not None:
         headers.update(json.loads(more))

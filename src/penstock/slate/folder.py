@@ -30,7 +30,7 @@ from penstock.slate.locking import StoreLock
 SUBFOLDER = ".penstock"
 _DB = "db"
 _NUMBERED = re.compile(r"([0-9]{20})\.(sst|manifest|compactions)")
-_LOOKED_AT = 4  # files at the end of the log that a crash may have torn: those of one commit
+LOOKED_AT = 4  # files at the end of the log that a crash may have torn: those of one commit
 _SECONDS = 30
 _MIN_AGE = 60.0  # seconds that a file is left for those who still read it
 _SETTINGS = (("garbage_collector_options", "null"),)
@@ -75,15 +75,16 @@ class Folder:
 
     def open(self, timeout: float) -> Database:
         """Take away what a crash may have left half done, and open the database."""
-        store = self._object_store()
+        store = self.object_store()
         self._go_back(store)
         self._sync_all()
         database = Database(store, _DB, _SETTINGS, self.what, timeout)
-        self._last = max([number for number, _ in _numbered(self._wal)], default=0)
+        self._last = max([number for number, _ in numbered(self._wal)], default=0)
         self._remember()
         return database
 
-    def _object_store(self) -> Any:
+    def object_store(self) -> Any:
+        """The folder as SlateDB knows it."""
         ffi = load()
         builder = ffi.ObjectStoreBuilder(ffi.ObjectStoreType.LOCAL)
         builder.with_config("local_path", self.folder)
@@ -91,9 +92,9 @@ class Folder:
 
     def _go_back(self, store: Any) -> None:
         """Remove what a crash may have torn, and what follows from it."""
-        synced = self._synced()
+        synced = self.synced()
         for kind in ("manifest", "compactions"):
-            for number, path in _numbered(os.path.join(self._db, kind)):
+            for number, path in numbered(os.path.join(self._db, kind)):
                 if (number > synced[kind]) if synced is not None else os.path.getsize(path) == 0:
                     os.unlink(path)
         for folder, _, names in os.walk(self._db):
@@ -102,7 +103,7 @@ class Folder:
                     os.unlink(os.path.join(folder, name))
         self._cut_off(store)
 
-    def _synced(self) -> dict[str, int] | None:
+    def synced(self) -> dict[str, int] | None:
         """What was on stable storage when the store last knew; None if it never did."""
         try:
             with open(os.path.join(self.subfolder, "synced"), "rb") as file:
@@ -118,10 +119,10 @@ class Folder:
 
     def _cut_off(self, store: Any) -> None:
         """Remove the end of the log from a file on that is not whole: nothing of it was acknowledged."""
-        files = sorted(_numbered(self._wal))[-_LOOKED_AT:]
+        files = sorted(numbered(self._wal))[-LOOKED_AT:]
         for at, (number, path) in enumerate(files):
             # An empty one is a writer's first, with which it fences others.
-            if os.path.getsize(path) and not _is_whole(store, number):
+            if os.path.getsize(path) and not is_whole(store, number):
                 for _, torn in reversed(files[at:]):
                     os.unlink(torn)
                 return
@@ -166,7 +167,7 @@ class Folder:
     def _remember(self) -> None:
         """Write down which manifest and compactions are on stable storage; everything was synced just now."""
         newest = {
-            kind: max([number for number, _ in _numbered(os.path.join(self._db, kind))], default=0)
+            kind: max([number for number, _ in numbered(os.path.join(self._db, kind))], default=0)
             for kind in ("manifest", "compactions")
         }
         self._sync_all()
@@ -222,7 +223,7 @@ class Folder:
         return os.listdir(self._objects)
 
 
-def _is_whole(store: Any, number: int) -> bool:
+def is_whole(store: Any, number: int) -> bool:
     """Whether a file of the log can be read, and has rows."""
     ffi = load()
     try:
@@ -254,7 +255,7 @@ async def _rows_of_next(ffi: Any, iterator: Any) -> int:
     return rows
 
 
-def _numbered(folder: str) -> Iterator[tuple[int, str]]:
+def numbered(folder: str) -> Iterator[tuple[int, str]]:
     """The files of a folder that have a number as their name."""
     if not os.path.isdir(folder):
         return

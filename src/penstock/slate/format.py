@@ -19,7 +19,7 @@
 Queue IDs and the log key are TerminatedBytes, times milliseconds since the epoch. A deadline or a retention of 0
 is none. A bucket holds the messages whose ID >> 10 is its number. Bucket 0 is the document's key and always there,
 the others are there while they hold something. No filter is an empty text. Types 07 and up are ours: own.py, and
-for streams stream_records.py.
+for streams stream_records.py and followed.py.
 
 A message's ID is its sequence in the log. IDs are below 2^62, so that payload keys (01 01 00..3F) and log keys
 (01 01 6F, "o") never meet; a SeqBlock's key is shorter than that of any queue.
@@ -30,6 +30,7 @@ Released types keep their meaning; unknown versions and types are refused.
 
 import struct
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from penstock.slate.primitives import (
@@ -48,6 +49,7 @@ VERSION = 1
 PAYLOAD, ACTIVE, DONE, FAILED, ATTEMPTS, CONFIG = range(1, 7)
 SETTINGS, SIZES, CLAIMS, RECENT, POSITION, EXPIRY, CLOCK, LOG_END, LOAD, RUN, SINK = range(7, 18)  # ours: own.py
 BATCHES, STREAM, FAILURES, KEPT = range(20, 24)  # ours: stream_records.py
+FOLLOWED, HELD_BACK = 24, 25  # ours: followed.py
 LOG, SEQ_BLOCK = -1, -2  # OpenData-Log's, whose types 1 and 2 only the key tells from those above
 
 BUCKET_BITS = 10
@@ -59,10 +61,24 @@ SEQ_BLOCK_KEY = bytes([VERSION, 2])
 
 _OF_MESSAGES = (PAYLOAD, ATTEMPTS)
 _OF_LOADS = (LOAD, RUN, SINK)  # whose names are where others have a queue's
-_OF_QUEUES = (ACTIVE, DONE, FAILED, CONFIG, SETTINGS, SIZES, CLAIMS, RECENT, POSITION, BATCHES)
+_OF_QUEUES = (
+    ACTIVE,
+    DONE,
+    FAILED,
+    CONFIG,
+    SETTINGS,
+    SIZES,
+    CLAIMS,
+    RECENT,
+    POSITION,
+    BATCHES,
+    FOLLOWED,
+    HELD_BACK,
+)
 _BUCKETS = (ACTIVE, DONE, FAILED, SIZES, CLAIMS)
 _AVAILABLE = struct.Struct("<QBqqH")
 _IN_FLIGHT = struct.Struct("<QBqqH")
+_ONE, _NONE = count(1), count(0)
 _SETTLED = struct.Struct("<QqH")
 METADATA = struct.Struct("<QqqqIB")
 _CONFIG = struct.Struct("<HI")
@@ -148,8 +164,13 @@ def attempts_key(id: int) -> bytes:  # noqa: A002
 
 def queue_key(kind: int, queue: str, bucket: int = 0) -> bytes:
     """Of a record of a queue: of that type, and in that bucket."""
-    key = bytes((VERSION, kind)) + terminated(queue.encode())
+    key = _of_queue(kind, queue)
     return key + key_u64(bucket) if bucket else key
+
+
+@lru_cache(maxsize=65_536)
+def _of_queue(kind: int, queue: str) -> bytes:
+    return bytes((VERSION, kind)) + terminated(queue.encode())
 
 
 def log_prefix(log: str) -> bytes:
@@ -176,7 +197,7 @@ def parse_key(key: bytes) -> Key:
         name, end = unterminated(key, 2)
         if end == len(key):
             return Key(kind, name.decode())
-        if kind in (*_BUCKETS, RECENT):
+        if kind in (*_BUCKETS, RECENT, HELD_BACK):
             return Key(kind, name.decode(), _number(key, end))
     if kind in (STREAM, FAILURES, KEPT) and (known := _parse_stream_key(kind, key)) is not None:
         return known
@@ -249,6 +270,11 @@ def encode_active_columns(
             *map(_IN_FLIGHT.pack, *(claimed if in_flight else [()])),
         )
     )
+
+
+def encode_one_available(message: Available) -> bytes:
+    """The same of one message that is available."""
+    return _ONE + _AVAILABLE.pack(*message) + _NONE
 
 
 def decode_active(value: bytes) -> tuple[list[Available], list[InFlight]]:

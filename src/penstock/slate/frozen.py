@@ -12,13 +12,12 @@ import secrets
 import shutil
 import time
 from contextlib import suppress
-from typing import Any
 
 from penstock.errors import PenstockError, StoreCorrupt
 from penstock.files import SystemDisk
 from penstock.processes import is_gone, name_of
 from penstock.slate.binding import load
-from penstock.slate.folder import SUBFOLDER, Folder, _numbered
+from penstock.slate.folder import SUBFOLDER, Folder, numbered
 from penstock.slate.view import Moment, View
 
 _TRIES = 50
@@ -35,7 +34,7 @@ def exists(folder: str) -> bool:
 
 def tail(folder: str) -> int:
     """The number of the last file of the log: it grows with every commit."""
-    return max([number for number, _ in _numbered(os.path.join(folder, "db", "wal"))], default=0)
+    return max([number for number, _ in numbered(os.path.join(folder, "db", "wal"))], default=0)
 
 
 def freeze(folder: str, owner: int, objects: bool) -> Moment:
@@ -47,9 +46,12 @@ def freeze(folder: str, owner: int, objects: bool) -> Moment:
     held = os.path.join(owned, secrets.token_hex(8))
     try:
         _drop_unused(owned)
-        last = _linked(folder, held)
+        payloads = (os.path.join(folder, "objects"), os.path.join(held, "objects"))
         if objects:
-            _link_all(os.path.join(folder, "objects"), os.path.join(held, "objects"))
+            _link_all(*payloads)
+        last = _linked(folder, held)
+        if objects:  # those of messages that were put meanwhile; those of messages that went were linked before
+            _link_all(*payloads)
         _sync(os.path.join(held, "db", "wal"), last)
     except OSError as error:
         drop(held)
@@ -70,24 +72,35 @@ def _linked(folder: str, held: str) -> int:
         newest = _newest(source)
         for name in ("manifest", "compacted", "wal"):
             _link_all(os.path.join(source, name), os.path.join(target, name))
-        last = max([number for number, _ in _numbered(os.path.join(target, "wal"))], default=0)
+        last = _link_between(os.path.join(source, "wal"), os.path.join(target, "wal"))
         if _newest(source) == newest:  # nothing that it names can have gone before it was linked
             return last
         shutil.rmtree(target)
     raise StoreCorrupt(f"the files of {folder!r} change faster than they can be read: try again")
 
 
+def _link_between(source: str, target: str) -> int:
+    """Link what a listing has left out because it was just then made, before what it has; the last number."""
+    found = {number for number, _ in numbered(target)}
+    for number in range(min(found, default=0), max(found, default=0)):
+        if number not in found:
+            with suppress(FileNotFoundError):
+                name = f"{number:020}.sst"
+                os.link(os.path.join(source, name), os.path.join(target, name))
+    return max(found, default=0)
+
+
 def _newest(db: str) -> int:
-    return max([number for number, _ in _numbered(os.path.join(db, "manifest"))], default=0)
+    return max([number for number, _ in numbered(os.path.join(db, "manifest"))], default=0)
 
 
 def _link_all(source: str, target: str) -> None:
-    os.makedirs(target)
+    os.makedirs(target, exist_ok=True)
     if not os.path.isdir(source):
         return
     for name in os.listdir(source):
         if "#" not in name:  # it is still being written
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, FileExistsError):
                 os.link(os.path.join(source, name), os.path.join(target, name))
 
 
@@ -108,14 +121,12 @@ def opened(moment: Moment, timeout: float) -> View:
     place.what = f"the store {moment.url!r}"
     with suppress(FileNotFoundError):
         os.utime(moment.held)  # it is in use
-        return View(_store(place), "db", load().ReaderMode.FOLLOW_LATEST(), moment, place, place.what, timeout)
+        return View(
+            place.object_store(), "db", load().ReaderMode.FOLLOW_LATEST(), moment, place, place.what, timeout
+        )
     raise PenstockError(
         f"what this DataFrame reads is gone ({moment.held!r}), as it was not used for long: load() it again"
     )
-
-
-def _store(place: Folder) -> Any:
-    return place._object_store()
 
 
 def drop(held: str) -> None:

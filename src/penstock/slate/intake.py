@@ -4,27 +4,31 @@ A load counts from the moment that its record is written. Then its frames are ta
 that is, is written with the messages: an owner that opens the store and finds the record goes on from there. A run
 is remembered, and takes effect once; so is the last batch of a streaming sink.
 
-    load   01 0F | name    -> JSON: its frames, how many of them were taken in, its run, its sink
-    run    01 10 | name    -> JSON: how many messages, and bytes of payloads, it has brought into each queue
+    load   01 0F | name    -> JSON: its frames, how many of them were taken in, run, sink, queues that it makes
+    run    01 10 | name    -> JSON: its load; how many messages, and bytes of payloads, it brought to each queue
     sink   01 11 | name    -> JSON: the query and the batch that has landed last
 """
 
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.clock import at_least_one
-from penstock.errors import QueueExists, QueueFull
+from penstock.errors import QueueExists
 from penstock.index.rows import STATES
 from penstock.journal.restoring import Restored, restore
+from penstock.journal.staging import began_at
 from penstock.landing import Landing, is_repeated
+from penstock.ledger import Ledger
 from penstock.live.shelf import Body
 from penstock.records import Put
 from penstock.settings import Settings
 from penstock.slate.format import LOAD, RUN, SINK, VERSION
 from penstock.slate.primitives import terminated
+from penstock.slate.shelf import held
 from penstock.slate.staging import Staging, sweep
 from penstock.slate.writing import Changes
 from penstock.threads import Lock
@@ -45,6 +49,12 @@ class Frame(NamedTuple):
     name: str
     messages: int
     bytes: int
+    done: bool = False  # all of them are done, and take no room
+
+
+def is_done(state: object) -> bool:
+    """Whether the messages of a frame are done, by its column of states; then all of them are."""
+    return state == "done" or (isinstance(state, list) and "done" in state[:1])
 
 
 class Load(NamedTuple):
@@ -78,10 +88,13 @@ class _Progress:
     def __init__(self, load: Load, done: int) -> None:
         self.lock: Lock = threading.RLock()
         self.name, self.frames, self.run, self.sink, self.done = load.name, load.frames, load.run, load.sink, done
+        self.create = load.create
 
     @property
     def row(self) -> tuple[bytes, bytes]:
-        content = {"frames": self.frames, "done": self.done, "run": self.run, "sink": self.sink}
+        content: dict[str, Any] = {"frames": self.frames, "done": self.done, "run": self.run, "sink": self.sink}
+        if not self.done:
+            content["create"] = {name: asdict(settings) for name, settings in self.create.items()}
         return load_key(self.name), json.dumps(content).encode()
 
     def collect(self, changes: Changes) -> None:
@@ -91,7 +104,8 @@ class _Progress:
             return
         changes.rows.append((load_key(self.name), None))
         if self.run is not None:
-            changes.rows.append((run_key(self.run), json.dumps(brought(self.frames)).encode()))
+            content = {"load": self.name, "brought": brought(self.frames)}
+            changes.rows.append((run_key(self.run), json.dumps(content).encode()))
         if self.sink is not None:
             changes.rows.append((sink_key(self.sink.sink), json.dumps(self.sink[1:]).encode()))
 
@@ -114,6 +128,7 @@ class Intake:
         self._staging = staging
         self._lock = threading.Lock()
         self._unfinished: dict[str, _Progress] = {}
+        self._in_doubt: set[str] = set()  # loads whose records were to be written, and may have been
 
     def resume(self) -> None:
         """After opening: finish what counts, and remove what never will."""
@@ -123,13 +138,31 @@ class Intake:
             frames = [Frame(*each) for each in content["frames"]]
             name = key[2:-1].decode()
             sink = Landing(*content["sink"]) if content.get("sink") else None
-            self._work(_Progress(Load(name, frames, {}, content["run"], sink), content["done"]))
+            create = {queue: Settings(**settings) for queue, settings in content.get("create", {}).items()}
+            self._work(_Progress(Load(name, frames, create, content["run"], sink), content["done"]))
         sweep(self._staging)
+        for name in self._staging.loads():
+            if began_at(name) is not None:  # sent to whoever had the store open before
+                self._staging.remove(name)
+
+    def taken(self, run: str) -> dict[str, Any] | None:
+        """The load that a run was, and what it has brought; None if it has not taken effect."""
+        value = self._keeper._database.get(run_key(run))
+        return None if value is None else dict(json.loads(value))
 
     def run(self, name: str) -> list[list[Any]] | None:
         """What a run has brought into each queue; None if it has not taken effect."""
-        value = self._keeper._database.get(run_key(name))
-        return None if value is None else json.loads(value)
+        taken = self.taken(name)
+        return None if taken is None else list(taken["brought"])
+
+    def has_landed(self, sink: Landing) -> bool:
+        """Whether a batch of a streaming sink has taken effect; StreamMismatch."""
+        value = self._keeper._database.get(sink_key(sink.sink))
+        return value is not None and is_repeated(sink, Landing(sink.sink, *json.loads(value)))
+
+    def may_count(self, load: str) -> bool:
+        """Whether a load counts, or may: then what is staged of it must stay."""
+        return load in self._in_doubt
 
     def take_in(self, load: Load) -> bool:
         """Let a load take effect; False if its run or batch has before. What is asked again is done once."""
@@ -141,11 +174,13 @@ class Intake:
                 return False
             if load.frames and not self._staging.has(load.name):
                 return True  # it was taken in, and its sender was not told
-            self._check(load)
-            progress = _Progress(load, 0)
-            self._keeper._writer.lead(lambda: self._keeper._writer.write_now([progress.row]))
-            self._unfinished[load.name] = progress
-            self._finish()
+            with ExitStack() as done:
+                self._expect(load, done)
+                progress = _Progress(load, 0)
+                self._in_doubt.add(load.name)
+                self._keeper._writer.lead(lambda: self._keeper._writer.write_now([progress.row]))
+                self._unfinished[load.name] = progress
+                self._finish()
             return True
 
     def _finish(self) -> list[str]:
@@ -154,28 +189,43 @@ class Intake:
         for name in names:
             self._work(self._unfinished[name])
             del self._unfinished[name]
+            self._in_doubt.discard(name)
         return names
 
     def _is_repeated(self, load: Load) -> bool:
-        if load.sink is not None:
-            value = self._keeper._database.get(sink_key(load.sink.sink))
-            if value is not None and is_repeated(load.sink, Landing(load.sink.sink, *json.loads(value))):
-                return True
+        if load.sink is not None and self.has_landed(load.sink):
+            return True
         return load.run is not None and self.run(load.run) is not None
 
-    def _check(self, load: Load) -> None:
-        """Refuse what cannot be taken in, before anything is."""
-        for queue, settings in load.create.items():
-            with suppress(QueueExists):
-                self._keeper.create(queue, settings)
-        for queue, messages, _ in brought(load.frames):
-            live = self._keeper.find(queue)
-            if self._keeper._shelves[queue].held:
-                raise QueueFull(f"queue {queue!r} is full, and published messages wait for it already")
-            live.run(lambda now, live=live, more=messages: live._ledger.check_room(more))  # type: ignore[misc]
+    def _expect(self, load: Load, done: ExitStack) -> None:
+        """Refuse what cannot be taken in, before anything is; the rest has its place until it is there."""
+        waiting = {frame.queue: 0 for frame in load.frames}
+        for frame in load.frames:
+            waiting[frame.queue] += 0 if frame.done else frame.messages
+        for queue, more in sorted(waiting.items()):
+            if queue in load.create and queue not in self._keeper._shelves:  # it will be made
+                Ledger(queue, load.create[queue]).check_room(more)
+            else:
+                self._expect_in(queue, more, done)
+
+    def _expect_in(self, queue: str, more: int, done: ExitStack) -> None:
+        live = self._keeper.find(queue)
+        shelf = self._keeper._shelves[queue]
+        if shelf.held:
+            raise held(shelf.ledger)
+        live.run(lambda now: shelf.ledger.expect_room(more, now))
+
+        def expect_no_more() -> None:
+            with shelf.lock:
+                shelf.ledger.expect_no_more(more)
+
+        done.callback(expect_no_more)
 
     def _work(self, progress: _Progress) -> None:
         writer = self._keeper._writer
+        for queue, settings in progress.create.items() if not progress.done else ():
+            with suppress(QueueExists):
+                self._keeper.create(queue, settings)
         while True:
             some = list(_together(progress.frames[progress.done :]))
             staged = [decode_staged(self._staging.get(progress.name, frame.name)) for frame in some]

@@ -105,6 +105,8 @@ class Keeping:
 
     def rows(self) -> Iterator[Row]:
         """What has changed since the last time."""
+        if not self._changed and not any(self._buckets_changed.values()):
+            return
         queue = self._state.name
         if self._changed:
             yield records.batches_key(queue), records.encode_last_batch(self._state.last_batch)

@@ -14,8 +14,10 @@ from penstock.settings import FIVE_MINUTES, Settings
 from penstock.slate import buckets, own, stream_records
 from penstock.slate import format as records
 from penstock.slate.binding import Database, Row
+from penstock.slate.followed import Held, Marks, decode_held, decode_marks
 from penstock.slate.format import BUCKET_BITS, VERSION, parse_key
-from penstock.slate.shelf import LARGE, NotedReceipts
+from penstock.slate.own import LARGE
+from penstock.slate.shelf import NotedReceipts
 from penstock.stream_state import CONSUMER
 
 _MINUTE = 60_000
@@ -27,13 +29,15 @@ class Loaded(NamedTuple):
 
     ledger: Ledger
     receipts: NotedReceipts
-    present: dict[int, set[int]]
+    present: dict[int, frozenset[int]]
     recent: list[tuple[int, int]]
     published: dict[int, int]
     large: set[int]
     position: list[tuple[int, bool]]
     streams: dict[str, Stream]  # but for what they keep, before the pages are there
     held: dict[str, list[int]]  # messages that each of them holds
+    followed: list[Marks]  # one, if it was followed
+    held_back: dict[int, Held]  # for followers
 
 
 class Contents(NamedTuple):
@@ -43,6 +47,7 @@ class Contents(NamedTuple):
     seq_block: bytes | None
     at: int
     position: int
+    log_gone: int | None  # the highest number that has left the log; None: nobody has looked
     leftovers: list[Row]  # of queues that were being deleted: what is still to be removed
     leftover_messages: list[int]
 
@@ -54,7 +59,7 @@ def of_kind(database: Database, kind: int) -> Iterator[tuple[bytes, bytes]]:
 
 def load(database: Database) -> Contents:
     """Read the queues; Undecodable if there is anything that this version does not know."""
-    known = ((1, records.SINK), (records.BATCHES, records.KEPT))
+    known = ((1, records.SINK), (records.BATCHES, records.HELD_BACK))
     starts = [b"\x00", *[bytes((VERSION, last + 1)) for _, last in known]]
     ends = [*[bytes((VERSION, first)) for first, _ in known], b"\xff"]
     for start, end in zip(starts, ends, strict=True):
@@ -77,6 +82,7 @@ def load(database: Database) -> Contents:
             _take_bucket(found, number, values, at)
     _load_batches(database, queues, leftovers, leftover_messages)
     _load_recent(database, queues, leftovers, at)
+    log_gone = _load_followed(database, queues, leftovers, leftover_messages)
     seq_block = database.get(records.SEQ_BLOCK_KEY)
     # Without a position of ours another program has looked after the queues, up to its end.
     position = sum(records.decode_seq_block(seq_block)) if seq_block is not None else 0
@@ -88,7 +94,7 @@ def load(database: Database) -> Contents:
             position = own.decode_position(value)[0]
         else:
             leftovers.append((row, None))
-    return Contents(queues, seq_block, at, position, leftovers, leftover_messages)
+    return Contents(queues, seq_block, at, position, log_gone, leftovers, leftover_messages)
 
 
 def settings_of(database: Database) -> dict[str, Settings]:
@@ -104,7 +110,7 @@ def settings_of(database: Database) -> dict[str, Settings]:
 def _new(name: str, settings: Settings) -> Loaded:
     receipts = NotedReceipts()
     ledger = new_ledger(name, settings, receipts)
-    return Loaded(ledger, receipts, {}, [], {}, set(), [], {}, {})
+    return Loaded(ledger, receipts, {}, [], {}, set(), [], {}, {}, [], {})
 
 
 def new_ledger(name: str, settings: Settings, receipts: NotedReceipts) -> Ledger:
@@ -128,7 +134,7 @@ def _buckets(database: Database) -> Iterator[tuple[records.Key, dict[int, bytes]
 
 def _take_bucket(found: Loaded, number: int, values: dict[int, bytes], at: int) -> None:
     thawed = buckets.decode(number, values, at)
-    found.present[number] = set(values)
+    found.present[number] = buckets.kinds_of(values)
     if thawed is None:
         return
     first, page, history = thawed
@@ -203,6 +209,33 @@ def _load_batches(
         else:
             leftovers.append((row, None))
             leftover_messages += [first + at for at in own_bodies]
+
+
+def _load_followed(
+    database: Database, queues: dict[str, Loaded], leftovers: list[Row], leftover_messages: list[int]
+) -> int | None:
+    """What is held back for followers; the highest number that has left the log."""
+    log_gone = None
+    for row, value in of_kind(database, records.FOLLOWED):
+        name, marks = parse_key(row).queue, decode_marks(value)
+        if name in queues:
+            queues[name].followed.append(marks)
+        elif not name:
+            log_gone = marks.published
+        else:
+            leftovers.append((row, None))
+    for row, value in of_kind(database, records.HELD_BACK):
+        _, name, seq, *_ = parse_key(row)
+        held = decode_held(value)
+        if name in queues:
+            queues[name].held_back[seq] = held
+            if held.flags == LARGE:
+                queues[name].large.add(seq)
+        else:
+            leftovers.append((row, None))
+            if not held.flags & own.PUBLISHED:
+                leftover_messages.append(seq)
+    return log_gone
 
 
 def _load_recent(database: Database, queues: dict[str, Loaded], leftovers: list[Row], now: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from penstock.clock import at_least_one
 from penstock.live.shelf import Body
 from penstock.message import Entry
-from penstock.slate import entries, own
+from penstock.slate import entries, followed, own
 from penstock.slate import format as records
 from penstock.slate.binding import Database
 from penstock.slate.bodies import Bodies
@@ -14,7 +14,6 @@ from penstock.slate.format import EXPIRY, MAX_INLINE, VERSION, Metadata, parse_k
 from penstock.slate.ids import Ids
 from penstock.slate.primitives import key_u64
 from penstock.slate.writing import Changes, Writer
-from penstock.threads import Lock
 
 _ALL = ""  # the position under this name is that of all queues that are not held
 _LATER = 300_000  # milliseconds after which a message that should have gone is looked at again
@@ -38,7 +37,7 @@ class Log:
     def __init__(
         self, key: str, database: Database, writer: Writer, bodies: Bodies, ids: Ids, position: int
     ) -> None:
-        self.lock: Lock = threading.RLock()
+        self.lock = threading.RLock()
         self.position = position  # every queue that is not held was offered what is before it
         self.on_expiry: Callable[[int], None] = lambda time: None  # called with the next time that something goes
         self.needed: Callable[[list[int]], set[int]] = lambda seqs: set()  # those that streams hold or keep
@@ -52,16 +51,18 @@ class Log:
         self._gone: list[tuple[int, int]] = []  # what has expired: when, which
         self._postponed: list[tuple[int, int, int]] = []  # what should have: when, which, and when it may
         self._next_expiry: int | None = None
+        self.gone: int | None = None  # the highest number that has left; None: nobody wants to know
+        self._gone_changed = False
         self._written_position = -1  # so that it is known from the first commit on, even if nobody routes
         # Until something is put ids begin with a new block, far above the last entry.
-        self._opened_at = ids.next
+        self.opened_at = ids.next
         last = database.last(self._prefix, self._prefix + b"\xff" * 8)
         self._last_found = 0 if last is None else int.from_bytes(last[-8:])
         writer.log = self
 
     def behind(self, position: int) -> int:
         """How many numbers there are from a position to the last entry."""
-        if self._ids.next > self._opened_at:
+        if self._ids.next > self.opened_at:
             return max(0, self._ids.next - position)
         return max(0, self._last_found + 1 - position)
 
@@ -95,17 +96,31 @@ class Log:
 
     def entries(self, start: int) -> Iterator[Published]:
         """The published messages from one number on, also those that are still to be written; under the lock."""
-        self._forget_written()
+        end = self.stored_end()
         unwritten = list(self._unwritten.values())
-        end = unwritten[0].metadata.id if unwritten else self.end
-        if start < end:
-            for _, value in self._database.scan(self._prefix + key_u64(start), self._prefix + key_u64(end)):
-                metadata = records.decode_metadata(value)
-                if entries.is_published(metadata):
-                    yield Published(metadata, self._size(metadata))
+        yield from (published for _, published in self.stored(start, end) if published is not None)
         yield from [published for published in unwritten if published.metadata.id >= start]
 
-    def _size(self, metadata: Metadata) -> int:
+    def stored_end(self) -> int:
+        """What was published under a lower number is stored; under the lock."""
+        self._forget_written()
+        return next(iter(self._unwritten), self.end)
+
+    def stored(self, start: int, end: int) -> Iterator[tuple[int, Published | None]]:
+        """The entries from one number on, up to and without another; None: it was put into one queue."""
+        for metadata in self.scan(start - 1, end - 1):
+            published = entries.is_published(metadata)
+            yield metadata.id, Published(metadata, self.size_of(metadata)) if published else None
+
+    def scan(self, after: int, until: int) -> Iterator[Metadata]:
+        """The entries from after one on until another that are written, whatever queue they were put into."""
+        if until > after:
+            start, end = self._prefix + key_u64(after + 1), self._prefix + key_u64(until + 1)
+            for _, value in self._database.scan(start, end):
+                yield records.decode_metadata(value)
+
+    def size_of(self, metadata: Metadata) -> int:
+        """How long the payload of a published message is."""
         size = entries.size_of(metadata)
         if size is not None:
             return size
@@ -121,6 +136,14 @@ class Log:
         """All queues that are not held were offered what is before; under the lock."""
         self.position = position
         self._writer.wrote()
+
+    def watch(self) -> None:
+        """From now on it is known what has left the log: followers ask for that."""
+        with self.lock:
+            if self.gone is None:
+                self.gone = self._ids.next - 1
+                self._gone_changed = True
+                self._writer.wrote()
 
     # Retention
 
@@ -174,6 +197,8 @@ class Log:
             keys = (records.payload_key(seq), self._prefix + key_u64(seq), records.attempts_key(seq))
             changes.rows += [(key, None) for key in (*keys, own.expiry_key(time, seq))]
             changes.gone.append(seq)
+            if self.gone is not None and seq > self.gone:
+                self.gone, self._gone_changed = seq, True
             changes.large.append(seq)  # or not: then there is no object of that name
         for before, seq, time in self._postponed:
             changes.rows += [(own.expiry_key(before, seq), None), (own.expiry_key(time, seq), b"")]
@@ -181,6 +206,10 @@ class Log:
             self._written_position = position
             row = own.encode_position(position, False)
             changes.rows.append((records.queue_key(records.POSITION, _ALL), row))
+        if self._gone_changed and self.gone is not None:
+            marks = followed.encode_marks(followed.Marks(0, 0, self.gone))
+            changes.rows.append((records.queue_key(records.FOLLOWED, _ALL), marks))
+            self._gone_changed = False
         self._new, self._gone, self._postponed = [], [], []
         if len(self._unwritten) > 2 * len(changes.written):
             self._forget_written()

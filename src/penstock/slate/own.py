@@ -31,7 +31,7 @@ from penstock.settings import Settings
 from penstock.slate.format import CLOCK, EXPIRY, LOG_END, VERSION, Config
 from penstock.slate.primitives import Reader, Undecodable, array, blob, count, key_u64, optional, utf8
 
-PUBLISHED = 1
+PUBLISHED, LARGE = 1, 2  # flags of a message: others may have it; its payload is an object
 CLOCK_KEY = bytes((VERSION, CLOCK))
 LOG_END_KEY = bytes((VERSION, LOG_END))
 _SIZE = struct.Struct("<QIB")

@@ -3,15 +3,17 @@
 `publish` appends to the log. The router looks at each entry once for every queue with a filter, in the order of
 the log, and delivers it to those that match; how far it is with a queue is written with what it delivered there,
 so that a message enters a queue exactly once, also across a crash. A queue that is full, or begins earlier in the
-log, is held: it has a position of its own and catches up when it can, and holds up nobody else.
+log, is held: it has a position of its own and catches up when it can, some entries at a time, and holds up nobody
+else.
 """
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from penstock.clock import Clock, at_least_one
-from penstock.errors import InvalidPriority, PayloadTooLarge, PenstockError, QueueFull
+from penstock.errors import InvalidArgument, InvalidPriority, PayloadTooLarge, PenstockError, QueueFull
 from penstock.live.queue import LiveQueue
 from penstock.message import Entry
 from penstock.slate import entries
@@ -26,15 +28,12 @@ if TYPE_CHECKING:
     from penstock.ledger import Ledger
 
 
-class Wanted(NamedTuple):
-    """An entry of the log that a queue wants."""
+STEP = 1_000  # entries that a queue is offered at a time while it catches up
 
-    sequence: int
-    priority: int
-    visible_at: int
-    received_at: int
-    expires_at: int  # 0 = never; below 0 as the queue says
-    size: int
+
+# An entry of the log that a queue wants: sequence, priority, visible_at, received_at, expires_at (0 = never; below
+# 0 as the queue says), size. There are millions of them, which is why they have no names.
+Wanted: TypeAlias = tuple[int, int, int, int, int, int]
 
 
 class Matches(NamedTuple):
@@ -53,6 +52,7 @@ class Subscriber:
         self.ledger = ledger
         self.shelf = shelf
         self.wanted = wanted
+        self.catching_up = threading.Lock()  # before that of the log
         self._since = since  # what was received before is not wanted
 
     def has_room(self) -> bool:
@@ -72,31 +72,33 @@ class Subscriber:
             expires_at = metadata.received_at + at_least_one(kept) if kept else 0
         if metadata.id < (self.shelf.position or (0, False))[0]:
             return
-        priority, times = entries.priority_of(metadata), (metadata.visible_at, metadata.received_at, expires_at)
-        self._let_in(Wanted(metadata.id, priority, *times, published.size), now)
+        times = metadata.visible_at, metadata.received_at, expires_at
+        if self._let_in(metadata.id, entries.priority_of(metadata), *times, published.size, now):
+            self.shelf.move(metadata.id + 1, held=self.shelf.held)
 
     def deliver_all(self, wanted: Sequence[Wanted]) -> int:
         """Let in what fits of messages that this queue wants, in order; where it is full it is held. How many."""
 
         def deliver(now: int) -> int:
-            let_in = 0
-            for each in wanted:
-                expires_at = each.expires_at
+            let_in, kept = 0, self.ledger.settings.retention
+            for seq, priority, visible_at, received_at, expires_at, size in wanted:
                 if expires_at < 0:
-                    kept = self.ledger.settings.retention
-                    expires_at = each.received_at + at_least_one(kept) if kept else 0
+                    expires_at = received_at + at_least_one(kept) if kept else 0
                 try:
-                    let_in += self._let_in(each._replace(expires_at=expires_at), now)
+                    let_in += self._let_in(seq, priority, visible_at, received_at, expires_at, size, now)
                 except QueueFull:
-                    self.shelf.move(each.sequence, held=True)
-                    break
+                    self.shelf.move(seq, held=True)
+                    return let_in
+            if let_in:
+                self.shelf.move(wanted[-1][0] + 1, held=False)
             return let_in
 
         return self.live.run(deliver)[0]
 
-    def _let_in(self, wanted: Wanted, now: int) -> bool:
+    def _let_in(
+        self, seq: int, priority: int, visible_at: int, received_at: int, expires_at: int, size: int, now: int
+    ) -> bool:
         """Whether the message is wanted after all; QueueFull."""
-        seq, priority, visible_at, received_at, expires_at, size = wanted
         if received_at < self._since or 0 < expires_at <= now:
             return False
         try:
@@ -138,14 +140,39 @@ class Router:
                 self._offer(published)
             return published.metadata.id
 
-    def catch_up(self, queue: str) -> None:
-        """Deliver what a queue that is held has missed, as far as it has room."""
+    def catch_up(self, queue: str) -> bool:
+        """Offer a queue that is held some of what it has missed, as far as it has room; whether there is more.
+
+        Only the last of it is offered while nothing can be published: from there on the queue is held no more.
+        """
         subscriber = self._subscribers.get(queue)
         if subscriber is None or not subscriber.has_room():
-            return
-        with self._log.lock:
-            if subscriber.shelf.held and subscriber.shelf.position is not None:
-                self._deliver_from(subscriber, subscriber.shelf.position[0])
+            return False
+        with subscriber.catching_up:
+            for _ in range(2):  # what is stored, and what was published meanwhile
+                with self._log.lock:
+                    if not subscriber.shelf.held or subscriber.shelf.position is None:
+                        return False
+                    start, stored = subscriber.shelf.position[0], self._log.stored_end()
+                    if stored - start <= STEP:
+                        self._deliver_from(subscriber, start)
+                        return False
+                reached = self._deliver_stored(subscriber, start, stored)
+                if reached < stored:
+                    return subscriber.has_room()
+        return True
+
+    def _deliver_stored(self, subscriber: Subscriber, start: int, end: int) -> int:
+        """Deliver some of what a queue has missed and is stored; up to where."""
+        for count, (seq, published) in enumerate(self._log.stored(start, end)):
+            if count == STEP:
+                end = seq
+                break
+            wanted = published is not None and subscriber.wanted.matches(subject_of(published))
+            if published is not None and wanted and not _delivered(subscriber, published):
+                return seq
+        subscriber.live.run(lambda now: subscriber.shelf.move(end, held=True))
+        return end
 
     def _deliver_from(self, subscriber: Subscriber, position: int) -> None:
         """Deliver what a queue has missed from a number of the log on, until it is full."""
@@ -161,9 +188,10 @@ class Router:
             with self._log.lock:
                 for published in self._log.entries(self._log.position):
                     self._offer(published)
-        for queue, subscriber in list(self._subscribers.items()):
-            if subscriber.shelf.held:
-                self.catch_up(queue)
+
+    def behind(self) -> list[str]:
+        """The queues that are held."""
+        return [queue for queue, subscriber in list(self._subscribers.items()) if subscriber.shelf.held]
 
     # For those who route in bulk
 
@@ -203,7 +231,7 @@ class Router:
                 subscriber = self._subscribers.get(queue)
                 if subscriber is not None and not subscriber.shelf.held and wanted:
                     first = self._position(subscriber)
-                    routed[queue] = subscriber.deliver_all([each for each in wanted if each.sequence >= first])
+                    routed[queue] = subscriber.deliver_all([each for each in wanted if each[0] >= first])
             self._log.advance(matches.end)
             return routed
 
@@ -214,12 +242,6 @@ class Router:
                 break
             self._offer(published)
         self._log.advance(end)
-
-    def release(self) -> None:
-        """Let queues that were full have what they have missed, as far as there is room."""
-        for queue, subscriber in list(self._subscribers.items()):
-            if subscriber.shelf.held:
-                self.catch_up(queue)
 
     def _offer(self, published: Published) -> None:
         """Give a message to those who want it and are not behind; who is full is behind from now on."""
@@ -255,6 +277,15 @@ def _delivered(subscriber: Subscriber, published: Published) -> bool:
         return True
 
     return subscriber.live.run(deliver)[0]
+
+
+def since_of(start: str | int) -> int:
+    """From when on published messages are wanted, in milliseconds since the epoch."""
+    if start in ("now", "beginning"):
+        return 0
+    if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
+        return start
+    raise InvalidArgument(f"start={start!r}: give 'now', 'beginning', or milliseconds since the epoch")
 
 
 def subject_of(published: Published) -> "Subject":

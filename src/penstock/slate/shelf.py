@@ -6,15 +6,27 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import QueueFull, StoreClosed
 from penstock.index.recent import RecentReceipts
+from penstock.index.rows import Page
 from penstock.live.shelf import Body
 from penstock.message import Entry, Plain
-from penstock.records import Claim, Pop, Put, Record, Restore, StreamClaim, StreamRecord
+from penstock.records import (
+    Claim,
+    Pop,
+    Put,
+    Record,
+    Restore,
+    StreamClaim,
+    StreamDelete,
+    StreamFollow,
+    StreamRecord,
+)
 from penstock.settings import FIVE_MINUTES
 from penstock.slate import buckets, own
 from penstock.slate import format as records
 from penstock.slate.binding import Row
 from penstock.slate.bodies import Bodies, Wanted
 from penstock.slate.entries import PutEntries
+from penstock.slate.followed import Followed
 from penstock.slate.format import BUCKET_BITS, MAX_INLINE
 from penstock.slate.ids import Ids
 from penstock.slate.keeping import Keeping
@@ -30,7 +42,21 @@ if TYPE_CHECKING:
 _NO_HEADERS: dict[str, str] = {}
 _MINUTE = 60_000
 _IN_BUCKET = (1 << BUCKET_BITS) - 1
-LARGE = 2  # a flag of a row, beside own.PUBLISHED: the payload is an object
+
+
+def held(ledger: "Ledger") -> QueueFull:
+    """What is said to those who put into a queue that has not caught up with what was published."""
+    try:
+        ledger.check_room(1)
+    except QueueFull:
+        return QueueFull(
+            f"queue {ledger.name!r} is full, and published messages wait for it already: retry when consumers "
+            "have caught up"
+        )
+    return QueueFull(
+        f"queue {ledger.name!r} is catching up with published messages, which nothing may overtake: retry when "
+        "its lag is 0"
+    )
 
 
 class NotedReceipts(RecentReceipts):
@@ -70,7 +96,7 @@ class SlateShelf:
         self._entries = PutEntries(ledger.name)
         self._failure: Callable[[], StoreClosed] | None = None
         self._retired = False
-        self.present: dict[int, set[int]] = {}  # types of records that each bucket has in the database
+        self.present: dict[int, frozenset[int]] = {}  # types of records that each bucket has in the database
         self._changed: set[int] = set()  # buckets
         self._resized: set[int] = set()  # those of them in which messages came or went
         self._put: list[tuple[int, bytes, bytes]] = []  # new messages: payload, log entry
@@ -80,6 +106,7 @@ class SlateShelf:
         self._gone: list[int] = []
         self.large: set[int] = set()  # messages that were put here and whose payload is an object
         self.streams = Keeping(ledger)
+        self.followed = Followed(ledger, ids)
         self.published: dict[int, int] = {}  # a bit for each message that was not put here, by bucket
         self._keys: list[tuple[int, str]] = []
         self.recent: list[tuple[int, int]] = []  # numbers of recent records, and when they were written
@@ -111,10 +138,7 @@ class SlateShelf:
         """Reserve ids for new messages, if there is space for them; DiskFull, and nothing has changed."""
         if entries:
             if self.held:
-                raise QueueFull(
-                    f"queue {self._state.name!r} is full, and published messages wait for it already: retry when "
-                    "consumers have caught up"
-                )
+                raise held(self.ledger)
             self._writer.check_space(entries)
             self._writer.changed(self)  # before it takes numbers: see Writer._flush
             first = self._ids.reserve(len(entries))
@@ -129,7 +153,13 @@ class SlateShelf:
         elif isinstance(record, StreamRecord):
             changed, gone = self.streams.note(record)
             self._changed |= changed
-            self._gone += gone
+            self._let_go(gone)
+            if isinstance(record, StreamFollow):
+                self.follow().move(record.stream, record.position)
+                self.release()
+            elif isinstance(record, StreamDelete):
+                self.followed.leave(record.stream)
+                self.release()
             if isinstance(record, StreamClaim):
                 self._note_claim(record.seqs, CONSUMER + record.stream)
         elif not isinstance(record, Restore):
@@ -139,15 +169,15 @@ class SlateShelf:
         self._writer.wrote(self)
 
     def deliver(self, record: Put, size: int, large: bool) -> None:
-        """A published message has come in, whose body is in the log; this queue was offered all up to there."""
+        """A published message has come in, whose body is in the log; how far this queue is follows."""
         self._at = max(self._at, record.at)
         seq = record.first
         bucket = seq >> BUCKET_BITS
-        self._state.place(seq, (0,), (size,), (own.PUBLISHED | (LARGE if large else 0),))
+        self.followed.placed(size)
+        self._state.place(seq, (0,), (size,), (own.PUBLISHED | (own.LARGE if large else 0),))
         self.published[bucket] = self.published.get(bucket, 0) | 1 << (seq & _IN_BUCKET)
         self._changed.add(bucket)
         self._resized.add(bucket)
-        self.move(seq + 1, held=self.held)
 
     def move(self, position: int, held: bool) -> None:
         """This queue is so far in the log; held: and stays there, whatever comes."""
@@ -187,9 +217,11 @@ class SlateShelf:
                 self.large.add(seq)
             payload = records.encode_uri(f"objects/{seq}") if large else payload_of(body[0])
             self._put.append((seq, payload, encode(seq, priority, body, visible_at, expires_at)))
-            flags.append(LARGE if large else 0)
+            flags.append(own.LARGE if large else 0)
         self._bodies.add(seqs, bodies)
-        self._state.place(first, [0] * len(bodies), [len(body[0]) for body in bodies], flags)
+        sizes = [len(body[0]) for body in bodies]
+        self.followed.placed(sum(sizes))
+        self._state.place(first, [0] * len(bodies), sizes, flags)
         self._keys += [(seq, key) for key, seq in record.keys.items()]
         for bucket in range(first >> BUCKET_BITS, (seqs[-1] >> BUCKET_BITS) + 1):
             self._changed.add(bucket)
@@ -216,6 +248,7 @@ class SlateShelf:
         """These messages are gone, and with them their bodies, unless others or a stream may still have them."""
         if not seqs:
             return
+        going: list[int] = []
         for seq in seqs:
             bucket = seq >> BUCKET_BITS
             self._changed.add(bucket)
@@ -226,11 +259,29 @@ class SlateShelf:
                 if not self.published[bucket]:
                     del self.published[bucket]
                 self.large.discard(seq)
+                self.followed.left(seq)
             elif not self.streams.keeps(seq):
-                self._gone.append(seq)
+                going.append(seq)
+        self._let_go(going)
         self._writer.changed(self)
         if self.held:
             self.on_room_soon()
+
+    def _let_go(self, seqs: Sequence[int]) -> None:
+        """Bodies of messages that were put here are not needed any more, unless by followers."""
+        self._gone += self.followed.let_go(seqs, self.large)
+
+    def follow(self) -> Followed:
+        """The queue's followers, also if they are the first."""
+        if self.followed.begin():
+            self._writer.wrote(self)
+        return self.followed
+
+    def release(self) -> None:
+        """Let go of what no follower waits for."""
+        if self.followed.is_due():
+            self._gone += self.followed.released()
+            self._writer.changed(self)
 
     def find(self, seqs: Sequence[int]) -> Wanted:
         """Look for bodies."""
@@ -261,6 +312,9 @@ class SlateShelf:
         for seq in self.streams.kept_alone():
             yield from self._rows_of(seq)
         yield from self.streams.deletions()
+        for seq in self.followed.bodies():
+            yield from self._rows_of(seq)
+        yield from self.followed.deletions()
         yield from [(records.queue_key(records.RECENT, name, number), None) for number, _ in self.recent]
         yield records.queue_key(records.POSITION, name), None
 
@@ -295,6 +349,7 @@ class SlateShelf:
             self._collect_bucket(name, bucket, changes)
         self._collect_recent(name, changes)
         rows += self.streams.rows()
+        rows += self.followed.rows()
         if self._moved and self.position is not None:
             rows.append((records.queue_key(records.POSITION, name), own.encode_position(*self.position)))
             self._moved = False
@@ -304,21 +359,30 @@ class SlateShelf:
 
     def _collect_bucket(self, name: str, bucket: int, changes: Changes) -> None:
         page = self._state.page(bucket)
-        values = {} if page is None else buckets.encode(bucket, page, self._state.ended_attempts)
-        if page is not None:
-            values[records.SIZES] = buckets.encode_sizes(bucket, page) if bucket in self._resized else b""
-        before = self.present.get(bucket, set())
+        values = self._encoded(bucket, page) if page is not None else {}
+        before = self.present.get(bucket, frozenset())
         if bucket == 0:
             values = {**buckets.OF_THE_DOCUMENT, **values}
         changes.rows += [(records.queue_key(kind, name, bucket), value) for kind, value in values.items() if value]
         changes.rows += [(records.queue_key(kind, name, bucket), None) for kind in before if kind not in values]
         if values:
-            self.present[bucket] = set(values)
+            self.present[bucket] = buckets.kinds_of(values)
         else:
             self.present.pop(bucket, None)
 
+    def _encoded(self, bucket: int, page: Page) -> dict[int, bytes]:
+        """What is to be written of a bucket that is not empty; nothing for a record that stays as it was."""
+        resized = bucket in self._resized
+        values = buckets.encode_one(bucket, page) if resized else None
+        if values is None:
+            values = buckets.encode(bucket, page, self._state.ended_attempts)
+            values[records.SIZES] = buckets.encode_sizes(bucket, page) if resized else b""
+        return values
+
     def _collect_recent(self, name: str, changes: Changes) -> None:
         receipts, keys = self._receipts.noted, self._keys
+        if not (receipts or keys or self.recent):
+            return
         while receipts or keys:
             number = self.recent[-1][0] + 1 if self.recent else 1
             recent = own.Recent(changes.at, receipts[:MAX_ARRAY], keys[:MAX_ARRAY])

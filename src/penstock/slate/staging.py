@@ -20,7 +20,7 @@ from penstock.slate import s3
 from penstock.slate.bucket import BucketPlace
 from penstock.slate.folder import SUBFOLDER, Folder
 
-_STAGED = "staged"
+STAGED = "staged"
 
 
 class Staging(Protocol):
@@ -59,7 +59,7 @@ class FolderStaging:
     """In the folder of a store."""
 
     def __init__(self, folder: str) -> None:
-        self._folder = os.path.join(folder, SUBFOLDER, _STAGED)
+        self._folder = os.path.join(folder, SUBFOLDER, STAGED)
 
     def put(self, load: str, name: str, frame: bytes) -> None:
         """Keep a frame, on stable storage."""
@@ -96,7 +96,7 @@ class BucketStaging:
     """Beside a database in a bucket."""
 
     def __init__(self, place: BucketPlace, timeout: float) -> None:
-        self._bucket = s3.Bucket(place._account, place._bucket, f"{place._prefix}{_STAGED}/", timeout)
+        self._bucket = s3.Bucket(place._account, place._bucket, f"{place._prefix}{STAGED}/", timeout)
 
     def put(self, load: str, name: str, frame: bytes) -> None:
         """Keep a frame, on stable storage."""

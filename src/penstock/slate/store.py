@@ -14,9 +14,12 @@ from penstock.errors import (
     NotSupported,
     PenstockError,
     StoreClosed,
+    StoreUnreachable,
 )
+from penstock.garbage import without_collection
 from penstock.journal.commits import stopped
 from penstock.ledger import Ledger
+from penstock.live.following import UNHEARD
 from penstock.live.keeper import LiveKeeper
 from penstock.live.queue import LiveQueue
 from penstock.live.streaming import Known
@@ -30,25 +33,30 @@ from penstock.slate.binding import Fenced, Row
 from penstock.slate.bodies import Bodies
 from penstock.slate.bucket import BucketPlace
 from penstock.slate.bulk import BulkOwner, RoutedQueue
+from penstock.slate.catching_up import CatchingUp
 from penstock.slate.folder import Folder
+from penstock.slate.followed import BEFORE
 from penstock.slate.format import LOG_KEY
 from penstock.slate.ids import Ids
 from penstock.slate.intake import Intake
 from penstock.slate.loading import PRIORITIES
 from penstock.slate.log import Log
 from penstock.slate.primitives import key_u64
-from penstock.slate.routing import Router, Subscriber
+from penstock.slate.routing import Router, Subscriber, since_of
 from penstock.slate.shelf import NotedReceipts, SlateShelf
 from penstock.slate.staging import staging_of
 from penstock.slate.streaming import SlateStreams
+from penstock.slate.uploads import SlateDepot
 from penstock.slate.writing import Writer
 from penstock.threads import Lock, Threads
+from penstock.uploads import OpenLoads
 
 if TYPE_CHECKING:
     from penstock.journal.intake import Load
     from penstock.live.shelf import Shelf
 
 TIMEOUT = 30.0  # seconds that a disk or a bucket may take
+_LATER = 1_000  # milliseconds after which a queue catches up that could not
 _AT_ONCE = 10_000  # rows of a deleted queue that are removed at once
 _log = logging.getLogger("penstock")
 
@@ -76,7 +84,8 @@ class SlateKeeper(LiveKeeper):
         self._receipts: dict[str, NotedReceipts] = {}
         self._shelves: dict[str, SlateShelf] = {}
         self._loaded: dict[str, loading.Loaded] = {}
-        self._streams = SlateStreams(self._clock, self._known, lambda: list(self._queues))
+        self._streams = SlateStreams(self)
+        self._opened = self._clock.now()
         place.lock()
         try:
             locked()
@@ -96,17 +105,22 @@ class SlateKeeper(LiveKeeper):
     # Opening
 
     def _load(self, log: str) -> None:
-        found = loading.load(self._database)
+        with without_collection():
+            found = loading.load(self._database)
         self._clock.at_least(found.at)
         self._ids = Ids(found.seq_block)
         self._bodies = Bodies(self._database, self._place, log, self._place.what)
         self._writer = Writer(self._database, self._place, self._bodies, self._ids, self._threads, self._failed)
         self._log_key = log
         self._log = Log(log, self._database, self._writer, self._bodies, self._ids, found.position)
+        self._log.gone = found.log_gone
         self._log.on_expiry = lambda time: self._alarm.set(self._expire, time)
         self._log.needed = self._needed
         self._router = Router(self._log, self._clock, self._deferred)
-        self.intake = Intake(self, staging_of(self._place, self._database.timeout))
+        self._catching_up = CatchingUp(self._threads, self._router.catch_up, self._commit, self._catch_up_later)
+        staging = staging_of(self._place, self._database.timeout)
+        self.intake = Intake(self, staging)
+        self._uploads = OpenLoads(SlateDepot(self, staging), self._clock, self._alarm)
         self.owner = BulkOwner(self)
         self._remove_leftovers(found)
         self._loaded = found.queues
@@ -115,11 +129,15 @@ class SlateKeeper(LiveKeeper):
             self._add(loaded.ledger)
         self._loaded = {}
         self._log.expire(self._clock.now())
+        if any(shelf.followed.marks is not None for shelf in self._shelves.values()):
+            self.look_after_followers()
         self._router.recover()
         self.intake.resume()
         if DEFAULT not in self._queues:
             self.create(DEFAULT, Settings())
-        self._writer.commit(self._writer.written)
+        self._commit()
+        for name in self._router.behind():
+            self.catch_up(name)
 
     def _remove_leftovers(self, found: loading.Contents) -> None:
         """Finish what a crash has interrupted."""
@@ -146,18 +164,36 @@ class SlateKeeper(LiveKeeper):
     # Queues
 
     def _check_settings(self, settings: Settings) -> None:
-        _since(settings.start)
+        since_of(settings.start)
 
     def _new_ledger(self, queue: str, settings: Settings) -> Ledger:
         receipts = self._receipts[queue] = NotedReceipts()
         return loading.new_ledger(queue, settings, receipts)
 
     def create(self, queue: str, settings: Settings) -> None:
-        """Make a queue; one that starts earlier in the log has what it wants of it when this returns."""
+        """Make a queue; one that starts earlier in the log has what it wants of that soon."""
         super().create(queue, settings)
         if settings.filter is not None and settings.start != "now":
-            self._router.catch_up(queue)
-            self._writer.commit(self._writer.written)
+            self.catch_up(queue)
+            self._commit()
+
+    def catch_up(self, queue: str) -> None:
+        """Let a queue that is held have what it has missed: some of it now, the rest in the background."""
+        if self._catching_up.go_on(queue):
+            return
+        try:
+            more = self._router.catch_up(queue)
+        except StoreUnreachable:  # what its caller came for is done
+            self._catch_up_later(queue)
+        else:
+            if more:
+                self._catching_up.begin(queue)
+
+    def _catch_up_later(self, queue: str) -> None:
+        self._alarm.set(partial(self._catching_up.begin, queue), self._clock.now() + _LATER)
+
+    def _commit(self) -> None:
+        self._writer.commit(self._writer.written)
 
     def _creating(self, queue: str, settings: Settings, first: int) -> None:
         self._start = None
@@ -177,15 +213,17 @@ class SlateKeeper(LiveKeeper):
         shelf = SlateShelf(
             ledger, self._receipts[name], lock, self._writer, self._bodies, self._ids, self._log_key
         )
-        shelf.present[0] = set(buckets.OF_THE_DOCUMENT)
+        shelf.present[0] = buckets.kinds_of(buckets.OF_THE_DOCUMENT)
         if (loaded := self._loaded.get(name)) is not None:
             shelf.present, shelf.recent = loaded.present, loaded.recent
             shelf.published, shelf.large = loaded.published, loaded.large
             shelf.position = loaded.position[0] if loaded.position else None
             shelf.streams.load(loaded.streams)
+            for marks in loaded.followed:
+                shelf.followed.load(marks, loaded.held_back, loaded.streams)
         else:
             shelf.position = self._start
-        shelf.on_room = partial(self._router.catch_up, name)
+        shelf.on_room = partial(self.catch_up, name)
         shelf.on_room_soon = lambda: self._alarm.set(shelf.on_room, self._clock.now())
         self._shelves[name] = shelf
         return shelf
@@ -199,7 +237,7 @@ class SlateKeeper(LiveKeeper):
         super()._add(ledger)
         name = ledger.name
         if name in self._filters:
-            since = _since(ledger.settings.start)
+            since = since_of(ledger.settings.start)
             subscriber = Subscriber(self._queues[name], ledger, self._shelves[name], self._filters[name], since)
             self._router.subscribe(name, subscriber)
 
@@ -232,32 +270,65 @@ class SlateKeeper(LiveKeeper):
 
     def publish(self, entry: Entry) -> str:
         """Append to the log; what matches a queue's filter is delivered there."""
+        self._check_published(entry)
+        published = self._router.publish(entry)
+        self._commit()
+        return str(published)
+
+    def begin_publishing(self, entry: Entry) -> tuple[str, Writer, int] | None:
+        """The same for who commits later; None while somebody reads the log, which may take long."""
+        self._check_published(entry)
+        if not self._log.lock.acquire(blocking=False):
+            return None
+        try:
+            published = self._router.publish(entry)
+            return str(published), self._writer, self._writer.written
+        finally:
+            self._log.lock.release()
+
+    def _check_published(self, entry: Entry) -> None:
         checked_headers({**(entry.headers or {}), PUBLISH_HEADER: "0" * 19})
         lowest, highest = PRIORITIES
         if not lowest <= entry.priority <= highest:
             raise InvalidPriority(f"priority {entry.priority}; a slate store takes {lowest} to {highest}")
         self._check_open()
         self._writer.check_space([entry])
-        published = self._router.publish(entry)
-        self._writer.commit(self._writer.written)
-        return str(published)
 
     def tend(self) -> None:
         """Let time have passed in queues where nobody comes by, and in the log."""
         super().tend()
-        for name, shelf in list(self._shelves.items()):
-            if shelf.held:
-                self._router.catch_up(name)
+        for name in self._router.behind():
+            self.catch_up(name)
+        self._tend_followers()
         self._expire()
 
     def _expire(self) -> None:
         """Remove published messages whose time is over."""
         if self._refusal is None and self._log.expire(self._clock.now()):
-            self._writer.commit(self._writer.written)
+            self._commit()
+
+    def uploads(self) -> OpenLoads:
+        """Loads that clients send to this store."""
+        return self._uploads
 
     def streams(self) -> SlateStreams:
         """The streams that read queues of this store."""
         return self._streams
+
+    def _tend_followers(self) -> None:
+        """Hold nothing back any longer for those who are gone."""
+        self._streams.tend()
+        before = self._clock.now() > self._opened + UNHEARD
+        for shelf in list(self._shelves.values()) if before else ():
+            with shelf.lock:
+                shelf.followed.leave(BEFORE)
+                shelf.release()
+        if not before or self._streams.is_followed():
+            self.look_after_followers()
+
+    def look_after_followers(self) -> None:
+        """See in a while who is still there."""
+        self._alarm.set(self._tend_followers, self._clock.now() + UNHEARD)
 
     def _needed(self, seqs: list[int]) -> set[int]:
         """Those of the messages that are in batches of streams."""
@@ -301,8 +372,12 @@ class SlateKeeper(LiveKeeper):
         if self._closed:
             return
         self._closed = True
+        self._alarm.cancel(self._tend_followers)
         super().close()
+        self._catching_up.stop()
         try:
+            with suppress(StoreUnreachable):  # what is left of them goes when the store is opened
+                self._uploads.close()
             if self._failure is None:
                 self._writer.finish()
                 self._writer.tidy()
@@ -340,15 +415,6 @@ def _forked() -> StoreClosed:
     return StoreClosed(
         "this process was forked from the one that has the store open: open the store here, which asks that one"
     )
-
-
-def _since(start: str | int) -> int:
-    """From when on published messages are wanted, in milliseconds since the epoch."""
-    if start in ("now", "beginning"):
-        return 0
-    if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
-        return start
-    raise InvalidArgument(f"start={start!r}: give 'now', 'beginning', or milliseconds since the epoch")
 
 
 def open_slate(

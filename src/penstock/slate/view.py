@@ -8,8 +8,10 @@ import ctypes
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from itertools import accumulate
+from typing import Any, NamedTuple, Protocol
 
+from penstock.errors import StoreCorrupt
 from penstock.slate.binding import Database, load
 
 _AT_ONCE = 1_000  # rows that are fetched with one call
@@ -18,7 +20,7 @@ _FETCHES = 4
 _FOREVER = 10 * 365 * 86_400_000  # milliseconds in which a reader looks at the database again: it does not change
 _MEMORY = 256 << 20
 _LENGTH = struct.Struct(">i")
-_HEAD = struct.Struct(">Qqb")  # of what follows a value: sequence, time of creation, whether it expires
+_TAIL, _LONG_TAIL = 17, 25  # bytes after a value: sequence, time of creation, whether it expires; and when
 
 
 class Objects(Protocol):
@@ -26,6 +28,24 @@ class Objects(Protocol):
 
     def get_object(self, name: str) -> bytes:
         """A payload; FileNotFoundError."""
+
+
+class Values(NamedTuple):
+    """The values of many rows, somewhere in the bytes that they came with: for who makes columns of them."""
+
+    data: bytes
+    starts: list[int]
+    ends: list[int]
+
+    def each(self) -> list[bytes]:
+        """The values, one by one."""
+        return [self.data[start:end] for start, end in zip(self.starts, self.ends, strict=True)]
+
+
+def joined(values: Sequence[bytes]) -> Values:
+    """Values that were one by one."""
+    ends = list(accumulate(map(len, values)))
+    return Values(b"".join(values), [0, *ends[:-1]], ends)
 
 
 @dataclass(frozen=True)
@@ -84,19 +104,27 @@ class View(Database):
 
     def batches(self, start: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
         """The same, many at a time."""
-        stored = self._stored(start, end)
+        stored = map(_rows, self._stored(start, end))
         latest = [row for row in self._latest if start <= row[0] < end]
         return _merged(stored, latest) if latest else stored
 
-    def _stored(self, start: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+    def values(self, start: bytes, end: bytes) -> Iterator[Values]:
+        """The values of the same rows, many at a time."""
+        if any(start <= key < end for key, _ in self._latest):
+            return (joined([value for _, value in some]) for some in self.batches(start, end))
+        return map(_values, self._stored(start, end))
+
+    def _stored(self, start: bytes, end: bytes) -> Iterator[bytes]:
+        """The rows in tables, as the binding has them: many at a time, none of them understood."""
         ffi = self._ffi
         bounds = ffi.KeyRange(start=start, start_inclusive=True, end=end, end_inclusive=False)
         iterator = self._run(self._db.scan_with_options(bounds, self._scanning))
         while True:
-            rows = self._run(_next_batch(ffi, iterator))
-            if rows:
-                yield rows
-            if len(rows) < _AT_ONCE:
+            data = self._run(_next_batch(ffi, iterator))
+            (count,) = _LENGTH.unpack_from(data)
+            if count:
+                yield data
+            if count < _AT_ONCE:
                 return
 
     def close(self) -> None:
@@ -121,33 +149,54 @@ def _merged(
         yield rest
 
 
-async def _next_batch(ffi: Any, iterator: Any) -> list[tuple[bytes, bytes]]:
+async def _next_batch(ffi: Any, iterator: Any) -> bytes:
     """What the binding's `next_batch` gives, without making an object of each row and a call for each field."""
     library = ffi._UniffiLib
-    rows: list[tuple[bytes, bytes]] = await ffi._uniffi_rust_call_async(
+    data: bytes = await ffi._uniffi_rust_call_async(
         library.uniffi_slatedb_uniffi_fn_method_dbiterator_next_batch(iterator._uniffi_clone_handle(), _AT_ONCE),
         library.ffi_slatedb_uniffi_rust_future_poll_rust_buffer,
         library.ffi_slatedb_uniffi_rust_future_complete_rust_buffer,
         library.ffi_slatedb_uniffi_rust_future_free_rust_buffer,
-        lambda buffer: _lift(ffi, buffer),
+        _lift,
         ffi._UniffiFfiConverterTypeError,
     )
-    return rows
+    return data
 
 
-def _lift(ffi: Any, buffer: Any) -> list[tuple[bytes, bytes]]:
+def _lift(buffer: Any) -> bytes:
     try:
-        data = ctypes.string_at(buffer.data, buffer.len)
+        return ctypes.string_at(buffer.data, buffer.len)
     finally:
         buffer.free()
-    length, head = _LENGTH.unpack_from, _HEAD.unpack_from
-    (count,) = length(data)
+
+
+def _rows(data: bytes) -> list[tuple[bytes, bytes]]:
+    """The rows of a batch."""
+    length = _LENGTH.unpack_from
     rows, at = [], 4
-    for _ in range(count):
+    for _ in range(length(data)[0]):
         end = at + 4 + length(data, at)[0]
         stop = end + 4 + length(data, end)[0]
         rows.append((data[at + 4 : end], data[end + 4 : stop]))
-        at = stop + 17 + 8 * head(data, stop)[2]
-    if at != len(data):
-        raise ffi.InternalError("rows of a scan were not understood")
+        at = stop + (_LONG_TAIL if data[stop + _TAIL - 1] else _TAIL)
+    _check_end(data, at)
     return rows
+
+
+def _values(data: bytes) -> Values:
+    """Where the values of a batch are."""
+    length = _LENGTH.unpack_from
+    starts, ends, at = [], [], 4
+    for _ in range(length(data)[0]):
+        start = at + 8 + length(data, at)[0]
+        stop = start + length(data, start - 4)[0]
+        starts.append(start)
+        ends.append(stop)
+        at = stop + (_LONG_TAIL if data[stop + _TAIL - 1] else _TAIL)
+    _check_end(data, at)
+    return Values(data, starts, ends)
+
+
+def _check_end(data: bytes, at: int) -> None:
+    if at != len(data):
+        raise StoreCorrupt("rows of a scan were not understood: the version of slatedb is not the one we know")

@@ -92,7 +92,9 @@ class Source(Protocol):
 class LogSource(Protocol):
     """The log, from which queues may get messages."""
 
-    lock: Lock
+    @property
+    def lock(self) -> Lock:
+        """Held by who appends, and by who delivers."""
 
     @property
     def position(self) -> int:

@@ -1,6 +1,7 @@
 """Stores that any number of processes may open, as text and folder stores: each task opens one and lists a part.
 
 Others go on meanwhile, so what is read is not of one moment: a message is listed as it is when its turn comes.
+Queues of a text store are read at one moment each, unless something is to be put right in them first (text.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,9 +13,11 @@ import pyarrow as pa
 import penstock
 from penstock.errors import QueueNotFound
 from penstock.index.rows import STATES
-from penstock.spark.columns import column_of
+from penstock.spark import text
+from penstock.spark.columns import messages_as_batch
 from penstock.spark.options import Options
 from penstock.spark.tables import attempt_row, queue_row
+from penstock.text.store import TextKeeper
 
 _PART = 20_000  # messages of small queues that one task reads, about
 _BATCH = 2_000
@@ -23,21 +26,24 @@ _BATCH = 2_000
 def plan(options: Options) -> list[list[str]]:
     """The queues that each task reads; of the table of queues there is only one task."""
     with penstock.open(options.store) as store:
-        infos = [info for info in store.queues() if options.queue in (None, info.name)]
-        if not infos and options.queue is not None:
-            store.queue(options.queue)  # says that there is none
+        if isinstance(store._keeper, TextKeeper):
+            sizes, part = text.sizes(store._keeper, options.queue), text.PART
+        else:
+            infos = [info for info in store.queues() if options.queue in (None, info.name)]
+            if not infos and options.queue is not None:
+                store.queue(options.queue)  # says that there is none
+            sizes, part = {info.name: sum(info.counts.values()) for info in infos}, _PART
     if options.table == "queues":
         return [[]]
     groups: list[list[str]] = []
     room = 0
-    for info in infos:
-        count = sum(info.counts.values())
-        if count and (room < count or not groups):
+    for name, size in sizes.items():
+        if size and (room < size or not groups):
             groups.append([])
-            room = max(_PART, count)
-        if count:
-            groups[-1].append(info.name)
-            room -= count
+            room = max(part, size)
+        if size:
+            groups[-1].append(name)
+            room -= size
     return groups
 
 
@@ -50,8 +56,12 @@ def read(options: Options, queues: Sequence[str], schema: pa.Schema) -> Iterator
             yield pa.RecordBatch.from_pylist(rows, schema=schema)
         for name in queues:
             with suppress(QueueNotFound):  # it was deleted meanwhile
-                rows_of = _messages if options.table == "messages" else _attempts
-                yield from rows_of(store.queue(name), options, schema)
+                if options.table == "attempts":
+                    yield from _attempts(store.queue(name), schema)
+                elif (moment := text.moment_of(store._keeper, name)) is not None:
+                    yield from text.batches(moment, name, options.states, schema)
+                else:
+                    yield from _messages(store.queue(name), options, schema)
 
 
 def _messages(queue: penstock.Queue, options: Options, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -59,11 +69,10 @@ def _messages(queue: penstock.Queue, options: Options, schema: pa.Schema) -> Ite
     while some := list(islice(listed, _BATCH)):
         if len(options.states) < len(STATES):
             some = [message for message in some if message.state in options.states]
-        arrays = [column_of([getattr(each, field.name) for each in some], field.type) for field in schema]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        yield messages_as_batch(some, schema)
 
 
-def _attempts(queue: penstock.Queue, options: Options, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _attempts(queue: penstock.Queue, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     listed = queue.messages()
     while some := list(islice(listed, _BATCH)):
         rows = [

@@ -130,13 +130,14 @@ class TextKeeper:
     def queues(self) -> list[QueueInfo]:
         """Every queue, by name."""
         infos = []
-        for name in sorted(self._all()):
+        for name in sorted(self.files()):
             with suppress(QueueNotFound):  # removed in this moment
                 queue = self.find(name)
                 infos.append(QueueInfo(name, queue.settings, queue.counts()))
         return infos
 
-    def _all(self) -> dict[str, str]:
+    def files(self) -> dict[str, str]:
+        """The queues there are, and the file of each."""
         self._check_open()
         return self._files()
 
@@ -171,7 +172,7 @@ class TextKeeper:
         copy = replace(entry, headers=checked_headers({**(entry.headers or {}), PUBLISH_HEADER: published}))
         with ExitStack() as turns:
             matching = []
-            for name in sorted(self._all()):  # in the same order for everyone, so that nobody waits in a circle
+            for name in sorted(self.files()):  # in the same order for everyone, so that nobody waits in a circle
                 queue = self.find(name)
                 with suppress(QueueNotFound):
                     if self._matches(queue.settings.filter, entry):

@@ -28,7 +28,7 @@ from penstock.text.format import COMMENT, Entry, Variable, encode
 ATTEMPTS_ROOM = 5
 LEASE_ROOM = 41
 RESERVED = b"attempts=0".ljust(9 + ATTEMPTS_ROOM), b"lease=".ljust(6 + LEASE_ROOM)
-_TAIL = b"\n\\" + RESERVED[0] + b"\n\\" + RESERVED[1] + b"\n"
+TAIL = b"\n\\" + RESERVED[0] + b"\n\\" + RESERVED[1] + b"\n"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _ID = re.compile(r"[0-9a-f]{16}")
@@ -120,7 +120,7 @@ def unborn(draft: Draft, id: str, received_at: int, visible_at: int, expires_at:
 
 def unborn_plain(payloads: list[bytes], ids: list[str], received_at: int) -> list[bytes]:
     """The same of many that have nothing but a payload."""
-    tail = b"\n\\received=" + write_time(received_at).encode() + _TAIL
+    tail = b"\n\\received=" + write_time(received_at).encode() + TAIL
     entries = []
     for payload, each in zip(payloads, ids, strict=True):
         named = b"\n\\id=" + each.encode()

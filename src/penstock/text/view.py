@@ -9,13 +9,15 @@ from typing import NamedTuple
 from zlib import crc32
 
 from penstock.index.rows import AVAILABLE, DELAYED, DONE, FAILED, GONE
+from penstock.live.taken import as_seen
+from penstock.message import Message
 from penstock.settings import FIVE_MINUTES, Settings
 from penstock.text.format import COMMENT, PROCESSED, QUEUED, Document, Entry, Problem
 from penstock.text.head import read_head
 from penstock.text.ledger import Row, TextLedger, packed
 from penstock.text.matching import Known, by_content, in_place, twins
 from penstock.text.mutex import Memory, Note, Seal
-from penstock.text.variables import Facts, facts
+from penstock.text.variables import Facts, body, facts
 
 _WEEK = 7 * 86_400_000
 
@@ -194,6 +196,16 @@ def load(
     view.keys |= {key: (each, until) for key, each, until in memory.keys if until > now}
     view.mutex_end = memory.end
     return Loaded(view, repairs, rewrite)
+
+
+def message_of(view: View, seq: int, entry: Entry) -> Message:
+    """The message as anyone may see it: what is known of it, and what stands in the file."""
+    message = as_seen(seq, view.ledger)
+    message.id = view.table.ids[seq]
+    message.received_at = view.table.received[seq]
+    message.payload, message.headers, message.created_at = body(entry, message.received_at)
+    message.claimed_at = message.claimed_at or None
+    return message
 
 
 class _Seen:

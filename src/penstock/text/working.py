@@ -9,7 +9,6 @@ from typing import TypeAlias
 from penstock.errors import LeaseExpired, PenstockError, QueueNotFound
 from penstock.index.history import Attempt
 from penstock.ledger import Receipt
-from penstock.live.taken import as_seen
 from penstock.message import Entry as Draft
 from penstock.message import Message, Plain
 from penstock.records import Record
@@ -20,8 +19,8 @@ from penstock.text.newcomers import answers, numbered, text_crc
 from penstock.text.queue import without
 from penstock.text.recording import RecordingQueue
 from penstock.text.turns import Take
-from penstock.text.variables import body, facts, held, unborn, unborn_plain
-from penstock.text.view import View
+from penstock.text.variables import facts, held, unborn, unborn_plain
+from penstock.text.view import View, message_of
 
 _CHUNK = 256  # messages that are listed in one turn
 _Settling: TypeAlias = Callable[[list[Receipt], int], tuple[Record | None, list[Receipt]]]
@@ -84,7 +83,7 @@ class WorkingQueue(RecordingQueue):
             given: dict[int, str] = {}
             for seq, entry in zip(record.seqs, entries, strict=True):
                 view.ledger.changed[seq] = None
-                message = _message(view, seq, entry)
+                message = message_of(view, seq, entry)
                 message.receipt = given[seq] = f"{message.id}.{secret}"
                 messages.append(message)
                 mirrors += held(entry, message.attempts, record.lease_until, secret, consumer)
@@ -101,7 +100,7 @@ class WorkingQueue(RecordingQueue):
             if not seqs:
                 return []
             [message] = [
-                _message(view, seq, entry) for seq, entry in zip(seqs, self.files.read(seqs), strict=True)
+                message_of(view, seq, entry) for seq, entry in zip(seqs, self.files.read(seqs), strict=True)
             ]
             view.ledger.pop(consumer, now)
             message.attempts += 1
@@ -271,7 +270,7 @@ class WorkingQueue(RecordingQueue):
     def _seen(self, view: View, seqs: Sequence[int], state: str | None) -> list[Message]:
         there = [seq for seq in seqs if view.ledger.has(seq)]
         entries = zip(there, self.files.read(there), strict=True)
-        return [each for each in (_message(view, *pair) for pair in entries) if state in (None, each.state)]
+        return [each for each in (message_of(view, *pair) for pair in entries) if state in (None, each.state)]
 
     # The end
 
@@ -279,15 +278,6 @@ class WorkingQueue(RecordingQueue):
         """Remove the queue and its messages."""
         self.run(lambda view, now: self.files.remove())
         self._send_away(lambda: QueueNotFound(f"queue {self.name!r} was deleted"))
-
-
-def _message(view: View, seq: int, entry: Entry) -> Message:
-    message = as_seen(seq, view.ledger)
-    message.id = view.table.ids[seq]
-    message.received_at = view.table.received[seq]
-    message.payload, message.headers, message.created_at = body(entry, message.received_at)
-    message.claimed_at = message.claimed_at or None
-    return message
 
 
 def _seqs(view: View, ids: Sequence[str]) -> list[int]:

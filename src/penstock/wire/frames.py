@@ -18,6 +18,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from penstock import message
+from penstock.clock import at_least_one
 from penstock.errors import InvalidArgument
 from penstock.message import LATEST, Draft, Entry, Message, Plain
 from penstock.wire import jsons, restored
@@ -89,6 +90,28 @@ def decode_staged(body: bytes) -> Staged:
     visible_at, expires_at = (_times(name, columns, len(payloads)) for name in ("visible_at", "expires_at"))
     became = restored.take(columns, len(payloads))
     return Staged(_entries(columns, payloads), visible_at, expires_at, became)
+
+
+def with_times(body: bytes, now: int) -> bytes:
+    """A frame that was decoded, with times in the place of delays and retentions, which count from now on."""
+    start = _LENGTH.size + _LENGTH.unpack_from(body)[0]
+    head = body[_LENGTH.size : start]
+    if b'"delay"' not in head and b'"retention"' not in head:
+        return body
+    columns = jsons.loads(head)
+    for time, duration in (("visible_at", "delay"), ("expires_at", "retention")):
+        if duration in columns:
+            given = columns.pop(duration)
+            column = given if isinstance(given, list) else [given] * len(columns[_SIZES])
+            columns[time] = [_time_after(each, now, time == "expires_at") for each in column]
+    return encode_columns(columns, columns.pop(_SIZES), [body[start:]])
+
+
+def _time_after(seconds: float | None, now: int, never: bool) -> int | None:
+    """When a duration ends; none at all is one that never does, if that can be said."""
+    if seconds:
+        return now + at_least_one(seconds)
+    return 0 if never and seconds is not None else None
 
 
 def encode_columns(columns: dict[str, Any], sizes: list[int], payloads: Iterable[bytes | memoryview]) -> bytes:

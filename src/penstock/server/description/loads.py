@@ -1,6 +1,5 @@
 """Loads, below /-/loads."""
 
-from penstock.journal.uploads import MAX_RUN
 from penstock.landing import LONGEST
 from penstock.server.description import schemas
 from penstock.server.description.operation import (
@@ -15,6 +14,7 @@ from penstock.server.description.operation import (
 from penstock.server.description.schemas import integer, nullable, record, ref, text
 from penstock.server.streams import MAX_BATCH
 from penstock.settings import MAX_COUNT
+from penstock.uploads import MAX_RUN
 
 _TAG = "Loads"
 _A_LOAD = "0-0-1767225600000.0c9f4d2e8a51b673"

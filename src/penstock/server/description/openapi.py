@@ -4,7 +4,7 @@ from itertools import groupby
 from typing import Any
 
 import penstock
-from penstock.server.description import about, api, loads, monitoring, mqcore, streams
+from penstock.server.description import about, api, following, loads, monitoring, mqcore, streams
 from penstock.server.description.errors import COMMON, FAILURES, GUARDED
 from penstock.server.description.operation import Operation
 from penstock.server.description.schemas import ref, schemas
@@ -17,6 +17,7 @@ _OPERATIONS = [
     *api.MESSAGES,
     *loads.OPERATIONS,
     *streams.OPERATIONS,
+    *following.OPERATIONS,
     *monitoring.OPERATIONS,
     *about.OPERATIONS,
 ]

@@ -8,7 +8,7 @@ import penstock
 from penstock.errors import InvalidArgument, NotSupported
 from penstock.index.rows import STATES
 from penstock.names import DEFAULT
-from penstock.opening import is_shared, is_slate
+from penstock.opening import is_remote, is_shared, is_slate
 from penstock.settings import Settings
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.summary import Summary
@@ -95,7 +95,7 @@ def _to_be_made(target: str, wanted: dict[str, Settings]) -> dict[str, Settings]
     refused += [
         f"queue {name!r} has start={settings.start!r}, and that store keeps no log"
         for name, settings in wanted.items()
-        if settings.start != "now" and not is_slate(target)
+        if settings.start != "now" and not (is_slate(target) or is_remote(target))  # which says so itself
     ]
     if refused:
         raise NotSupported(f"{target!r} cannot hold this, and nothing was written: {'; '.join(refused)}")

@@ -6,6 +6,7 @@ checkpoint that is lost or of another time, and the store's own router at work i
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _ROWS = 200_000  # numbers of the log in one batch
 _COLUMNS = ("queue", "routed")
+_LOOK = 0.5  # seconds between two looks at whether to stop
 
 
 def route(
@@ -34,6 +36,7 @@ def route(
     checkpoint: str | os.PathLike[str] | None = None,
     rows: int = _ROWS,
     interval: float = 1.0,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Summary:
     """Deliver what was published to the queues that want it, until it is stopped or, with `available_now`, all is.
 
@@ -43,6 +46,7 @@ def route(
     checkpoint: a folder for Spark's notes; by default beside the store
     rows: numbers of the log that are looked at in one batch
     interval: seconds between two looks at the log
+    stopped: asked twice a second; once it says so, routing ends
     """
     if not is_slate(store):
         raise NotSupported(f"store {store!r} keeps no log: what is published there is put into queues at once")
@@ -64,7 +68,11 @@ def route(
         )  # fmt: skip
         query = trigger.start()
         try:
-            query.awaitTermination()
+            while not stopped() and not query.awaitTermination(_LOOK):  # type: ignore[arg-type]
+                pass
+        except Exception:
+            if not stopped():  # else Spark's own processes have heard the same signal
+                raise
         finally:
             query.stop()
     routed = sorted(routing.routed.items())

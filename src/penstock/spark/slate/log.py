@@ -1,17 +1,24 @@
-"""The log of a slate store as Arrow columns."""
+"""The log of a slate store as Arrow columns.
 
-import json
+Entries are understood by columns: where each begins and ends is a list, all the rest is done by numpy and Arrow on
+the bytes as they came, some thousand entries at a time.
+"""
+
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import StoreCorrupt
 from penstock.slate import entries
 from penstock.slate.format import decode_metadata, decode_payload, log_prefix, payload_key
 from penstock.slate.primitives import key_u64
-from penstock.slate.view import View
+from penstock.slate.view import Values, View
+from penstock.spark.columns import column_of
 from penstock.spark.rows import times
 
 if TYPE_CHECKING:
@@ -27,8 +34,10 @@ _HEAD = np.dtype(
         ("headers", "u1"),
     ]
 )
-_ROWS = 8_000  # in a batch, about
-_MOST_BYTES = 12 << 20  # of payloads in a batch
+_OURS = sorted(entries.OURS)
+_ROWS = 16_000  # in a batch, about
+_MOST_BYTES = 12 << 20  # of payloads or entries in a batch, about
+Numbers = npt.NDArray[np.int64]
 
 
 def log_batches(view: View, work: "Work", schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -37,7 +46,7 @@ def log_batches(view: View, work: "Work", schema: pa.Schema) -> Iterator[pa.Reco
     payloads = None
     if not {"payload", "size"}.isdisjoint(schema.names):
         payloads = Payloads(view, work.first, work.end, "payload" in schema.names)
-    for some in _larger(view.batches(prefix + key_u64(work.first), prefix + key_u64(work.end))):
+    for some in _larger(view.values(prefix + key_u64(work.first), prefix + key_u64(work.end))):
         found = Entries(some)
         if payloads is None:
             yield found.batch(schema, [], [])
@@ -45,16 +54,28 @@ def log_batches(view: View, work: "Work", schema: pa.Schema) -> Iterator[pa.Reco
             yield from _with_payloads(found, payloads, schema)
 
 
-def _larger(batches: Iterator[list[tuple[bytes, bytes]]]) -> Iterator[list[bytes]]:
+def _larger(batches: Iterator[Values]) -> Iterator[Values]:
     """The values of many rows: each batch costs Spark something, however small it is."""
-    values: list[bytes] = []
+    kept: list[Values] = []
     for some in batches:
-        values += [value for _, value in some]
-        if len(values) >= _ROWS:
-            yield values
-            values = []
-    if values:
-        yield values
+        kept.append(some)
+        if sum(len(each.starts) for each in kept) >= _ROWS or sum(len(each.data) for each in kept) >= _MOST_BYTES:
+            yield _joined(kept)
+            kept = []
+    if kept:
+        yield _joined(kept)
+
+
+def _joined(some: list[Values]) -> Values:
+    if len(some) == 1:
+        return some[0]
+    firsts = accumulate((len(each.data) for each in some[:-1]), initial=0)
+    starts: list[int] = []
+    ends: list[int] = []
+    for first, each in zip(firsts, some, strict=True):
+        starts += [first + start for start in each.starts]
+        ends += [first + end for end in each.ends]
+    return Values(b"".join([each.data for each in some]), starts, ends)
 
 
 def _with_payloads(found: "Entries", payloads: "Payloads", schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -62,7 +83,7 @@ def _with_payloads(found: "Entries", payloads: "Payloads", schema: pa.Schema) ->
     sizes: list[int] = []
     there: list[int] = []
     total = 0
-    for at, (seq, size) in enumerate(zip(found.sequences(), found.sizes, strict=True)):
+    for at, (seq, size) in enumerate(zip(found.sequences(), found.sizes.to_pylist(), strict=True)):
         content = b""
         if size is None or payloads.wanted:
             payload = payloads.next(seq)
@@ -83,51 +104,84 @@ def _with_payloads(found: "Entries", payloads: "Payloads", schema: pa.Schema) ->
 class Entries:
     """Some entries of the log, by columns: what entries.py says of one, of all of them at once."""
 
-    def __init__(self, values: list[bytes]) -> None:
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        self._data = np.frombuffer(values.data, np.uint8)
+        starts, ends = np.array(values.starts, np.int64), np.array(values.ends, np.int64)
         size = _HEAD.itemsize
-        if any(len(value) < size for value in values):
-            decode_metadata(min(values, key=len))  # says what is wrong
-        self._head = np.frombuffer(b"".join([value[:size] for value in values]), _HEAD)
-        count = len(values)
-        self._queue: list[str | None] = [None] * count
-        self._priority = [0] * count
-        self._exactly: list[int | None] = [None] * count  # when it expires, if whole seconds do not say
-        self.sizes: list[int | None] = [None] * count
-        self._names: list[str] = []
-        self._texts: list[str] = []
-        self._counts = [0] * (count + 1)
-        for at, value in enumerate(values):
-            self._take(at, value, size)
-
-    def _take(self, at: int, value: bytes, start: int) -> None:
-        """The headers of an entry, of which some are ours."""
-        names, texts, before = self._names, self._texts, len(self._names)
+        if (ends - starts < size).any():
+            self._refuse()
+        heads = self._data[starts[:, None] + np.arange(size)]
+        self._head: Any = np.ascontiguousarray(heads).view(_HEAD)[:, 0]
+        counts = self._head["headers"].astype(np.int64)
+        places = self._places(starts + size, ends, counts)
+        self._owner = np.repeat(np.arange(len(starts)), counts)  # the entry that each header belongs to
+        names, self._texts = self._strings(places)
+        ours = pc.index_in(names, value_set=pa.array(_OURS, pa.string()))
+        self._kind: Numbers = pc.fill_null(ours, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+        self._names = names
         try:
-            for _ in range(value[start - 1]):
-                end = start + 2 + value[start] + 256 * value[start + 1]
-                name = value[start + 2 : end].decode()
-                start = end + 2 + value[end] + 256 * value[end + 1]
-                text = value[end + 2 : start].decode()
-                if name not in entries.OURS:
-                    names.append(name)
-                    texts.append(text)
-                elif name == entries.SIZE_HEADER:
-                    self.sizes[at] = int(text)
-                elif name == entries.QUEUE_HEADER:
-                    self._queue[at] = text
-                elif name == entries.PRIORITY_HEADER:
-                    self._priority[at] = int(text)
-                elif name == entries.EXPIRES_AT_HEADER:
-                    self._exactly[at] = int(text)
-                else:
-                    more = json.loads(text)
-                    names += more
-                    texts += more.values()
-        except (IndexError, ValueError):
-            start = -1
-        if start != len(value):
-            decode_metadata(value)  # says what is wrong
-        self._counts[at + 1] = len(names) - before
+            self.sizes: pa.Array = self._said(entries.SIZE_HEADER).cast(pa.int64())
+            self._priority = pc.fill_null(self._said(entries.PRIORITY_HEADER).cast(pa.int64()), 0)
+            self._exactly = self._said(entries.EXPIRES_AT_HEADER).cast(
+                pa.int64()
+            )  # where whole seconds do not say
+        except pa.ArrowInvalid:
+            self._refuse()
+
+    def _places(self, at: Numbers, ends: Numbers, counts: Numbers) -> Numbers:
+        """Where the name and the text of each header begin and end, header after header."""
+        data, firsts = self._data, np.cumsum(counts) - counts
+        places = np.zeros((int(counts.sum()), 4), np.int64)
+        some = np.arange(len(at))
+        for number in range(int(counts.max(initial=0))):
+            some = some[counts[some] > number]
+            here, end = at[some], ends[some]
+            name_end = self._end_of_text(here, end)
+            text_end = self._end_of_text(name_end, end)
+            places[firsts[some] + number] = np.stack([here + 2, name_end, name_end + 2, text_end], axis=1)
+            at[some] = text_end
+        if len(data) and (at != ends).any():
+            self._refuse()
+        return places
+
+    def _end_of_text(self, at: Numbers, ends: Numbers) -> Numbers:
+        """Where texts end that begin with their length, and must end before what they are in."""
+        if (at + 2 > ends).any():
+            self._refuse()
+        end: Numbers = at + 2 + self._data[at] + 256 * self._data[at + 1].astype(np.int64)
+        if (end > ends).any():
+            self._refuse()
+        return end
+
+    def _strings(self, places: Numbers) -> tuple[pa.Array, pa.Array]:
+        """Names and texts, cut out of the bytes: of four pieces one is a name, one a text, two are in between."""
+        count = len(places)
+        offsets = np.append(places.reshape(-1), places[-1:, -1]).astype(np.int32)
+        offsets = offsets if count else np.zeros(1, np.int32)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self._values.data)]
+        pieces = pa.Array.from_buffers(pa.binary(), 4 * count, buffers)
+        try:
+            names, texts = (
+                pieces.take(pa.array(np.arange(first, 4 * count, 4))).cast(pa.string()) for first in (0, 2)
+            )
+        except pa.ArrowInvalid:
+            self._refuse()
+        return names, texts
+
+    def _refuse(self) -> NoReturn:
+        """Say what is wrong with one of the entries."""
+        for value in self._values.each():
+            metadata = decode_metadata(value)
+            (entries.size_of(metadata), entries.priority_of(metadata), entries.expires_at_of(metadata))
+        raise StoreCorrupt("an entry of the log was not understood")
+
+    def _said(self, header: str) -> pa.Array:
+        """What a header of ours says, for each entry; NULL where it is not there."""
+        where = np.flatnonzero(self._kind == _OURS.index(header))
+        at = np.full(len(self._head), -1)
+        at[self._owner[where]] = where
+        return self._texts.take(pa.array(at, mask=at < 0))
 
     def sequences(self) -> list[int]:
         """Their numbers."""
@@ -155,26 +209,32 @@ class Entries:
             case "sequence":
                 return pa.array(head["id"].astype(np.int64))
             case "id":
-                return pa.array([str(seq) for seq in self.sequences()], kind)
+                return pa.array(head["id"].astype(np.int64)).cast(kind)
             case "queue":
-                return pa.array(self._queue, kind)
+                return self._said(entries.QUEUE_HEADER)
             case "priority":
-                return pa.array(self._priority, kind)
+                return self._priority.cast(kind)
             case "headers":
-                offsets = pa.array(np.cumsum(self._counts, dtype=np.int32))
-                return pa.MapArray.from_arrays(
-                    offsets, pa.array(self._names, pa.string()), pa.array(self._texts, pa.string())
-                )
+                return self._headers(kind)
             case "expires_at" | "retention":
                 return self._expiry(name, kind)
         return times(head[name].astype(np.int64))
 
+    def _headers(self, kind: pa.DataType) -> pa.Array:
+        """The headers that messages were given."""
+        if (self._kind == _OURS.index(entries.MORE_HEADER)).any():  # some are in one of them
+            return column_of([entries.headers_of(decode_metadata(each)) for each in self._values.each()], kind)
+        given = self._kind < 0
+        counts = np.bincount(self._owner[given], minlength=len(self._head))
+        offsets = pa.array(np.append(0, np.cumsum(counts)).astype(np.int32))
+        mask = pa.array(given)
+        return pa.MapArray.from_arrays(offsets, self._names.filter(mask), self._texts.filter(mask))
+
     def _expiry(self, name: str, kind: pa.DataType) -> pa.Array:
         received = self._head["received_at"].astype(np.int64)
         seconds = self._head["retention"].astype(np.int64)
-        exactly = pa.array(self._exactly, pa.int64())
         said = pc.if_else(pa.array(seconds > 0), pa.array(received + 1000 * seconds), pa.scalar(None, pa.int64()))
-        ends = pc.coalesce(exactly, said)  # NULL: as each queue says; 0: never
+        ends = pc.coalesce(self._exactly, said)  # NULL: as each queue says; 0: never
         if name == "retention":
             lasts = pc.divide(pc.subtract(ends, pa.array(received)).cast(pa.float64()), 1000.0)
             return pc.if_else(pc.equal(ends, 0), pa.scalar(0.0), lasts)

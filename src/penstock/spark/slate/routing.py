@@ -91,7 +91,7 @@ def collected(batch: "DataFrame") -> Matches | None:
     start, end = int(sequence.min()), int(sequence.max()) + 1
     order = np.lexsort((sequence, queue))
     order = order[np.searchsorted(queue[order], 0) :]
-    rows = list(map(Wanted._make, zip(*(column[order].tolist() for column in columns), strict=True)))
+    rows: list[Wanted] = list(zip(*(column[order].tolist() for column in columns), strict=True))
     known = names.dictionary.to_pylist()
     cuts = np.searchsorted(queue[order], np.arange(len(known) + 1)).tolist()
     return Matches(start, end, {name: rows[cuts[at] : cuts[at + 1]] for at, name in enumerate(known)})

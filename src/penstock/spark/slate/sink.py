@@ -16,7 +16,7 @@ from penstock.errors import QueueFull, QueueNotFound, StreamMismatch
 from penstock.settings import Settings
 from penstock.sharing.keeper import SharedKeeper, open_shared_slate
 from penstock.slate import moments
-from penstock.slate.intake import Frame, Load
+from penstock.slate.intake import Frame, Load, is_done
 from penstock.slate.loading import PRIORITIES
 from penstock.slate.staging import Staging, new_name
 from penstock.spark.errors import in_one_line
@@ -48,8 +48,9 @@ class Stager:
         """Keep a frame."""
         name = f"{part}-{number}"
         self._staging.put(self._load, name, frame)
-        _, payloads = decode_columns(frame)
-        self.frames.append(Frame(queue, name, len(payloads), sum(map(len, payloads))))
+        columns, payloads = decode_columns(frame)
+        done = is_done(columns.get("state"))
+        self.frames.append(Frame(queue, name, len(payloads), sum(map(len, payloads)), done))
 
 
 class SlateWriter(DataSourceArrowWriter):

@@ -1,0 +1,287 @@
+"""What is the matter with a slate store: reads every row as it is at one moment, and every file of the log.
+
+Nothing is changed but for links that hold the files meanwhile (frozen.py), so another process may have the store
+open. If none has, what is read is what opening would find: it goes back to what is known to be synced (folder.py).
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+
+from penstock.clock import SystemClock
+from penstock.errors import PenstockError, StoreCorrupt
+from penstock.files import SystemDisk
+from penstock.index.rows import STATES
+from penstock.journal.examination import Examination, Finding
+from penstock.journal.staging import began_at
+from penstock.processes import is_gone
+from penstock.slate import entries, loading, moments
+from penstock.slate import format as records
+from penstock.slate.bucket import BucketPlace
+from penstock.slate.dumping import DECODERS, NAMES, readable
+from penstock.slate.folder import LOOKED_AT, SUBFOLDER, Folder, is_whole, numbered
+from penstock.slate.format import parse_key
+from penstock.slate.staging import STAGED, Staging, staging_of
+from penstock.slate.view import Moment, View
+
+_MOST = 20  # findings of one kind
+_RESTORE = "put the store back from a backup, or copy it and open the copy to see what is left"
+
+
+@dataclass
+class SlateQueue:
+    """What a queue holds, as the store would show it if it were opened at that moment."""
+
+    name: str
+    bytes: int = 0  # of payloads
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
+    lag: int | None = None  # numbers of the log that it was not offered; None: it takes nothing from there
+    findings: list[Finding] = field(default_factory=list)
+
+
+def examine(url: str, now: int | None = None) -> Examination[SlateQueue]:
+    """Examine a slate store, as of now.
+
+    >>> examine("slate:data").sound
+    """
+    where = moments.parse(url)
+    found: Examination[SlateQueue] = Examination(where.where, SystemClock().now() if now is None else now)
+    if not moments.exists(url):
+        found.findings.append(
+            Finding("problem", f"there is no slate store {where.where!r}", "check the name; opening it makes one")
+        )
+        return found
+    place: Folder | BucketPlace
+    if where.is_bucket:
+        place = BucketPlace(where.where, moments.TIMEOUT)
+    else:
+        place = Folder(where.where, "never")
+        found.holder = _holder(place)
+        found.findings += _opened(place, found.holder)
+    try:
+        moment = moments.take(url, os.getpid())
+    except StoreCorrupt as error:
+        found.findings.append(Finding("problem", str(error), _RESTORE))
+        return found
+    try:
+        if isinstance(place, Folder) and found.holder is None:
+            found.findings += _go_back(place, moment)
+        look(moment, place, found)
+    finally:
+        moments.drop(moment)
+    return found
+
+
+# Files
+
+
+def _holder(place: Folder) -> str | None:
+    """Who has the store open."""
+    with suppress(FileNotFoundError), SystemDisk().open(os.path.join(place.subfolder, "lock")) as file:
+        if not file.lock():
+            return file.read(0, 100).decode(errors="replace").strip() or "another process"
+        file.unlock()
+    return None
+
+
+def _opened(place: Folder, holder: str | None) -> Iterator[Finding]:
+    if holder is not None:
+        yield Finding(
+            "note",
+            f"the store is open in {holder}: it was looked at as it was at one moment, and files that are left "
+            "over are not looked for, as they may be in use",
+            "for a certain answer close it there first",
+        )
+        return
+    try:
+        synced = place.synced()
+    except StoreCorrupt as error:
+        text, _, advice = str(error).partition(": ")
+        yield Finding("problem", text, advice, os.path.join(place.subfolder, "synced"))
+        return
+    if synced is None:
+        yield Finding(
+            "note", "Penstock has never written here what is synced: another program made this database, or it is "
+            "a backup that was never opened", "nothing: opening does",
+        )  # fmt: skip
+    left = [name for _, _, names in os.walk(os.path.join(place.folder, "db")) for name in names if "#" in name]
+    if left:
+        yield Finding(
+            "note", f"{len(left)} files were being written when the process that had the store ended",
+            "nothing: opening removes them",
+        )  # fmt: skip
+
+
+def _go_back(place: Folder, moment: Moment) -> Iterator[Finding]:
+    """Make the links what opening would make of the files: see Folder.open."""
+    with suppress(StoreCorrupt):
+        synced = place.synced()
+        for number, path in numbered(os.path.join(moment.held, "db", "manifest")):
+            if (number > synced["manifest"]) if synced is not None else os.path.getsize(path) == 0:
+                os.unlink(path)
+    held = Folder(moment.held, "never")
+    log = sorted(numbered(os.path.join(moment.held, "db", "wal")))
+    broken = [
+        (number, path)
+        for number, path in log
+        if os.path.getsize(path) and not is_whole(held.object_store(), number)
+    ]
+    for number, _ in broken:
+        name = f"{number:020}.sst"
+        path = os.path.join(place.folder, "db", "wal", name)
+        if number > log[-1][0] - LOOKED_AT:
+            yield Finding(
+                "note", f"{name}, at the end of the log, is not whole: it was never acknowledged",
+                "nothing: opening cuts the log off there", path,
+            )  # fmt: skip
+        else:
+            yield Finding("problem", f"{name}, a file of the log, is damaged", _RESTORE, path)
+    if broken:
+        for number, path in log:
+            if number >= broken[0][0]:
+                os.unlink(path)
+
+
+# Rows
+
+
+class _Seen:
+    """What the rows of a database say, one by one."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.counts: Counter[int] = Counter()
+        self.payloads: set[int] = set()
+        self.objects: set[str] = set()
+        self.log: set[int] = set()
+        self.last_published = 0
+        self.loads: dict[str, dict[str, object]] = {}
+
+    def take(self, key: bytes, value: bytes) -> None:
+        """Look at a row."""
+        try:
+            parsed = parse_key(key)
+            decoded = DECODERS[parsed.kind](value)  # type: ignore[operator]
+            self.counts[parsed.kind] += 1
+            if parsed.kind == records.PAYLOAD:
+                self.payloads.add(parsed.number)
+                if isinstance(decoded, str):
+                    self.objects.add(decoded.removeprefix("objects/"))
+            elif parsed.kind == records.LOG:
+                self.log.add(parsed.number)
+                if entries.is_published(decoded):
+                    self.last_published = max(self.last_published, parsed.number)
+            elif parsed.kind == records.LOAD:
+                self.loads[parsed.queue] = json.loads(decoded)
+        except (PenstockError, ValueError, LookupError) as error:
+            name = NAMES.get(key[1] if len(key) > 1 else 0, "unknown")
+            self.findings.append(
+                Finding("problem", f"a record ({name}, key {readable(key)}) cannot be read: {error}", _RESTORE)
+            )
+
+
+def look(moment: Moment, place: Folder | BucketPlace, found: Examination[SlateQueue]) -> None:
+    """Read every row of a moment, and compare what belongs together."""
+    seen = _Seen()
+    try:
+        with closing(moments.opened(moment)) as view:
+            for some in view.batches(b"\x00", b"\xff"):
+                for key, value in some:
+                    seen.take(key, value)
+            if not seen.findings:
+                _look_at_queues(view, seen, found)
+    except StoreCorrupt as error:
+        seen.findings.append(Finding("problem", str(error), _RESTORE))
+    found.findings += _shortened(seen.findings)
+    there = set(place.list_objects())
+    found.findings += _objects(seen, there, found.holder)
+    found.findings += _staged(seen, staging_of(place, moments.TIMEOUT), found.holder)
+    if found.sound:
+        rows = sum(seen.counts.values())
+        found.findings.append(
+            Finding("ok", f"{rows:,} records were read, and {len(seen.log):,} messages in the log")
+        )
+
+
+def _look_at_queues(view: View, seen: _Seen, found: Examination[SlateQueue]) -> None:
+    contents = loading.load(view)
+    if contents.leftovers:
+        found.findings.append(
+            Finding("note", "a queue was deleted, but not all of its records", "nothing: opening removes them")
+        )
+    at = max(found.at, contents.at)
+    for name, loaded in sorted(contents.queues.items()):
+        ledger = loaded.ledger
+        ledger.advance(at)
+        queue = SlateQueue(name, counts=ledger.counts())
+        found.queues.append(queue)
+        missing = []
+        for seq in ledger.listed(None, 0, ledger.next_seq):
+            page, position = ledger.locate(seq)
+            queue.bytes += page.size[position]
+            if seq not in seen.payloads or seq not in seen.log:
+                missing.append(seq)
+        if missing:
+            queue.findings.append(
+                Finding(
+                    "problem",
+                    f"{len(missing):,} messages have no payload or no entry in the log, message "
+                    f"{missing[0]} for example",
+                    f"put the store back from a backup, or `penstock remove {name} {missing[0]}`",
+                )
+            )
+        if ledger.settings.filter is not None:
+            own, held = loaded.position[-1] if loaded.position else (0, False)
+            position = own if held else max(own, contents.position)
+            queue.lag = max(0, seen.last_published + 1 - position)
+
+
+def _objects(seen: _Seen, there: set[str], holder: str | None) -> Iterator[Finding]:
+    lost = sorted(seen.objects - there)
+    if lost and holder is None:
+        yield Finding(
+            "problem",
+            f"{len(lost):,} large payloads are missing, {os.path.join('objects', lost[0])} for example",
+            "put these files back from a backup",
+        )
+    unused = {name for name in there - seen.objects if name.isdecimal()}
+    if unused and holder is None:
+        yield Finding(
+            "note", f"{len(unused):,} large payloads belong to messages that are gone, or never came",
+            "nothing: opening removes them",
+        )  # fmt: skip
+
+
+def _staged(seen: _Seen, staging: Staging, holder: str | None) -> Iterator[Finding]:
+    """Messages that were being loaded."""
+    staged = set(staging.loads())
+    for load, content in seen.loads.items():
+        if holder is None and not content["frames"]:
+            continue
+        if load in staged or holder is not None:
+            yield Finding(
+                "note", f"load {load} took effect, and not all of its messages have arrived",
+                "nothing: opening takes them in, or the process that has the store open does",
+            )  # fmt: skip
+        else:
+            yield Finding(
+                "problem",
+                f"load {load} took effect, and what was staged of it is gone ({SUBFOLDER}/{STAGED})",
+                "put that folder back from a backup",
+            )
+    for load in sorted(staged - set(seen.loads)):
+        owner = load.partition("~")[2].partition("~")[0]
+        if holder is None and (began_at(load) is not None or is_gone(owner)):
+            yield Finding(
+                "note", f"load {load} was given up by a process that is gone", "nothing: opening removes it"
+            )
+
+
+def _shortened(findings: list[Finding]) -> list[Finding]:
+    if len(findings) <= _MOST:
+        return findings
+    rest = Finding("problem", f"and {len(findings) - _MOST:,} more records cannot be read", _RESTORE)
+    return [*findings[:_MOST], rest]

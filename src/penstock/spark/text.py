@@ -1,0 +1,75 @@
+"""Text stores: the messages of a queue's file, all as they are at one moment, as Arrow columns."""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from penstock.clock import SystemClock
+from penstock.files import SystemDisk
+from penstock.keeper import Keeper
+from penstock.spark.columns import column_of, messages_as_batch
+from penstock.text import moment as moments
+from penstock.text.moment import Moment
+from penstock.text.plain import Plain, payloads
+from penstock.text.store import TextKeeper
+
+PART = 4 << 20  # bytes of small queues that one task reads, about
+_ROWS, _BYTES = 10_000, 8 << 20  # of a batch
+
+
+def sizes(keeper: TextKeeper, queue: str | None) -> dict[str, int]:
+    """How many bytes the file of each queue has."""
+    files = keeper.files()
+    names = list(files) if queue is None else [keeper.find(queue).name]
+    disk = SystemDisk()
+    return {name: disk.status(files[name]).size for name in names if disk.exists(files[name])}
+
+
+def moment_of(keeper: Keeper, queue: str) -> Moment | None:
+    """The queue at one moment; None if its messages have to be listed one by one."""
+    if not isinstance(keeper, TextKeeper):
+        return None
+    try:
+        files = moments.read(keeper.find(queue).path, SystemDisk())
+    except FileNotFoundError:
+        return None  # who lists it, says so
+    return None if files is None else moments.moment(queue, files, SystemClock().now())
+
+
+def batches(moment: Moment, queue: str, states: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The messages in these states, in batches of the schema that Spark wants."""
+    plain = moment.plain
+    if "available" in states and len(plain.starts):
+        rows = max(1, min(_ROWS, _BYTES // int((plain.stops - plain.starts).max() + 1)))
+        for at in range(0, len(plain.starts), rows):
+            some = plain.part(at, at + rows)
+            arrays = [_column(field, queue, moment.data, some) for field in schema]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    others = [message for message in moment.others if message.state in states]
+    for at in range(0, len(others), _ROWS):
+        yield messages_as_batch(others[at : at + _ROWS], schema)
+
+
+def _column(field: pa.Field, queue: str, data: bytes, plain: Plain) -> pa.Array:
+    """A column of plain messages."""
+    count = len(plain.starts)
+    match field.name:
+        case "id":
+            fixed = pa.FixedSizeBinaryArray.from_buffers(
+                pa.binary(16), count, [None, pa.py_buffer(plain.ids.tobytes())]
+            )
+            return fixed.cast(pa.binary()).cast(field.type)
+        case "payload":
+            return pa.array(payloads(data, plain), field.type)
+        case "created_at" | "received_at" | "visible_at":
+            return column_of(plain.received_at, field.type)
+        case "headers":
+            return pa.array([[]] * count, field.type)
+        case "queue":
+            return pa.array([queue] * count, field.type)
+        case "state":
+            return pa.array(["available"] * count, field.type)
+        case "priority" | "attempts":
+            return pa.array([0] * count, field.type)
+        case _:
+            return pa.nulls(count, field.type)

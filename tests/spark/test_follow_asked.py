@@ -1,0 +1,134 @@
+"""readStream with mode "follow" where there are no files to be read: through servers, and on slate stores."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+import penstock
+from penstock.server import serve_in_thread
+from tests.spark.streams import Recorder, forget_last, run
+
+
+def following(spark: SparkSession, store: str, **options: object) -> DataStreamReader:
+    given = {name: str(value) for name, value in options.items()}
+    return spark.readStream.format("penstock").option("store", store).option("queue", "jobs").options(**given)
+
+
+KINDS = ["server of journals", "slate folder", "server of a slate store"]
+
+
+@pytest.fixture
+def clock() -> penstock.SimulatedClock:
+    return penstock.SimulatedClock()
+
+
+@pytest.fixture(params=KINDS[:2])
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: penstock.SimulatedClock
+) -> Iterator[tuple[str, penstock.Store]]:
+    """What Spark is given, and the store."""
+    with ExitStack() as stack:
+        url = str(tmp_path / "store") if "journals" in request.param else f"slate:{tmp_path / 'store'}"
+        store = stack.enter_context(penstock.open(url, clock=clock))
+        store.create("jobs")
+        if "server" in request.param:
+            server = serve_in_thread(store)
+            stack.callback(server.stop)
+            url = server.url
+        yield url, store
+
+
+def settle_all(store: penstock.Store) -> None:
+    queue = store.queue("jobs")
+    while messages := queue.claim(100):
+        queue.ack(*messages)
+    if not store.url.startswith("slate"):
+        store._keeper.pack("jobs")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("place", KINDS, indirect=True)
+def test_every_message_is_read_once_though_it_is_settled_and_a_lost_commit_brings_the_same_again(
+    spark: SparkSession, place: tuple[str, penstock.Store], tmp_path: Path
+) -> None:
+    url, store = place
+    sink, checkpoint, payloads = Recorder(), tmp_path / "checkpoint", dict[str, bytes]()
+    queue = store.queue("jobs")
+    ids = queue.put_many([*[b"old %d" % number for number in range(24)], b"x" * 70_000])
+
+    def process(rows: DataFrame, number: int) -> None:
+        sink(rows, number)
+        payloads.update({row.id: bytes(row.payload) for row in rows.select("id", "payload").collect()})
+        if number == 1 and len(sink.batches[1]) == 1:  # the third batch is not read yet
+            store.queue().put_many(["of another queue"] * 5)
+            settle_all(store)
+
+    stream = following(spark, url, maxRowsPerBatch=10, stream="tail")
+    run(stream.load(), process, checkpoint)
+    assert sink.batches == {0: [ids[:10]], 1: [ids[10:20]], 2: [ids[20:]]}
+    ids += queue.put_many(["new"] * 10)
+    settle_all(store)
+    forget_last(checkpoint)
+    run(stream.load(), process, checkpoint)
+    assert sink.batches[2] == [ids[20:25]] * 2
+    assert sink.ids() == ids
+    assert (payloads[ids[23]], payloads[ids[24]], payloads[ids[25]]) == (b"old 23", b"x" * 70_000, b"new")
+    [info] = store._keeper.streams().all()
+    assert (info.mode, info.stream, str(info.batch)) == ("follow", "tail", ids[-1])
+
+
+def test_queries_begin_where_each_is_told_and_say_what_they_have_lost(
+    spark: SparkSession, place: tuple[str, penstock.Store], clock: penstock.SimulatedClock, tmp_path: Path
+) -> None:
+    url, store = place
+    queue, first, second = store.queue("jobs"), Recorder(), Recorder()
+    old = queue.put_many(["old"] * 5)
+    clock.advance(1)
+    moment = datetime.fromtimestamp(clock.now() / 1000, UTC).isoformat()
+    latest = following(spark, url, startingOffset="latest")
+    since = following(spark, url, startingOffset=moment)
+    run(latest.load(), first, tmp_path / "first")
+    new = queue.put_many(["new"] * 5)
+    run(since.load(), second, tmp_path / "second")
+    run(latest.load(), first, tmp_path / "first")
+    assert (first.ids(), second.ids()) == (new, new)
+    clock.advance(61)  # nobody was heard for a minute
+    store._keeper._keeper.tend()  # type: ignore[attr-defined]
+    queue.put_many(["lost"] * 3)
+    settle_all(store)
+    last = queue.put_many(["last"])
+    with pytest.raises(StreamingQueryException, match="messages of queue 'jobs' were settled and"):
+        run(latest.load(), first, tmp_path / "first")
+    run(since.option("failOnDataLoss", "false").load(), second, tmp_path / "second")
+    assert second.ids() == [*new, *last]
+    assert old[0] not in second.ids()
+
+
+@pytest.mark.parametrize("place", KINDS[1:2], indirect=True)
+def test_a_query_that_goes_on_misses_nothing_that_is_settled_at_once(
+    spark: SparkSession, place: tuple[str, penstock.Store], tmp_path: Path
+) -> None:
+    url, store = place
+    queue, sink = store.queue("jobs"), Recorder()
+    query = (
+        following(spark, url, startingOffset="latest", payload="false")
+        .load()
+        .writeStream.foreachBatch(sink)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        ids: list[str] = []
+        for _ in range(3):
+            ids += queue.put_many(["x"] * 20)
+            settle_all(store)
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    assert sink.ids() == ids
