@@ -360,8 +360,6 @@ class SlateShelf:
     def _collect_bucket(self, name: str, bucket: int, changes: Changes) -> None:
         page = self._state.page(bucket)
         values = self._encoded(bucket, page) if page is not None else {}
-        if page is not None and bucket not in self._resized:
-            values[records.SIZES] = b""  # as it was
         before = self.present.get(bucket, frozenset())
         if bucket == 0:
             values = {**buckets.OF_THE_DOCUMENT, **values}
@@ -373,11 +371,12 @@ class SlateShelf:
             self.present.pop(bucket, None)
 
     def _encoded(self, bucket: int, page: Page) -> dict[int, bytes]:
-        """What is to be written of a bucket that is not empty."""
-        values = buckets.encode_one(bucket, page)
+        """What is to be written of a bucket that is not empty; nothing for a record that stays as it was."""
+        resized = bucket in self._resized
+        values = buckets.encode_one(bucket, page) if resized else None
         if values is None:
             values = buckets.encode(bucket, page, self._state.ended_attempts)
-            values[records.SIZES] = buckets.encode_sizes(bucket, page)
+            values[records.SIZES] = buckets.encode_sizes(bucket, page) if resized else b""
         return values
 
     def _collect_recent(self, name: str, changes: Changes) -> None:
