@@ -29,7 +29,7 @@ from penstock.journal.segments import replay_order
 from penstock.journal.shelf import JournalShelf
 from penstock.journal.store import JournalKeeper, open_journal
 from penstock.journal.xids import PERIOD, xid_of
-from penstock.message import Plain
+from penstock.message import Entry, Plain
 from penstock.threads import SystemThreads, Task
 
 SMALL = 4_000  # bytes after which a file is rotated
@@ -1111,3 +1111,17 @@ def test_a_closed_store_can_be_opened_although_a_forked_child_is_still_there(tmp
         os.close(writing)
         os.close(reading)
         os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("sync", ["always", "never"])
+def test_a_store_that_is_closed_again_leaves_the_next_owner_alone(tmp_path: Path, sync: str) -> None:
+    first = open_journal(tmp_path / "data", sync=sync)
+    first.put("default", [Entry(b"a")])
+    first.close()
+    second = open_journal(tmp_path / "data", sync=sync)
+    second.put("default", [Entry(b"b")])
+    before = sorted(path.name for path in (tmp_path / "data" / ".penstock").iterdir())
+    first.close()
+    assert sorted(path.name for path in (tmp_path / "data" / ".penstock").iterdir()) == before
+    assert second.counts("default")["available"] == 2
+    second.close()

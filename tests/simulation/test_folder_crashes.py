@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
-from tests.simulated_disk import Keep, SimulatedCrash
+from tests.simulated_disk import Keep
 from tests.simulation import scripts
-from tests.simulation.actors import live, rest
 from tests.simulation.folder_world import CrowdedWorld, FolderWorld
-from tests.simulation.world import CrashState, Script, World, crash_states
+from tests.simulation.lives import run_lives
+from tests.simulation.world import Script, crash_states
 
 KEEPS: tuple[Keep, ...] = ("nothing", "everything", "some", "some", "some")
 MANY = KEEPS + KEEPS[-1:] * 20
@@ -62,41 +62,20 @@ def test_a_crash_while_the_store_starts_after_a_crash_breaks_no_promise(name: st
                 second.check()
 
 
-def run_lives(seed: object) -> int:
-    """Several lives of a store that all use at once; how many outcomes of crashes were checked."""
-    random = Random(f"lives {seed}")
-    world: World = CrowdedWorld(seed)
+def check_lives(seed: object) -> int:
+    """How many outcomes of crashes were checked."""
+    world = CrowdedWorld(seed)
     world.disk.atomic_renames = True
-    checked = 0
-    for life in range(LIVES):
-        if random.random() < 0.8:
-            world.disk.crash_at = world.disk.operations + int(random.triangular(1, 1_500))
-        try:
-            world.run(live)
-            world.run(rest)
-        except SimulatedCrash:
-            pass
-        except BaseException as error:
-            error.add_note(f"in run_lives({seed!r}), life {life}")
-            raise
-        promises = world.freeze()
-        for number, keep in enumerate(KEEPS):
-            name = f"{seed} / {life} {keep} {number}"
-            disk = world.disk.after_crash(Random(name), keep)
-            CrashState(name, promises, disk, kind=CrowdedWorld).check(used=random.random() < 0.3)
-            checked += 1
-        name = f"{seed} / {life}"
-        world = CrowdedWorld.thaw(promises, name, world.disk.after_crash(Random(name), random.choice(KEEPS)))
-    return checked
+    return run_lives(seed, world, LIVES, KEEPS, 1_500)[1]
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_store_that_all_use_at_once_keeps_its_promises_through_crashes(seed: int) -> None:
-    assert run_lives(seed) == LIVES * len(KEEPS)
+    assert check_lives(seed) == LIVES * len(KEEPS)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(10))
 def test_hundreds_of_lives_keep_their_promises(part: int) -> None:
     for seed in range(50):
-        run_lives(f"{part}.{seed}")
+        check_lives(f"{part}.{seed}")

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from penstock.clock import at_least_one
+from penstock.message import Entry
+
 
 class Subject(NamedTuple):
     """What a filter can see of a message. Times are in milliseconds since the epoch."""
@@ -15,6 +18,18 @@ class Subject(NamedTuple):
     created_at: int
     received_at: int
     visible_at: int
+
+    @classmethod
+    def of(cls, entry: Entry, now: int) -> "Subject":
+        """A message that arrives now."""
+        return cls(
+            headers=entry.headers or {},
+            priority=entry.priority,
+            size=len(entry.payload),
+            created_at=now if entry.created_at is None else entry.created_at,
+            received_at=now,
+            visible_at=now + at_least_one(entry.delay) if entry.delay else now,
+        )
 
 
 FIELDS = Subject._fields[1:]

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.clock import Clock, SteadyClock, SystemClock, at_least_one
+from penstock.clock import Clock, SteadyClock, SystemClock
 from penstock.errors import (
     InvalidArgument,
     LeaseExpired,
@@ -316,15 +316,7 @@ class FolderKeeper:
             return []
         from penstock.filters import Subject
 
-        now = self._clock.now()
-        subject = Subject(
-            headers=entry.headers or {},
-            priority=entry.priority,
-            size=len(entry.payload),
-            created_at=now if entry.created_at is None else entry.created_at,
-            received_at=now,
-            visible_at=now + at_least_one(entry.delay) if entry.delay else now,
-        )
+        subject = Subject.of(entry, self._clock.now())
         names = sorted(name for name, wanted in self._filters.items() if wanted.matches(subject))
         return [self._queues[name] for name in names]
 

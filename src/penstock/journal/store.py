@@ -59,6 +59,7 @@ class JournalKeeper(LiveKeeper):
             self._clock, elapsed, Alarm(elapsed), self._threads, sync, dialect, segment_size, ballast, self._failed
         )
         self._journals: dict[str, Journal] = {}
+        self._left = False  # whether the folder was let go of
         self._upkeep: dict[str, Upkeep] = {}
         self._failure: BaseException | None = None
         self._intake = Intake(self._catalog, disk, self.find, self._upkeep, self.create, segment_size)
@@ -237,7 +238,9 @@ class JournalKeeper(LiveKeeper):
     # Ending
 
     def close(self) -> None:
-        """Write what is left and let go of the folder."""
+        """Write what is left and let go of the folder, once: from then on it may be another's."""
+        if self._left:
+            return
         super().close()
         self._uploads.close()
         self._streams.close()
@@ -258,6 +261,7 @@ class JournalKeeper(LiveKeeper):
                 upkeep.shelf.let_go()
             self._sink.ballast.close()
             self._catalog.close()
+            self._left = True
 
     def forked(self) -> None:
         """In a child: leave the store to the parent."""

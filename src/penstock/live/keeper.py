@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from penstock.clock import Clock, SteadyClock, at_least_one
+from penstock.clock import Clock, SteadyClock
 from penstock.errors import LeaseExpired, NotSupported, QueueExists, QueueNotFound, StoreClosed
 from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
@@ -294,15 +294,7 @@ class LiveKeeper:
             return []
         from penstock.filters import Subject
 
-        now = self._clock.now()
-        subject = Subject(
-            headers=entry.headers or {},
-            priority=entry.priority,
-            size=len(entry.payload),
-            created_at=now if entry.created_at is None else entry.created_at,
-            received_at=now,
-            visible_at=now + at_least_one(entry.delay) if entry.delay else now,
-        )
+        subject = Subject.of(entry, self._clock.now())
         return [self._queues[name] for name, wanted in self._filters.items() if wanted.matches(subject)]
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock import names as queue_names
-from penstock.clock import Clock, SteadyClock, SystemClock, at_least_one
+from penstock.clock import Clock, SteadyClock, SystemClock
 from penstock.errors import (
     DiskFull,
     InvalidArgument,
@@ -38,7 +38,7 @@ from penstock.text.working import WorkingQueue
 from penstock.threads import SystemThreads, Threads
 
 if TYPE_CHECKING:
-    from penstock.filters import Filter, Subject
+    from penstock.filters import Filter
 
 
 class TextKeeper:
@@ -208,20 +208,7 @@ class TextKeeper:
 
         if text not in self._filters:
             self._filters[text] = filters.parse(text)
-        return self._filters[text].matches(self._subject(entry))
-
-    def _subject(self, entry: Entry) -> "Subject":
-        from penstock.filters import Subject
-
-        now = self._clock.now()
-        return Subject(
-            headers=entry.headers or {},
-            priority=entry.priority,
-            size=len(entry.payload),
-            created_at=now if entry.created_at is None else entry.created_at,
-            received_at=now,
-            visible_at=now + at_least_one(entry.delay) if entry.delay else now,
-        )
+        return self._filters[text].matches(filters.Subject.of(entry, self._clock.now()))
 
     def put(self, queue: str, entries: Sequence[Entry]) -> list[str]:
         """Take in all entries or none."""
