@@ -22,7 +22,6 @@ from penstock import aio
 from penstock.client import calls
 from penstock.client.address import UNIX
 from penstock.client.keeper import RemoteKeeper
-from penstock.client.loads import LoadingKeeper
 from penstock.server import serve_in_thread
 from penstock.sharing import place
 from penstock.sharing.keeper import live_keeper
@@ -495,11 +494,6 @@ def test_a_server_on_a_folder_that_a_program_owns_asks_the_owner(tmp_path: Path)
             metrics = fetched(f"{server.url}/-/metrics")
             assert 'penstock_queue_messages{queue="jobs",state="done"} 1' in metrics
             assert "penstock_store_up 1" in metrics
-            with (
-                closing(LoadingKeeper(server.url)) as loading,
-                pytest.raises(penstock.NotSupported, match="no loads"),
-            ):
-                loading.begin({})
         assert server.stop() == 0
 
 
