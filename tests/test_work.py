@@ -254,18 +254,18 @@ def test_never_more_is_held_than_can_be_worked_on(jobs: Queue) -> None:
 
 def test_work_that_takes_longer_than_its_lease_stays_ours(jobs: Queue) -> None:
     def handler(message: Message) -> None:
-        time.sleep(1.5)
+        time.sleep(2.5)
 
     jobs.put_many([b"one", b"two"])
-    worked = penstock.work(jobs, handler, lease=0.3, until_empty=True)
+    worked = penstock.work(jobs, handler, lease=1, until_empty=True)
     assert worked == Worked(acked=2)
     assert [message.attempts for message in jobs.messages()] == [1, 1]
 
 
 def test_no_lease_is_longer_than_the_queue_allows(store: penstock.Store) -> None:
-    jobs = store.create("short", max_lease=0.3, keep_done=None)
+    jobs = store.create("short", max_lease=1, keep_done=None)
     jobs.put(b"x")
-    worked = penstock.work(jobs, lambda message: time.sleep(1), lease=60, until_empty=True)
+    worked = penstock.work(jobs, lambda message: time.sleep(2.5), lease=60, until_empty=True)
     assert worked == Worked(acked=1)
     assert [message.attempts for message in jobs.messages()] == [1]
 
