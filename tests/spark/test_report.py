@@ -143,6 +143,18 @@ def test_streams_are_shown_with_what_they_hold_since_when_and_how_far_behind_the
     assert Outline(page).open == []
 
 
+def test_streams_of_a_slate_store_are_shown_beside_its_owner(spark: SparkSession, tmp_path: Path) -> None:
+    url = f"slate:{tmp_path / 'store'}"
+    with penstock.open(url) as store:
+        store.create("jobs").put_many([b"x"] * 5)
+        streams, reader = store._keeper.streams(), reader_name()
+        streams.begin("jobs", "nightly", reader)
+        assert streams.next("jobs", "nightly", reader, 0, 2, 1 << 20) == 1
+        report(spark, url, tmp_path / "out")
+    [shown] = json.loads((tmp_path / "out" / "report.json").read_text())["streams"]
+    assert (shown["stream"], shown["batch"], shown["messages"], shown["lag"]) == ("nightly", 1, 2, 3)
+
+
 def test_what_cannot_be_reported_is_refused_at_once(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PenstockError, match="there is no store"):
         report(spark, tmp_path / "none", tmp_path / "out")
