@@ -37,7 +37,8 @@ class Pins:
             return
         for last in (False,) * _TRIES + (True,):
             try:
-                for path in (os.path.dirname(self.owner), self.owner):
+                pins = os.path.dirname(self.owner)
+                for path in (os.path.dirname(pins), pins, self.owner):  # the first, where Penstock never was
                     with suppress(FileExistsError):
                         self._disk.mkdir(path)
                 self._disk.mkdir(self.folder)
