@@ -11,7 +11,7 @@ from penstock.spark import jobs
 from penstock.spark.jobs.routing import default_checkpoint
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.long)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "folder":
         return f"slate:{tmp_path / 'store'}"

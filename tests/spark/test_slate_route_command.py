@@ -12,13 +12,8 @@ import pytest
 import penstock
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param(signal.SIGTERM, id="SIGTERM"),
-        pytest.param(signal.SIGINT, id="Ctrl-C", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
 def test_what_is_published_later_is_delivered_until_a_signal_comes(tmp_path: Path, how: signal.Signals) -> None:
     url = f"slate:{tmp_path / 'store'}?router=off"
     with penstock.open(url) as store:
