@@ -6,11 +6,11 @@ Groups are numbered without gaps, so that files are read in their order and none
 """
 
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from penstock.clock import rest
 from penstock.errors import QueueNotFound, StoreCorrupt
 from penstock.files import Disk, File, ReadingDisk, Status
 from penstock.index.rows import AVAILABLE, DELAYED
@@ -311,7 +311,7 @@ class Follower:
             try:
                 listed = [self._add(name) for name in names]
             except FileNotFoundError:  # renamed or packed away just now
-                time.sleep(_PAUSE)
+                rest(_PAUSE)
                 continue
             if self._names(journal) == names:
                 for source, following in pairwise(listed):

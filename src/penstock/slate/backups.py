@@ -9,12 +9,11 @@
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import NamedTuple
 
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Clock, SystemClock, rest
 from penstock.copies import MARK, Destination
 from penstock.errors import NotSupported, PenstockError, StoreCorrupt, StoreLocked
 from penstock.files import SystemDisk
@@ -133,7 +132,7 @@ def _moment(store: str) -> Moment:
         except BaseException:
             moments.drop(moment)
             raise
-        time.sleep(_PAUSE)
+        rest(_PAUSE)
     raise PenstockError(
         f"many messages are just being loaded into the store {store!r}: try again when that is done"
     )

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 import penstock
 from penstock import processes
+from penstock.clock import rest
 from penstock.errors import PenstockError, StreamInUse
 from penstock.opening import is_remote
 from penstock.spark.errors import in_one_line
@@ -76,7 +77,7 @@ class _Session:
             except StreamInUse:  # a query that was stopped just now leaves its process behind for a moment
                 if time.monotonic() > deadline:
                     raise
-            time.sleep(_PAUSE)
+            rest(_PAUSE)
 
     def _say_so(self) -> None:
         while not self._closing.wait(HEARTBEAT):
