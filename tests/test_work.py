@@ -469,21 +469,25 @@ def test_options_that_make_no_sense_are_refused(local: Queue, options: dict[str,
 # Signals, in processes of their own
 
 CHILD = r"""
-import os, sys, threading, time
+import os, sys, threading
 import penstock
 
 how = sys.argv[2]
+stop = None if how == "grace" else threading.Event()
 
 def handler(message):
     os.write(1, b"started\n")
-    if how == "finishes":
-        time.sleep(0.5)
-    else:
+    if stop is not None:
+        stop.wait()
+    if how == "hangs":
+        os.write(1, b"stopping\n")
+    if how != "finishes":
         threading.Event().wait()
 
 with penstock.open(sys.argv[1]) as store:
     grace = 0.2 if how == "grace" else 1000
-    print(penstock.work(store.queue("jobs"), handler, concurrency=2, lease=float(sys.argv[3]), grace=grace))
+    jobs = store.queue("jobs")
+    print(penstock.work(jobs, handler, concurrency=2, lease=float(sys.argv[3]), grace=grace, stop=stop))
 """
 
 
@@ -497,10 +501,9 @@ def child(url: str | Path, how: str, lease: float = 1000) -> Iterator[subprocess
             process.kill()
 
 
-def wait_until_started(process: subprocess.Popen[str], count: int) -> None:
+def wait_for_two(process: subprocess.Popen[str], word: str) -> None:
     assert process.stdout is not None
-    for _ in range(count):
-        assert process.stdout.readline() == "started\n"
+    assert [process.stdout.readline() for _ in range(2)] == [f"{word}\n"] * 2
 
 
 @pytest.fixture
@@ -518,7 +521,7 @@ def left_in(folder: Path) -> dict[str, int]:
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_handlers_finish_and_ends_the_worker(folder: Path, how: signal.Signals) -> None:
     with child(folder, "finishes") as process:
-        wait_until_started(process, 2)
+        wait_for_two(process, "started")
         process.send_signal(how)
         out, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
@@ -528,7 +531,7 @@ def test_a_signal_lets_handlers_finish_and_ends_the_worker(folder: Path, how: si
 
 def test_after_a_signal_what_does_not_finish_in_time_is_released(folder: Path) -> None:
     with child(folder, "grace") as process:
-        wait_until_started(process, 2)
+        wait_for_two(process, "started")
         process.send_signal(signal.SIGTERM)
         out, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
@@ -538,9 +541,9 @@ def test_after_a_signal_what_does_not_finish_in_time_is_released(folder: Path) -
 
 def test_a_second_signal_releases_at_once(folder: Path) -> None:
     with child(folder, "hangs") as process:
-        wait_until_started(process, 2)
+        wait_for_two(process, "started")
         process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
+        wait_for_two(process, "stopping")
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
@@ -554,7 +557,7 @@ def test_what_a_killed_worker_held_goes_to_another_after_the_lease(tmp_path: Pat
         jobs.put_many([b"1", b"2"])
         server = serve_in_thread(store)
         with child(server.url, "hangs", lease=1) as process:
-            wait_until_started(process, 2)
+            wait_for_two(process, "started")
             process.kill()
             assert process.wait() == -signal.SIGKILL
         server.stop()
