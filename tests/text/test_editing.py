@@ -8,6 +8,7 @@ import pytest
 
 import penstock
 from penstock import LeaseExpired, Queue, SimulatedClock, Store
+from penstock.files import SystemFile
 
 Edit = Callable[[Path, str], None]
 
@@ -248,6 +249,24 @@ def test_lines_that_are_added_by_a_shell_are_messages(path: Path, queue: Queue) 
     held.ack()
     queue.put(b"b")
     assert payloads(queue) == [b"echo 0", b"echo 1", b"echo 2", b"b"]
+
+
+def test_a_line_that_a_shell_adds_while_a_put_ends_is_a_message(
+    path: Path, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_changed = SystemFile.set_changed
+
+    def interrupted(file: SystemFile, time: int) -> None:
+        monkeypatch.undo()
+        with path.open("a") as other:
+            other.write("-by hand\n")
+        set_changed(file, time)
+
+    queue.put(b"first")
+    monkeypatch.setattr(SystemFile, "set_changed", interrupted)
+    queue.put(b"second")
+    queue.put(b"third")
+    assert [message.payload for message in queue.claim(5)] == [b"first", b"second", b"by hand", b"third"]
 
 
 def test_settings_can_be_edited(path: Path, queue: Queue, edit: Edit, look_again: Callable[[], Queue]) -> None:

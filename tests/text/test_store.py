@@ -5,6 +5,8 @@ import errno
 import json
 import logging
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -181,14 +183,14 @@ class FullDisk(SystemDisk):
 
     def open(self, path: StrPath, *, create: bool = False, exclusive: bool = False) -> SystemFile:
         file = super().open(path, create=create, exclusive=exclusive)
-        disk, write = self, file.write
 
-        def refusing(offset: int, data: Data) -> None:
-            if disk.full and os.fspath(path).endswith(disk.full) and offset + len(data) > file.size():
+        def refusing(write: Callable[[int, Data], None], offset: int, data: Data) -> None:
+            if self.full and os.fspath(path).endswith(self.full) and offset + len(data) > file.size():
                 raise OSError(errno.ENOSPC, "no space")
             write(offset, data)
 
-        file.write = refusing  # type: ignore[method-assign]
+        for name in ("write", "write_through"):
+            setattr(file, name, partial(refusing, getattr(file, name)))
         return file
 
 

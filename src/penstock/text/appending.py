@@ -24,14 +24,15 @@ def append_unborn(file: File, entries: Sequence[bytes], sync: bool = True, end: 
     for entry in entries:
         offsets.append(end)
         end += len(entry)
-    file.write(size, b"".join(entries))
-    if sync:
-        file.sync()
+    (file.write_through if sync else file.write)(size, b"".join(entries))
     return offsets
 
 
 def bear(file: File, offsets: Sequence[int], sync: bool = True) -> None:
     """Durably uncomment entries: one byte each."""
+    if sync and len(offsets) == 1:
+        file.write_through(offsets[0], BORN)
+        return
     for offset in offsets:
         file.write(offset, BORN)
     if sync:

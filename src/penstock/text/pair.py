@@ -56,8 +56,10 @@ class Pair:
         self.lock = MutexLock(path, disk)
         self.inode = -1  # of the queue's file, while it is open
         self.written = False  # whether the queue's file was changed since the last seal
+        self.changed: int | None = None  # its time after that, if someone has looked
         self._file: File | None = None
         self._last_line = HEAD
+        self._keeps_times = False  # whether the file system is known to keep the times that it is given
 
     @property
     def file(self) -> File:
@@ -87,7 +89,7 @@ class Pair:
 
     def write(self, offset: int, data: bytes) -> None:
         """Change the queue's file, in place."""
-        self.written = True
+        self.written, self.changed = True, None
         self.file.write(offset, data)
 
     def sync_file(self) -> None:
@@ -133,22 +135,30 @@ class Pair:
         self.disk.sync_folder(os.path.dirname(self.path) or ".")
         return HEAD + len(line)
 
-    def seal(self) -> mutex.Seal:
+    def seal(self, end: int) -> mutex.Seal:
         """Say how the file was left, so that others see at once whether a person has changed it since.
 
-        The time is set a little back: whatever is written later, be it in the same moment, has another one.
+        `end` is where it ends as far as we know: what someone adds right now is not ours, and will be read.
         """
-        if self.written:
-            self.file.set_changed(self.file.status().changed - 1 - int.from_bytes(os.urandom(2)))
-        seal = mutex.seal_of(self.file.status())
+        seal = mutex.Seal(self.inode, end, self._set_back() if self.written else self.file.status().changed)
         try:
             self.lock.file.write(0, mutex.write_seal(seal))
         except OSError as error:
             if error.errno not in FULL:
                 raise
             # A new mutex file on a full disk: others will compare the files.
-        self.written = False
+        self.written, self.changed = False, None
         return seal
+
+    def _set_back(self) -> int:
+        """Set the file's time a little back: what is written later, be it in the same moment, has another one."""
+        changed = self.file.status().changed if self.changed is None else self.changed
+        time = changed - 1 - int.from_bytes(os.urandom(2))
+        self.file.set_changed(time)
+        if not self._keeps_times:
+            kept = self.file.status().changed
+            self._keeps_times, time = kept == time, kept
+        return time
 
     # What goes wrong
 

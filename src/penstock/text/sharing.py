@@ -237,6 +237,7 @@ class SharedFile:
         there = status_if_there(self._disk, self.path)
         if there is None or there.inode != self._pair.inode:
             raise Edited  # an editor has just put another file in its place: into that one, then
+        self._pair.changed = there.changed
         view.end, view.ended = offsets[-1] + len(unborn[-1]), True
         return offsets
 
@@ -285,7 +286,9 @@ class SharedFile:
             self._pair.file.truncate(view.end)
             self._mutex.file.truncate(view.mutex_end)
             self._mutex.file.sync()  # a line that the disk has must not come back, as it counts
-            self._pair.seal()  # it is as it was: no need to write anything anew, for which there is no space
+            self._pair.seal(
+                view.end
+            )  # it is as it was: no need to write anything anew, for which there is no space
         except OSError as worse:
             self._pair.doubt()
             return worse
@@ -334,7 +337,7 @@ class SharedFile:
     def _seal(self) -> None:
         view = self._view
         if view is not None and self._pair.is_open and (self._pair.written or self._reseal):
-            view.seal = self._pair.seal()
+            view.seal = self._pair.seal(view.end)
             self._reseal = False
 
     # The end

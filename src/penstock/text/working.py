@@ -37,7 +37,20 @@ class WorkingQueue(RecordingQueue):
 
     def put(self, drafts: Sequence[Draft]) -> list[str]:
         """Take in all entries or none; their ids."""
+        if len(drafts) == 1 and drafts[0] == Draft(drafts[0].payload):
+            return self.run(lambda view, now: self._put_plain(view, drafts, now))
         return self.run(lambda view, now: self._put(view, drafts, now))
+
+    def _put_plain(self, view: View, drafts: Sequence[Draft], now: int) -> list[str]:
+        """The same for the most usual case: one that has nothing but a payload."""
+        if view.settings.retention:
+            return self._put(view, drafts, now)
+        view.ledger.put(drafts, now)
+        new_id = os.urandom(8).hex()
+        entries = unborn_plain([drafts[0].payload], [new_id], now)
+        [offset] = self.files.append(entries, [new_id], now)
+        view.table.add(offset, len(entries[0]), text_crc(entries[0]), now, QUEUED, new_id)
+        return [new_id]
 
     def _put(self, view: View, drafts: Sequence[Draft], now: int) -> list[str]:
         ids, new = numbered(view, drafts, now)
@@ -47,13 +60,6 @@ class WorkingQueue(RecordingQueue):
             return answers(ids, drafts, view)
         if isinstance(new, Plain) and not any(record.expires_at):
             entries = unborn_plain(new.payloads, fresh, now)
-        elif (
-            len(new) == 1
-            and new[0] == Draft(new[0].payload)
-            and drafts[0].key is None
-            and not record.expires_at[0]
-        ):
-            entries = unborn_plain([new[0].payload], fresh, now)
         else:
             chosen = [draft for draft, each in zip(drafts, ids, strict=True) if each is not None]
             columns = zip(chosen, fresh, record.visible_at, record.expires_at, strict=True)
