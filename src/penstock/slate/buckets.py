@@ -11,7 +11,7 @@ from typing import NamedTuple
 from penstock.index.rows import AVAILABLE, CLAIM_COLUMNS, COLUMNS, DELAYED, DONE, FAILED, IN_FLIGHT, PAGE, Page
 from penstock.slate import format as records
 from penstock.slate import own, stream_records
-from penstock.slate.format import BUCKET_BITS, MAX_ATTEMPTS, Available
+from penstock.slate.format import BUCKET_BITS, MAX_ATTEMPTS
 from penstock.slate.own import Claimed
 
 _WAITING = (DELAYED, AVAILABLE)
@@ -61,19 +61,25 @@ def encode(number: int, page: Page, history: Callable[[int], bytes]) -> dict[int
     return found
 
 
-def encode_one(number: int, page: Page) -> dict[int, bytes] | None:
-    """All that encode() and encode_sizes() say of a bucket with one message, which waits and was never claimed.
+def encode_one(number: int, page: Page) -> bytes | None:
+    """The active record of a bucket with one message, which was published, waits, and was never claimed.
 
-    Such are most buckets of queues that get few of the messages that are published. None: it is not like that.
+    Such are most buckets of queues that get few of the messages that are published. It is all that is written of
+    them: the size of a message that is in no sizes record is in its entry of the log. None: it is not like that.
     """
     at = len(page.state) - 1
-    if page.live != 1 or page.claims is not None or page.state[at] not in _WAITING:
+    if (
+        page.live != 1
+        or page.claims is not None
+        or page.state[at] not in _WAITING
+        or page.crc[at] != own.PUBLISHED
+    ):
         return None
-    seq = (number << BUCKET_BITS) + page.keys()[at]
-    times = (page.visible_at[at], page.expires_at[at])
-    waiting = Available(seq, page.priority[at], *times, min(page.attempts[at], MAX_ATTEMPTS))
-    sizes = own.encode_sizes(1, ((seq,), (page.size[at],), (page.crc[at],)))
-    return {records.ACTIVE: records.encode_one_available(waiting), records.SIZES: sizes}
+    position = at if page.positions is None else next(reversed(page.positions))
+    return records.encode_one_available(
+        (number << BUCKET_BITS) + position, page.priority[at], page.visible_at[at], page.expires_at[at],
+        page.attempts[at],
+    )  # fmt: skip
 
 
 def _there(states: bytearray) -> list[int]:

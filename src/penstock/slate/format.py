@@ -272,8 +272,8 @@ def encode_active_columns(
     )
 
 
-def encode_one_available(message: Available) -> bytes:
-    """The same of one message that is available."""
+def encode_one_available(*message: int) -> bytes:
+    """The same of one message that is available, given by what an `Available` has."""
     return _ONE + _AVAILABLE.pack(*message) + _NONE
 
 

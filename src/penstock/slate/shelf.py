@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import QueueFull, StoreClosed
 from penstock.index.recent import RecentReceipts
-from penstock.index.rows import Page
 from penstock.live.shelf import Body
 from penstock.message import Entry, Plain
 from penstock.records import (
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 _NO_HEADERS: dict[str, str] = {}
 _MINUTE = 60_000
 _IN_BUCKET = (1 << BUCKET_BITS) - 1
+_NOTHING, _ALONE = buckets.kinds_of(()), buckets.kinds_of((records.ACTIVE,))
 
 
 def held(ledger: "Ledger") -> QueueFull:
@@ -111,6 +111,7 @@ class SlateShelf:
         self._keys: list[tuple[int, str]] = []
         self.recent: list[tuple[int, int]] = []  # numbers of recent records, and when they were written
         self.position: tuple[int, bool] | None = None  # in the log, see own.py; None: that of all queues
+        self.was_held = False  # as the database has it
         self._moved = False
         # Called where there may be room for what waits: by who holds no lock, or to have that done by another.
         self.on_room: Callable[[], None] = lambda: None
@@ -351,16 +352,27 @@ class SlateShelf:
         rows += self.streams.rows()
         rows += self.followed.rows()
         if self._moved and self.position is not None:
-            rows.append((records.queue_key(records.POSITION, name), own.encode_position(*self.position)))
+            position, held = self.position
+            if held or self.was_held or position > changes.position:  # else that of all queues says as much
+                rows.append((records.queue_key(records.POSITION, name), own.encode_position(position, held)))
+                self.was_held = held
             self._moved = False
         self._put, self._attempts, self._gone, self._objects = [], {}, [], {}
         self._changed.clear()
         self._resized.clear()
 
     def _collect_bucket(self, name: str, bucket: int, changes: Changes) -> None:
-        page = self._state.page(bucket)
-        values = self._encoded(bucket, page) if page is not None else {}
-        before = self.present.get(bucket, frozenset())
+        page, before = self._state.page(bucket), self.present.get(bucket, _NOTHING)
+        resized = bucket in self._resized
+        if page is not None and page.live == 1 and resized and before is _NOTHING and bucket:
+            alone = buckets.encode_one(bucket, page)
+            if alone is not None:
+                changes.rows.append((records.queue_key(records.ACTIVE, name, bucket), alone))
+                self.present[bucket] = _ALONE
+                return
+        values = {} if page is None else buckets.encode(bucket, page, self._state.ended_attempts)
+        if page is not None and (resized or records.SIZES in before):
+            values[records.SIZES] = buckets.encode_sizes(bucket, page) if resized else b""  # it stays as it was
         if bucket == 0:
             values = {**buckets.OF_THE_DOCUMENT, **values}
         changes.rows += [(records.queue_key(kind, name, bucket), value) for kind, value in values.items() if value]
@@ -369,15 +381,6 @@ class SlateShelf:
             self.present[bucket] = buckets.kinds_of(values)
         else:
             self.present.pop(bucket, None)
-
-    def _encoded(self, bucket: int, page: Page) -> dict[int, bytes]:
-        """What is to be written of a bucket that is not empty; nothing for a record that stays as it was."""
-        resized = bucket in self._resized
-        values = buckets.encode_one(bucket, page) if resized else None
-        if values is None:
-            values = buckets.encode(bucket, page, self._state.ended_attempts)
-            values[records.SIZES] = buckets.encode_sizes(bucket, page) if resized else b""
-        return values
 
     def _collect_recent(self, name: str, changes: Changes) -> None:
         receipts, keys = self._receipts.noted, self._keys

@@ -107,6 +107,7 @@ class SlateKeeper(LiveKeeper):
     def _load(self, log: str) -> None:
         with without_collection():
             found = loading.load(self._database)
+            loading.measure(found, self._database, log)
         self._clock.at_least(found.at)
         self._ids = Ids(found.seq_block)
         self._bodies = Bodies(self._database, self._place, log, self._place.what)
@@ -223,6 +224,7 @@ class SlateKeeper(LiveKeeper):
                 shelf.followed.load(marks, loaded.held_back, loaded.streams)
         else:
             shelf.position = self._start
+        shelf.was_held = shelf.held
         shelf.on_room = partial(self.catch_up, name)
         shelf.on_room_soon = lambda: self._alarm.set(shelf.on_room, self._clock.now())
         self._shelves[name] = shelf

@@ -60,7 +60,7 @@ class Place(Protocol):
 class Changes:
     """What is to be written with one batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, position: int = 0) -> None:
         self.rows: list[Row] = []
         self.objects: dict[int, bytes] = {}  # payloads that are too large for a record
         self.written: list[int] = []  # messages whose bodies are in the rows
@@ -68,6 +68,7 @@ class Changes:
         self.large: list[int] = []  # those of them whose payload is an object
         self.claims: list[tuple[int, str]] = []  # of published messages: which, by whom
         self.at = 0  # the latest time that anything was recorded
+        self.position = position  # in the log: all queues that are not held were offered what is before it
 
     def extend(self, later: "Changes") -> None:
         """Add what came since."""
@@ -211,7 +212,7 @@ class Writer:
         with self._mutex:
             target, sources = self.written, list(self._changed)
             self._changed.clear()
-        changes = Changes()
+        changes = Changes(position)
         for source in sources:
             with source.lock:
                 source.collect(changes)
