@@ -156,13 +156,14 @@ def _take_bucket(found: Loaded, number: int, values: dict[int, bytes], at: int) 
     if thawed is None:
         return
     first, page, history = thawed
-    for position, flags in enumerate(page.crc) if any(page.crc) else ():
-        if page.state[position] and flags & own.PUBLISHED:
-            found.published[number] = found.published.get(number, 0) | 1 << position
-        if page.state[position] and flags & (LARGE | own.PUBLISHED) == LARGE:
-            found.large.add((number << BUCKET_BITS) + position)
+    keys = page.keys()
+    for at, flags in enumerate(page.crc) if any(page.crc) else ():
+        if page.state[at] and flags & own.PUBLISHED:
+            found.published[number] = found.published.get(number, 0) | 1 << keys[at]
+        if page.state[at] and flags & (LARGE | own.PUBLISHED) == LARGE:
+            found.large.add(first + keys[at])
     if records.SIZES not in values:
-        found.unmeasured.extend([first + at for at in positions_in(page.state, None)])
+        found.unmeasured.extend([first + keys[at] for at in positions_in(page.state, None)])
     _take_held(found, first, page)
     found.ledger.thaw_page(first, page)
     found.ledger.thaw(Frozen(0, [], found.receipts, [], history))

@@ -362,14 +362,13 @@ class SlateShelf:
         self._resized.clear()
 
     def _collect_bucket(self, name: str, bucket: int, changes: Changes) -> None:
-        page, before = self._state.page(bucket), self.present.get(bucket, _NOTHING)
-        resized = bucket in self._resized
-        if page is not None and page.live == 1 and resized and before is _NOTHING and bucket:
-            alone = buckets.encode_one(bucket, page)
-            if alone is not None:
-                changes.rows.append((records.queue_key(records.ACTIVE, name, bucket), alone))
-                self.present[bucket] = _ALONE
-                return
+        before, resized = self.present.get(bucket, _NOTHING), bucket in self._resized
+        lone = self._state.lone(bucket) if before is _NOTHING and bucket else None
+        if lone is not None and (active := buckets.encode_lone(bucket, lone)) is not None:
+            changes.rows.append((records.queue_key(records.ACTIVE, name, bucket), active))
+            self.present[bucket] = _ALONE
+            return
+        page = self._state.page(bucket)
         values = {} if page is None else buckets.encode(bucket, page, self._state.ended_attempts)
         if page is not None and (resized or records.SIZES in before):
             values[records.SIZES] = buckets.encode_sizes(bucket, page) if resized else b""  # it stays as it was
