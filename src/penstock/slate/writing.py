@@ -102,7 +102,7 @@ class LogSource(Protocol):
         """Up to where all queues were offered it."""
 
     def collect_up_to(self, position: int, changes: Changes) -> None:
-        """Under the lock: add what has changed; all queues are in the changes already, and are so far."""
+        """Add what has changed; all queues are in the changes already, and are so far."""
 
 
 class Writer:
@@ -217,8 +217,7 @@ class Writer:
             with source.lock:
                 source.collect(changes)
         if self.log is not None:
-            with self.log.lock:
-                self.log.collect_up_to(position, changes)
+            self.log.collect_up_to(position, changes)
         if (block := self._ids.row()) is not None:  # after all who have used ids, so that it covers them
             changes.rows.append(block)
         if changes.at > self._at:
