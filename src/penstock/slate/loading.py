@@ -18,9 +18,9 @@ from penstock.slate.bodies import runs_of
 from penstock.slate.entries import size_of
 from penstock.slate.followed import Held, Marks, decode_held, decode_marks
 from penstock.slate.format import BUCKET_BITS, VERSION, parse_key
+from penstock.slate.lately import NotedReceipts
 from penstock.slate.own import LARGE
 from penstock.slate.primitives import key_u64
-from penstock.slate.shelf import NotedReceipts
 from penstock.stream_state import CONSUMER
 
 _MINUTE = 60_000

@@ -39,11 +39,12 @@ from penstock.slate.followed import BEFORE
 from penstock.slate.format import LOG_KEY
 from penstock.slate.ids import Ids
 from penstock.slate.intake import Intake
+from penstock.slate.lately import NotedReceipts
 from penstock.slate.loading import PRIORITIES
 from penstock.slate.log import Log
 from penstock.slate.primitives import key_u64
 from penstock.slate.routing import Router, Subscriber, since_of
-from penstock.slate.shelf import NotedReceipts, SlateShelf
+from penstock.slate.shelf import SlateShelf
 from penstock.slate.staging import staging_of
 from penstock.slate.streaming import SlateStreams
 from penstock.slate.uploads import SlateDepot
@@ -216,7 +217,7 @@ class SlateKeeper(LiveKeeper):
         )
         shelf.present[0] = buckets.kinds_of(buckets.OF_THE_DOCUMENT)
         if (loaded := self._loaded.get(name)) is not None:
-            shelf.present, shelf.recent = loaded.present, loaded.recent
+            shelf.present, shelf.lately.written = loaded.present, loaded.recent
             shelf.published, shelf.large = loaded.published, loaded.large
             shelf.position = loaded.position[0] if loaded.position else None
             shelf.streams.load(loaded.streams)
