@@ -35,7 +35,7 @@ from penstock.message import Entry, Plain
 from penstock.server import serve_in_thread
 from penstock.settings import Settings
 from penstock.sharing.keeper import live_keeper
-from penstock.slate.store import open_slate
+from penstock.slate.opening import open_slate
 from penstock.store import Store
 from penstock.uploads import NoSuchLoad
 from penstock.wire import frames

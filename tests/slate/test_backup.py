@@ -16,8 +16,8 @@ from penstock.message import Plain
 from penstock.slate.backups import backup
 from penstock.slate.doctor import examine
 from penstock.slate.intake import Frame, Load
+from penstock.slate.opening import open_slate
 from penstock.slate.staging import FolderStaging
-from penstock.slate.store import open_slate
 from penstock.wire.frames import encode_entries
 from tests.slate.test_doctor import filled
 

@@ -12,7 +12,7 @@ import penstock
 from penstock import StoreLocked, StoreUnreachable
 from penstock.errors import DiskFull
 from penstock.slate.folder import Folder
-from penstock.slate.store import open_slate
+from penstock.slate.opening import open_slate
 from penstock.store import Store
 from tests.slate import loop_disk
 from tests.slate.loop_disk import LoopDisk

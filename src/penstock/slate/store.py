@@ -5,11 +5,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs
 
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Clock
 from penstock.errors import (
-    InvalidArgument,
     InvalidPriority,
     NotSupported,
     PenstockError,
@@ -36,7 +34,6 @@ from penstock.slate.bulk import BulkOwner, RoutedQueue
 from penstock.slate.catching_up import CatchingUp
 from penstock.slate.folder import Folder
 from penstock.slate.followed import BEFORE
-from penstock.slate.format import LOG_KEY
 from penstock.slate.ids import Ids
 from penstock.slate.intake import Intake
 from penstock.slate.lately import NotedReceipts
@@ -56,7 +53,6 @@ if TYPE_CHECKING:
     from penstock.journal.intake import Load
     from penstock.live.shelf import Shelf
 
-TIMEOUT = 30.0  # seconds that a disk or a bucket may take
 _LATER = 1_000  # milliseconds after which a queue catches up that could not
 _AT_ONCE = 10_000  # rows of a deleted queue that are removed at once
 _log = logging.getLogger("penstock")
@@ -418,31 +414,3 @@ def _forked() -> StoreClosed:
     return StoreClosed(
         "this process was forked from the one that has the store open: open the store here, which asks that one"
     )
-
-
-def open_slate(
-    url: str,
-    *,
-    clock: Clock | None = None,
-    sync: str = "always",
-    timeout: float | None = None,
-    threads: Threads | None = None,
-    shared: str | None = None,
-    locked: Callable[[], None] = lambda: None,
-) -> SlateKeeper:
-    """Open the store at `slate:DIR` or `slate:s3://bucket/prefix`, which is made if it is not there.
-
-    shared: of a bucket: the folder in which processes of this machine agree on who has it open
-    locked: called once it is ours
-    """
-    where, _, query = url.removeprefix("slate:").partition("?")
-    instance = parse_qs(query).get("instance", [""])[-1]
-    router = parse_qs(query).get("router", ["on"])[-1]
-    if router not in ("on", "off"):
-        raise InvalidArgument(f"router={router!r}: the router is on, or off while `penstock route` does its work")
-    log = f"{LOG_KEY}/{instance}" if instance else LOG_KEY
-    if not where:
-        raise InvalidArgument("slate: without a folder or a bucket; give slate:DIR or slate:s3://bucket/prefix")
-    seconds = timeout or TIMEOUT
-    place = BucketPlace(where, seconds, shared) if "://" in where else Folder(where, sync)
-    return SlateKeeper(place, log, clock or SystemClock(), seconds, threads, locked, router == "off")
