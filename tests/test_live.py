@@ -60,7 +60,12 @@ def test_a_consumer_interrupted_while_the_store_closes_is_just_interrupted() -> 
 class OversleepingClock(penstock.SimulatedClock):
     """Nobody is woken by time, only by others."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: set[float] = set()
+
     def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.waits.add(seconds)
         return event.wait()
 
 
@@ -70,7 +75,7 @@ def test_those_who_wait_come_first_even_if_their_alarm_is_late() -> None:
         queue = store.queue()
         queue.put(b"a", delay=10)
         waiting = pool.submit(queue.claim, wait=60)
-        time.sleep(0.05)
+        until(lambda: 60 in clock.waits)
         clock.advance(10)
         assert queue.claim() == []
         assert [message.payload for message in waiting.result()] == [b"a"]
