@@ -327,9 +327,9 @@ def test_like_matches_the_whole_text(pattern: str, value: str, expected: bool) -
 
 def test_like_with_many_wildcards_does_not_go_back_over_the_text() -> None:
     almost = parse(f"a LIKE '{'%a' * 30}%b'")
-    started = time.perf_counter()
+    started = time.thread_time()  # of the processor, as others may use it too
     assert not almost.matches(subject({"a": "a" * 10_000}))
-    assert time.perf_counter() - started < 1
+    assert time.thread_time() - started < 1
 
 
 def test_a_filter_survives_pickling_and_copying_and_equals_its_like() -> None:
@@ -825,8 +825,8 @@ def test_arbitrary_text_is_a_filter_or_an_invalid_one_and_nothing_else(text: str
 )
 def test_no_text_of_the_greatest_length_takes_long(piece: str) -> None:
     text = (piece * MAX_BYTES)[: MAX_BYTES - 20]
-    started = time.perf_counter()
+    started = time.thread_time()  # of the processor, as others may use it too
     for attempt in text, f"a LIKE '{text}", f"a LIKE '{text}'":
         with contextlib.suppress(InvalidFilter):
             parse(attempt).matches(subject({"a": text}))
-    assert time.perf_counter() - started < 5
+    assert time.thread_time() - started < 5
