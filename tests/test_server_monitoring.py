@@ -77,9 +77,7 @@ def scrape(url: str) -> Metrics:
 
 
 def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < end, "this never comes"
         time.sleep(0.01)
 
 
@@ -352,7 +350,7 @@ def test_a_store_that_fails_ends_the_process_with_an_error(tmp_path: Path) -> No
         status, _, body = ask(server.url, "/other", "PUT")
         assert status >= 500
         assert not TELLS_TOO_MUCH.search(body)
-        server.process.communicate(timeout=60)
+        server.process.communicate()
         assert server.process.returncode == 1
     assert lines(server)[0]["level"] == "error"
 
