@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -412,11 +413,8 @@ def test_what_nobody_touches_for_a_day_is_dropped(tmp_path: Path, kind: str) -> 
     for number in range(4):
         clock.advance(8 * 3600)
         keeper.uploads().add(used, "a", number, "default", frames.encode_entries(Plain([b"x"])))
-    until_gone = threading.Event()
-    for _ in range(200):
-        if not (tmp_path / ".penstock" / "staged" / forgotten).exists():
-            break
-        until_gone.wait(0.05)
+    while (tmp_path / ".penstock" / "staged" / forgotten).exists():
+        time.sleep(0.01)
     assert staged(tmp_path) == [used]
     keeper.close()
     assert staged(tmp_path) == []
