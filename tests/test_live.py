@@ -430,6 +430,14 @@ def test_simulated_time_does_not_drift() -> None:
     assert (clock.now(), clock.monotonic()) == (1_000, 1.0)
 
 
+def test_time_that_passes_between_a_look_at_simulated_time_and_a_wait_is_not_missed() -> None:
+    clock = penstock.SimulatedClock()
+    end = clock.now() + 10_000
+    clock.advance(10)
+    assert not clock.wait(threading.Event(), 10)
+    assert clock.now() == end
+
+
 def until(condition: Callable[[], bool]) -> None:
     while not condition():
         time.sleep(0.001)
