@@ -110,7 +110,11 @@ def test_long_headers_lie_beside_the_message_and_go_with_it(folder: Path) -> Non
         assert list((folder / ".penstock" / "long").iterdir()) == list((folder / "done").iterdir()) == []
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(NAMES)
 def test_any_name_is_a_folder_that_no_other_name_has(name: str) -> None:
     file = layout.queue_file(name, set())

@@ -650,7 +650,10 @@ def test_half_a_request_is_none(victim: Victim, jobs: penstock.Queue, half: byte
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    derandomize=True,
 )
 @given(st.binary(min_size=1, max_size=200))
 def test_noise_is_answered_with_400_if_at_all(victim: Victim, noise: bytes) -> None:
@@ -671,7 +674,10 @@ STREAM = (
 
 
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    derandomize=True,
 )
 @given(
     st.lists(st.tuples(st.integers(0, len(STREAM)), st.integers(0, 4), st.binary(max_size=4)), max_size=4),
