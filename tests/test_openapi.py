@@ -360,7 +360,7 @@ Answer: TypeAlias = tuple[int, Any, bytes]
 
 
 def get(url: str, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc)
     try:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()
