@@ -207,7 +207,14 @@ def test_what_does_not_finish_in_time_is_cancelled_and_released(kind: str, tmp_p
         async with queue_of(kind, tmp_path) as jobs:
             await jobs.put_many([b"1", b"2"])
             working = asyncio.create_task(
-                aio.work(jobs, handler, stop=stop, grace=0.1, on_drop=lambda each: dropped.append(each.payload))
+                aio.work(
+                    jobs,
+                    handler,
+                    concurrency=2,  # so that nobody waits for what is released
+                    stop=stop,
+                    grace=0.1,
+                    on_drop=lambda each: dropped.append(each.payload),
+                )
             )
             for _ in range(2):
                 await started.acquire()
@@ -306,7 +313,7 @@ def test_a_second_signal_releases_at_once(tmp_path: Path) -> None:
 
         async with queue_of("memory", tmp_path) as jobs:
             await jobs.put(b"1")
-            worked = await aio.work(jobs, handler, grace=1000, stop=stop)
+            worked = await aio.work(jobs, handler, concurrency=1, grace=1000, stop=stop)
             assert worked == Worked(released=1, signal=int(signal.SIGINT))
 
     run(main())

@@ -419,7 +419,8 @@ def test_what_does_not_finish_in_time_is_released(jobs: Queue, caplog: pytest.Lo
         going_on.wait()
 
     jobs.put_many([b"1", b"2"])
-    with running(jobs, handler, grace=0.1, on_drop=lambda message: dropped.release()) as worker:
+    # Nobody waits for more: whoever did, and was slow to stop, would get what is released, and release it again.
+    with running(jobs, handler, concurrency=2, grace=0.1, on_drop=lambda message: dropped.release()) as worker:
         started.acquire()
         started.acquire()
         assert worker.end() == Worked(released=2)
