@@ -168,7 +168,7 @@ def test_a_queue_that_time_makes_room_in_gets_what_it_missed(reopen: Reopen, clo
     store.publish(b"1", retention=5)
     store.publish(b"2")
     clock.advance(5)
-    assert [message.payload for message in queue.claim(wait=10)] == [b"2"]
+    assert [message.payload for message in queue.claim(wait=60)] == [b"2"]
 
 
 def test_nothing_overtakes_published_messages_that_wait_for_a_queue(reopen: Reopen) -> None:

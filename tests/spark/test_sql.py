@@ -25,7 +25,7 @@ COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()"]
 def ask(store: str, *arguments: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
     command = [*COMMAND, "--store", store, "sql", "--master", "local[1]", *arguments]
     environment = os.environ | {"TZ": "Asia/Tokyo", "PYTHONUTF8": "1"}
-    result = subprocess.run(command, env=environment, input=stdin, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, env=environment, input=stdin, capture_output=True, text=True)
     assert result.returncode == code, result.stdout + result.stderr
     return result
 
