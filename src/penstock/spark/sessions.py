@@ -48,6 +48,15 @@ def session(master: str | None = None, **conf: object) -> "SparkSession":
         return _started(asked)
 
 
+def is_running() -> bool:
+    """Whether this process has a session already."""
+    if not find_spec("pyspark"):
+        return False
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None
+
+
 def _texts(conf: Mapping[str, object]) -> dict[str, str]:
     for name in conf:
         if not name.startswith("spark."):
@@ -57,11 +66,10 @@ def _texts(conf: Mapping[str, object]) -> dict[str, str]:
 
 
 def _running() -> "SparkSession | None":
-    from pyspark import SparkContext
+    if not is_running():
+        return None
     from pyspark.sql import SparkSession
 
-    if SparkContext._active_spark_context is None:
-        return None
     # The thread's, else the process's; builder.getOrCreate() alone would know only the latter.
     return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 
