@@ -1,5 +1,6 @@
 """Following queues of a slate store: the order of what is put and published, and what stays for followers."""
 
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -131,6 +132,20 @@ def test_a_published_message_is_lost_with_its_retention_and_only_to_who_had_not_
     life.open()
     assert life.streams.ahead("other", "g", after, gaps, 9, MANY).lost is None  # none of its own has gone
     assert life.streams.ahead("all", "f", first, gaps, 9, MANY).lost is not None
+
+
+def test_a_crash_right_after_the_beginning_lets_nothing_go(life: Life, tmp_path: Path) -> None:
+    publish(life.keeper)
+    put(life.keeper)
+    after, gaps = life.streams.start("all", "f", "latest")
+    crashed = tmp_path / "crashed"
+    shutil.copytree(life.folder, crashed)
+    keeper = open_slate(f"slate:{crashed}")
+    numbers = [put(keeper), publish(keeper), put(keeper)]
+    settle(keeper)
+    assert keeper.streams().ahead("all", "f", after, gaps, 9, MANY).lost is None
+    assert entered(keeper, after) == numbers
+    keeper.close()
 
 
 def test_what_a_named_follower_has_not_read_stays_and_goes_when_it_has(life: Life, clock: SimulatedClock) -> None:

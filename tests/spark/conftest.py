@@ -8,6 +8,13 @@ import penstock.spark
 from tests.slate.servers import S3, environment
 
 
+@pytest.fixture(scope="package", autouse=True)
+def java_in_a_hurry() -> Iterator[None]:
+    """Java for processes that live for minutes: what it compiles is never run often enough to compile it twice."""
+    with environment({"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}):
+        yield
+
+
 @pytest.fixture(scope="package")
 def s3() -> Iterator[S3]:
     """An S3 server, which Spark's processes know of from their beginning on."""

@@ -48,10 +48,8 @@ def main(store: str, checkpoint: str, out: str, point: str = "") -> None:
     tell(f"java {java}")
     if point:
         writer.trigger(availableNow=True).start().awaitTermination()
-        if point == "end":
-            die()
-        penstock.spark.settle(checkpoint)
-        return
+        assert point == "end"
+        die()
     writer.trigger(processingTime="20 milliseconds").start().awaitTermination()
 
 

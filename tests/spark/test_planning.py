@@ -463,13 +463,19 @@ class Writer:
         while not self.log.exists() or self.log.stat().st_size < 20_000:
             assert self.process.poll() is None
             time.sleep(0.05)
+        self.lines = self.log.open("rb")
+        self.said: dict[str, set[tuple[str, str]]] = {
+            word: set() for word in ("putting", "put", "acking", "acked")
+        }
 
     def so_far(self) -> dict[str, set[tuple[str, str]]]:
-        said: dict[str, set[tuple[str, str]]] = {"putting": set(), "put": set(), "acking": set(), "acked": set()}
-        for line in self.log.read_text().split("\n")[:-1]:
+        for line in self.lines:
+            if not line.endswith(b"\n"):  # it is being written
+                self.lines.seek(-len(line), os.SEEK_CUR)
+                break
             word, queue, names = json.loads(line)
-            said[word].update((queue, name) for name in names)
-        return said
+            self.said[word].update((queue, name) for name in names)
+        return {word: set(said) for word, said in self.said.items()}
 
     def check(self, before: dict[str, set[tuple[str, str]]], read: list[tuple[str, str]]) -> None:
         """What was put for certain is there once, unless it may have been acknowledged; nothing else is."""
@@ -481,6 +487,7 @@ class Writer:
         assert {name: count for name, count in loads.items() if count != int(name.split("-")[1])} == {}
 
     def stop(self) -> None:
+        self.lines.close()
         self.process.communicate()
 
 

@@ -1,17 +1,23 @@
+import ast
 import os
 import re
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 import penstock.spark
 from penstock.errors import InvalidArgument, NotSupported
 from penstock.spark import sessions
+from penstock.spark.python import worker_python
 
 
 def test_penstock_loads_nothing_of_spark_until_a_session_is_asked_for() -> None:
@@ -45,6 +51,64 @@ def test_workers_run_this_python_and_find_the_package(spark: SparkSession) -> No
 
     found = spark.sparkContext.parallelize([0], 1).mapPartitions(where).collect()
     assert found == [(sys.executable, penstock.__file__)]
+
+
+class Where(DataSource):
+    """Tells which PySpark planned a query, and which read."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "where"
+
+    def schema(self) -> str:
+        return "planned string, read string"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        class Reader(DataSourceReader):
+            def partitions(self) -> list[InputPartition]:
+                import pyspark
+
+                return [InputPartition(pyspark.__file__)]
+
+            def read(self, partition: InputPartition) -> Iterator[tuple[str, str]]:
+                import pyspark
+
+                yield partition.value, pyspark.__file__
+
+        return Reader()
+
+
+def test_workers_need_not_compile_the_pyspark_in_a_zip(spark: SparkSession) -> None:
+    spark.dataSource.register(Where)
+    (row,) = spark.read.format("where").load().collect()
+    assert row == (pyspark.__file__, pyspark.__file__)
+
+
+def test_the_launcher_of_workers_hands_on_all_but_spark_s_own_places(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    launcher = worker_python(tmp_path / "temporary")
+    assert Path(launcher).is_relative_to(tmp_path / "penstock")
+    home = Path(pyspark.__file__).parent
+    kept = ["/a b/*", "/tmp", "/other/python/lib/pyspark.zip"]
+    given = [home / "python" / "lib" / "pyspark.zip", home / "jars" / "spark-core.jar"]
+    program = "import os, sys; print([os.environ['PYTHONPATH'], sys.executable, *sys.argv[1:]])"
+    shown = subprocess.run(
+        [launcher, "-c", program, "", "a b", "$x", "*", "'"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [given[0], *kept, given[1]]))},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ast.literal_eval(shown.stdout) == [os.pathsep.join(kept), sys.executable, "", "a b", "$x", "*", "'"]
+
+
+def test_a_pyspark_that_only_this_program_s_path_has_is_found_in_spark_s_zip(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pyspark, "__file__", str(tmp_path / "pyspark" / "__init__.py"))
+    assert worker_python(tmp_path) == sys.executable
 
 
 def test_a_package_that_only_this_programs_path_has_is_handed_to_the_workers(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 import penstock
@@ -22,8 +22,16 @@ from tests.spark.reads import varied
 COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()"]
 
 
-def ask(store: str, *arguments: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [*COMMAND, "--store", store, "sql", "--master", "local[1]", *arguments]
+def ask(store: Path, *arguments: str, code: int = 0) -> Result:
+    """Ask in this process, of the session that it has."""
+    result = CliRunner().invoke(cli, ["--store", str(store), "sql", *arguments], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def run(store: Path, *arguments: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Ask as people do, with all that Java and its processes have to say."""
+    command = [*COMMAND, "--store", str(store), "sql", "--master", "local[1]", *arguments]
     environment = os.environ | {"TZ": "Asia/Tokyo", "PYTHONUTF8": "1"}
     result = subprocess.run(command, env=environment, input=stdin, capture_output=True, text=True)
     assert result.returncode == code, result.stdout + result.stderr
@@ -45,23 +53,22 @@ def test_every_table_is_a_view(spark: SparkSession, tmp_path: Path, monkeypatch:
         assert (row.available, row.in_flight) == (0, 1)
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_question_is_answered_with_a_table_or_with_json(tmp_path: Path) -> None:
     with penstock.open(tmp_path) as store:
         queue = store.create("jobs")
         before = int(time.time() * 1000)
         queue.put("caf\N{LATIN SMALL LETTER E WITH ACUTE}\x1b[31m", headers={"type": "order", "n": "1"})
         queue.put(b"\xff\x00")
-        table = ask(
-            str(tmp_path), "SELECT id, headers, payload, priority FROM penstock_messages WHERE queue = 'jobs'"
-        )
+        table = ask(tmp_path, "SELECT id, headers, payload, priority FROM penstock_messages WHERE queue = 'jobs'")
         assert table.stderr == ""
         assert [line.split() for line in table.stdout.splitlines() if line.strip()][2:] == [
             ["1", "type=order,", "n=1", "caf\N{LATIN SMALL LETTER E WITH ACUTE}\\x1b[31m", "0"],
             ["2", "(2", "bytes,", "not", "text)", "0"],
         ]
-        found = json.loads(
-            ask(str(tmp_path), "-", "--json", "--limit", "2", stdin="SELECT * FROM penstock_messages").stdout
-        )
+        answer = run(tmp_path, "-", "--json", "--limit", "2", stdin="SELECT * FROM penstock_messages")
+    assert answer.stderr == ""
+    found = json.loads(answer.stdout)
     assert [row["payload"] for row in found] == ["caf\N{LATIN SMALL LETTER E WITH ACUTE}\x1b[31m", None]
     assert found[1]["payload_base64"] == "/wA="
     assert found[0]["headers"] == {"type": "order", "n": "1"}
@@ -70,21 +77,33 @@ def test_a_question_is_answered_with_a_table_or_with_json(tmp_path: Path) -> Non
     assert found[0]["received_at"].endswith("Z")
 
 
+NO_COLUMN = "penstock: A column, variable, or function parameter with"
+
+
+def test_a_question_that_cannot_be_answered_is_an_error_of_one_line(tmp_path: Path) -> None:
+    penstock.open(tmp_path).close()
+    result = run(tmp_path, "SELECT nope FROM penstock_queues", code=1)
+    assert result.stdout == ""
+    assert result.stderr.startswith(NO_COLUMN)
+    assert result.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("store", "query", "says"),
     [
         ("nowhere", "SELECT count(*) FROM penstock_messages", "penstock: there is no store '"),
-        ("store", "SELECT nope FROM penstock_queues", "penstock: A column, variable, or function parameter with"),
+        ("store", "SELECT nope FROM penstock_queues", NO_COLUMN),
     ],
 )
-def test_a_question_that_cannot_be_answered_is_an_error_of_one_line(
-    tmp_path: Path, store: str, query: str, says: str
+def test_a_session_that_a_program_has_outlives_a_question_that_cannot_be_answered(
+    spark: SparkSession, tmp_path: Path, store: str, query: str, says: str
 ) -> None:
     penstock.open(tmp_path / "store").close()
-    result = ask(str(tmp_path / store), query, code=1)
+    result = ask(tmp_path / store, query, code=1)
     assert result.stdout == ""
     assert result.stderr.startswith(says)
     assert result.stderr.count("\n") == 1
+    assert spark.sql("SELECT 1").collect()[0][0] == 1
 
 
 def test_the_help_shows_how_to_ask() -> None:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import penstock
 import penstock.spark
 from tests.server_child import ServerChild
+from tests.spark.stream_child import write
 from tests.spark.streams import Recorder, consuming
 
 OWNER = """
@@ -62,35 +63,44 @@ def check(folder: Path, count: int) -> int:
     return sum(len(runs) > 1 for runs in batches.values())
 
 
-def finish(folder: Path) -> None:
-    """Read to the end."""
-    (folder / "out").mkdir(exist_ok=True)
-    with start(folder, "none") as child:
-        assert child.wait() == 0
+def finish(spark: SparkSession, folder: Path) -> None:
+    """Read to the end: this process is the next driver."""
+
+    def process(rows: DataFrame, number: int) -> None:
+        write(folder / "out", number, [row.id for row in rows.select("id").collect()])
+
+    stream = consuming(spark, folder / "store", stream="s", maxRowsPerBatch=20)
+    penstock.spark.drain(stream, process, folder / "checkpoint")
 
 
-def test_a_driver_that_is_killed_after_its_sink_goes_on_with_the_same_batch(tmp_path: Path) -> None:
+def test_a_driver_that_is_killed_after_its_sink_goes_on_with_the_same_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     put(tmp_path, 100)
     (tmp_path / "out").mkdir()
     with start(tmp_path, "after") as child:
         assert child.wait() == -signal.SIGKILL
-    finish(tmp_path)
+    finish(spark, tmp_path)
     assert check(tmp_path, 100) == 1
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("point", ["before", "end"])
-def test_a_driver_that_is_killed_elsewhere_goes_on_with_the_same_batch(tmp_path: Path, point: str) -> None:
+def test_a_driver_that_is_killed_elsewhere_goes_on_with_the_same_batch(
+    spark: SparkSession, tmp_path: Path, point: str
+) -> None:
     put(tmp_path, 100)
     (tmp_path / "out").mkdir()
     with start(tmp_path, point) as child:
         assert child.wait() == -signal.SIGKILL
-    finish(tmp_path)
+    finish(spark, tmp_path)
     assert check(tmp_path, 100) == 0
 
 
 @pytest.mark.long
-def test_drivers_that_are_killed_at_any_moment_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
+def test_drivers_that_are_killed_at_any_moment_lose_nothing_and_repeat_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Fifty of them, one after the other, each at a moment of its own. Seeds are printed."""
     (tmp_path / "out").mkdir()
     total = 0
@@ -110,7 +120,7 @@ def test_drivers_that_are_killed_at_any_moment_lose_nothing_and_repeat_nothing(t
             time.sleep(choose.uniform(0, 2.5))
             for process in (java, child.pid):
                 os.kill(process, signal.SIGKILL)
-    finish(tmp_path)
+    finish(spark, tmp_path)
     sys.stdout.write(f"{check(tmp_path, total)} batches came more than once\n")
 
 

@@ -73,7 +73,11 @@ def watched_session(what: str, master: str | None, progress: bool = True) -> Ite
 @contextmanager
 def _session(master: str | None) -> Iterator["SparkSession"]:
     import penstock.spark
+    from penstock.spark.sessions import is_running
 
+    if is_running():  # a program has it, and goes on with it
+        yield penstock.spark.session(master)
+        return
     with _without_its_stderr():
         spark = penstock.spark.session(master)
     try:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from penstock.clock import Clock, SystemClock, rest
 from penstock.copies import MARK, Destination
 from penstock.errors import NotSupported, PenstockError, StoreCorrupt, StoreLocked
-from penstock.files import SystemDisk
+from penstock.files import SystemDisk, make_folder
 from penstock.journal.examination import Examination
 from penstock.slate import doctor, loading, moments
 from penstock.slate.doctor import SlateQueue
@@ -64,7 +64,7 @@ def backup(
     destination.check()
     if not moments.exists(store):
         raise PenstockError(f"there is no store {store!r}: nothing of one is there")
-    os.makedirs(destination.subfolder, exist_ok=True)
+    make_folder(SystemDisk(), destination.subfolder)
     lock = StoreLock(os.path.join(destination.subfolder, MARK), f"the copy {destination.path!r}")
     try:
         lock.take()

@@ -55,11 +55,11 @@ class SlateFeed:
 
     def start(self, starting: str | int) -> tuple[int, int]:
         """Where to begin, see Streams.start."""
-        shelf, end = self._known(), self._reach()
+        shelf = self._known()
         with shelf.lock:
             gaps = shelf.follow().lost_up_to(self._log.gone or 0) + 1
             shelf.follow().add(self, 0, 0)  # until it is known where to begin, nothing goes
-        after = end
+        after = end = self._reach()  # with that it is on stable storage that the queue is followed
         if starting != "latest":
             moment = starting if isinstance(starting, int) else 0
             for published in self._entered(0, end):

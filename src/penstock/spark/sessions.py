@@ -3,9 +3,7 @@
 import contextlib
 import os
 import shutil
-import site
 import sys
-import sysconfig
 import tempfile
 import threading
 import warnings
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import penstock
 from penstock.errors import InvalidArgument, NotSupported
 from penstock.spark.java import java_home
+from penstock.spark.python import site_packages, worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +47,15 @@ def session(master: str | None = None, **conf: object) -> "SparkSession":
         return _started(asked)
 
 
+def is_running() -> bool:
+    """Whether this process has a session already."""
+    if not find_spec("pyspark"):
+        return False
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None
+
+
 def _texts(conf: Mapping[str, object]) -> dict[str, str]:
     for name in conf:
         if not name.startswith("spark."):
@@ -57,11 +65,10 @@ def _texts(conf: Mapping[str, object]) -> dict[str, str]:
 
 
 def _running() -> "SparkSession | None":
-    from pyspark import SparkContext
+    if not is_running():
+        return None
     from pyspark.sql import SparkSession
 
-    if SparkContext._active_spark_context is None:
-        return None
     # The thread's, else the process's; builder.getOrCreate() alone would know only the latter.
     return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 
@@ -158,10 +165,13 @@ def _driver_memory() -> int:
 @contextlib.contextmanager
 def _environment(folder: Path, local: bool) -> Iterator[None]:
     """What Spark reads from the environment while it starts; afterwards all is as it was."""
-    wanted = {"JAVA_HOME": str(java_home(folder)), "PYSPARK_DRIVER_PYTHON": sys.executable}
+    wanted = {"JAVA_HOME": str(java_home(folder))}
     if local:
-        wanted |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": _python_path(), "SPARK_LOCAL_IP": "127.0.0.1"}
+        python = worker_python(folder)
+        wanted |= {"PYSPARK_DRIVER_PYTHON": python, "PYSPARK_PYTHON": python}
+        wanted |= {"PYTHONPATH": _python_path(), "SPARK_LOCAL_IP": "127.0.0.1"}
     else:  # elsewhere Python may be in another place, which only the user can know
+        wanted["PYSPARK_DRIVER_PYTHON"] = sys.executable
         wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
@@ -178,6 +188,5 @@ def _environment(folder: Path, local: bool) -> Iterator[None]:
 def _python_path() -> str:
     """So that Spark's workers find this package, also where only this program's sys.path has it."""
     folder = str(Path(penstock.__file__).parent.parent)
-    own = {sysconfig.get_path("purelib"), *site.getsitepackages(), site.getusersitepackages()}
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return os.pathsep.join(filter(None, given if folder in own else [folder, *given]))
+    return os.pathsep.join(filter(None, given if folder in site_packages() else [folder, *given]))
