@@ -1059,15 +1059,23 @@ def test_queues_that_come_and_go_under_load_are_there_or_not_found(victim: Victi
 # What goes wrong in the server
 
 
+@pytest.mark.parametrize(
+    ("method", "message"), [("put_plainly", put(b"a")), ("put", put(b"a", headers=b"X-Message-Priority: 1\r\n"))]
+)
 def test_a_bug_is_told_to_the_log_and_to_nobody_else(
-    victim: Victim, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    victim: Victim,
+    method: str,
+    message: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
 ) -> None:
     def fail(*arguments: object) -> None:
         raise RuntimeError(f"cannot read {tmp_path}")
 
     with monkeypatch.context() as patch:
-        patch.setattr(victim.service.keeper, "put", fail)
-        answer = victim.tell(put(b"a")).last_answer()
+        patch.setattr(victim.service.keeper, method, fail)
+        answer = victim.tell(message).last_answer()
     assert (answer.status, answer.error) == (500, "ServerError")
     [record] = caplog.records
     assert str(tmp_path) in caplog.text
