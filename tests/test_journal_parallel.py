@@ -202,11 +202,15 @@ def test_what_a_builder_left_when_the_process_died_is_removed_by_opening(tmp_pat
 
 def test_the_first_error_ends_the_work_and_an_interrupt_waits_for_what_was_begun() -> None:
     seen: list[int] = []
+    failing = threading.Event()
 
     def work(item: int) -> None:
         seen.append(item)
         if item == 3:
+            failing.set()
             raise KeyboardInterrupt
+        if item > 3:
+            failing.wait()
         threading.Event().wait(0.01)
 
     with pytest.raises(KeyboardInterrupt):

@@ -377,7 +377,7 @@ def test_who_does_not_read_a_little_is_cut_off_as_well(serve: Serve, last: bytes
     [connection] = victim.connections
     answered = 0
     while not connection.transport.get_write_buffer_size():
-        client.send(get())
+        client.send(get(query="?lease=3600"))
         answered += 1
         until(lambda: jobs.counts()["in_flight"] == answered and connection in counted(victim.service.idle))  # noqa: B023
     assert not connection._clogged
