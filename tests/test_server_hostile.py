@@ -993,7 +993,7 @@ def test_requests_that_wait_for_their_turn_take_up_room_too(serve: Serve) -> Non
     answers = client.answers()
     assert [answer.status for answer in answers] == [200, 201, 201, 201, 503]
     assert victim.service.buffered == 0
-    client = victim.tell(get(query="?wait=0.1", queue="default") + put(b"x" * 30_000) * 3)
+    client = victim.tell(get(query="?wait=3600", queue="default") + put(b"x" * 30_000) * 3)
     until(lambda: victim.service.buffered == 90_000)
     client.reset()
     until(lambda: victim.service.buffered == 0)
