@@ -25,6 +25,11 @@ def publish_and_kill(folder: Path, log: Path, name: str, random: Random) -> None
     assert not errors, errors.decode()
 
 
+def lag(store: penstock.Store, queue: str) -> int:
+    """How much of what was published has not reached a queue, which may take its time."""
+    return sum(info.lag or 0 for info in store.queues() if info.name == queue)
+
+
 def check(folder: Path, log: Path) -> None:
     published: dict[str, str] = {}
     seen: list[str] = []
@@ -39,6 +44,8 @@ def check(folder: Path, log: Path) -> None:
         else:
             acked.add(words[0])
     with penstock.open(f"slate:{folder}") as store:
+        while lag(store, "all") or lag(store, "again"):
+            time.sleep(0.01)
         everywhere = [message.id for message in store.queue("all").messages()]
         assert everywhere == sorted(set(everywhere), key=int)
         assert [message.id for message in store.queue("again").messages()] == everywhere
@@ -47,10 +54,12 @@ def check(folder: Path, log: Path) -> None:
         assert not {each for each, kind in published.items() if kind == "c"} & set(everywhere)
         of_a = [message.id for message in store.queue("all").messages() if message.headers["kind"] == "a"]
         narrow = store.queue("narrow")
-        while messages := narrow.claim(100, wait=1):
+        while lag(store, "narrow") or any(narrow.counts().values()):
+            messages = narrow.claim(100, wait=1)
             assert not {message.id for message in messages} & acked
             seen += [message.id for message in messages]
-            narrow.ack(*messages)
+            if messages:
+                narrow.ack(*messages)
             acked |= {message.id for message in messages}
         assert sorted({*seen} & {*of_a}, key=int) == of_a
 
