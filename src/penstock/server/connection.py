@@ -311,10 +311,7 @@ class Connection(asyncio.Protocol):
 
     def fail(self, request: Request, error: BaseException) -> None:
         """Answer the current request with what went wrong."""
-        answer = of_error(error)
-        if answer.status == 500:
-            _log.error("a request failed", exc_info=error, extra=logs.about(request))
-        self.answer(request, answer)
+        self.answer(request, of_error(error, request))
 
     def answer(self, request: Request, answer: Answer) -> None:
         """Answer the current request."""
@@ -392,9 +389,7 @@ class Connection(asyncio.Protocol):
 
     def _drop_body(self) -> None:
         self.service.buffered -= self._size
-        self._size = 0
-        self._body = b""
-        self._request = None
+        self._size, self._body, self._request = 0, b"", None
 
     def _drop_waiting(self) -> None:
         while self._waiting:
