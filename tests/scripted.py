@@ -111,11 +111,11 @@ class ScriptedServer:
         self._wrap = wrap
         self._lock = threading.Lock()
         self._conversations: list[Conversation] = []
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
         self.port = listening.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.requests: list[bytes] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
 
     @property
     def connections(self) -> int:

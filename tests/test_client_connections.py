@@ -18,6 +18,8 @@ import penstock
 from penstock import StoreClosed, StoreUnreachable
 from penstock.client import failures
 from penstock.client import pool as pools
+from penstock.client.answers import AnswerReader
+from penstock.client.failures import Garbage
 from penstock.client.keeper import RemoteKeeper
 from penstock.wire import frames
 from tests.scripted import (
@@ -272,3 +274,39 @@ def test_who_cannot_be_trusted_is_not_talked_to(certificate: Path) -> None:
         with pytest.raises(StoreUnreachable, match=r"(?i)certificate.verify.failed"):
             penstock.open(server.url)
         assert server.requests == []
+
+
+_ADDED = b"HTTP/1.1 201 Created\r\nDate: now\r\nX-Message-Id: 17\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        _ADDED,
+        _ADDED.replace(b"Content-Length", b"Connection: close\r\nContent-Length"),
+        _ADDED.replace(b"Length: 0", b"Length: 2") + b"ok",
+    ],
+)
+def test_an_answer_to_a_put_says_the_same_in_one_piece_and_byte_by_byte(said: bytes) -> None:
+    at_once = AnswerReader().feed(said)
+    reader = AnswerReader()
+    *pieces, last = [reader.feed(bytes([byte])) for byte in said]
+    assert set(pieces) == {None}
+    assert at_once is not None
+    assert last is not None
+    assert at_once.headers[b"x-message-id"] == last.headers[b"x-message-id"] == b"17"
+    assert (at_once.status, at_once.body, at_once.keep_alive) == (last.status, last.body, last.keep_alive)
+
+
+def test_answers_to_puts_follow_one_another_however_they_come() -> None:
+    reader = AnswerReader()
+    half = len(_ADDED) // 2
+    for said in (_ADDED, _ADDED[:half], _ADDED[half:], _ADDED):
+        read = reader.feed(said)
+    assert read is not None
+    assert read.headers[b"x-message-id"] == b"17"
+
+
+def test_an_answer_to_a_put_with_another_behind_it_is_garbage() -> None:
+    with pytest.raises(Garbage, match="more than it was asked"):
+        AnswerReader().feed(2 * _ADDED)

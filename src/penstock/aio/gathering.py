@@ -1,4 +1,4 @@
-"""Puts of different callers that come in the same turn of the event loop: made together, answered one by one.
+"""Puts of different callers that come in the same two turns of the event loop: made together, answered one by one.
 
 Many messages at once cost a fraction of as many operations. A put that is refused is not the others' concern: then
 each is made on its own.
@@ -48,7 +48,10 @@ class Gathering:
         waiting = self._waiting.get(live)
         if waiting is None:
             self._waiting[live] = [_Put(payload, asker)]
-            asyncio.get_running_loop().call_soon(self._make, live)
+            loop = asyncio.get_running_loop()
+            loop.call_soon(
+                loop.call_soon, self._make, live
+            )  # in the next turn, with those who come a little later
         else:
             waiting.append(_Put(payload, asker))
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from penstock.aio.gathering import Asker, Committed, Gathering
@@ -57,6 +58,7 @@ class LocalKeeper:
         self._loaders = ThreadPoolExecutor(_LOADERS, "penstock-load")
         self._pending: dict[Committing, list[_Pending]] = {}  # of queues of which a commit runs
         self._committing: dict[Committing, float] = {}  # since when
+        self.latest_commit = inf  # seconds that it took
         self.commit_seconds = Histogram(COMMIT_SECONDS)
         self.commit_records = Histogram(COMMIT_RECORDS)  # that one commit made durable
         self._gathering = Gathering(self._commit_puts)
@@ -332,19 +334,18 @@ class LocalKeeper:
             results = [None if pending.then is None else _outcome(pending.then) for pending in batch]
         _call(loop, self._finish, loop, live, batch, results)
 
-    def _commit_now(self, live: Committing, written: int) -> float:
-        """Return once so much is on stable storage, with the seconds that it took."""
+    def _commit_now(self, live: Committing, written: int) -> None:
+        """Return once so much is on stable storage."""
         before, began = live.durable, time.monotonic()
         self._committing[live] = began
         try:
             live.commit(written)
         finally:
             del self._committing[live]
-        seconds = time.monotonic() - began
         if live.durable > before:
-            self.commit_seconds.observe(seconds)
+            self.latest_commit = time.monotonic() - began
+            self.commit_seconds.observe(self.latest_commit)
             self.commit_records.observe(live.durable - before)
-        return seconds
 
     def _finish(
         self, loop: asyncio.AbstractEventLoop, live: Committing, batch: list[_Pending], results: list[Any]

@@ -28,12 +28,11 @@ class Address:
     tls: ssl.SSLContext | None = None
     credentials: str = field(default="", repr=False)  # the header that says who asks
     share: str | None = None  # the folder of a Unix socket, which then is all that counts
+    authority: str = field(init=False)  # what the Host header says
 
-    @property
-    def authority(self) -> str:
-        """What the Host header says."""
+    def __post_init__(self) -> None:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        object.__setattr__(self, "authority", f"{host}:{self.port}")
 
 
 def parse(url: str, token: str | None = None, ca: str | None = None) -> Address:

@@ -99,7 +99,7 @@ class Connection:
     def _receive(self, deadline: float) -> Answer:
         size, begun = _SOME, False
         # Of TLS, something may be there that no poll sees.
-        if not self._encrypted and not self._wait(select.POLLIN, deadline):
+        if not self._encrypted and not self._readable.poll(max(deadline - monotonic(), 0) * 1000):
             raise TimedOut("it takes too long")
         while True:
             try:

@@ -20,25 +20,22 @@ class Pool:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._idle: deque[Connection] = deque()  # the last used one is at the right
-        self._busy: set[Connection] = set()
+        self._all: set[Connection] = set()
         self._pid = os.getpid()
         self._closed = False
 
     def ask(self, request: bytes, seconds: float) -> Answer:
-        """The answer to a request; a Failure if there is none, StoreClosed if the pool is closed meanwhile."""
+        """The answer to a request; a Failure if there is none, StoreClosed if the pool is closed."""
         connection = self._take()
-        self._busy.add(connection)
-        keep = False
         try:
-            self.check_open()  # here, as close() ends only what is busy
             answer = connection.ask(request, seconds)
-            keep = answer.keep_alive and len(self._idle) < MAX_IDLE
-        finally:
-            self._busy.discard(connection)
-            if keep:
-                self._idle.append(connection)
-            else:
-                connection.close()
+        except BaseException:
+            self._drop(connection)
+            raise
+        if answer.keep_alive and len(self._idle) < MAX_IDLE:
+            self._idle.append(connection)
+        else:
+            self._drop(connection)
         if self._closed:
             self._drop_idle()
         return answer
@@ -51,7 +48,7 @@ class Pool:
     def close(self) -> None:
         """End every connection; threads that wait for an answer are woken."""
         self._closed = True
-        for connection in list(self._busy):
+        for connection in list(self._all):
             connection.interrupt()
         self._drop_idle()
 
@@ -61,24 +58,35 @@ class Pool:
         latest = monotonic() - MAX_IDLE_SECONDS
         try:
             while self._idle[0].last_used < latest:
-                self._idle.popleft().close()
+                self._drop(self._idle.popleft())
             while True:
                 connection = self._idle.pop()
                 if not connection.is_stale():
                     return connection
-                connection.close()
+                self._drop(connection)
         except IndexError:  # there is none, or another thread was faster
-            pass
+            return self._new()
+
+    def _new(self) -> Connection:
         self.check_open()
-        return Connection(self._address)
+        connection = Connection(self._address)
+        self._all.add(connection)
+        if self._closed:  # close() may have missed it
+            self._drop(connection)
+            self.check_open()
+        return connection
+
+    def _drop(self, connection: Connection) -> None:
+        self._all.discard(connection)
+        connection.close()
 
     def _forget(self) -> None:
         """After a fork: the connections are the parent's, which goes on with them."""
-        for connection in (*self._idle, *self._busy):
+        for connection in self._all:
             connection.close()  # our copy of the descriptor only
-        self._idle, self._busy, self._pid = deque(), set(), os.getpid()
+        self._idle, self._all, self._pid = deque(), set(), os.getpid()
 
     def _drop_idle(self) -> None:
         with suppress(IndexError):  # until there is none
             while True:
-                self._idle.pop().close()
+                self._drop(self._idle.pop())

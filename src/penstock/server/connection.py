@@ -16,7 +16,7 @@ import httptools
 
 from penstock.server import logs
 from penstock.server.access import Caller
-from penstock.server.exchange import Answer, Head, Problem, Request, Route, as_bytes, refusal
+from penstock.server.exchange import Answer, Head, Problem, Request, Route, as_bytes, named, refusal
 from penstock.server.refusals import FAILED, GOING, MAX_HEADERS, OVERLOADED, TOO_LONG, of_error, of_head, too_large
 from penstock.server.routes import find
 
@@ -95,7 +95,8 @@ class Connection(asyncio.Protocol):
                 break
             except httptools.HttpParserError as error:
                 if self._refused is None and not self._ending:
-                    self._refuse(refusal(Problem("BadRequest", f"this is no HTTP/1.1 request: {_reason(error)}")))
+                    reason = str(error) or type(error).__name__
+                    self._refuse(refusal(Problem("BadRequest", f"this is no HTTP/1.1 request: {reason}")))
                 break
         self._data = b""
         if self._refused is None and self._arriving:
@@ -310,35 +311,29 @@ class Connection(asyncio.Protocol):
 
     def fail(self, request: Request, error: BaseException) -> None:
         """Answer the current request with what went wrong."""
-        answer = of_error(error)
-        if answer.status == 500:
-            _log.error("a request failed", exc_info=error, extra=logs.about(request))
-        self.answer(request, answer)
+        self.answer(request, of_error(error, request))
 
     def answer(self, request: Request, answer: Answer) -> None:
         """Answer the current request."""
+        service = self.service
         self._release(request)
         self._current = self._task = None
         try:
-            self._answer(request, answer)
+            service.answers[answer.status] += 1
+            if service.access_log:
+                logs.access(request, answer)
+            if self._lost:
+                return
+            if answer.status >= 400 or b"x-request-id" in request.headers:
+                answer = named(request, answer)
+            if answer.close or service.stopping or not request.keep_alive:
+                self._ending = True
+            keep_alive = not self._ending or bool(self._waiting)
+            self.transport.write(as_bytes(answer, keep_alive, request.head.method == b"HEAD"))
+            self._next()
         except Exception:
             _log.exception("a request could not be answered", extra=logs.about(request))
             self.transport.abort()
-
-    def _answer(self, request: Request, answer: Answer) -> None:
-        service = self.service
-        service.answers[answer.status] += 1
-        if service.access_log:
-            logs.access(request, answer)
-        if self._lost:
-            return
-        if answer.status >= 400 or b"x-request-id" in request.headers:
-            answer = _named(request, answer)
-        if answer.close or service.stopping or not request.keep_alive:
-            self._ending = True
-        keep_alive = not self._ending or bool(self._waiting)
-        self.transport.write(as_bytes(answer, keep_alive, request.head.method == b"HEAD"))
-        self._next()
 
     def end(self) -> None:
         """Finish what is being done, and wait no longer for anything."""
@@ -362,7 +357,7 @@ class Connection(asyncio.Protocol):
         """Answer this once those before it are answered, and end."""
         self.service.answers[answer.status] += 1
         if self._request is not None:
-            answer = _named(self._request, answer)
+            answer = named(self._request, answer)
             if self.service.access_log:
                 logs.access(self._request, answer)
         self._refused = answer
@@ -394,9 +389,7 @@ class Connection(asyncio.Protocol):
 
     def _drop_body(self) -> None:
         self.service.buffered -= self._size
-        self._size = 0
-        self._body = b""
-        self._request = None
+        self._size, self._body, self._request = 0, b"", None
 
     def _drop_waiting(self) -> None:
         while self._waiting:
@@ -405,11 +398,3 @@ class Connection(asyncio.Protocol):
     def _release(self, request: Request) -> None:
         self.service.buffered -= len(request.body)
         request.body = b""
-
-
-def _named(request: Request, answer: Answer) -> Answer:
-    return answer._replace(headers=b"%bX-Request-Id: %b\r\n" % (answer.headers, request.id.encode()))
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__

@@ -192,6 +192,11 @@ def _refusal(status: int, details: dict[str, Any], headers: bytes = b"", close: 
     return Answer(status, headers + _PROBLEM, jsons.dumps(details), close)
 
 
+def named(request: Request, answer: Answer) -> Answer:
+    """The answer, with what the log calls the request."""
+    return answer._replace(headers=b"%bX-Request-Id: %b\r\n" % (answer.headers, request.id.encode()))
+
+
 class _Date:
     """The Date header, made once a second."""
 

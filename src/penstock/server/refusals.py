@@ -1,7 +1,10 @@
 """What the server refuses before a handler sees it or after one has failed, and in which words."""
 
+import logging
+
 from penstock.errors import PenstockError
 from penstock.names import DEFAULT
+from penstock.server import logs
 from penstock.server.exchange import Answer, Problem, Request, refusal, refusal_of
 
 MAX_HEADERS = 32_768  # bytes
@@ -9,6 +12,7 @@ OVERLOADED = Problem("Overloaded", "the server has too much to do: try again a l
 GOING = Problem("StoreClosed", "the server is stopping: try again a little later")
 FAILED = Problem("ServerError", "the server failed at this request; its log says why")
 TOO_LONG = Problem("HeadersTooLarge", f"the request's head is longer than {MAX_HEADERS} bytes")
+_log = logging.getLogger("penstock.server")
 
 
 def of_head(request: Request, http: str) -> Problem | None:
@@ -25,12 +29,15 @@ def of_head(request: Request, http: str) -> Problem | None:
     return None
 
 
-def of_error(error: BaseException) -> Answer:
-    """What is said where a handler could not do it; damage is as unexpected as a bug."""
+def of_error(error: BaseException, request: Request) -> Answer:
+    """What is said where a handler could not do it."""
     if isinstance(error, Problem):
         return refusal(error)
     answer = refusal_of(error) if isinstance(error, PenstockError) else refusal(FAILED)
-    return answer._replace(close=answer.status == 500)
+    if answer.status == 500:  # damage, which is as unexpected as a bug
+        _log.error("a request failed", exc_info=error, extra=logs.about(request))
+        return answer._replace(close=True)
+    return answer
 
 
 def too_large(request: Request) -> Problem:

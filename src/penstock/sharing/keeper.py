@@ -111,7 +111,11 @@ class SharedKeeper:
 
     def put(self, queue: str, entries: Sequence[Entry]) -> list[str]:
         """Take in all entries or none."""
-        return self._run(lambda keeper: keeper.put(queue, entries))
+        keeper = self._keeper
+        try:  # as in _run, but nothing is made that most puts do not need
+            return keeper.put(queue, entries)
+        except Gone as gone:
+            return self._again(lambda keeper: keeper.put(queue, entries), keeper, gone)
 
     def claim(self, queue: str, n: int, lease: float, wait: float, consumer: str) -> list[Message]:
         """Lease up to n messages."""

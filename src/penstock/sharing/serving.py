@@ -27,7 +27,6 @@ from penstock.journal.intake import Load
 from penstock.journal.staging import Piece
 from penstock.journal.store import JournalKeeper
 from penstock.landing import Landing
-from penstock.live.keeper import Committing
 from penstock.live.queue import LiveQueue
 from penstock.server.bodies import json_answer
 from penstock.server.connection import Connection
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
 _MANIFEST = 256 << 20  # bytes of a load's pieces
 _GRACE = 5.0  # seconds for answers to go out
-_SHORT = 0.001  # seconds of a commit that nobody minds
+_SHORT = 0.001  # seconds that the others of a loop do not mind
 
 
 class OwnersKeeper(LocalKeeper):
@@ -55,7 +54,6 @@ class OwnersKeeper(LocalKeeper):
         super().__init__(keeper)
         self._owned = keeper
         self._loading = threading.Lock()
-        self._short = False  # the last commit was
 
     async def pack(self, queue: str) -> int:
         """Pack a queue's journal."""
@@ -71,7 +69,7 @@ class OwnersKeeper(LocalKeeper):
 
     def _commit_puts(self, live: LiveQueue, written: int, others: bool, then: Committed) -> None:
         """At once, where a commit takes no longer than a thread to be told of it and to tell of it."""
-        if others or self._pending or not self._short:
+        if others or self._pending or self.latest_commit > _SHORT:
             super()._commit_puts(live, written, others, then)
             return
         try:
@@ -80,11 +78,6 @@ class OwnersKeeper(LocalKeeper):
             then(error)
         else:
             then(None)
-
-    def _commit_now(self, live: Committing, written: int) -> float:
-        seconds = super()._commit_now(live, written)
-        self._short = seconds < _SHORT
-        return seconds
 
     def _load(self, load: Load) -> bool:
         with self._loading:
