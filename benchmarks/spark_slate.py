@@ -21,8 +21,8 @@ from penstock.message import Entry
 from penstock.settings import Settings
 from penstock.slate import moments
 from penstock.slate.format import decode_metadata, log_prefix
+from penstock.slate.opening import open_slate
 from penstock.slate.primitives import key_u64
-from penstock.slate.store import open_slate
 from penstock.slate.view import Moment
 
 TOPICS = 1_000

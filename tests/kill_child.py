@@ -19,7 +19,8 @@ import penstock
 from penstock import Draft, Message, Queue
 from penstock.journal.format import Dialect
 from penstock.journal.store import JournalKeeper, open_journal
-from penstock.slate.store import SlateKeeper, open_slate
+from penstock.slate.opening import open_slate
+from penstock.slate.store import SlateKeeper
 from penstock.store import Store
 from penstock.text.store import TextKeeper, open_text
 from tests.history import History

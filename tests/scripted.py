@@ -179,11 +179,13 @@ def scripted(
             server.stop()
 
 
-def unused_port() -> int:
-    """Of a server that is not there."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """The port of a server that is not there, or not there yet: nobody else is given it meanwhile."""
+    with socket.socket() as bound:  # but does not listen, so that a server of ours may
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
 
 
 class HurriedClock(penstock.SimulatedClock):
@@ -196,7 +198,7 @@ class HurriedClock(penstock.SimulatedClock):
 
 @contextmanager
 def talking_to(
-    server: ScriptedServer, client: str = "sync", timeout: float = 5, clock: penstock.Clock | None = None
+    server: ScriptedServer, client: str = "sync", timeout: float = 1000, clock: penstock.Clock | None = None
 ) -> Iterator[penstock.Queue]:
     """A queue of a server that was not asked for anything yet."""
     with queue_at(server.url, client, timeout, clock) as queue:
@@ -205,7 +207,7 @@ def talking_to(
 
 @contextmanager
 def queue_at(
-    url: str, client: str = "sync", timeout: float = 5, clock: penstock.Clock | None = None
+    url: str, client: str = "sync", timeout: float = 1000, clock: penstock.Clock | None = None
 ) -> Iterator[penstock.Queue]:
     """A queue of a server that need not even be there."""
     if client == "sync":

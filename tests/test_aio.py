@@ -19,17 +19,13 @@ from penstock.server import serve_in_thread
 from penstock.server.running import raise_file_limit
 from penstock.sharing.keeper import live_keeper
 from penstock.sharing.ownership import Folder, Owner
-from tests.scripted import COUNT, PUT, QUEUE, Conversation, answer, problem, scripted, silence, unused_port
+from tests.scripted import COUNT, PUT, QUEUE, Conversation, answer, problem, scripted, silence
 
 Result = TypeVar("Result")
 
 
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    async def in_time() -> Result:
-        async with asyncio.timeout(60):
-            return await coroutine
-
-    return asyncio.run(in_time())
+    return asyncio.run(coroutine)
 
 
 @pytest.fixture
@@ -53,7 +49,7 @@ def any_url(request: pytest.FixtureRequest, url: str) -> str:
 @asynccontextmanager
 async def queue_at(url: str) -> AsyncIterator[aio.Queue]:
     """A queue of a server that was not asked for anything yet."""
-    async with aio.Store(url, RemoteKeeper(url, 5)) as store:
+    async with aio.Store(url, RemoteKeeper(url)) as store:
         yield aio.Queue(store, "jobs")
 
 
@@ -185,17 +181,20 @@ def test_thousands_wait_without_a_thread_of_their_own(kept: penstock.Store, url:
 
 
 def test_a_cancelled_request_leaves_no_answer_behind_for_the_next_one() -> None:
-    cancelled = threading.Event()
+    asked, cancelled = threading.Event(), threading.Event()
 
     def late(conversation: Conversation) -> None:
-        cancelled.wait(5)
+        asked.set()
+        cancelled.wait()
         conversation.socket.sendall(answer(b'{"count": 1}'))
 
     async def main(url: str) -> None:
         async with queue_at(url) as jobs:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await jobs.purge()
+            purging = asyncio.create_task(jobs.purge())
+            await until(asked.is_set)
+            purging.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await purging
             cancelled.set()
             assert await jobs.purge() == 3
 
@@ -210,7 +209,7 @@ def test_connections_are_kept_but_not_for_ever_and_not_too_many(monkeypatch: pyt
     monkeypatch.setattr(pool, "MAX_IDLE", 2)
 
     async def main(url: str) -> None:
-        keeper = RemoteKeeper(url, 5)
+        keeper = RemoteKeeper(url)
         async with aio.Store(url, keeper) as store:
             jobs = aio.Queue(store, "jobs")
             for _ in range(3):
@@ -261,9 +260,9 @@ def test_a_long_wait_is_several_shorter_ones_by_the_clock_that_was_given() -> No
     clock = penstock.SimulatedClock()
 
     async def main(url: str) -> None:
-        async with aio.Store(url, RemoteKeeper(url, 5, clock)) as store:
+        async with aio.Store(url, RemoteKeeper(url, clock=clock)) as store:
             waiting = asyncio.create_task(aio.Queue(store, "jobs").claim(wait=70))
-            await asyncio.sleep(0.05)
+            await until(lambda: bool(server.requests))
             assert not waiting.done()
             waiting.cancel()
 
@@ -290,10 +289,10 @@ def test_what_cannot_be_opened_says_why(opening: Callable[[], Awaitable[aio.Stor
     run(main())
 
 
-def test_opening_a_store_whose_server_is_not_there_fails_at_once() -> None:
+def test_opening_a_store_whose_server_is_not_there_fails_at_once(port: int) -> None:
     async def main() -> None:
         with pytest.raises(StoreUnreachable, match=r"cannot be reached: Connection refused\. Nothing was done"):
-            await aio.open(f"http://127.0.0.1:{unused_port()}")
+            await aio.open(f"http://127.0.0.1:{port}")
 
     run(main())
 
@@ -317,7 +316,7 @@ def test_who_is_cancelled_while_opening_leaves_nothing_open(
 
     def open_slowly(folder: Folder) -> Owner:
         began.set()
-        go_on.wait(10)
+        go_on.wait()
         return Owner(folder)
 
     monkeypatch.setattr(shared, "become_owner", open_slowly)
@@ -326,9 +325,11 @@ def test_who_is_cancelled_while_opening_leaves_nothing_open(
         opening = asyncio.ensure_future(_open(tmp_path))
         await until(began.is_set)
         opening.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await opening
-        go_on.set()
+        try:
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+        finally:
+            go_on.set()
 
     run(main())
     with penstock.open(tmp_path, share=False) as store:  # StoreLocked if it was still open

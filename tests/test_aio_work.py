@@ -22,21 +22,19 @@ KINDS = pytest.mark.parametrize("kind", ["memory", "journal", "http"])
 
 
 def run(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
-    async def in_time() -> Answer:
-        async with asyncio.timeout(120):
-            return await coroutine
-
-    return asyncio.run(in_time())
+    return asyncio.run(coroutine)
 
 
 @asynccontextmanager
-async def queue_of(kind: str, folder: Path) -> AsyncIterator[aio.Queue]:
+async def queue_of(
+    kind: str, folder: Path, clock: penstock.SimulatedClock | None = None
+) -> AsyncIterator[aio.Queue]:
     server, kept = None, None
     if kind == "http":
-        kept = penstock.open("memory:")
+        kept = penstock.open("memory:", clock=clock)
         server = serve_in_thread(kept)
     url = server.url if server else "memory:" if kind == "memory" else str(folder / "store")
-    async with aio.open(url) as store:
+    async with aio.open(url, clock=None if server else clock) as store:
         yield await store.create("jobs", max_attempts=3, keep_done=None)
     if server is not None and kept is not None:
         server.stop()
@@ -98,13 +96,29 @@ def test_a_plain_function_runs_in_threads(kind: str, tmp_path: Path) -> None:
 
 @KINDS
 def test_work_that_takes_longer_than_its_lease_stays_ours(kind: str, tmp_path: Path) -> None:
-    async def handler(message: aio.Message) -> None:
-        await asyncio.sleep(1.5)
+    clock = penstock.SimulatedClock()
 
     async def main() -> None:
-        async with queue_of(kind, tmp_path) as jobs:
+        async with queue_of(kind, tmp_path, clock) as jobs:
+            begun, outlasted = asyncio.Semaphore(0), asyncio.Event()
+
+            async def extended() -> bool:
+                held = [message async for message in jobs.messages("in_flight")]
+                return all((message.lease_until or 0) >= clock.now() + 300 for message in held)
+
+            async def handler(message: aio.Message) -> None:
+                begun.release()
+                if message.payload == b"1":
+                    await begun.acquire()
+                    await begun.acquire()
+                    for _ in range(5):
+                        clock.advance(0.15)
+                        await until(extended)
+                    outlasted.set()
+                await outlasted.wait()
+
             await jobs.put_many([b"1", b"2"])
-            assert await aio.work(jobs, handler, lease=0.4, until_empty=True) == Worked(acked=2)
+            assert await aio.work(jobs, handler, lease=0.3, until_empty=True) == Worked(acked=2)
             assert [message.attempts async for message in jobs.messages()] == [1, 1]
 
     run(main())
@@ -193,7 +207,14 @@ def test_what_does_not_finish_in_time_is_cancelled_and_released(kind: str, tmp_p
         async with queue_of(kind, tmp_path) as jobs:
             await jobs.put_many([b"1", b"2"])
             working = asyncio.create_task(
-                aio.work(jobs, handler, stop=stop, grace=0.1, on_drop=lambda each: dropped.append(each.payload))
+                aio.work(
+                    jobs,
+                    handler,
+                    concurrency=2,  # so that nobody waits for what is released
+                    stop=stop,
+                    grace=0.1,
+                    on_drop=lambda each: dropped.append(each.payload),
+                )
             )
             for _ in range(2):
                 await started.acquire()
@@ -231,7 +252,7 @@ def test_work_whose_lease_was_lost_is_cancelled_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        async with queue_of("memory", tmp_path) as jobs:
+        async with queue_of("memory", tmp_path, penstock.SimulatedClock()) as jobs:
 
             async def handler(message: aio.Message) -> None:
                 if message.payload == b"removed":
@@ -263,14 +284,16 @@ def test_an_error_of_the_store_ends_the_worker(tmp_path: Path) -> None:
 def test_signals_stop_the_worker_and_are_put_back(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
 
-    async def handler(message: aio.Message) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.sleep(0.1)
-
     async def main() -> None:
+        stop = asyncio.Event()
+
+        async def handler(message: aio.Message) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await stop.wait()
+
         async with queue_of("memory", tmp_path) as jobs:
             await jobs.put_many([b"1", b"2"])
-            worked = await aio.work(jobs, handler, concurrency=1)
+            worked = await aio.work(jobs, handler, concurrency=1, stop=stop)
             assert worked == Worked(acked=1, signal=int(signal.SIGTERM))
             assert await left(jobs) == {"available": 1, "done": 1}
 
@@ -279,16 +302,18 @@ def test_signals_stop_the_worker_and_are_put_back(tmp_path: Path) -> None:
 
 
 def test_a_second_signal_releases_at_once(tmp_path: Path) -> None:
-    async def handler(message: aio.Message) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.Event().wait()
-
     async def main() -> None:
+        stop = asyncio.Event()
+
+        async def handler(message: aio.Message) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await stop.wait()
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+
         async with queue_of("memory", tmp_path) as jobs:
             await jobs.put(b"1")
-            worked = await aio.work(jobs, handler, grace=1000)
+            worked = await aio.work(jobs, handler, concurrency=1, grace=1000, stop=stop)
             assert worked == Worked(released=1, signal=int(signal.SIGINT))
 
     run(main())

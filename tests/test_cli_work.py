@@ -191,54 +191,66 @@ def working(url: str | Path, *arguments: str) -> Iterator[subprocess.Popen[str]]
             process.kill()
 
 
+NOT_NOW = b"not now"  # is held for long, unless the worker is told to stop: when it is back, that was heard
+FIRST = 'if test "$(cat)" = "not now"; then exit 75; fi; '
+
+
+def wait_until_heard(folder: Path) -> None:
+    with jobs_in(folder) as jobs:
+        until(lambda: NOT_NOW in [message.payload for message in jobs.messages("available")])
+
+
 def test_sigterm_lets_commands_finish(folder: Path, tmp_path: Path) -> None:
-    put(folder, b"1", b"2", b"3")
-    waiting = script(f"touch {tmp_path}/started.$PENSTOCK_ID; while ! test -e {tmp_path}/go; do sleep 0.02; done")
-    with working(folder, "jobs", "-c", "2", "--grace", "1000", *waiting) as process:
+    put(folder, NOT_NOW, b"1", b"2", b"3")
+    waiting = f"touch {tmp_path}/started.$PENSTOCK_ID; while ! test -e {tmp_path}/go; do sleep 0.02; done"
+    options = ["-c", "3", "--grace", "1000", "--backoff", "1000"]
+    with working(folder, "jobs", *options, *script(FIRST + waiting)) as process:
         until(lambda: len(list(tmp_path.glob("started.*"))) == 2)
         process.send_signal(signal.SIGTERM)
-        time.sleep(0.1)
+        wait_until_heard(folder)
         (tmp_path / "go").touch()
         out, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
-    assert out.startswith("jobs: 2 acknowledged, 0 failed attempts, 0 released, 0 lost in ")
+    assert out.startswith("jobs: 2 acknowledged, 0 failed attempts, 1 released, 0 lost in ")
     with jobs_in(folder) as jobs:
-        assert left(jobs) == {"available": 1, "done": 2}
+        assert left(jobs) == {"available": 2, "done": 2}
 
 
 @pytest.mark.parametrize("how", ["grace", "twice"])
 def test_what_does_not_finish_is_ended_with_all_that_it_started_and_released(
     folder: Path, tmp_path: Path, how: str
 ) -> None:
-    put(folder, b"1")
-    hanging = script(f"sleep 1000 & echo $! > {tmp_path}/child; echo $$ > {tmp_path}/pid; wait")
-    with working(folder, "jobs", "--grace", "0.1" if how == "grace" else "1000", *hanging) as process:
+    put(folder, NOT_NOW, b"1")
+    hanging = f"sleep 1000 & echo $! > {tmp_path}/child; echo $$ > {tmp_path}/pid; wait"
+    options = ["-c", "2", "--grace", "0.1" if how == "grace" else "1000", "--backoff", "1000"]
+    with working(folder, "jobs", *options, *script(FIRST + hanging)) as process:
         until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
         process.send_signal(signal.SIGTERM)
         if how == "twice":
-            time.sleep(0.2)
+            wait_until_heard(folder)
             process.send_signal(signal.SIGTERM)
         out, _ = process.communicate()
     assert process.returncode == 0
-    assert "1 released" in out
+    assert "2 released" in out
     until(lambda: not any(alive(int((tmp_path / name).read_text())) for name in ("pid", "child")))
     with jobs_in(folder) as jobs:
-        assert left(jobs) == {"available": 1}
+        assert left(jobs) == {"available": 2}
 
 
-def test_what_a_killed_worker_held_goes_to_another_after_the_lease(folder: Path, tmp_path: Path) -> None:
-    put(folder, b"1")
-    with penstock.open(folder) as store:
+def test_what_a_killed_worker_held_goes_to_another_after_the_lease(tmp_path: Path) -> None:
+    clock = penstock.SimulatedClock()
+    with penstock.open(tmp_path / "store", clock=clock) as store:
+        store.create("jobs", keep_done=None).put(b"1")
         server = serve_in_thread(store)
         started = script(f"echo $$ > {tmp_path}/pid; exec sleep 1000")
-        with working(server.url, "jobs", "--lease", "1", *started) as process:
+        with working(server.url, "jobs", "--lease", "1000", *started) as process:
             until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
             process.kill()
             assert process.wait() == -signal.SIGKILL
             os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # nobody is left to do that
+        clock.advance(999)
         assert left(store.queue("jobs")) == {"in_flight": 1}
-        with working(server.url, "jobs", *script("true")) as other:
-            until(lambda: left(store.queue("jobs")) == {"done": 1})
-            other.send_signal(signal.SIGTERM)
-            assert other.wait() == 0
+        clock.advance(1)
+        run(server.url, "jobs", "--until-empty", *script("true"))
+        assert left(store.queue("jobs")) == {"done": 1}
         server.stop()

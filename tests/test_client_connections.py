@@ -16,6 +16,7 @@ import pytest
 
 import penstock
 from penstock import StoreClosed, StoreUnreachable
+from penstock.client import failures
 from penstock.client import pool as pools
 from penstock.client.keeper import RemoteKeeper
 from penstock.wire import frames
@@ -34,7 +35,6 @@ from tests.scripted import (
     silence,
     talking_to,
     then_close,
-    unused_port,
 )
 
 
@@ -78,11 +78,11 @@ def test_a_server_may_want_each_connection_to_end(client: str) -> None:
 
 
 def test_a_connection_that_was_idle_for_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "MAX_IDLE_SECONDS", 0.05)
     with scripted(PUT) as server, talking_to(server) as queue:
         queue.put(b"a")
         queue.put(b"a")
         assert server.connections == 1
+        monkeypatch.setattr(pools, "MAX_IDLE_SECONDS", 0.05)
         time.sleep(0.06)
         queue.put(b"a")
         assert server.connections == 2
@@ -99,7 +99,7 @@ def test_no_more_connections_are_kept_than_agreed(monkeypatch: pytest.MonkeyPatc
     together = threading.Barrier(6)
 
     def wait_for_all(conversation: Conversation) -> None:
-        together.wait(10)
+        together.wait()
         conversation.socket.sendall(PUT)
 
     with (
@@ -161,14 +161,20 @@ def test_closing_ends_what_waits_for_an_answer(client: str) -> None:
             queue.counts()
 
 
-def test_closing_ends_what_waits_to_try_again(client: str) -> None:
-    url = f"http://127.0.0.1:{unused_port()}"
-    with queue_at(url, client) as queue, ThreadPoolExecutor(1) as threads:
+def test_closing_ends_what_waits_to_try_again(client: str, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = threading.Event()
+
+    def pause_for_days(self: failures.Patience, failure: failures.Failure) -> float:
+        failed.set()
+        return 1_000_000
+
+    monkeypatch.setattr(failures.Patience, "pause", pause_for_days)
+    with queue_at(f"http://127.0.0.1:{port}", client) as queue, ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(queue.counts)
-        time.sleep(0.2)
+        failed.wait()
         queue._store.close()
         with pytest.raises(StoreClosed):
-            waiting.result(2)
+            waiting.result()
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -327,9 +326,9 @@ def test_like_matches_the_whole_text(pattern: str, value: str, expected: bool) -
 
 def test_like_with_many_wildcards_does_not_go_back_over_the_text() -> None:
     almost = parse(f"a LIKE '{'%a' * 30}%b'")
-    started = time.perf_counter()
+    started = time.thread_time()  # of the processor, as others may use it too
     assert not almost.matches(subject({"a": "a" * 10_000}))
-    assert time.perf_counter() - started < 1
+    assert time.thread_time() - started < 1
 
 
 def test_a_filter_survives_pickling_and_copying_and_equals_its_like() -> None:
@@ -808,9 +807,10 @@ PIECES = r"""
 scraps = st.lists(st.sampled_from([*PIECES.split(), " ", "\n", "\ud800", "LIKE '\\"]), max_size=25)
 
 
-@settings(max_examples=500, deadline=timedelta(seconds=5))
+@settings(max_examples=500)
 @given(st.text() | scraps.map("".join) | scraps.map(" ".join))
 def test_arbitrary_text_is_a_filter_or_an_invalid_one_and_nothing_else(text: str) -> None:
+    started = time.thread_time()
     try:
         parsed = parse(text)
     except InvalidFilter as error:
@@ -818,6 +818,7 @@ def test_arbitrary_text_is_a_filter_or_an_invalid_one_and_nothing_else(text: str
     else:
         assert isinstance(parsed, Filter)
         assert parsed.evaluate(subject()) in (True, False, None)
+    assert time.thread_time() - started < 5
 
 
 @pytest.mark.parametrize(
@@ -825,8 +826,8 @@ def test_arbitrary_text_is_a_filter_or_an_invalid_one_and_nothing_else(text: str
 )
 def test_no_text_of_the_greatest_length_takes_long(piece: str) -> None:
     text = (piece * MAX_BYTES)[: MAX_BYTES - 20]
-    started = time.perf_counter()
+    started = time.thread_time()  # of the processor, as others may use it too
     for attempt in text, f"a LIKE '{text}", f"a LIKE '{text}'":
         with contextlib.suppress(InvalidFilter):
             parse(attempt).matches(subject({"a": text}))
-    assert time.perf_counter() - started < 5
+    assert time.thread_time() - started < 5

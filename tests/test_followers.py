@@ -16,7 +16,8 @@ from penstock.live.following import fitting, parts_of
 from penstock.live.keeper import LiveKeeper
 from penstock.message import Entry
 from penstock.server import serve_in_thread
-from penstock.slate.store import SlateKeeper, open_slate
+from penstock.slate.opening import open_slate
+from penstock.slate.store import SlateKeeper
 from penstock.streams import Lost, Streams, reader_name
 from tests.server_child import ServerChild
 

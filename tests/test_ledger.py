@@ -433,7 +433,7 @@ def test_an_empty_queue_costs_little_after_its_first_message() -> None:
     ledger = ledger_with(1)
     ledger.claim(1, 30, "worker", 1, START)
     ledger.ack([(1, 1)], START)
-    [page] = ledger._rows._pages.values()
+    [(_, page)] = ledger._rows.pages()
     assert page.claims is not None
     assert len(page.claims.nonce) < 10
 
@@ -454,7 +454,7 @@ def test_survivors_of_long_gone_neighbours_are_found_and_cost_little() -> None:
     ledger = ledger_with(100_000)
     ledger.remove([seq for seq in range(1, 100_001) if seq % 1000], START)
     assert ledger.listed(None, 0, 1000) == list(range(1000, 100_001, 1000))
-    assert sum(len(page.state) for page in ledger._rows._pages.values()) < 2_000
+    assert sum(len(page.state) for _, page in ledger._rows.pages()) < 2_000
     claim = ledger.claim(1000, 30, "worker", 5, START)
     assert claim is not None
     assert claim.seqs == list(range(1000, 100_001, 1000))

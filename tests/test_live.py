@@ -60,7 +60,12 @@ def test_a_consumer_interrupted_while_the_store_closes_is_just_interrupted() -> 
 class OversleepingClock(penstock.SimulatedClock):
     """Nobody is woken by time, only by others."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: set[float] = set()
+
     def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.waits.add(seconds)
         return event.wait()
 
 
@@ -70,7 +75,7 @@ def test_those_who_wait_come_first_even_if_their_alarm_is_late() -> None:
         queue = store.queue()
         queue.put(b"a", delay=10)
         waiting = pool.submit(queue.claim, wait=60)
-        time.sleep(0.05)
+        until(lambda: 60 in clock.waits)
         clock.advance(10)
         assert queue.claim() == []
         assert [message.payload for message in waiting.result()] == [b"a"]
@@ -423,6 +428,14 @@ def test_simulated_time_does_not_drift() -> None:
     for _ in range(10):
         clock.advance(0.1)
     assert (clock.now(), clock.monotonic()) == (1_000, 1.0)
+
+
+def test_time_that_passes_between_a_look_at_simulated_time_and_a_wait_is_not_missed() -> None:
+    clock = penstock.SimulatedClock()
+    end = clock.now() + 10_000
+    clock.advance(10)
+    assert not clock.wait(threading.Event(), 10)
+    assert clock.now() == end
 
 
 def until(condition: Callable[[], bool]) -> None:

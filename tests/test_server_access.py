@@ -74,7 +74,7 @@ def server(store: penstock.Store, folder: Path, secrets: dict[str, str]) -> Iter
 
 
 def ask(url: str, method: str, path: str, token: str | None, body: bytes | None = None) -> tuple[int, Any, bytes]:
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc)
     try:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         connection.request(method, path, body, {**headers, "Content-Type": "application/json"})
@@ -136,7 +136,7 @@ def test_strangers_do_not_learn_what_is_not_there(
     ["Basic {}", "bearer", "Bearer", "Bearer  ", "{}", "Token {}", "Bearer {}x", "Bearer {} {}", "Bearer \xff{}"],
 )
 def test_what_is_not_a_token_is_none(server: RunningServer, secrets: dict[str, str], header: str) -> None:
-    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc)
     given = header.replace("{}", secrets["admin"])
     connection.request("GET", "/default", headers={"Authorization": given})
     assert connection.getresponse().status == 401
@@ -152,7 +152,7 @@ def test_two_tokens_in_a_request_are_none(server: RunningServer, secrets: dict[s
 
 
 def test_the_token_counts_for_each_request_of_a_connection(server: RunningServer, secrets: dict[str, str]) -> None:
-    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc)
     for token, status in ((secrets["read"], 200), (secrets["read"], 200), (secrets["wrong"], 401)):
         connection.request("GET", "/-/api/queues", headers={"Authorization": f"Bearer {token}"})
         answer = connection.getresponse()
@@ -307,9 +307,7 @@ def test_names_are_given_once_and_can_be_given_again(tmp_path: Path) -> None:
 
 
 def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < end, "this never comes"
         time.sleep(0.05)
 
 

@@ -11,12 +11,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 import penstock
 from penstock import Draft, Message, Queue, StoreClosed, StoreUnreachable
 from penstock.client.calls import Call
+from penstock.client.failures import Patience
 from penstock.client.keeper import RemoteKeeper, Result
 from penstock.settings import Settings
 from penstock.store import Store
@@ -33,6 +35,13 @@ class TriesOnce(RemoteKeeper):
 
     def _run(self, call: Call[Result], tries: int = 1) -> Result:
         return super()._run(call, tries=1)
+
+
+class Persistent(RemoteKeeper):
+    """Tries again for as long as a server takes to start, which may be long on a machine that is busy."""
+
+    def _patience(self, call: Call[Any], tries: int) -> Patience:
+        return Patience(self._address.url, call.name, call.repeatable, self._clock, 1_000_000, 1_000_000)
 
 
 class RemoteHistory(History):
@@ -199,7 +208,7 @@ def test_a_hundred_killed_servers_have_kept_every_promise_that_they_made(tmp_pat
     Series(tmp_path, seed).run(10)
 
 
-def test_clients_that_try_again_by_themselves_notice_nothing_of_a_kill(tmp_path: Path) -> None:
+def test_clients_that_try_again_by_themselves_notice_nothing_of_a_kill(tmp_path: Path, port: int) -> None:
     stopping = threading.Event()
     put: list[bytes] = []
     acknowledged: list[bytes] = []
@@ -226,8 +235,8 @@ def test_clients_that_try_again_by_themselves_notice_nothing_of_a_kill(tmp_path:
             errors.append(error)
 
     with ExitStack() as stack:
-        server = stack.enter_context(ServerChild(tmp_path / "store"))
-        store = stack.enter_context(penstock.open(server.url))
+        server = stack.enter_context(ServerChild(tmp_path / "store", "--port", str(port)))
+        store = stack.enter_context(Store(server.url, Persistent(server.url)))
         queue = store.create(QUEUE)
         work = [produce, produce, produce, consume, consume]
         threads = [
@@ -239,8 +248,9 @@ def test_clients_that_try_again_by_themselves_notice_nothing_of_a_kill(tmp_path:
         for _ in range(3):
             time.sleep(0.3)
             server.kill()
-            server = stack.enter_context(ServerChild(tmp_path / "store", "--port", str(server.port)))
-        time.sleep(0.3)
+            server = stack.enter_context(ServerChild(tmp_path / "store", "--port", str(port)))
+        while not acknowledged:
+            time.sleep(0.01)
         stopping.set()
         for thread in threads:
             thread.join()

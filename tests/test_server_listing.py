@@ -31,7 +31,7 @@ def jobs(store: penstock.Store) -> penstock.Queue:
 @pytest.fixture
 def connection(store: penstock.Store) -> Iterator[HTTPConnection]:
     server = serve_in_thread(store)
-    connection = HTTPConnection(urlsplit(server.url).netloc, timeout=30)
+    connection = HTTPConnection(urlsplit(server.url).netloc)
     yield connection
     connection.close()
     server.stop()

@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -35,7 +36,7 @@ from penstock.message import Entry, Plain
 from penstock.server import serve_in_thread
 from penstock.settings import Settings
 from penstock.sharing.keeper import live_keeper
-from penstock.slate.store import open_slate
+from penstock.slate.opening import open_slate
 from penstock.store import Store
 from penstock.uploads import NoSuchLoad
 from penstock.wire import frames
@@ -76,7 +77,7 @@ class Served:
         self.owner.close()
 
     def ask(self, method: str, path: str, body: Any = None, headers: Any = None) -> tuple[int, Any]:
-        connection = HTTPConnection(self.server.url.removeprefix("http://"), timeout=30)
+        connection = HTTPConnection(self.server.url.removeprefix("http://"))
         body = json.dumps(body).encode() if isinstance(body, dict) else body
         connection.request(method, path, body, headers or JSON)
         answer = connection.getresponse()
@@ -412,11 +413,8 @@ def test_what_nobody_touches_for_a_day_is_dropped(tmp_path: Path, kind: str) -> 
     for number in range(4):
         clock.advance(8 * 3600)
         keeper.uploads().add(used, "a", number, "default", frames.encode_entries(Plain([b"x"])))
-    until_gone = threading.Event()
-    for _ in range(200):
-        if not (tmp_path / ".penstock" / "staged" / forgotten).exists():
-            break
-        until_gone.wait(0.05)
+    while (tmp_path / ".penstock" / "staged" / forgotten).exists():
+        time.sleep(0.01)
     assert staged(tmp_path) == [used]
     keeper.close()
     assert staged(tmp_path) == []
@@ -570,7 +568,7 @@ def test_what_a_queue_would_not_take_is_refused_when_it_is_sent(served: Served) 
 
 def test_a_body_that_is_too_large_is_refused(served: Served) -> None:
     load = served.client.begin({})
-    connection = HTTPConnection(served.server.url.removeprefix("http://"), timeout=30)
+    connection = HTTPConnection(served.server.url.removeprefix("http://"))
     connection.putrequest("PUT", f"/-/loads/{load}/a/0")
     connection.putheader("Content-Length", str((64 << 20) + 1))
     connection.endheaders()
@@ -647,7 +645,7 @@ def test_a_store_in_memory_takes_no_loads() -> None:
         with pytest.raises(NotSupported, match="takes no loads"):
             client.begin({})
         for method, path in [("PUT", "x/a/0"), ("POST", "x/commit"), ("DELETE", "x")]:
-            connection = HTTPConnection(server.url.removeprefix("http://"), timeout=30)
+            connection = HTTPConnection(server.url.removeprefix("http://"))
             body = b'{"parts": []}' if method == "POST" else b'{"messages": []}' if method == "PUT" else None
             connection.request(method, f"/-/loads/{path}", body, JSON)
             assert connection.getresponse().status == 501
@@ -672,7 +670,7 @@ def test_other_requests_are_answered_while_batches_are_staged(served: Served) ->
 
     def send() -> int:
         number = 0
-        while not stop.is_set():
+        while not number or not stop.is_set():
             served.client.add(load, threading.current_thread().name.lower(), number, "jobs", content)
             number += 1
         return number

@@ -51,7 +51,7 @@ def server(store: penstock.Store) -> Iterator[RunningServer]:
 def ask(
     url: str, path: str, method: str = "GET", body: bytes | None = None, **headers: str
 ) -> tuple[int, Any, bytes]:
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc)
     try:
         connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
         answer = connection.getresponse()
@@ -77,9 +77,7 @@ def scrape(url: str) -> Metrics:
 
 
 def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < end, "this never comes"
         time.sleep(0.01)
 
 
@@ -282,7 +280,7 @@ def test_a_body_that_cannot_be_read_ends_its_connection_and_not_the_server(tmp_p
         store.queue().put(b"whole")
     with ServerChild(folder) as server:
         damage(folder)
-        with socket.create_connection(("127.0.0.1", server.port), 60) as raw:
+        with socket.create_connection(("127.0.0.1", server.port)) as raw:
             raw.sendall(b"GET /jobs/messages HTTP/1.1\r\nHost: a\r\n\r\n")
             answer = b""
             while data := raw.recv(65_536):  # until the server ends it
@@ -306,7 +304,7 @@ def test_a_bug_in_the_parsing_of_a_request_ends_its_connection_and_not_the_serve
 ) -> None:
     service = server._server._service
     port = urlsplit(server.url).port
-    with monkeypatch.context() as patch, socket.create_connection(("127.0.0.1", port), 60) as raw:
+    with monkeypatch.context() as patch, socket.create_connection(("127.0.0.1", port)) as raw:
         patch.setattr(service.keeper, "max_payload", lambda queue: 1 / 0)
         raw.sendall(b"POST /default/messages HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\na")
         answer = raw.recv(65_536)
@@ -322,7 +320,7 @@ def test_an_answer_that_cannot_be_given_ends_its_connection_and_not_the_server(
 ) -> None:
     service = server._server._service
     port = urlsplit(server.url).port
-    with monkeypatch.context() as patch, socket.create_connection(("127.0.0.1", port), 60) as raw:
+    with monkeypatch.context() as patch, socket.create_connection(("127.0.0.1", port)) as raw:
         patch.setattr(service, "answers", None)
         raw.sendall(b"GET /default HTTP/1.1\r\nHost: a\r\n\r\n")
         with suppress(ConnectionError):
@@ -352,7 +350,7 @@ def test_a_store_that_fails_ends_the_process_with_an_error(tmp_path: Path) -> No
         status, _, body = ask(server.url, "/other", "PUT")
         assert status >= 500
         assert not TELLS_TOO_MUCH.search(body)
-        server.process.communicate(timeout=60)
+        server.process.communicate()
         assert server.process.returncode == 1
     assert lines(server)[0]["level"] == "error"
 
@@ -419,14 +417,14 @@ def test_settings_come_from_flags_then_the_environment_then_the_file(
     monkeypatch.setenv("PENSTOCK_CONFIG", str(config))
     monkeypatch.setenv("PENSTOCK_SERVE_LOG_FORMAT", "json")
     with ServerChild(tmp_path / "store") as server:
-        with socket.create_connection(("127.0.0.1", server.port), 60) as first:
+        with socket.create_connection(("127.0.0.1", server.port)) as first:
             first.sendall(b"GET /-/healthz HTTP/1.1\r\nHost: a\r\n\r\n")
             assert first.recv(1000).startswith(b"HTTP/1.1 200")
             assert ask(server.url, "/-/healthz")[0] == 503
         server.stop()
     assert lines(server)[0]["message"].startswith("serving")
     with ServerChild(tmp_path / "store", "--log-format", "text", "--max-connections", "2") as server:
-        with socket.create_connection(("127.0.0.1", server.port), 60):
+        with socket.create_connection(("127.0.0.1", server.port)):
             until(lambda: ask(server.url, "/-/healthz")[0] == 200)
         server.stop()
     assert "INFO serving" in server.errors.read_text()

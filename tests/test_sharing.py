@@ -21,6 +21,8 @@ import penstock
 from penstock import aio
 from penstock.client import calls
 from penstock.client.address import UNIX
+from penstock.client.answers import Answer
+from penstock.client.connection import Connection
 from penstock.client.keeper import RemoteKeeper
 from penstock.server import serve_in_thread
 from penstock.sharing import place
@@ -262,14 +264,25 @@ def test_puts_without_a_key_survive_owners_that_close(tmp_path: Path) -> None:
         store.close()
 
 
-def test_a_put_without_a_key_that_a_killed_owner_did_not_answer_is_not_repeated(tmp_path: Path) -> None:
+def test_a_put_without_a_key_that_a_killed_owner_did_not_answer_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = threading.Semaphore(0)
+    receive = Connection._receive
+
+    def receive_what_was_asked_for(self: Connection, deadline: float) -> Answer:
+        sent.release()
+        return receive(self, deadline)
+
     with other_process(tmp_path) as owner, penstock.open(tmp_path) as store:
         queue = store.queue()
+        monkeypatch.setattr(Connection, "_receive", receive_what_was_asked_for)
         owner.send_signal(signal.SIGSTOP)  # so that it is asked, and does not answer
         with ThreadPoolExecutor() as pool:
             asked = pool.submit(queue.put, b"a")
             repeatable = pool.submit(queue.put, b"b", key="b")
-            threading.Event().wait(0.1)
+            for _ in range(2):
+                sent.acquire()
             leave_by_kill(owner)
             with pytest.raises(penstock.StoreUnreachable, match="The put may have happened: look before"):
                 asked.result()

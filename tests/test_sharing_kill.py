@@ -95,13 +95,19 @@ class Shared:
                 self.kill_owner()
                 time.sleep(self.random.uniform(0.2, 0.8))  # without one more that starts, which takes its time
                 self.start()
-            time.sleep(0.5)
+            while self.acknowledged() <= PROCESSES:
+                time.sleep(0.05)
             for process in self.processes:
                 process.end()
         finally:
             for process in self.processes:
                 process.process.kill()
                 process.process.communicate()
+
+    def acknowledged(self) -> int:
+        """How many messages so far."""
+        logs = [process.log.read_bytes() for process in self.all if process.log.exists()]
+        return sum(log.count(b'"acknowledged"') for log in logs)
 
     def check(self) -> None:
         told = [

@@ -12,7 +12,8 @@ from penstock.journal.store import JournalKeeper, open_journal
 from penstock.live.keeper import LiveKeeper
 from penstock.message import Entry
 from penstock.server import serve_in_thread
-from penstock.slate.store import SlateKeeper, open_slate
+from penstock.slate.opening import open_slate
+from penstock.slate.store import SlateKeeper
 from penstock.streams import Streams, reader_name
 
 READER = reader_name()

@@ -19,29 +19,52 @@ from penstock import LeaseExpired, Message, Queue, QueueNotFound, StoreClosed
 from penstock.server import serve_in_thread
 from penstock.working import Result, Worked, exponential
 from tests import work_run
-from tests.scripted import unused_port
 from tests.server_child import ServerChild
 
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(params=["memory", "journal", "text", "folder", "http"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[penstock.Store]:
-    if request.param == "memory":
-        with penstock.open("memory:") as store:
+@pytest.fixture
+def clock() -> penstock.SimulatedClock:
+    return penstock.SimulatedClock()
+
+
+@contextmanager
+def opened(kind: str, folder: Path, clock: penstock.Clock | None = None) -> Iterator[penstock.Store]:
+    if kind == "memory":
+        with penstock.open("memory:", clock=clock) as store:
             yield store
-    elif request.param == "journal":
-        with penstock.open(tmp_path / "store") as store:
+    elif kind == "journal":
+        with penstock.open(folder, clock=clock) as store:
             yield store
-    elif request.param in ("text", "folder"):
-        with penstock.open(f"{request.param}:{tmp_path / 'store'}") as store:
+    elif kind in ("text", "folder"):
+        with penstock.open(f"{kind}:{folder}", clock=clock) as store:
             yield store
     else:
-        with penstock.open("memory:") as kept:
+        with penstock.open("memory:", clock=clock) as kept:
             server = serve_in_thread(kept)
             with penstock.open(server.url) as store:
                 yield store
             server.stop()
+
+
+@pytest.fixture(params=["memory", "journal", "text", "folder", "http"])
+def kind(request: pytest.FixtureRequest) -> str:
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture
+def store(kind: str, tmp_path: Path) -> Iterator[penstock.Store]:
+    with opened(kind, tmp_path / "store") as store:
+        yield store
+
+
+@pytest.fixture
+def still(kind: str, tmp_path: Path, clock: penstock.SimulatedClock) -> Iterator[penstock.Store]:
+    """A store for which no time passes but that of the clock, so that leases end only when a test wants it."""
+    with opened(kind, tmp_path / "store", clock) as store:
+        yield store
 
 
 @pytest.fixture
@@ -50,9 +73,20 @@ def jobs(store: penstock.Store) -> Queue:
 
 
 @pytest.fixture
+def still_jobs(still: penstock.Store) -> Queue:
+    return still.create("jobs", max_attempts=3, keep_done=None)
+
+
+@pytest.fixture
 def local() -> Iterator[Queue]:
     """A queue in memory, for what no kind of store has a say in."""
     with penstock.open("memory:") as store:
+        yield store.create("jobs", max_attempts=3, keep_done=None)
+
+
+@pytest.fixture
+def still_local(clock: penstock.SimulatedClock) -> Iterator[Queue]:
+    with penstock.open("memory:", clock=clock) as store:
         yield store.create("jobs", max_attempts=3, keep_done=None)
 
 
@@ -170,10 +204,14 @@ def test_a_backoff_that_makes_no_sense_is_replaced_by_the_usual_one(
     local.put(b"x")
 
     def handler(message: Message) -> None:
-        raise OSError
+        if message.attempts == 1:
+            raise OSError
 
-    with running(local, handler, backoff=lambda message: -1):
-        until(lambda: left(local) == {"delayed": 1})
+    assert penstock.work(local, handler, backoff=lambda message: -1, until_empty=True) == Worked(acked=1, failed=1)
+    [message] = local.messages("done")
+    first, second = local.attempts(message.id)
+    assert first.ended_at is not None
+    assert second.claimed_at - first.ended_at >= 1000
     assert "the usual one is taken" in caplog.text
 
 
@@ -252,54 +290,75 @@ def test_never_more_is_held_than_can_be_worked_on(jobs: Queue) -> None:
     assert most == 3
 
 
-def test_work_that_takes_longer_than_its_lease_stays_ours(jobs: Queue) -> None:
+def outlast(jobs: Queue, count: int, lease: float, clock: penstock.SimulatedClock) -> None:
+    """Let more time pass than a lease lasts, but never so much that it ends before it can be extended."""
+
+    def extended() -> bool:
+        messages = list(jobs.messages())  # in a folder, one that is just being extended is not seen
+        return len(messages) == count and not any(
+            message.state == "in_flight" and (message.lease_until or 0) < clock.now() + lease * 1000
+            for message in messages
+        )
+
+    for _ in range(5):
+        clock.advance(lease / 2)
+        until(extended)
+
+
+def test_work_that_takes_longer_than_its_lease_stays_ours(
+    still_jobs: Queue, clock: penstock.SimulatedClock
+) -> None:
+    begun = threading.Barrier(2)
+
     def handler(message: Message) -> None:
-        time.sleep(2.5)
+        if begun.wait() == 0:
+            outlast(still_jobs, 2, 0.3, clock)
+        begun.wait()
 
-    jobs.put_many([b"one", b"two"])
-    worked = penstock.work(jobs, handler, lease=1, until_empty=True)
+    still_jobs.put_many([b"one", b"two"])
+    worked = penstock.work(still_jobs, handler, lease=0.3, until_empty=True)
     assert worked == Worked(acked=2)
-    assert [message.attempts for message in jobs.messages()] == [1, 1]
+    assert [message.attempts for message in still_jobs.messages()] == [1, 1]
 
 
-def test_no_lease_is_longer_than_the_queue_allows(store: penstock.Store) -> None:
-    jobs = store.create("short", max_lease=1, keep_done=None)
+def test_no_lease_is_longer_than_the_queue_allows(still: penstock.Store, clock: penstock.SimulatedClock) -> None:
+    jobs = still.create("short", max_lease=1, keep_done=None)
     jobs.put(b"x")
-    worked = penstock.work(jobs, lambda message: time.sleep(2.5), lease=60, until_empty=True)
+    worked = penstock.work(jobs, lambda message: outlast(jobs, 1, 1, clock), lease=60, until_empty=True)
     assert worked == Worked(acked=1)
     assert [message.attempts for message in jobs.messages()] == [1]
 
 
-def test_a_lease_that_the_handler_made_longer_is_not_made_shorter(local: Queue) -> None:
+def test_a_lease_that_the_handler_made_longer_is_not_made_shorter(
+    still_local: Queue, clock: penstock.SimulatedClock
+) -> None:
     leases = []
 
     def handler(message: Message) -> None:
         message.extend(lease=1000)
         time.sleep(0.5)
-        [held] = local.messages("in_flight")
-        assert held.lease_until is not None
+        [held] = still_local.messages("in_flight")
         leases.append(held.lease_until)
 
-    local.put(b"x")
-    before = penstock.SystemClock().now()
-    assert penstock.work(local, handler, lease=0.3, until_empty=True) == Worked(acked=1)
-    assert leases[0] >= before + 1_000_000
+    still_local.put(b"x")
+    assert penstock.work(still_local, handler, lease=0.3, until_empty=True) == Worked(acked=1)
+    assert leases == [clock.now() + 1_000_000]
 
 
 def test_the_result_of_work_whose_lease_was_lost_is_dropped_and_logged(
-    jobs: Queue, caplog: pytest.LogCaptureFixture
+    still_jobs: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     dropped: list[str] = []
     results: list[Result] = []
 
     def handler(message: Message) -> None:
         if message.payload == b"removed":
-            jobs.remove(message.id)
+            still_jobs.remove(message.id)
             until(lambda: dropped)
 
-    jobs.put_many([b"removed", b"kept"])
+    still_jobs.put_many([b"removed", b"kept"])
     worked = penstock.work(
-        jobs,
+        still_jobs,
         handler,
         lease=0.3,
         until_empty=True,
@@ -360,7 +419,8 @@ def test_what_does_not_finish_in_time_is_released(jobs: Queue, caplog: pytest.Lo
         going_on.wait()
 
     jobs.put_many([b"1", b"2"])
-    with running(jobs, handler, grace=0.1, on_drop=lambda message: dropped.release()) as worker:
+    # Nobody waits for more: whoever did, and was slow to stop, would get what is released, and release it again.
+    with running(jobs, handler, concurrency=2, grace=0.1, on_drop=lambda message: dropped.release()) as worker:
         started.acquire()
         started.acquire()
         assert worker.end() == Worked(released=2)
@@ -441,16 +501,17 @@ def test_a_queue_that_is_not_there_is_an_error() -> None:
             penstock.work(jobs, lambda message: None)
 
 
-def test_a_server_that_goes_and_comes_back_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    port = str(unused_port())
+def test_a_server_that_goes_and_comes_back_is_waited_for(
+    tmp_path: Path, port: int, caplog: pytest.LogCaptureFixture
+) -> None:
     seen: list[bytes] = []
-    with ServerChild(tmp_path / "store", "--port", port) as first, penstock.open(first.url) as store:
+    with ServerChild(tmp_path / "store", "--port", str(port)) as first, penstock.open(first.url) as store:
         jobs = store.create("jobs", keep_done=None)
         jobs.put(b"before")
-        with running(jobs, lambda message: seen.append(message.payload), lease=5) as worker:
+        with running(jobs, lambda message: seen.append(message.payload), lease=1000) as worker:
             until(lambda: left(jobs) == {"done": 1})
             first.kill()
-            with ServerChild(tmp_path / "store", "--port", port):
+            with ServerChild(tmp_path / "store", "--port", str(port)):
                 jobs.put(b"after")
                 until(lambda: left(jobs) == {"done": 2})
                 assert worker.end() == Worked(acked=2)
@@ -487,13 +548,13 @@ def handler(message):
 with penstock.open(sys.argv[1]) as store:
     grace = 0.2 if how == "grace" else 1000
     jobs = store.queue("jobs")
-    print(penstock.work(jobs, handler, concurrency=2, lease=float(sys.argv[3]), grace=grace, stop=stop))
+    print(penstock.work(jobs, handler, concurrency=2, lease=1000, grace=grace, stop=stop))
 """
 
 
 @contextmanager
-def child(url: str | Path, how: str, lease: float = 1000) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", CHILD, str(url), how, str(lease)]
+def child(url: str | Path, how: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", CHILD, str(url), how]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -551,20 +612,26 @@ def test_a_second_signal_releases_at_once(folder: Path) -> None:
     assert left_in(folder) == {"available": 3}
 
 
-def test_what_a_killed_worker_held_goes_to_another_after_the_lease(tmp_path: Path) -> None:
-    with penstock.open(tmp_path / "store") as store:
+def test_what_a_killed_worker_held_goes_to_another_after_the_lease(
+    tmp_path: Path, clock: penstock.SimulatedClock
+) -> None:
+    with penstock.open(tmp_path / "store", clock=clock) as store:
         jobs = store.create("jobs", keep_done=None)
         jobs.put_many([b"1", b"2"])
         server = serve_in_thread(store)
-        with child(server.url, "hangs", lease=1) as process:
+        with child(server.url, "hangs") as process:
             wait_for_two(process, "started")
             process.kill()
             assert process.wait() == -signal.SIGKILL
         server.stop()
+        clock.advance(999)
         assert left(jobs) == {"in_flight": 2}
+        clock.advance(1)
         seen: list[tuple[bytes, int]] = []
-        with running(jobs, lambda message: seen.append((message.payload, message.attempts))):
-            until(lambda: left(jobs) == {"done": 2})
+        worked = penstock.work(
+            jobs, lambda message: seen.append((message.payload, message.attempts)), until_empty=True
+        )
+        assert worked == Worked(acked=2)
         assert sorted(seen) == [(b"1", 2), (b"2", 2)]
         assert all(jobs.attempts(message.id)[0].reason == "lease expired" for message in jobs.messages())
 

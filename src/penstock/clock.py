@@ -52,30 +52,41 @@ class SimulatedClock:
     def __init__(self, now: int = 1_700_000_000_000) -> None:
         self._now = now
         self._elapsed = 0  # in milliseconds, as sums of fractions would drift apart from wall time
+        self._lock = threading.Lock()  # of both
+        self._looked = threading.local()  # what had elapsed when a thread last looked
 
     def now(self) -> int:
         """Wall time, in milliseconds since the epoch."""
-        return self._now
+        with self._lock:
+            self._looked.at = self._elapsed
+            return self._now
 
     def monotonic(self) -> float:
         """The seconds that advance() let pass."""
-        return self._elapsed / 1000
+        self._looked.at = elapsed = self._elapsed
+        return elapsed / 1000
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""
-        self._now += milliseconds(seconds)
-        self._elapsed += milliseconds(seconds)
+        with self._lock:
+            self._now += milliseconds(seconds)
+            self._elapsed += milliseconds(seconds)
 
     def jump(self, seconds: float) -> None:
         """Set wall time forwards or backwards, as an administrator or NTP would; no time passes."""
-        self._now += milliseconds(seconds)
+        with self._lock:
+            self._now += milliseconds(seconds)
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Wait until the event is set or another thread has advanced the clock far enough."""
-        deadline = self._elapsed + milliseconds(seconds)
-        while self._elapsed < deadline:
-            if event.wait(0.0005):
-                return True
+        """Wait until the event is set or another thread has advanced the clock far enough.
+
+        The seconds count from when this thread last looked at the clock: whoever has decided how long to wait
+        cannot miss what passes before it does, and is not left waiting by a clock that moves no more.
+        """
+        deadline: int = getattr(self._looked, "at", self._elapsed) + milliseconds(seconds)
+        while self._elapsed < deadline and not event.wait(0.0005):
+            pass
+        self._looked.at = self._elapsed
         return event.is_set()
 
 

@@ -13,7 +13,7 @@ from penstock.index.deadlines import Deadlines
 from penstock.index.history import Attempt, History
 from penstock.index.ready import Ready
 from penstock.index.recent import RecentKeys, RecentReceipts
-from penstock.index.rows import AVAILABLE, DELAYED, DONE, IN_FLIGHT, PAGE, STATES, Page, Rows
+from penstock.index.rows import AVAILABLE, DELAYED, DONE, IN_FLIGHT, PAGE, STATES, Lone, Page, Rows
 from penstock.index.streams import FrozenStreams, Stream
 from penstock.settings import Settings
 
@@ -222,6 +222,10 @@ class Contents:
         """The page of that number, if messages are there whose numbers it stands for."""
         page = self._rows.page(number)
         return page if page is not None and page.live else None
+
+    def lone(self, number: int) -> Lone | None:
+        """The only message of that page, if nobody has touched it."""
+        return self._rows.lone(number)
 
     def freeze(self) -> Frozen:
         """A copy of everything, made quickly: many columns, few objects."""

@@ -72,7 +72,7 @@ def open(  # noqa: A001
         return Store(url, open_folder(url[len("folder:") :], clock=clock, sync=sync, peers=peers))
     if scheme == "slate":
         from penstock.sharing.keeper import open_shared_slate
-        from penstock.slate.store import open_slate
+        from penstock.slate.opening import open_slate
 
         opened = open_shared_slate if share else open_slate
         return Store(url, opened(url, clock=clock, sync=sync, timeout=timeout))

@@ -22,9 +22,11 @@ class S3:
     """A real S3 server, on this machine: moto's, in a process of its own."""
 
     def __init__(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        reserved = socket.socket()  # bound as long as this process lives, so that nobody else gets the port
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        self.port = reserved.getsockname()[1]
+        reserved.detach()
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
         self.start()

@@ -16,8 +16,8 @@ from penstock.message import Plain
 from penstock.slate.backups import backup
 from penstock.slate.doctor import examine
 from penstock.slate.intake import Frame, Load
+from penstock.slate.opening import open_slate
 from penstock.slate.staging import FolderStaging
-from penstock.slate.store import open_slate
 from penstock.wire.frames import encode_entries
 from tests.slate.test_doctor import filled
 
@@ -41,7 +41,7 @@ def test_a_copy_is_a_store_with_the_same_messages(tmp_path: Path) -> None:
     with penstock.open(f"slate:{dest}", share=False) as store:
         orders = store.queue("orders")
         for number in range(5):  # two of them are there, the others follow from the log
-            [message] = orders.claim(wait=10)
+            [message] = orders.claim(wait=60)
             assert message.payload == b"%d" % number
             message.ack()
         store.publish(b"new", headers={"type": "order"})

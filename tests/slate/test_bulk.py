@@ -5,8 +5,9 @@ from pathlib import Path
 
 import penstock
 from penstock.slate import bulk, entries
+from penstock.slate.opening import open_slate
 from penstock.slate.routing import Matches, Wanted, subject_of
-from penstock.slate.store import SlateKeeper, open_slate
+from penstock.slate.store import SlateKeeper
 from penstock.store import Store
 
 OFF = "?router=off"

@@ -139,12 +139,17 @@ def test_a_queue_is_deleted_while_it_catches_up(store: Store, monkeypatch: pytes
     assert len(store.queue("again")) == ENTRIES // 2
 
 
-def test_a_store_that_is_closed_meanwhile_goes_on_when_it_is_opened(tmp_path: Path) -> None:
+def test_a_store_that_is_closed_meanwhile_goes_on_when_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = f"slate:{tmp_path / 'store'}"
     with penstock.open(url, share=False) as store:
         expected = publish(store, ENTRIES)
+        gate = Gate(monkeypatch, after=100)
         store.create("late", filter="even = 'True'", start="beginning")
+        gate.reached.wait()
         assert lag(store, "late")
+        gate.opened.set()
     with penstock.open(url, share=False) as store:
         wait_until_caught_up(store, "late")
         assert payloads(store, "late") == expected

@@ -17,7 +17,8 @@ from penstock.message import Entry
 from penstock.settings import Settings
 from penstock.slate import format as records
 from penstock.slate.followed import Held, Marks, decode_held, decode_marks, encode_held, encode_marks
-from penstock.slate.store import SlateKeeper, open_slate
+from penstock.slate.opening import open_slate
+from penstock.slate.store import SlateKeeper
 from tests.slate.test_store import START
 from tests.slate.test_streams import LARGE, Life
 from tests.test_streams import GONE, READER

@@ -288,20 +288,25 @@ def test_what_no_array_or_text_can_hold_is_refused() -> None:
 
 
 @given(
-    st.integers(0, 2**50),
-    st.integers(0, 1023),
+    st.integers(1, 2**50),
+    st.integers(64, 1022),
     st.tuples(st.integers(0, 255), st.integers(0, 2**42), st.integers(0, 2**42), st.integers(0, 2**32 - 1)),
-    st.booleans(),
+    st.integers(0, 2**42),
 )
-def test_a_bucket_with_one_message_is_written_as_any_other(
-    number: int, position: int, message: tuple[int, int, int, int], delayed: bool
+def test_a_bucket_with_one_published_message_is_written_as_any_other_but_for_its_size(
+    number: int, position: int, message: tuple[int, int, int, int], now: int
 ) -> None:
     priority, visible_at, expires_at, size = message
     rows = Rows((number << records.BUCKET_BITS) + position)
     seq = rows.next_seq
-    rows.append_one(DELAYED if delayed else AVAILABLE, priority, visible_at, expires_at)
+    rows.append_one(DELAYED if visible_at > now else AVAILABLE, priority, visible_at, expires_at)
     rows.place(seq, (0,), (size,), (own.PUBLISHED,))
+    lone = rows.lone(number)
+    assert lone is not None
+    written = bucket_records.encode_lone(number, lone)
+    assert written is not None
+    thawed = bucket_records.decode(number, {records.ACTIVE: written}, now)
+    assert thawed is not None
+    assert thawed.page.as_lone() == (*lone[:6], 0, own.PUBLISHED)
     page, _ = rows[seq]
-    usual = bucket_records.encode(number, page, lambda seq: b"")
-    sizes = bucket_records.encode_sizes(number, page)
-    assert bucket_records.encode_one(number, page) == {**usual, records.SIZES: sizes}
+    assert {records.ACTIVE: written} == bucket_records.encode(number, page, lambda seq: b"")

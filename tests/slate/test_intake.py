@@ -9,8 +9,9 @@ import penstock
 from penstock.landing import Landing
 from penstock.message import Entry
 from penstock.slate.intake import Frame, Load, _Progress
+from penstock.slate.opening import open_slate
 from penstock.slate.staging import new_name
-from penstock.slate.store import SlateKeeper, open_slate
+from penstock.slate.store import SlateKeeper
 from penstock.wire.frames import encode_entries
 
 

@@ -9,6 +9,8 @@ import penstock
 from penstock import InvalidArgument, QueueFull, SimulatedClock, Store
 from penstock.slate import format as records
 from penstock.slate import own
+from penstock.slate.doctor import examine
+from penstock.slate.store import SlateKeeper
 from tests.slate import document
 
 Reopen = Callable[[], Store]
@@ -38,6 +40,12 @@ def payloads(queue: penstock.Queue) -> list[bytes]:
     return [message.payload for message in queue.messages()]
 
 
+def stored(store: Store, queue: str) -> int:
+    """The bytes of payloads that a queue is known to hold."""
+    assert isinstance(store._keeper, SlateKeeper)
+    return store._keeper._shelves[queue].ledger.stored
+
+
 def test_a_message_has_the_same_id_in_every_queue_and_its_payload_is_stored_once(
     reopen: Reopen, tmp_path: Path
 ) -> None:
@@ -59,6 +67,60 @@ def test_a_message_that_is_done_in_one_queue_is_still_there_for_the_others(reope
     store.queue("a").claim()[0].ack()
     store = reopen()
     assert store.queue("b").claim()[0].payload == b"x"
+
+
+def test_a_message_that_is_alone_in_its_bucket_takes_one_record_and_keeps_its_size(
+    reopen: Reopen, tmp_path: Path
+) -> None:
+    store = reopen()
+    names = ["few-1", "few-2"]
+    for name in names:
+        store.create(name, filter="type = 'rare'")
+    store.queue().put_many([b"x"] * 1_500)
+    published = store.publish(b"12345", headers={"type": "rare"})
+    store.close()
+    bucket = int(published) >> records.BUCKET_BITS
+    keys = [records.parse_key(key) for key, _ in document.rows(tmp_path)]
+    assert [each.kind for each in keys if each.queue in names and each.number == bucket] == [records.ACTIVE] * 2
+    store = reopen()
+    assert [stored(store, name) for name in names] == [5, 5]
+    assert {queue.name: queue.bytes for queue in examine(f"slate:{tmp_path}").queues} == {
+        "default": 1_500,
+        "few-1": 5,
+        "few-2": 5,
+    }
+    [first], [second] = (store.queue(name).claim() for name in names)
+    store = reopen()
+    store.publish(b"another", headers={"type": "rare"})
+    store.queue("few-1").ack(first.receipt or "")
+    store.queue("few-2").release(second.receipt or "")
+    store = reopen()
+    assert [payloads(store.queue(name)) for name in names] == [[b"another"], [b"12345", b"another"]]
+    assert [stored(store, name) for name in names] == [7, 12]
+
+
+def test_only_a_queue_that_is_not_where_all_are_has_a_position_of_its_own(reopen: Reopen, tmp_path: Path) -> None:
+    store = reopen()
+    narrow = store.create("narrow", filter="1 = 1", max_size=1)
+    store.create("wide", filter="1 = 1")
+    for _ in range(3):
+        store.publish(b"x")
+    store.close()
+
+    def positions() -> dict[str, tuple[int, bool]]:
+        found = [(records.parse_key(key), value) for key, value in document.rows(tmp_path)]
+        return {key.queue: own.decode_position(row) for key, row in found if key.kind == records.POSITION}
+
+    assert positions() == {"": (4, False), "narrow": (2, True), "wide": (1, False)}
+    store = reopen()
+    narrow = store.queue("narrow")
+    for _ in range(3):
+        narrow.pop()
+    assert (narrow.pop(), len(store.queue("wide"))) == (None, 3)
+    store.close()
+    assert not positions()["narrow"][1]
+    store = reopen()
+    assert [len(store.queue(name)) for name in ("narrow", "wide")] == [0, 3]
 
 
 def test_a_full_queue_holds_up_nobody_but_itself_and_gets_what_it_missed_in_order(reopen: Reopen) -> None:
@@ -106,7 +168,7 @@ def test_a_queue_that_time_makes_room_in_gets_what_it_missed(reopen: Reopen, clo
     store.publish(b"1", retention=5)
     store.publish(b"2")
     clock.advance(5)
-    assert [message.payload for message in queue.claim(wait=10)] == [b"2"]
+    assert [message.payload for message in queue.claim(wait=60)] == [b"2"]
 
 
 def test_nothing_overtakes_published_messages_that_wait_for_a_queue(reopen: Reopen) -> None:

@@ -18,7 +18,7 @@ def test_a_slate_store_is_served(tmp_path: Path) -> None:
         with penstock.open(server.url) as client:
             orders = client.create("orders", filter="type = 'order'", start="beginning")
             published = client.publish(b"x", headers={"type": "order"})
-            [message] = orders.claim(wait=10)
+            [message] = orders.claim(wait=60)
             assert (message.id, message.payload) == (published, b"x")
             message.ack()
             client.queue().put_many([bytes(70_000), b"small"])

@@ -13,7 +13,8 @@ from penstock.slate import format as records
 from penstock.slate.binding import Row
 from penstock.slate.folder import Folder
 from penstock.slate.format import Available, Config, InFlight, Metadata, SeqBlock, Settled
-from penstock.slate.store import SlateKeeper, open_slate
+from penstock.slate.opening import open_slate
+from penstock.slate.store import SlateKeeper
 from tests.slate import document
 
 START = 1_700_000_000_000

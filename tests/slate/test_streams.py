@@ -15,7 +15,7 @@ from penstock.settings import Settings
 from penstock.slate import format as records
 from penstock.slate import stream_records
 from penstock.slate.format import InFlight
-from penstock.slate.store import open_slate
+from penstock.slate.opening import open_slate
 from penstock.streams import Streams
 from tests.slate import document
 from tests.slate.test_store import START, write

@@ -7,7 +7,8 @@ import pytest
 import penstock
 from penstock.message import Entry
 from penstock.slate.binding import Row
-from penstock.slate.store import SlateKeeper, open_slate
+from penstock.slate.opening import open_slate
+from penstock.slate.store import SlateKeeper
 from penstock.uploads import Sent
 from penstock.wire.frames import encode_entries
 

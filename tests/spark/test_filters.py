@@ -208,11 +208,18 @@ def test_the_largest_filters_fit(spark: SparkSession, tmp_path: Path) -> None:
     assert disagreements(table(spark, messages, tmp_path / "messages"), messages, wanted) == []
 
 
+def processor_time(spark: SparkSession) -> float:
+    """The seconds that the processor has worked for this thread, and for the one that serves it in Java."""
+    java: Any = spark.sparkContext._jvm
+    threads = java.java.lang.management.ManagementFactory.getThreadMXBean()
+    return time.thread_time() + float(threads.getCurrentThreadCpuTime()) / 1e9
+
+
 def test_a_hundred_filters_are_planned_in_seconds(spark: SparkSession, tmp_path: Path) -> None:
     stored = table(spark, [Subject({"type": "t7"}, 3, 0, 0, 0, 0)], tmp_path / "messages")
     texts = [f"type = 't{number}' AND (priority < {number} OR region IN ('eu', 'us'))" for number in range(100)]
-    started = time.perf_counter()
+    started = processor_time(spark)
     selected = stored.select([column(text).alias(f"f{number}") for number, text in enumerate(texts)])
     selected.explain()
-    assert time.perf_counter() - started < 20
+    assert processor_time(spark) - started < 20
     assert selected.collect()[0].asDict() == {f"f{number}": number == 7 for number in range(100)}

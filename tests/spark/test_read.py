@@ -273,9 +273,7 @@ def test_pins_are_dropped_once_the_driver_is_gone(tmp_path: Path) -> None:
         "spark = penstock.spark.session('local[1]')\n"
         "print(spark.read.format('penstock').load(sys.argv[1]).count())\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=300
-    )
+    ran = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)
     assert ran.stdout == "1\n"
     assert len(pinned(tmp_path)) == 1
     rows(tmp_path, ["state"])

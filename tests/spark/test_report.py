@@ -168,7 +168,7 @@ def test_what_cannot_be_reported_is_refused_at_once(spark: SparkSession, tmp_pat
 def test_the_command_report(tmp_path: Path) -> None:
     known_history(tmp_path / "store")
     command = [sys.executable, "-m", "penstock", "--store", str(tmp_path / "store"), "report"]
-    run = subprocess.run([*command, "--out", str(tmp_path / "out")], capture_output=True, text=True, timeout=240)
+    run = subprocess.run([*command, "--out", str(tmp_path / "out")], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert "wait_p99" in run.stdout
     assert (tmp_path / "out" / "report.html").exists()

@@ -219,7 +219,7 @@ def test_a_machine_without_java_gets_it_from_the_wheel_in_any_thread_and_keeps_q
                 (tools / tool.name).symlink_to(tool)
     environment = {"PATH": str(tools), "HOME": str(home), "TMPDIR": str(scratch)}
     command = [sys.executable, "-c", CHILD]
-    child = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, timeout=200)
+    child = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True)
     assert (child.returncode, child.stdout.count("\n")) == (0, 3), child.stderr
     counted, runtime, failure = child.stdout.splitlines()
     assert counted == "12 1"

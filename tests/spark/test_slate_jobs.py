@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 import penstock
 from penstock.slate import intake, moments
 from penstock.slate.intake import Frame, Load
+from penstock.slate.opening import open_slate
 from penstock.slate.staging import new_name
-from penstock.slate.store import open_slate
 from penstock.spark import jobs
 from penstock.wire.frames import encode_entries
 from tests.spark.reads import listed

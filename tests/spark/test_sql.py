@@ -33,7 +33,7 @@ def run(store: Path, *arguments: str, code: int = 0, stdin: str = "") -> subproc
     """Ask as people do, with all that Java and its processes have to say."""
     command = [*COMMAND, "--store", str(store), "sql", "--master", "local[1]", *arguments]
     environment = os.environ | {"TZ": "Asia/Tokyo", "PYTHONUTF8": "1"}
-    result = subprocess.run(command, env=environment, input=stdin, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, env=environment, input=stdin, capture_output=True, text=True)
     assert result.returncode == code, result.stdout + result.stderr
     return result
 

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock
 import penstock.spark
+from tests.server_child import ServerChild
 from tests.spark.stream_child import write
 from tests.spark.streams import Recorder, consuming
 
@@ -156,33 +157,25 @@ def test_the_owner_of_the_store_may_be_killed_in_the_middle_of_a_batch(
 
 
 def test_a_server_may_be_killed_and_started_again_in_the_middle_of_a_batch(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, port: int
 ) -> None:
     put(tmp_path, 60)
-    servers = [serve(tmp_path / "store", 0)]
+    servers: list[ServerChild] = []
     try:
-        assert servers[0].stdout is not None
-        url = servers[0].stdout.readline().split()[0]
-        port = int(url.rpartition(":")[2].strip("/"))
+        servers.append(ServerChild(tmp_path / "store", "--port", str(port)))
         sink = Recorder()
 
         def process(rows: DataFrame, number: int) -> None:
             if number == 1:
                 servers[-1].kill()
-                servers[-1].wait()
-                servers.append(serve(tmp_path / "store", port))
+                servers.append(ServerChild(tmp_path / "store", "--port", str(port)))
             sink(rows, number)
 
-        penstock.spark.drain(consuming(spark, url, maxRowsPerBatch=20), process, tmp_path / "checkpoint")
+        stream = consuming(spark, servers[0].url, maxRowsPerBatch=20)
+        penstock.spark.drain(stream, process, tmp_path / "checkpoint")
         assert sorted(sink.ids(), key=int) == [str(number) for number in range(1, 61)]
     finally:
-        for server in servers:
+        for server in servers[-1:]:
             server.kill()
-            server.communicate()
     with penstock.open(tmp_path / "store") as store:
         assert not any(store.queue("jobs").counts().values())
-
-
-def serve(folder: Path, port: int) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "penstock", "--store", str(folder), "serve", "--port", str(port)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

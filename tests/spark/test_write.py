@@ -239,7 +239,7 @@ def test_what_a_killed_driver_has_staged_is_gone_when_the_store_is_opened(store:
         "rows = spark.range(0, 100_000, 1, 1).select(kill('id').alias('payload'))\n"
         "rows.write.format('penstock').mode('append').option('queue', 'jobs').save(sys.argv[1])\n"
     )
-    ran = subprocess.run([sys.executable, "-c", program, str(store)], capture_output=True, text=True, timeout=300)
+    ran = subprocess.run([sys.executable, "-c", program, str(store)], capture_output=True, text=True)
     assert ran.returncode != 0
     with penstock.open(store) as opened:
         assert opened.queue("jobs").count() == 0

@@ -190,9 +190,9 @@ def test_a_memory_store_takes_no_loads(spark: SparkSession) -> None:
 
 
 def test_a_server_that_is_killed_and_comes_back_has_nothing_of_a_write_it_did_not_commit(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, port: int
 ) -> None:
-    with ServerChild(tmp_path / "store") as server:
+    with ServerChild(tmp_path / "store", "--port", str(port)) as server:
         killed = threading.Event()
         folder = tmp_path / "store" / ".penstock" / "staged"
 
@@ -211,7 +211,7 @@ def test_a_server_that_is_killed_and_comes_back_has_nothing_of_a_write_it_did_no
 
         def restart() -> None:
             killed.wait()
-            again.append(ServerChild(tmp_path / "store", "--port", str(server.port)))
+            again.append(ServerChild(tmp_path / "store", "--port", str(port)))
 
         restarting = threading.Thread(target=restart)
         restarting.start()

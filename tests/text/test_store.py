@@ -57,7 +57,11 @@ def test_any_payload_any_headers_and_any_key_come_back(payload: bytes, headers: 
     assert facts(entry)[:7] == ("0123456789abcdef", -7, 10, 20, 30, key, 0)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=20)
+@settings(
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    deadline=None,
+    max_examples=20,
+)
 @given(st.lists(TEXT, min_size=1, max_size=5))
 def test_any_texts_survive_a_store(tmp_path: Path, texts: list[str]) -> None:
     with penstock.open(f"text:{tmp_path}", sync="never") as store:

@@ -6,72 +6,84 @@ each is made on its own.
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeAlias
 
 from penstock.errors import PenstockError
 from penstock.live.queue import LiveQueue
 from penstock.message import Entry, Plain
+
+Committed: TypeAlias = Callable[[BaseException | None], None]  # with what went wrong
+
+
+class Asker(Protocol):
+    """Who waits for the id of a message: a future, or what is told as one is."""
+
+    def done(self) -> bool:
+        """Whether nobody waits any more."""
+
+    def set_result(self, id: str, /) -> None:  # noqa: A002 - the contract's word
+        """The message is on stable storage."""
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """It is not, or nobody can know."""
 
 
 class _Put(NamedTuple):
     """A message that has nothing but a payload, and who waits for its id."""
 
     payload: bytes
-    answer: "asyncio.Future[str]"
+    asker: Asker
 
 
 class Gathering:
     """Puts of one event loop that are still to be made."""
 
-    def __init__(self, commit: Callable[[LiveQueue, int], "asyncio.Future[object]"]) -> None:
-        """`commit`: a future that is done once so much of a queue is on stable storage."""
+    def __init__(self, commit: Callable[[LiveQueue, int, bool, Committed], None]) -> None:
+        """`commit` calls back once so much of a queue is on stable storage; it hears whether others wait, too."""
         self._commit = commit
         self._waiting: dict[LiveQueue, list[_Put]] = {}
 
-    def put(self, live: LiveQueue, payload: bytes) -> "asyncio.Future[str]":
-        """The id, once the message is on stable storage."""
-        loop = asyncio.get_running_loop()
-        put = _Put(payload, loop.create_future())
+    def put(self, live: LiveQueue, payload: bytes, asker: Asker) -> None:
+        """Tell the id, once the message is on stable storage."""
         waiting = self._waiting.get(live)
         if waiting is None:
-            self._waiting[live] = [put]
-            loop.call_soon(self._make, live)
+            self._waiting[live] = [_Put(payload, asker)]
+            asyncio.get_running_loop().call_soon(self._make, live)
         else:
-            waiting.append(put)
-        return put.answer
+            waiting.append(_Put(payload, asker))
 
     def _make(self, live: LiveQueue) -> None:
-        puts = [put for put in self._waiting.pop(live) if not put.answer.done()]  # else the caller was cancelled
-        if not puts:
-            return
+        puts = [put for put in self._waiting.pop(live) if not put.asker.done()]  # else the caller was cancelled
+        if puts:
+            self._make_together(live, puts)
+
+    def _make_together(self, live: LiveQueue, puts: list[_Put]) -> None:
         try:
             entries = [Entry(puts[0].payload)] if len(puts) == 1 else Plain([put.payload for put in puts])
             self._answer(live, puts, *live.put(entries))
         except PenstockError as error:
             if len(puts) == 1:
-                puts[0].answer.set_exception(error)
+                puts[0].asker.set_exception(error)
                 return
             for put in puts:
-                self._waiting[live] = [put]
-                self._make(live)
+                self._make_together(live, [put])
         except BaseException as error:
             for put in puts:
-                put.answer.set_exception(error)
+                put.asker.set_exception(error)
             if not isinstance(error, Exception):
                 raise
 
     def _answer(self, live: LiveQueue, puts: list[_Put], ids: list[str], written: int) -> None:
-        def answer(committed: "asyncio.Future[object] | None") -> None:
-            error = None if committed is None else committed.exception()
+        def answer(error: BaseException | None) -> None:
             for put, each in zip(puts, ids, strict=True):
-                if put.answer.done():
+                if put.asker.done():
                     continue
                 if error is None:
-                    put.answer.set_result(each)
+                    put.asker.set_result(each)
                 else:
-                    put.answer.set_exception(error)
+                    put.asker.set_exception(error)
 
         if written > live.durable:
-            self._commit(live, written).add_done_callback(answer)
+            self._commit(live, written, bool(self._waiting), answer)
         else:
             answer(None)

@@ -13,8 +13,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from penstock.aio.gathering import Gathering
-from penstock.clock import pause
+from penstock.aio.gathering import Asker, Committed, Gathering
+from penstock.aio.timer import Timer
 from penstock.errors import LeaseExpired, PenstockError
 from penstock.histogram import Histogram
 from penstock.index.history import Attempt
@@ -59,7 +59,7 @@ class LocalKeeper:
         self._committing: dict[Committing, float] = {}  # since when
         self.commit_seconds = Histogram(COMMIT_SECONDS)
         self.commit_records = Histogram(COMMIT_RECORDS)  # that one commit made durable
-        self._gathering = Gathering(self._after_commit)
+        self._gathering = Gathering(self._commit_puts)
         self._in_line: set[asyncio.Future[None]] = set()
         self._hurried = False
 
@@ -128,10 +128,16 @@ class LocalKeeper:
         """Take in all entries or none."""
         live = self._keeper.find(queue)
         if len(entries) == 1 and entries[0] == Entry(entries[0].payload):
-            return [await self._gathering.put(live, entries[0].payload)]
+            made: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            self._gathering.put(live, entries[0].payload, made)
+            return [await made]
         ids, written = live.put(entries)
         await self._committed(live, written)
         return ids
+
+    def put_plainly(self, queue: str, payload: bytes, asker: Asker) -> None:
+        """Take in a message that has nothing but a payload; who asks is told its id."""
+        self._gathering.put(self._keeper.find(queue), payload, asker)
 
     async def claim(
         self, queue: str, n: int, lease: float, wait: float, consumer: str, most: int | None = None
@@ -281,7 +287,7 @@ class LocalKeeper:
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
         waiter = Waiter(take, lambda: _call(loop, _wake, woken))
-        timer = _Timer(loop, self._keeper.clock, wait, partial(_wake, woken))
+        timer = Timer(loop, self._keeper.clock, wait, partial(_wake, woken))
         try:
             self._in_line.add(woken)
             live.stand_in_line(waiter)
@@ -296,6 +302,10 @@ class LocalKeeper:
         if waiter.error is not None:
             raise waiter.error
         return waiter.taken, waiter.written
+
+    def _commit_puts(self, live: LiveQueue, written: int, others: bool, then: Committed) -> None:
+        """Call back once so much is on stable storage, with what went wrong; `others`: more queues have some."""
+        self._after_commit(live, written).add_done_callback(lambda done: then(done.exception()))
 
     def _after_commit(
         self, live: Committing, written: int, then: Callable[[], Any] | None = None
@@ -314,20 +324,27 @@ class LocalKeeper:
     def _commit(self, loop: asyncio.AbstractEventLoop, live: Committing, batch: list[_Pending]) -> None:
         """In a thread: commit for all, and read for those who have something to read."""
         results: list[Any]
-        before, began = live.durable, time.monotonic()
-        self._committing[live] = began
         try:
-            live.commit(max([pending.written for pending in batch]))
-            if live.durable > before:
-                self.commit_seconds.observe(time.monotonic() - began)
-                self.commit_records.observe(live.durable - before)
+            self._commit_now(live, max([pending.written for pending in batch]))
         except BaseException as error:
             results = [error] * len(batch)
         else:
             results = [None if pending.then is None else _outcome(pending.then) for pending in batch]
+        _call(loop, self._finish, loop, live, batch, results)
+
+    def _commit_now(self, live: Committing, written: int) -> float:
+        """Return once so much is on stable storage, with the seconds that it took."""
+        before, began = live.durable, time.monotonic()
+        self._committing[live] = began
+        try:
+            live.commit(written)
         finally:
             del self._committing[live]
-        _call(loop, self._finish, loop, live, batch, results)
+        seconds = time.monotonic() - began
+        if live.durable > before:
+            self.commit_seconds.observe(seconds)
+            self.commit_records.observe(live.durable - before)
+        return seconds
 
     def _finish(
         self, loop: asyncio.AbstractEventLoop, live: Committing, batch: list[_Pending], results: list[Any]
@@ -353,30 +370,6 @@ class LocalKeeper:
                 pending.future.set_exception(result)
             else:
                 pending.future.set_result(result)
-
-
-class _Timer:
-    """Calls back after so many seconds of a store's clock, which in tests is not the loop's."""
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, clock: Any, seconds: float, call: Callable[[], None]
-    ) -> None:
-        self._loop = loop
-        self._clock = clock
-        self._call = call
-        self._deadline = clock.monotonic() + seconds
-        self._handle = loop.call_later(pause(clock, seconds), self._look)
-
-    def _look(self) -> None:
-        left = self._deadline - self._clock.monotonic()
-        if left <= 0:
-            self._call()
-        else:
-            self._handle = self._loop.call_later(pause(self._clock, left), self._look)
-
-    def cancel(self) -> None:
-        """Do not call back."""
-        self._handle.cancel()
 
 
 def _outcome(call: Callable[[], Any]) -> Any:

@@ -1,5 +1,6 @@
 """A server's answers: bytes in, one answer at a time out. Nothing here reads or waits."""
 
+import re
 from typing import NamedTuple
 
 import httptools
@@ -7,6 +8,10 @@ import httptools
 from penstock.client.failures import Garbage
 
 MAX_HEAD = 65_536
+# What a server of ours says to a put, which is what most are about: known at a glance.
+_ADDED = re.compile(
+    rb"HTTP/1\.1 201 Created\r\nDate: [ -~]+\r\nX-Message-Id: ([!-~]+)\r\nContent-Length: 0\r\n\r\n"
+)
 
 
 class Answer(NamedTuple):
@@ -33,6 +38,8 @@ class AnswerReader:
     def feed(self, data: bytes) -> Answer | None:
         """The answer, once all of it is there; Garbage if it is none, or more than one."""
         if self._in_head:
+            if not self._head_size and (added := _ADDED.fullmatch(data)):
+                return Answer(201, {b"x-message-id": added[1]}, b"", True)
             self._head_size += len(data)
         try:
             self._parser.feed_data(data)

@@ -34,11 +34,10 @@ class Call(NamedTuple, Generic[Result]):
 
     def request(self, authority: str, credentials: str = "") -> bytes:
         """The bytes to send."""
-        head = f"{self.start} HTTP/1.1\r\nHost: {authority}\r\n{credentials}{self.headers}"
+        head = _head(self.start, authority, credentials, self.headers)
         if self.body is None:
-            return f"{head}\r\n".encode()
-        head += f"Content-Length: {len(self.body)}\r\n\r\n"
-        return head.encode() + self.body
+            return head + b"\r\n"
+        return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(self.body), self.body)
 
     def result(self, answer: Answer) -> Result:
         """What the answer says, or the error that it tells of."""
@@ -279,6 +278,12 @@ def _refusal(answer: Answer) -> Exception:
 def _retry_after(answer: Answer) -> float:
     value = answer.headers.get(b"retry-after", b"")
     return float(value) if value.isdigit() and len(value) < 10 else 0.0
+
+
+@lru_cache(maxsize=256)
+def _head(start: str, authority: str, credentials: str, headers: str) -> bytes:
+    """What a request begins with: of all that put into a queue, the same."""
+    return f"{start} HTTP/1.1\r\nHost: {authority}\r\n{credentials}{headers}".encode()
 
 
 def _path(queue: str) -> str:

@@ -45,6 +45,7 @@ class Connection:
         except (OSError, UnicodeError) as error:  # neither is a name that cannot be one
             raise not_sent(address, error) from None
         self._encrypted = address.tls is not None
+        self._tells = address.share is not None  # a Unix socket tells at once when the other end has gone
         self._reader = AnswerReader()
         self._socket.setblocking(False)
         self._readable = select.poll()
@@ -53,12 +54,16 @@ class Connection:
 
     def is_stale(self) -> bool:
         """Whether the server has closed it, or said something out of turn."""
-        return bool(self._readable.poll(0))
+        return not self._tells and bool(self._readable.poll(0))
 
     def ask(self, request: bytes, seconds: float) -> Answer:
         """The answer to a request, if it comes within so many seconds."""
         deadline = monotonic() + seconds
-        if self._send(request, deadline):
+        try:
+            sent = self._socket.send(request)
+        except OSError:
+            sent = 0
+        if sent == len(request) or self._send(memoryview(request)[sent:], deadline):
             answer = self._receive(deadline)
         else:  # a server that takes no more may have said why
             try:
@@ -77,9 +82,8 @@ class Connection:
         """Let go of the socket."""
         self._socket.close()
 
-    def _send(self, request: bytes, deadline: float) -> bool:
+    def _send(self, rest: memoryview, deadline: float) -> bool:
         """Whether the server took all of it."""
-        rest = memoryview(request)
         # Who is answered before all is sent has been refused; but of TLS, its own signals look the same.
         answered = 0 if self._encrypted else select.POLLIN
         while True:

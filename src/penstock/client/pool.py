@@ -59,7 +59,7 @@ class Pool:
         if self._pid != os.getpid():
             self._forget()
         latest = monotonic() - MAX_IDLE_SECONDS
-        with suppress(IndexError):  # another thread was faster
+        try:
             while self._idle[0].last_used < latest:
                 self._idle.popleft().close()
             while True:
@@ -67,6 +67,8 @@ class Pool:
                 if not connection.is_stale():
                     return connection
                 connection.close()
+        except IndexError:  # there is none, or another thread was faster
+            pass
         self.check_open()
         return Connection(self._address)
 

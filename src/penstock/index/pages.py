@@ -1,7 +1,8 @@
 """A page of rows: what is known of up to 1,024 messages with neighbouring numbers, in columns of numbers.
 
 A page of which few rows are left is shrunk to those and finds them through a small dict, so that one old message
-never holds the memory of its thousand neighbours.
+never holds the memory of its thousand neighbours. A message that is alone in its page and that nobody has touched
+is just a tuple of numbers, `Lone`: a queue that gets few of a store's messages has nothing else.
 
 A waiting message costs 45 bytes here, 16 of them for where its body lies. What only claimed messages have (who,
 when, receipt, reason) lies in columns that a page gets when the first of its messages is claimed: 40 bytes more.
@@ -9,7 +10,7 @@ when, receipt, reason) lies in columns that a page gets when the first of its me
 
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 GONE, DELAYED, AVAILABLE, IN_FLIGHT, DONE, FAILED = range(6)
 STATES = ("delayed", "available", "in_flight", "done", "failed")  # STATES[n - 1] is the name of state n
@@ -17,6 +18,9 @@ STATES = ("delayed", "available", "in_flight", "done", "failed")  # STATES[n - 1
 BITS = 10
 PAGE = 1 << BITS  # rows
 COLUMNS = ("priority", "visible_at", "expires_at", "attempts", "place", "size", "crc")
+# Its number within the page, state, priority, visible_at, expires_at; place, size and crc of the body. Not a class
+# of its own: Python's search for garbage in cycles looks at plain tuples of numbers only once.
+Lone: TypeAlias = tuple[int, int, int, int, int, int, int, int]
 CLAIM_COLUMNS = ("claimed_at", "ends_at", "nonce", "consumer", "reason")
 
 
@@ -64,19 +68,31 @@ class Page:
         self.claims: Claims | None = None
 
     @classmethod
-    def of_one(cls, position: int, state: int, priority: int, visible_at: int, expires_at: int) -> "Page":
-        """A page of one row, with room for a few: there are as many of them as messages, if queues get few."""
-        page = cls.__new__(cls)
-        page.state = bytearray((state,))
-        page.priority = array("q", (priority,))
-        page.visible_at = array("q", (visible_at,))
-        page.expires_at = array("q", (expires_at,))
-        page.attempts, page.place = array("I", (0,)), array("Q", (0,))
-        page.size, page.crc = array("I", (0,)), array("I", (0,))
+    def of_one(cls, lone: Lone) -> "Page":
+        """A page of one row, with room for a few."""
+        position, state, priority, visible_at, expires_at, place, size, crc = lone
+        page = cls(sparse=True)
+        page.state.append(state)
+        page.priority.append(priority)
+        page.visible_at.append(visible_at)
+        page.expires_at.append(expires_at)
+        page.attempts.append(0)
+        page.place.append(place)
+        page.size.append(size)
+        page.crc.append(crc)
         page.live = 1
         page.positions = {position: 0}
-        page.claims = None
         return page
+
+    def as_lone(self) -> Lone | None:
+        """Its row, if there is but one, which nobody has touched."""
+        if self.live != 1 or len(self.state) != 1 or not self.positions or self.claims or self.attempts[0]:
+            return None
+        [position] = self.positions
+        return (
+            position, self.state[0], self.priority[0], self.visible_at[0], self.expires_at[0], self.place[0],
+            self.size[0], self.crc[0],
+        )  # fmt: skip
 
     def for_claims(self, at: int) -> Claims:
         """The columns for claimed messages, with room for the row at that position."""

@@ -2,7 +2,7 @@
 
 Sequence numbers only grow, so a row is found by arithmetic: page = seq >> 10, position = seq & 1023. A page is
 dropped with its last row, and shrunk when few are left. One that begins after a gap, in a queue that gets few of a
-store's numbers, holds few rows from the start.
+store's numbers, holds few rows from the start, and with a single row that nobody has touched is just that row.
 """
 
 from array import array
@@ -21,6 +21,7 @@ from penstock.index.pages import (
     PAGE,
     STATES,
     Claims,
+    Lone,
     Page,
     fill,
     positions_in,
@@ -28,7 +29,7 @@ from penstock.index.pages import (
 
 __all__ = [  # what rows are made of is known by their name
     "AVAILABLE", "CLAIM_COLUMNS", "COLUMNS", "DELAYED", "DONE", "FAILED", "GONE", "IN_FLIGHT", "PAGE", "STATES",
-    "Claims", "Page", "Rows",
+    "Claims", "Lone", "Page", "Rows",
 ]  # fmt: skip
 _BITS, _SIZE, _MASK = BITS, PAGE, PAGE - 1
 _MANY = 16  # messages from which on slices are quicker than one by one
@@ -43,14 +44,14 @@ class Rows:
     def __init__(self, first: int) -> None:
         self.next_seq = first
         self.stored = 0  # bytes that the bodies take
-        self._pages: dict[int, Page] = {}  # ascending
+        self._pages: dict[int, Page | Lone] = {}  # ascending
 
     def append_one(self, state: int, priority: int, visible_at: int, expires_at: int) -> None:
         """Add the row that takes the next sequence number: append(), for the most usual case."""
         number, position = self.next_seq >> _BITS, self.next_seq & _MASK
-        page = self._pages.get(number)
+        page = self.page(number)
         if page is None and _GAP <= position < _MASK:
-            self._pages[number] = Page.of_one(position, state, priority, visible_at, expires_at)
+            self._pages[number] = (position, state, priority, visible_at, expires_at, 0, 0, 0)
             self.next_seq += 1
             return
         if page is None or position == _MASK:  # the first and the last of a page need more
@@ -58,7 +59,7 @@ class Rows:
             return
         if (positions := page.positions) is not None:
             if len(positions) >= _FEW:
-                page = self._expand(number)
+                page = self._expand(number, page)
             else:
                 positions[position] = len(page.state)
         page.state.append(state)
@@ -79,14 +80,14 @@ class Rows:
         done = 0
         while done < len(states):
             number, position = self.next_seq >> _BITS, self.next_seq & _MASK
-            page = self._pages.get(number)
+            page = self.page(number)
             if page is None:
                 page = self._pages[number] = Page(sparse=position >= _GAP)
                 if page.positions is None:
                     fill(page, position)
             count = min(len(states) - done, _SIZE - position)
             if page.positions is not None and len(page.state) + count > _FEW:
-                page = self._expand(number)
+                page = self._expand(number, page)
             if page.positions is not None:
                 rows = range(len(page.state), len(page.state) + count)
                 page.positions.update(zip(range(position, position + count), rows, strict=True))
@@ -105,9 +106,9 @@ class Rows:
             if position + count == _SIZE:
                 self._tidy(number, page)
 
-    def _expand(self, number: int) -> Page:
+    def _expand(self, number: int, page: Page) -> Page:
         """Give every position of a page its place again, up to the next if it is still being filled."""
-        page = self._pages[number] = self._pages[number].expanded()
+        page = self._pages[number] = page.expanded()
         if number == self.next_seq >> _BITS:
             fill(page, (self.next_seq & _MASK) - len(page.state))
         return page
@@ -115,12 +116,12 @@ class Rows:
     def insert(self, seq: int, state: int, priority: int, visible_at: int, expires_at: int) -> None:
         """Add the row of a number that was left out."""
         number, at = seq >> _BITS, seq & _MASK
-        page = self._pages.get(number)
+        page = self.page(number)
         if page is None:
             page = Page()
             self._pages = dict(sorted([*self._pages.items(), (number, page)]))
         elif page.positions is not None:
-            page = self._expand(number)
+            page = self._expand(number, page)
         # The page that is being filled goes on at the position of the next number.
         end = self.next_seq & _MASK if number == self.next_seq >> _BITS else at + 1
         fill(page, max(0, end - len(page.state)))
@@ -133,20 +134,20 @@ class Rows:
         """Leave out the numbers before seq."""
         before, self.next_seq = self.next_seq, seq
         page = self._pages.get(seq >> _BITS)
-        if page is not None and page.positions is None:
+        if isinstance(page, Page) and page.positions is None:
             fill(page, (seq & _MASK) - len(page.state))
-        if before >> _BITS != seq >> _BITS and (left := self._pages.get(before >> _BITS)) is not None:
+        if before >> _BITS != seq >> _BITS and isinstance(left := self._pages.get(before >> _BITS), Page):
             self._tidy(before >> _BITS, left)
 
     def adopt(self, first: int, page: Page) -> None:
         """Take over rows of the page whose first position stands for number `first`, later than all others."""
         self.skip_to(max(first, self.next_seq))
         self.stored += sum(page.size)
-        known = self._pages.get(first >> _BITS)
+        known = self.page(first >> _BITS)
         if known is not None:
             later, page = page.expanded(), known.expanded()
             page.extend(later)
-        self._pages[first >> _BITS] = page
+        self._pages[first >> _BITS] = page.as_lone() or page
         self.next_seq = first + (len(page.state) if page.positions is None else max(page.positions) + 1)
 
     def take_page(self, number: int, page: Page) -> None:
@@ -158,12 +159,14 @@ class Rows:
         """The rows as they are now."""
         rows = Rows(self.next_seq)
         rows.stored = self.stored
-        rows._pages = {number: page.copy() for number, page in self._pages.items()}
+        rows._pages = {
+            number: page.copy() if isinstance(page, Page) else page for number, page in self._pages.items()
+        }
         return rows
 
     def live(self) -> int:
         """How many rows there are."""
-        return sum([page.live for page in self._pages.values()])
+        return sum([page.live if isinstance(page, Page) else 1 for page in self._pages.values()])
 
     def oldest(self) -> int:
         """A number not above that of any message that is there."""
@@ -172,6 +175,10 @@ class Rows:
     def place(self, first: int, places: Sequence[int], sizes: Sequence[int], crcs: Sequence[int]) -> None:
         """Say where the bodies of messages are that were put one after the other, from `first` on."""
         if len(places) == 1:
+            if not isinstance(lone := self._pages[first >> _BITS], Page):
+                self._pages[first >> _BITS] = (*lone[:5], places[0], sizes[0], crcs[0])
+                self.stored += sizes[0]
+                return
             page, at = self[first]
             page.place[at], page.size[at], page.crc[at] = places[0], sizes[0], crcs[0]
             self.stored += sizes[0]
@@ -208,15 +215,25 @@ class Rows:
 
     def pages(self) -> Iterator[tuple[int, Page]]:
         """Every page with the number that its first position stands for, ascending."""
-        return ((number << _BITS, page) for number, page in self._pages.items())
+        for number, page in self._pages.items():
+            yield number << _BITS, page if isinstance(page, Page) else Page.of_one(page)
 
     def page(self, number: int) -> Page | None:
         """The page of the numbers from number * PAGE on."""
-        return self._pages.get(number)
+        page = self._pages.get(number)
+        if page is None or isinstance(page, Page):
+            return page
+        whole = self._pages[number] = Page.of_one(page)
+        return whole
+
+    def lone(self, number: int) -> Lone | None:
+        """The only row of that page, if nobody has touched it."""
+        page = self._pages.get(number)
+        return None if isinstance(page, Page) else page
 
     def find(self, seq: int) -> tuple[Page, int] | None:
         """The page and the position of a message's row; None if it is gone or never was."""
-        page = self._pages.get(seq >> _BITS)
+        page = self.page(seq >> _BITS)
         if page is None:
             return None
         if page.positions is None:
@@ -228,6 +245,8 @@ class Rows:
     def __getitem__(self, seq: int) -> tuple[Page, int]:
         """The page and the position of a message that is known to be there."""
         page = self._pages[seq >> _BITS]
+        if not isinstance(page, Page):
+            page = self._pages[seq >> _BITS] = Page.of_one(page)
         return page, seq & _MASK if page.positions is None else page.positions[seq & _MASK]
 
     def locate(self, seq: int) -> tuple[Page, int]:
@@ -244,7 +263,7 @@ class Rows:
             return None
         found, seq, last = [], seqs[0], seqs[-1]
         while seq <= last:
-            page = self._pages.get(seq >> _BITS)
+            page = self.page(seq >> _BITS)
             if page is None:
                 return None
             start = seq & _MASK
@@ -296,8 +315,9 @@ class Rows:
             if number < first >> _BITS:
                 continue
             page = self._pages[number]
-            keys = page.keys()
-            for at in positions_in(page.state, state):
-                seq = (number << _BITS) + keys[at]
-                if seq >= first:
-                    yield seq
+            if isinstance(page, Page):
+                keys = page.keys()
+                found = [(number << _BITS) + keys[at] for at in positions_in(page.state, state)]
+            else:
+                found = [(number << _BITS) + page[0]] if state in (None, page[1]) else []
+            yield from [seq for seq in found if seq >= first]

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
-from penstock.errors import PenstockError
 from penstock.server import logs
 from penstock.server.access import Caller
-from penstock.server.exchange import Answer, Problem, Request, Route, as_bytes, refusal, refusal_of
-from penstock.server.refusals import FAILED, GOING, MAX_HEADERS, OVERLOADED, TOO_LONG, of_head, too_large
+from penstock.server.exchange import Answer, Head, Problem, Request, Route, as_bytes, refusal
+from penstock.server.refusals import FAILED, GOING, MAX_HEADERS, OVERLOADED, TOO_LONG, of_error, of_head, too_large
 from penstock.server.routes import find
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ class Connection(asyncio.Protocol):
         self.peer = ""
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
+        self._data = b""  # that begin with a request, while they are parsed
         self._fed = 0  # bytes since a head, or a part of a body, was complete
         self._head_size = 0
         self._arriving = False  # a request that is not complete yet
@@ -77,6 +77,11 @@ class Connection(asyncio.Protocol):
         """Bytes of a request, or of several."""
         if self._refused is not None or self._ending or self._lost:
             return  # still sending what nobody reads
+        if not self._arriving:
+            known = self.service.heads.find(data)
+            if known is not None and self._repeat(known.head, data[known.start :]):
+                return
+        self._data = b"" if self._arriving else data
         self._fed += len(data)
         while data:
             try:
@@ -92,6 +97,7 @@ class Connection(asyncio.Protocol):
                 if self._refused is None and not self._ending:
                     self._refuse(refusal(Problem("BadRequest", f"this is no HTTP/1.1 request: {_reason(error)}")))
                 break
+        self._data = b""
         if self._refused is None and self._arriving:
             if not self._paused:
                 self.service.arriving.start(self)
@@ -177,10 +183,9 @@ class Connection(asyncio.Protocol):
             return
         route, arguments, query = self.find(method, url)
         service = self.service
-        request = Request(route, arguments, query, headers, self, method, url)
-        request.told, self._told = self._told, False
+        request = Request(Head(route, arguments, query, headers, self._told, method, url), self)
+        self._told = False
         request.keep_alive = http == "1.1" and self._parser.should_keep_alive()
-        request.is_head = method == b"HEAD"
         self._request = request
         if service.access_log:
             request.begun = service.loop.time()
@@ -232,11 +237,30 @@ class Connection(asyncio.Protocol):
         self.service.arriving.stop(self)
         if not request.keep_alive:
             self._ending = True
+        self.service.heads.learn(self._data, request)
         self._waiting.append(request)
         if len(self._waiting) > _PIPELINED and not self._paused:
             self._paused = True
             self.transport.pause_reading()
         self._next()
+
+    def _repeat(self, head: Head, body: bytes) -> bool:
+        """Begin with a request whose head is known; False if the parser is to see what is to be done with it."""
+        service, request = self.service, Request(head, self, body)
+        if (
+            self._current is not None
+            or self._clogged
+            or service.buffered + len(body) > service.limits.buffered
+            or (head.route.is_payload and len(body) > service.keeper.max_payload(head.arguments[0]))
+            or (service.access is not None and self._caller.problem(service.access, request) is not None)
+        ):
+            return False
+        if service.access_log:
+            request.begun = service.loop.time()
+        service.buffered += len(body)
+        service.idle.stop(self)
+        self._begin(request)
+        return True
 
     # Answering
 
@@ -245,19 +269,28 @@ class Connection(asyncio.Protocol):
         if self._current is not None or self._clogged or self._lost:
             return
         if self._waiting:
-            request = self._current = self._waiting.popleft()
+            request = self._waiting.popleft()
             if self._paused and not self._waiting:
                 self._paused = False
                 self.transport.resume_reading()
                 if self._arriving:
                     self.service.arriving.start(self)
-            self._task = self.service.loop.create_task(self._handle(request))
+            self._begin(request)
         elif self._refused is not None:
             self._say_goodbye(self._refused)
         elif self._ending:
             self._close()
         elif not self._arriving:
             self.service.idle.start(self)
+
+    def _begin(self, request: Request) -> None:
+        self._current = request
+        shortcut = request.route.shortcut
+        try:
+            if shortcut is None or not shortcut(self.service.keeper, request):
+                self._task = self.service.loop.create_task(self._handle(request))
+        except Exception as error:
+            self.fail(request, error)
 
     async def _handle(self, request: Request) -> None:
         try:
@@ -266,21 +299,25 @@ class Connection(asyncio.Protocol):
             if self.service.stopping and not self._lost:
                 answer = refusal(GOING, close=True)
             else:
+                self._release(request)
                 self._current = self._task = None
                 self._close()
                 return
-        except Problem as problem:
-            answer = refusal(problem)
-        except PenstockError as error:
-            answer = refusal_of(error)
-            if answer.status == 500:  # damage, which is as unexpected as a bug
-                _log.exception("a request failed", extra=logs.about(request))
-                answer = answer._replace(close=True)
-        except Exception:
-            _log.exception("a request failed", extra=logs.about(request))
-            answer = refusal(FAILED, close=True)
-        finally:
-            self._release(request)
+        except Exception as error:
+            self.fail(request, error)
+            return
+        self.answer(request, answer)
+
+    def fail(self, request: Request, error: BaseException) -> None:
+        """Answer the current request with what went wrong."""
+        answer = of_error(error)
+        if answer.status == 500:
+            _log.error("a request failed", exc_info=error, extra=logs.about(request))
+        self.answer(request, answer)
+
+    def answer(self, request: Request, answer: Answer) -> None:
+        """Answer the current request."""
+        self._release(request)
         self._current = self._task = None
         try:
             self._answer(request, answer)
@@ -300,7 +337,7 @@ class Connection(asyncio.Protocol):
         if answer.close or service.stopping or not request.keep_alive:
             self._ending = True
         keep_alive = not self._ending or bool(self._waiting)
-        self.transport.write(as_bytes(answer, keep_alive, request.is_head))
+        self.transport.write(as_bytes(answer, keep_alive, request.head.method == b"HEAD"))
         self._next()
 
     def end(self) -> None:

@@ -40,37 +40,36 @@ _AN_ID = re.compile(rb"[!-~]{1,128}")
 _PHRASES = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
 
 
+class Head(NamedTuple):
+    """What a request says before its body, as it was understood."""
+
+    route: "Route"
+    arguments: tuple[str, ...]  # the variable parts of the path
+    query: bytes
+    headers: dict[bytes, bytes]  # names in lower case
+    told: bool  # it carries headers of ours
+    method: bytes
+    target: bytes
+
+
 class Request:
     """One request, complete with its body."""
 
     __slots__ = (
-        "_id", "arguments", "begun", "body", "connection", "headers", "holder", "is_head", "keep_alive", "method",
-        "most", "query", "route", "target", "told",
+        "_id", "arguments", "begun", "body", "connection", "head", "headers", "holder", "keep_alive", "most",
+        "route",
     )  # fmt: skip
     begun: float  # when, if requests are logged
 
-    def __init__(
-        self,
-        route: "Route",
-        arguments: tuple[str, ...],
-        query: bytes,
-        headers: dict[bytes, bytes],
-        connection: Any,
-        method: bytes,
-        target: bytes,
-    ) -> None:
-        self.route = route
-        self.arguments = arguments  # the variable parts of the path
-        self.query = query
-        self.headers = headers  # names in lower case
+    def __init__(self, head: Head, connection: Any, body: bytes = b"") -> None:
+        self.head = head
+        self.route = head.route
+        self.arguments = head.arguments
+        self.headers = head.headers
         self.connection = connection
-        self.most = route.most  # bytes of a body
-        self.body = b""
+        self.most = head.route.most  # bytes of a body
+        self.body = body
         self.keep_alive = True
-        self.is_head = False
-        self.told = False  # it carries headers of ours
-        self.method = method
-        self.target = target
         self.holder: Token | None = None
 
     @property
@@ -111,9 +110,10 @@ class Request:
 
     def parameters(self, *known: str) -> Mapping[str, str]:
         """The query's parameters, if they are known ones."""
-        if not self.query:
+        query = self.head.query
+        if not query:
             return {}
-        given = (_parameters if len(self.query) <= LONG else _parameters.__wrapped__)(self.query)
+        given = (_parameters if len(query) <= LONG else _parameters.__wrapped__)(query)
         if not given.keys() <= set(known):
             strange = ", ".join(sorted(given.keys() - set(known)))
             accepted = f"give {', '.join(known)}" if known else "this takes none"
@@ -135,6 +135,8 @@ class Answer(NamedTuple):
 
 
 Handler: TypeAlias = Callable[[Any, Request], Awaitable[Answer]]  # called with the store's keeper
+# The same without a coroutine, if it can: whether the request's connection will be told what to answer.
+Shortcut: TypeAlias = Callable[[Any, Request], bool]
 
 
 class Route(NamedTuple):
@@ -147,6 +149,7 @@ class Route(NamedTuple):
     discards: bool = False  # the body
     polls: bool = False  # may wait for long, and must stop once nobody listens any more
     monitors: bool = False  # tells how the server is
+    shortcut: Shortcut | None = None
 
 
 @lru_cache(maxsize=1024)

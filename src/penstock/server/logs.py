@@ -75,8 +75,8 @@ def about(request: Request) -> dict[str, Any]:
     told = {
         "request": request.id,
         "peer": request.peer,
-        "method": request.method.decode("ascii", "backslashreplace"),
-        "path": request.target.partition(b"?")[0].decode("ascii", "backslashreplace"),
+        "method": request.head.method.decode("ascii", "backslashreplace"),
+        "path": request.head.target.partition(b"?")[0].decode("ascii", "backslashreplace"),
     }
     return {**told, "token": request.holder.name} if request.holder else told
 

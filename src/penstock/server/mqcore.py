@@ -1,6 +1,7 @@
 """The six endpoints of MQ-Core, with what the contract has beyond them as query parameters and headers."""
 
 from penstock import names
+from penstock.aio.local import LocalKeeper
 from penstock.aio.serving import ServedKeeper
 from penstock.arguments import checked_consumer, checked_lease
 from penstock.errors import InvalidArgument, QueueExists
@@ -86,8 +87,42 @@ async def add_message(keeper: ServedKeeper, request: Request) -> Answer:
     """POST /{queue}/messages."""
     name = names.checked(request.arguments[0])
     request.parameters()
-    entry = _told(request) if request.told else Entry(request.body)
+    entry = _told(request) if request.head.told else Entry(request.body)
     [id] = await keeper.put(name, [entry])  # noqa: A001 - the contract's word
+    return _added(id)
+
+
+def add_plainly(keeper: ServedKeeper, request: Request) -> bool:
+    """The same of a message that has nothing but a payload: most are, and a coroutine would cost more than it."""
+    head = request.head
+    if head.told or head.query or not isinstance(keeper, LocalKeeper):
+        return False
+    keeper.put_plainly(names.checked(head.arguments[0]), request.body, _Adding(request))
+    return True
+
+
+class _Adding:
+    """Tells the connection of a request what became of its message, as a future would tell a coroutine."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def done(self) -> bool:
+        """Nobody takes a request back: also of a client that has gone, what was sent is kept."""
+        return False
+
+    def set_result(self, id: str, /) -> None:  # noqa: A002 - the contract's word
+        """The message is on stable storage."""
+        self._request.connection.answer(self._request, _added(id))
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """It is not, or nobody can know."""
+        self._request.connection.fail(self._request, error)
+
+
+def _added(id: str) -> Answer:  # noqa: A002 - the contract's word
     return Answer(201, f"X-Message-Id: {id}\r\n".encode())
 
 

@@ -1,7 +1,8 @@
-"""What the server refuses before a handler sees it, and in which words."""
+"""What the server refuses before a handler sees it or after one has failed, and in which words."""
 
+from penstock.errors import PenstockError
 from penstock.names import DEFAULT
-from penstock.server.exchange import Problem, Request
+from penstock.server.exchange import Answer, Problem, Request, refusal, refusal_of
 
 MAX_HEADERS = 32_768  # bytes
 OVERLOADED = Problem("Overloaded", "the server has too much to do: try again a little later")
@@ -22,6 +23,14 @@ def of_head(request: Request, http: str) -> Problem | None:
     if b"content-length" in headers and int(headers[b"content-length"]) > request.most:
         return too_large(request)
     return None
+
+
+def of_error(error: BaseException) -> Answer:
+    """What is said where a handler could not do it; damage is as unexpected as a bug."""
+    if isinstance(error, Problem):
+        return refusal(error)
+    answer = refusal_of(error) if isinstance(error, PenstockError) else refusal(FAILED)
+    return answer._replace(close=answer.status == 500)
 
 
 def too_large(request: Request) -> Problem:

@@ -25,7 +25,7 @@ _QUEUE: _Methods = {
 }
 _MESSAGES: _Methods = {
     b"GET": Route(mqcore.fetch_message, CONSUME, polls=True),
-    b"POST": Route(mqcore.add_message, WRITE, _BODY, is_payload=True),
+    b"POST": Route(mqcore.add_message, WRITE, _BODY, is_payload=True, shortcut=mqcore.add_plainly),
 }
 _MESSAGE: _Methods = {b"DELETE": Route(mqcore.remove_message, CONSUME)}
 

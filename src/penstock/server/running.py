@@ -20,6 +20,7 @@ from penstock.opening import is_remote
 from penstock.server.connection import Connection
 from penstock.server.deadlines import Deadlines
 from penstock.server.forwarding import forwarding
+from penstock.server.heads import Heads
 from penstock.sharing.keeper import is_guest, live_keeper
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Service:
         self.access = access
         self.access_log = access_log
         self.answers: dict[int, int] = defaultdict(int)  # by status
+        self.heads = Heads()
         self.loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[None] = self.loop.create_future()  # done once the server is of no more use
         self.arriving = Deadlines(limits.arriving)

@@ -46,7 +46,7 @@ class Folder:
             keeper = open_journal(self.path, clock=self.clock, sync=self.sync, dialect=self.dialect, locked=locked)
             keeper.keep_indexes()  # as owners that are killed one after the other would replay more and more
             return keeper
-        from penstock.slate.store import open_slate  # here, as few need it
+        from penstock.slate.opening import open_slate  # here, as few need it
 
         return open_slate(
             self.slate, clock=self.clock, sync=self.sync, timeout=self.timeout, shared=self.path, locked=locked

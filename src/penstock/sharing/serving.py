@@ -20,12 +20,15 @@ import threading
 from typing import TYPE_CHECKING, cast
 
 from penstock import names
+from penstock.aio.gathering import Committed
 from penstock.aio.local import LocalKeeper
 from penstock.errors import NotSupported
 from penstock.journal.intake import Load
 from penstock.journal.staging import Piece
 from penstock.journal.store import JournalKeeper
 from penstock.landing import Landing
+from penstock.live.keeper import Committing
+from penstock.live.queue import LiveQueue
 from penstock.server.bodies import json_answer
 from penstock.server.connection import Connection
 from penstock.server.exchange import Answer, Request, Route
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 
 _MANIFEST = 256 << 20  # bytes of a load's pieces
 _GRACE = 5.0  # seconds for answers to go out
+_SHORT = 0.001  # seconds of a commit that nobody minds
 
 
 class OwnersKeeper(LocalKeeper):
@@ -51,6 +55,7 @@ class OwnersKeeper(LocalKeeper):
         super().__init__(keeper)
         self._owned = keeper
         self._loading = threading.Lock()
+        self._short = False  # the last commit was
 
     async def pack(self, queue: str) -> int:
         """Pack a queue's journal."""
@@ -63,6 +68,23 @@ class OwnersKeeper(LocalKeeper):
     async def load(self, load: Load) -> bool:
         """Let a load take effect."""
         return await self._in_thread(self._load, load)
+
+    def _commit_puts(self, live: LiveQueue, written: int, others: bool, then: Committed) -> None:
+        """At once, where a commit takes no longer than a thread to be told of it and to tell of it."""
+        if others or self._pending or not self._short:
+            super()._commit_puts(live, written, others, then)
+            return
+        try:
+            self._commit_now(live, written)
+        except Exception as error:
+            then(error)
+        else:
+            then(None)
+
+    def _commit_now(self, live: Committing, written: int) -> float:
+        seconds = super()._commit_now(live, written)
+        self._short = seconds < _SHORT
+        return seconds
 
     def _load(self, load: Load) -> bool:
         with self._loading:

@@ -8,10 +8,21 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from penstock.index.rows import AVAILABLE, CLAIM_COLUMNS, COLUMNS, DELAYED, DONE, FAILED, IN_FLIGHT, PAGE, Page
+from penstock.index.rows import (
+    AVAILABLE,
+    CLAIM_COLUMNS,
+    COLUMNS,
+    DELAYED,
+    DONE,
+    FAILED,
+    IN_FLIGHT,
+    PAGE,
+    Lone,
+    Page,
+)
 from penstock.slate import format as records
 from penstock.slate import own, stream_records
-from penstock.slate.format import BUCKET_BITS, MAX_ATTEMPTS, Available
+from penstock.slate.format import BUCKET_BITS, MAX_ATTEMPTS
 from penstock.slate.own import Claimed
 
 _WAITING = (DELAYED, AVAILABLE)
@@ -61,19 +72,16 @@ def encode(number: int, page: Page, history: Callable[[int], bytes]) -> dict[int
     return found
 
 
-def encode_one(number: int, page: Page) -> dict[int, bytes] | None:
-    """All that encode() and encode_sizes() say of a bucket with one message, which waits and was never claimed.
+def encode_lone(number: int, lone: Lone) -> bytes | None:
+    """The active record of a bucket with one published message, which nobody has touched; None: it was put.
 
-    Such are most buckets of queues that get few of the messages that are published. None: it is not like that.
+    Such are most buckets of queues that get few of the messages that are published. It is all that is written of
+    them: the size of a message that is in no sizes record is in its entry of the log.
     """
-    at = len(page.state) - 1
-    if page.live != 1 or page.claims is not None or page.state[at] not in _WAITING:
+    position, _, priority, visible_at, expires_at, _, _, flags = lone
+    if flags != own.PUBLISHED:
         return None
-    seq = (number << BUCKET_BITS) + page.keys()[at]
-    times = (page.visible_at[at], page.expires_at[at])
-    waiting = Available(seq, page.priority[at], *times, min(page.attempts[at], MAX_ATTEMPTS))
-    sizes = own.encode_sizes(1, ((seq,), (page.size[at],), (page.crc[at],)))
-    return {records.ACTIVE: records.encode_one_available(waiting), records.SIZES: sizes}
+    return records.encode_one_available((number << BUCKET_BITS) + position, priority, visible_at, expires_at, 0)
 
 
 def _there(states: bytearray) -> list[int]:
@@ -146,6 +154,8 @@ def _claims(first: int, page: Page, keys: Sequence[int], history: Callable[[int]
 
 def decode(number: int, values: dict[int, bytes], now: int) -> Thawed | None:
     """The page that a bucket's records make, as it was at that time; None if the bucket is empty."""
+    if (lone := _lone(values, now)) is not None:
+        return Thawed(number << BUCKET_BITS, lone, {})
     if (plain := _plain(values, now)) is not None:
         return Thawed(number << BUCKET_BITS, plain, {})
     available, in_flight = records.decode_active(values.get(records.ACTIVE, _NOTHING[0]))
@@ -177,6 +187,17 @@ def decode(number: int, values: dict[int, bytes], now: int) -> Thawed | None:
             page.size[at], page.crc[at] = (known.size, known.flags) if known else (0, own.PUBLISHED)
     history = {each.id: each.history for each in claims.values() if each.history}
     return Thawed(number << BUCKET_BITS, page, history)
+
+
+def _lone(values: dict[int, bytes], now: int) -> Page | None:
+    """The page of a bucket that has nothing but what encode_lone() has written. None: there is more."""
+    if len(values) != 1 or records.ACTIVE not in values:
+        return None
+    if (message := records.decode_one_available(values[records.ACTIVE])) is None or message.attempts:
+        return None
+    state = DELAYED if message.visible_at > now else AVAILABLE
+    position, times = message.id & (PAGE - 1), (message.visible_at, message.expires_at)
+    return Page.of_one((position, state, message.priority, *times, 0, 0, own.PUBLISHED))
 
 
 def _plain(values: dict[int, bytes], now: int) -> Page | None:

@@ -156,7 +156,7 @@ class _Seen:
         self.counts: Counter[int] = Counter()
         self.payloads: set[int] = set()
         self.objects: set[str] = set()
-        self.log: set[int] = set()
+        self.log: dict[int, int] = {}  # with the sizes of those that were published
         self.last_published = 0
         self.loads: dict[str, dict[str, object]] = {}
 
@@ -171,7 +171,7 @@ class _Seen:
                 if isinstance(decoded, str):
                     self.objects.add(decoded.removeprefix("objects/"))
             elif parsed.kind == records.LOG:
-                self.log.add(parsed.number)
+                self.log[parsed.number] = entries.size_of(decoded) or 0
                 if entries.is_published(decoded):
                     self.last_published = max(self.last_published, parsed.number)
             elif parsed.kind == records.LOAD:
@@ -221,7 +221,7 @@ def _look_at_queues(view: View, seen: _Seen, found: Examination[SlateQueue]) -> 
         missing = []
         for seq in ledger.listed(None, 0, ledger.next_seq):
             page, position = ledger.locate(seq)
-            queue.bytes += page.size[position]
+            queue.bytes += page.size[position] or seen.log.get(seq, 0)
             if seq not in seen.payloads or seq not in seen.log:
                 missing.append(seq)
         if missing:

@@ -272,9 +272,16 @@ def encode_active_columns(
     )
 
 
-def encode_one_available(message: Available) -> bytes:
-    """The same of one message that is available."""
+def encode_one_available(*message: int) -> bytes:
+    """The same of one message that is available, given by what an `Available` has."""
     return _ONE + _AVAILABLE.pack(*message) + _NONE
+
+
+def decode_one_available(value: bytes) -> Available | None:
+    """Such a message; None if there are more, or others."""
+    if len(value) != _AVAILABLE.size + 4 or value[:2] != _ONE or value[-2:] != _NONE:
+        return None
+    return Available(*_AVAILABLE.unpack_from(value, 2))
 
 
 def decode_active(value: bytes) -> tuple[list[Available], list[InFlight]]:

@@ -6,18 +6,21 @@ from itertools import groupby
 from typing import NamedTuple
 
 from penstock.contents import Frozen
+from penstock.index.pages import IN_FLIGHT, Page, positions_in
 from penstock.index.recent import SettledMinute
-from penstock.index.rows import IN_FLIGHT, Page
 from penstock.index.streams import Batch, FrozenStreams, Stream, compact
 from penstock.ledger import Ledger
 from penstock.settings import FIVE_MINUTES, Settings
 from penstock.slate import buckets, own, stream_records
 from penstock.slate import format as records
 from penstock.slate.binding import Database, Row
+from penstock.slate.bodies import runs_of
+from penstock.slate.entries import size_of
 from penstock.slate.followed import Held, Marks, decode_held, decode_marks
 from penstock.slate.format import BUCKET_BITS, VERSION, parse_key
+from penstock.slate.lately import NotedReceipts
 from penstock.slate.own import LARGE
-from penstock.slate.shelf import NotedReceipts
+from penstock.slate.primitives import key_u64
 from penstock.stream_state import CONSUMER
 
 _MINUTE = 60_000
@@ -38,6 +41,7 @@ class Loaded(NamedTuple):
     held: dict[str, list[int]]  # messages that each of them holds
     followed: list[Marks]  # one, if it was followed
     held_back: dict[int, Held]  # for followers
+    unmeasured: list[int]  # messages whose sizes only the log knows
 
 
 class Contents(NamedTuple):
@@ -97,6 +101,20 @@ def load(database: Database) -> Contents:
     return Contents(queues, seq_block, at, position, log_gone, leftovers, leftover_messages)
 
 
+def measure(contents: Contents, database: Database, log: str) -> None:
+    """Find out the sizes of messages that are in no sizes record: published ones, of which the log knows."""
+    wanted: dict[int, list[Ledger]] = {}
+    for found in contents.queues.values():
+        for seq in found.unmeasured:
+            wanted.setdefault(seq, []).append(found.ledger)
+    prefix = records.log_prefix(log)
+    for run in runs_of(sorted(wanted)):
+        for key, value in database.scan(prefix + key_u64(run[0]), prefix + key_u64(run[-1] + 1)):
+            seq = int.from_bytes(key[-8:])
+            for ledger in wanted.get(seq, ()):
+                ledger.place(seq, (0,), (size_of(records.decode_metadata(value)) or 0,), (own.PUBLISHED,))
+
+
 def settings_of(database: Database) -> dict[str, Settings]:
     """The queues, with what they were made with."""
     ours = {parse_key(key).queue: value for key, value in of_kind(database, records.SETTINGS)}
@@ -110,7 +128,7 @@ def settings_of(database: Database) -> dict[str, Settings]:
 def _new(name: str, settings: Settings) -> Loaded:
     receipts = NotedReceipts()
     ledger = new_ledger(name, settings, receipts)
-    return Loaded(ledger, receipts, {}, [], {}, set(), [], {}, {}, [], {})
+    return Loaded(ledger, receipts, {}, [], {}, set(), [], {}, {}, [], {}, [])
 
 
 def new_ledger(name: str, settings: Settings, receipts: NotedReceipts) -> Ledger:
@@ -138,11 +156,14 @@ def _take_bucket(found: Loaded, number: int, values: dict[int, bytes], at: int) 
     if thawed is None:
         return
     first, page, history = thawed
-    for position, flags in enumerate(page.crc) if any(page.crc) else ():
-        if page.state[position] and flags & own.PUBLISHED:
-            found.published[number] = found.published.get(number, 0) | 1 << position
-        if page.state[position] and flags & (LARGE | own.PUBLISHED) == LARGE:
-            found.large.add((number << BUCKET_BITS) + position)
+    keys = page.keys()
+    for at, flags in enumerate(page.crc) if any(page.crc) else ():
+        if page.state[at] and flags & own.PUBLISHED:
+            found.published[number] = found.published.get(number, 0) | 1 << keys[at]
+        if page.state[at] and flags & (LARGE | own.PUBLISHED) == LARGE:
+            found.large.add(first + keys[at])
+    if records.SIZES not in values:
+        found.unmeasured.extend([first + keys[at] for at in positions_in(page.state, None)])
     _take_held(found, first, page)
     found.ledger.thaw_page(first, page)
     found.ledger.thaw(Frozen(0, [], found.receipts, [], history))

@@ -180,7 +180,13 @@ class Log:
 
     def collect_up_to(self, position: int, changes: Changes) -> None:
         """Add what has changed since the last time; all queues are in the changes already, and are so far."""
-        for metadata, (payload, _, _, at), expires_at in self._new:
+        with self.lock:  # only to take what there is: others publish while it is encoded
+            new, gone, postponed = self._new, self._gone, self._postponed
+            self._new, self._gone, self._postponed = [], [], []
+            self._collect_marks(position, [seq for _, seq in gone], changes)
+            if len(self._unwritten) > 2 * len(new):
+                self._forget_written()
+        for metadata, (payload, _, _, at), expires_at in new:
             seq = metadata.id
             if len(payload) > MAX_INLINE:
                 changes.objects[seq] = payload
@@ -193,23 +199,23 @@ class Log:
                 changes.rows.append((own.expiry_key(expires_at, seq), b""))
             changes.written.append(seq)
             changes.at = max(changes.at, at)
-        for time, seq in self._gone:
+        for time, seq in gone:
             keys = (records.payload_key(seq), self._prefix + key_u64(seq), records.attempts_key(seq))
             changes.rows += [(key, None) for key in (*keys, own.expiry_key(time, seq))]
             changes.gone.append(seq)
-            if self.gone is not None and seq > self.gone:
-                self.gone, self._gone_changed = seq, True
             changes.large.append(seq)  # or not: then there is no object of that name
-        for before, seq, time in self._postponed:
+        for before, seq, time in postponed:
             changes.rows += [(own.expiry_key(before, seq), None), (own.expiry_key(time, seq), b"")]
+
+    def _collect_marks(self, position: int, gone: list[int], changes: Changes) -> None:
+        """How far all queues are, and what has left the log."""
         if position != self._written_position:
             self._written_position = position
             row = own.encode_position(position, False)
             changes.rows.append((records.queue_key(records.POSITION, _ALL), row))
+        if self.gone is not None and max(gone, default=0) > self.gone:
+            self.gone, self._gone_changed = max(gone), True
         if self._gone_changed and self.gone is not None:
             marks = followed.encode_marks(followed.Marks(0, 0, self.gone))
             changes.rows.append((records.queue_key(records.FOLLOWED, _ALL), marks))
             self._gone_changed = False
-        self._new, self._gone, self._postponed = [], [], []
-        if len(self._unwritten) > 2 * len(changes.written):
-            self._forget_written()

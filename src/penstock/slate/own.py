@@ -1,7 +1,8 @@
 """Records of ours, for what OpenData-Queue has none. Pure, as format.py.
 
     settings   01 07 | queue ID                    -> JSON: what `create` was given and the config has no room for
-    sizes      01 08 | queue ID [| bucket u64]     -> Array<Size>: every message of the bucket
+    sizes      01 08 | queue ID [| bucket u64]     -> Array<Size>: every message of the bucket, unless there is
+                                                      but one, published: its size is in its entry of the log
     claims     01 09 | queue ID [| bucket u64]     -> Array<Claimed>: those that were claimed, and are not gone
     recent     01 0A | queue ID | number u64       -> at i64 | Array<Settled receipt> | Array<Put under a key>
     position   01 0B | queue ID                    -> first log entry that it was not offered u64 | held u8

@@ -1,12 +1,9 @@
 """One queue of a slate store at work: what has changed of it, as the records that say so."""
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
 from typing import TYPE_CHECKING
 
 from penstock.errors import QueueFull, StoreClosed
-from penstock.index.recent import RecentReceipts
-from penstock.index.rows import Page
 from penstock.live.shelf import Body
 from penstock.message import Entry, Plain
 from penstock.records import (
@@ -20,7 +17,6 @@ from penstock.records import (
     StreamFollow,
     StreamRecord,
 )
-from penstock.settings import FIVE_MINUTES
 from penstock.slate import buckets, own
 from penstock.slate import format as records
 from penstock.slate.binding import Row
@@ -30,7 +26,8 @@ from penstock.slate.followed import Followed
 from penstock.slate.format import BUCKET_BITS, MAX_INLINE
 from penstock.slate.ids import Ids
 from penstock.slate.keeping import Keeping
-from penstock.slate.primitives import MAX_ARRAY, key_u64
+from penstock.slate.lately import Lately, NotedReceipts
+from penstock.slate.primitives import key_u64
 from penstock.slate.writing import Changes, Writer
 from penstock.state import State
 from penstock.stream_state import CONSUMER
@@ -40,8 +37,8 @@ if TYPE_CHECKING:
     from penstock.ledger import Ledger
 
 _NO_HEADERS: dict[str, str] = {}
-_MINUTE = 60_000
 _IN_BUCKET = (1 << BUCKET_BITS) - 1
+_NOTHING, _ALONE = buckets.kinds_of(()), buckets.kinds_of((records.ACTIVE,))
 
 
 def held(ledger: "Ledger") -> QueueFull:
@@ -57,19 +54,6 @@ def held(ledger: "Ledger") -> QueueFull:
         f"queue {ledger.name!r} is catching up with published messages, which nothing may overtake: retry when "
         "its lag is 0"
     )
-
-
-class NotedReceipts(RecentReceipts):
-    """Settled receipts, of which the latest are still to be written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.noted: list[own.Receipt] = []
-
-    def add(self, seqs: Sequence[int], nonces: Sequence[int], outcome: int, now: int) -> None:
-        """Remember receipts that were settled now."""
-        super().add(seqs, nonces, outcome, now)
-        self.noted += map(own.Receipt, seqs, nonces, repeat(outcome))
 
 
 class SlateShelf:
@@ -88,7 +72,6 @@ class SlateShelf:
         self.lock = lock
         self.ledger = ledger
         self._state: State = ledger
-        self._receipts = receipts
         self._writer = writer
         self._bodies = bodies
         self._ids = ids
@@ -108,9 +91,9 @@ class SlateShelf:
         self.streams = Keeping(ledger)
         self.followed = Followed(ledger, ids)
         self.published: dict[int, int] = {}  # a bit for each message that was not put here, by bucket
-        self._keys: list[tuple[int, str]] = []
-        self.recent: list[tuple[int, int]] = []  # numbers of recent records, and when they were written
+        self.lately = Lately(ledger.name, receipts)
         self.position: tuple[int, bool] | None = None  # in the log, see own.py; None: that of all queues
+        self.was_held = False  # as the database has it
         self._moved = False
         # Called where there may be room for what waits: by who holds no lock, or to have that done by another.
         self.on_room: Callable[[], None] = lambda: None
@@ -222,7 +205,7 @@ class SlateShelf:
         sizes = [len(body[0]) for body in bodies]
         self.followed.placed(sum(sizes))
         self._state.place(first, [0] * len(bodies), sizes, flags)
-        self._keys += [(seq, key) for key, seq in record.keys.items()]
+        self.lately.keys += [(seq, key) for key, seq in record.keys.items()]
         for bucket in range(first >> BUCKET_BITS, (seqs[-1] >> BUCKET_BITS) + 1):
             self._changed.add(bucket)
             self._resized.add(bucket)
@@ -315,7 +298,7 @@ class SlateShelf:
         for seq in self.followed.bodies():
             yield from self._rows_of(seq)
         yield from self.followed.deletions()
-        yield from [(records.queue_key(records.RECENT, name, number), None) for number, _ in self.recent]
+        yield from self.lately.deletions()
         yield records.queue_key(records.POSITION, name), None
 
     def _rows_of(self, seq: int) -> tuple[Row, Row, Row]:
@@ -347,20 +330,30 @@ class SlateShelf:
         self.large.difference_update(self._gone)
         for bucket in sorted(self._changed):
             self._collect_bucket(name, bucket, changes)
-        self._collect_recent(name, changes)
+        rows += self.lately.rows(changes.at)
         rows += self.streams.rows()
         rows += self.followed.rows()
         if self._moved and self.position is not None:
-            rows.append((records.queue_key(records.POSITION, name), own.encode_position(*self.position)))
+            position, held = self.position
+            if held or self.was_held or position > changes.position:  # else that of all queues says as much
+                rows.append((records.queue_key(records.POSITION, name), own.encode_position(position, held)))
+                self.was_held = held
             self._moved = False
         self._put, self._attempts, self._gone, self._objects = [], {}, [], {}
         self._changed.clear()
         self._resized.clear()
 
     def _collect_bucket(self, name: str, bucket: int, changes: Changes) -> None:
+        before, resized = self.present.get(bucket, _NOTHING), bucket in self._resized
+        lone = self._state.lone(bucket) if before is _NOTHING and bucket else None
+        if lone is not None and (active := buckets.encode_lone(bucket, lone)) is not None:
+            changes.rows.append((records.queue_key(records.ACTIVE, name, bucket), active))
+            self.present[bucket] = _ALONE
+            return
         page = self._state.page(bucket)
-        values = self._encoded(bucket, page) if page is not None else {}
-        before = self.present.get(bucket, frozenset())
+        values = {} if page is None else buckets.encode(bucket, page, self._state.ended_attempts)
+        if page is not None and (resized or records.SIZES in before):
+            values[records.SIZES] = buckets.encode_sizes(bucket, page) if resized else b""  # it stays as it was
         if bucket == 0:
             values = {**buckets.OF_THE_DOCUMENT, **values}
         changes.rows += [(records.queue_key(kind, name, bucket), value) for kind, value in values.items() if value]
@@ -369,35 +362,6 @@ class SlateShelf:
             self.present[bucket] = buckets.kinds_of(values)
         else:
             self.present.pop(bucket, None)
-
-    def _encoded(self, bucket: int, page: Page) -> dict[int, bytes]:
-        """What is to be written of a bucket that is not empty; nothing for a record that stays as it was."""
-        resized = bucket in self._resized
-        values = buckets.encode_one(bucket, page) if resized else None
-        if values is None:
-            values = buckets.encode(bucket, page, self._state.ended_attempts)
-            values[records.SIZES] = buckets.encode_sizes(bucket, page) if resized else b""
-        return values
-
-    def _collect_recent(self, name: str, changes: Changes) -> None:
-        receipts, keys = self._receipts.noted, self._keys
-        if not (receipts or keys or self.recent):
-            return
-        while receipts or keys:
-            number = self.recent[-1][0] + 1 if self.recent else 1
-            recent = own.Recent(changes.at, receipts[:MAX_ARRAY], keys[:MAX_ARRAY])
-            changes.rows.append((records.queue_key(records.RECENT, name, number), own.encode_recent(recent)))
-            self.recent.append((number, changes.at))
-            receipts, keys = receipts[MAX_ARRAY:], keys[MAX_ARRAY:]
-        self._receipts.noted, self._keys = [], []
-        old = changes.at - FIVE_MINUTES - 2 * _MINUTE
-        ended = 0
-        for number, at in self.recent:
-            if at >= old:
-                break
-            changes.rows.append((records.queue_key(records.RECENT, name, number), None))
-            ended += 1
-        del self.recent[:ended]
 
     def commit(self, written: int) -> None:
         """Return once that many changes are on stable storage."""

@@ -5,11 +5,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs
 
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Clock
 from penstock.errors import (
-    InvalidArgument,
     InvalidPriority,
     NotSupported,
     PenstockError,
@@ -36,14 +34,14 @@ from penstock.slate.bulk import BulkOwner, RoutedQueue
 from penstock.slate.catching_up import CatchingUp
 from penstock.slate.folder import Folder
 from penstock.slate.followed import BEFORE
-from penstock.slate.format import LOG_KEY
 from penstock.slate.ids import Ids
 from penstock.slate.intake import Intake
+from penstock.slate.lately import NotedReceipts
 from penstock.slate.loading import PRIORITIES
 from penstock.slate.log import Log
 from penstock.slate.primitives import key_u64
 from penstock.slate.routing import Router, Subscriber, since_of
-from penstock.slate.shelf import NotedReceipts, SlateShelf
+from penstock.slate.shelf import SlateShelf
 from penstock.slate.staging import staging_of
 from penstock.slate.streaming import SlateStreams
 from penstock.slate.uploads import SlateDepot
@@ -55,7 +53,6 @@ if TYPE_CHECKING:
     from penstock.journal.intake import Load
     from penstock.live.shelf import Shelf
 
-TIMEOUT = 30.0  # seconds that a disk or a bucket may take
 _LATER = 1_000  # milliseconds after which a queue catches up that could not
 _AT_ONCE = 10_000  # rows of a deleted queue that are removed at once
 _log = logging.getLogger("penstock")
@@ -107,6 +104,7 @@ class SlateKeeper(LiveKeeper):
     def _load(self, log: str) -> None:
         with without_collection():
             found = loading.load(self._database)
+            loading.measure(found, self._database, log)
         self._clock.at_least(found.at)
         self._ids = Ids(found.seq_block)
         self._bodies = Bodies(self._database, self._place, log, self._place.what)
@@ -215,7 +213,7 @@ class SlateKeeper(LiveKeeper):
         )
         shelf.present[0] = buckets.kinds_of(buckets.OF_THE_DOCUMENT)
         if (loaded := self._loaded.get(name)) is not None:
-            shelf.present, shelf.recent = loaded.present, loaded.recent
+            shelf.present, shelf.lately.written = loaded.present, loaded.recent
             shelf.published, shelf.large = loaded.published, loaded.large
             shelf.position = loaded.position[0] if loaded.position else None
             shelf.streams.load(loaded.streams)
@@ -223,6 +221,7 @@ class SlateKeeper(LiveKeeper):
                 shelf.followed.load(marks, loaded.held_back, loaded.streams)
         else:
             shelf.position = self._start
+        shelf.was_held = shelf.held
         shelf.on_room = partial(self.catch_up, name)
         shelf.on_room_soon = lambda: self._alarm.set(shelf.on_room, self._clock.now())
         self._shelves[name] = shelf
@@ -415,31 +414,3 @@ def _forked() -> StoreClosed:
     return StoreClosed(
         "this process was forked from the one that has the store open: open the store here, which asks that one"
     )
-
-
-def open_slate(
-    url: str,
-    *,
-    clock: Clock | None = None,
-    sync: str = "always",
-    timeout: float | None = None,
-    threads: Threads | None = None,
-    shared: str | None = None,
-    locked: Callable[[], None] = lambda: None,
-) -> SlateKeeper:
-    """Open the store at `slate:DIR` or `slate:s3://bucket/prefix`, which is made if it is not there.
-
-    shared: of a bucket: the folder in which processes of this machine agree on who has it open
-    locked: called once it is ours
-    """
-    where, _, query = url.removeprefix("slate:").partition("?")
-    instance = parse_qs(query).get("instance", [""])[-1]
-    router = parse_qs(query).get("router", ["on"])[-1]
-    if router not in ("on", "off"):
-        raise InvalidArgument(f"router={router!r}: the router is on, or off while `penstock route` does its work")
-    log = f"{LOG_KEY}/{instance}" if instance else LOG_KEY
-    if not where:
-        raise InvalidArgument("slate: without a folder or a bucket; give slate:DIR or slate:s3://bucket/prefix")
-    seconds = timeout or TIMEOUT
-    place = BucketPlace(where, seconds, shared) if "://" in where else Folder(where, sync)
-    return SlateKeeper(place, log, clock or SystemClock(), seconds, threads, locked, router == "off")

@@ -13,9 +13,9 @@ from penstock.ledger import Ledger
 from penstock.settings import Settings
 from penstock.slate.format import RUN, VERSION
 from penstock.slate.intake import Frame, Load, is_done
+from penstock.slate.lately import NotedReceipts
 from penstock.slate.loading import new_ledger
 from penstock.slate.primitives import unterminated
-from penstock.slate.shelf import NotedReceipts
 from penstock.slate.staging import Staging
 from penstock.uploads import Brought, StagedPart, Taken
 

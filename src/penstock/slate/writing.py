@@ -60,7 +60,7 @@ class Place(Protocol):
 class Changes:
     """What is to be written with one batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, position: int = 0) -> None:
         self.rows: list[Row] = []
         self.objects: dict[int, bytes] = {}  # payloads that are too large for a record
         self.written: list[int] = []  # messages whose bodies are in the rows
@@ -68,6 +68,7 @@ class Changes:
         self.large: list[int] = []  # those of them whose payload is an object
         self.claims: list[tuple[int, str]] = []  # of published messages: which, by whom
         self.at = 0  # the latest time that anything was recorded
+        self.position = position  # in the log: all queues that are not held were offered what is before it
 
     def extend(self, later: "Changes") -> None:
         """Add what came since."""
@@ -101,7 +102,7 @@ class LogSource(Protocol):
         """Up to where all queues were offered it."""
 
     def collect_up_to(self, position: int, changes: Changes) -> None:
-        """Under the lock: add what has changed; all queues are in the changes already, and are so far."""
+        """Add what has changed; all queues are in the changes already, and are so far."""
 
 
 class Writer:
@@ -211,13 +212,12 @@ class Writer:
         with self._mutex:
             target, sources = self.written, list(self._changed)
             self._changed.clear()
-        changes = Changes()
+        changes = Changes(position)
         for source in sources:
             with source.lock:
                 source.collect(changes)
         if self.log is not None:
-            with self.log.lock:
-                self.log.collect_up_to(position, changes)
+            self.log.collect_up_to(position, changes)
         if (block := self._ids.row()) is not None:  # after all who have used ids, so that it covers them
             changes.rows.append(block)
         if changes.at > self._at:

@@ -48,6 +48,7 @@ def _let_go(url: str) -> tuple[list[list[Cell]], int]:
     try:
         with closing(moments.opened(moment)) as view:
             found = loading.load(view)
+            loading.measure(found, view, moments.parse(url).log)
     finally:
         moments.drop(moment)
     now = max(SystemClock().now(), found.at)
