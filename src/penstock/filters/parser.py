@@ -31,7 +31,8 @@ MAX_DEPTH = 64  # parentheses and NOTs inside each other; no walk over a tree co
 
 _KEYWORDS = frozenset(["AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS", "NULL", "TRUE", "FALSE"])
 _COMPARISONS = ("=", "!=", "<>", "<", "<=", ">", ">=")
-_CLOSED = re.compile(r"(?:[^'`]|'(?:[^']|'')*+'|`(?:[^`]|``)*+`)*+")  # all up to a quote without an end
+# All up to a quote without an end. Nothing in it is possessive: Python 3.11 before 3.11.5 gets that wrong.
+_CLOSED = re.compile(r"(?:[^'`]+|'[^']*(?:''[^']*)*'(?!')|`[^`]*(?:``[^`]*)*`(?!`))*")
 
 _BOOLEAN = "there are no booleans; a header is text, so compare it with 'true' or 'false' in quotes"
 _ADVICE = {
