@@ -742,6 +742,16 @@ def test_whatever_is_pipelined_behind_a_long_poll_waits_for_it(victim: Victim, j
     assert payloads(jobs) == [b"a", *[b"b"] * 100]
 
 
+def test_however_many_puts_into_no_queue_are_pipelined_each_is_answered(
+    victim: Victim, jobs: penstock.Queue
+) -> None:
+    client = victim.tell(get(query="?wait=60") + put(b"b", "nowhere") * 1_000)
+    until(lambda: victim.in_line)
+    assert victim.tell(put(b"a")).answer().status == 201
+    assert client.answer().body == b"a"
+    assert [client.answer().status for _ in range(1_000)] == [404] * 1_000
+
+
 def test_trailers_are_no_headers_of_the_next_request(victim: Victim, jobs: penstock.Queue) -> None:
     trailers = b"0\r\nX-Message-Priority: 7\r\nX-Message-Key: k\r\nHost: y\r\n\r\n"
     client = victim.tell(chunked(chunk(b"a"), trailers) + put(b"b") + put(b"c"))

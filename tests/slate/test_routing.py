@@ -99,6 +99,20 @@ def test_a_message_that_is_alone_in_its_bucket_takes_one_record_and_keeps_its_si
     assert [stored(store, name) for name in names] == [7, 12]
 
 
+def test_the_sizes_of_messages_that_are_alone_are_found_wherever_these_lie_in_the_log(reopen: Reopen) -> None:
+    store = reopen()
+    names = ["one", "two"]
+    for name in names:
+        store.create(name, filter=f"type = '{name}'")
+    store.queue().put_many([b"x"] * 1_500)
+    store.publish(b"1", headers={"type": "one"})  # these two are neighbours, and the third is far from them
+    store.publish(b"22", headers={"type": "two"})
+    store.queue().put_many([b"x"] * 1_000)
+    store.publish(b"333", headers={"type": "one"})
+    store = reopen()
+    assert [stored(store, name) for name in names] == [4, 2]
+
+
 def test_only_a_queue_that_is_not_where_all_are_has_a_position_of_its_own(reopen: Reopen, tmp_path: Path) -> None:
     store = reopen()
     narrow = store.create("narrow", filter="1 = 1", max_size=1)

@@ -326,3 +326,24 @@ def test_without_its_mutex_file_a_queue_still_knows_what_its_variables_say(
         assert (shown.attempts, shown.lease_until) == (2, held.lease_until)
         again.queue().ack(held.receipt or "")
     assert path.read_text().startswith("=a\n")
+
+
+def test_a_file_of_another_user_is_known_by_the_time_that_it_has(
+    path: Path, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.put_many([b"x"] * 100)
+    queue.put(b"a")
+    by_renaming(path, path.read_text())
+    monkeypatch.setattr(SystemFile, "set_changed", lambda file, time: None)  # as only its owner may
+    queue.put(b"b")
+    read: list[int] = []
+    read_file = SystemFile.read
+
+    def noted(file: SystemFile, offset: int, size: int) -> bytes:
+        read.append(size)
+        return read_file(file, offset, size)
+
+    monkeypatch.setattr(SystemFile, "read", noted)
+    queue.put(b"c")
+    assert read == []  # nobody has changed it since
+    assert queue.count() == 103

@@ -291,7 +291,8 @@ class Connection(asyncio.Protocol):
             if shortcut is None or not shortcut(self.service.keeper, request):
                 self._task = self.service.loop.create_task(self._handle(request))
         except Exception as error:
-            self.fail(request, error)
+            # In the next turn: of many that were pipelined, each would else be answered deeper down the stack.
+            self.service.loop.call_soon(self.fail, request, error)
 
     async def _handle(self, request: Request) -> None:
         try:

@@ -164,11 +164,11 @@ class Bodies:
         return entries.body_of(decode_metadata(metadata), content)
 
 
-def runs_of(seqs: list[int]) -> Iterator[list[int]]:
+def runs_of(seqs: list[int], near: int = _NEAR) -> Iterator[list[int]]:
     """Numbers that lie near together."""
     start = 0
     for at, (before, after) in enumerate(pairwise(seqs), 1):
-        if after - before > _NEAR:
+        if after - before > near:
             yield seqs[start:at]
             start = at
     if seqs:

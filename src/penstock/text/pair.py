@@ -78,6 +78,7 @@ class Pair:
         self.close_file()
         self._file = self.disk.open(self.path)
         self.inode = self._file.status().inode
+        self._keeps_times = False  # it may be another user's, who alone may set its time
 
     def sync_names(self) -> None:
         """Make the names of both files durable: whoever gave them may have stopped before, or be an editor."""
@@ -153,7 +154,8 @@ class Pair:
     def _set_back(self) -> int:
         """Set the file's time a little back: what is written later, be it in the same moment, has another one."""
         changed = self.file.status().changed if self.changed is None else self.changed
-        time = changed - 1 - int.from_bytes(os.urandom(2))
+        # An odd number of nanoseconds, which no file system keeps by chance that counts in hundreds or thousands.
+        time = (changed - 2 - int.from_bytes(os.urandom(2))) | 1
         self.file.set_changed(time)
         if not self._keeps_times:
             kept = self.file.status().changed
