@@ -7,6 +7,7 @@ import pytest
 
 import penstock
 from penstock import InvalidArgument, QueueFull, SimulatedClock, Store
+from penstock.message import Entry
 from penstock.slate import format as records
 from penstock.slate import own
 from penstock.slate.doctor import examine
@@ -135,6 +136,25 @@ def test_only_a_queue_that_is_not_where_all_are_has_a_position_of_its_own(reopen
     assert not positions()["narrow"][1]
     store = reopen()
     assert [len(store.queue(name)) for name in ("narrow", "wide")] == [0, 3]
+
+
+def test_what_a_queue_was_given_before_it_was_interrupted_is_given_to_it_again_and_to_no_other(
+    reopen: Reopen,
+) -> None:
+    store = reopen()
+    for name in ("interrupted", "other"):
+        store.create(name, filter="1 = 1")
+    store.publish(b"stored")
+    keeper = store._keeper
+    assert isinstance(keeper, SlateKeeper)
+    keeper._router.publish(Entry(b"delivered"))  # and not committed yet
+    shelf = keeper._shelves["interrupted"]
+    with shelf.lock:
+        shelf.refuse(lambda: penstock.StoreClosed("a change was interrupted"))
+    store.publish(b"later")
+    store = reopen()
+    for name in ("interrupted", "other"):
+        assert payloads(store.queue(name)) == [b"stored", b"delivered", b"later"]
 
 
 def test_a_full_queue_holds_up_nobody_but_itself_and_gets_what_it_missed_in_order(reopen: Reopen) -> None:

@@ -239,6 +239,7 @@ class Connection(asyncio.Protocol):
         if not request.keep_alive:
             self._ending = True
         self.service.heads.learn(self._data, request)
+        self._data = b""  # what follows begins elsewhere
         self._waiting.append(request)
         if len(self._waiting) > _PIPELINED and not self._paused:
             self._paused = True

@@ -178,8 +178,11 @@ class Log:
 
     # Writing
 
-    def collect_up_to(self, position: int, changes: Changes) -> None:
-        """Add what has changed since the last time; all queues are in the changes already, and are so far."""
+    def collect_up_to(self, position: int | None, changes: Changes) -> None:
+        """Add what has changed since the last time; all queues are in the changes already, and are so far.
+
+        None: of some queue nobody knows how far it is.
+        """
         with self.lock:  # only to take what there is: others publish while it is encoded
             new, gone, postponed = self._new, self._gone, self._postponed
             self._new, self._gone, self._postponed = [], [], []
@@ -207,9 +210,9 @@ class Log:
         for before, seq, time in postponed:
             changes.rows += [(own.expiry_key(before, seq), None), (own.expiry_key(time, seq), b"")]
 
-    def _collect_marks(self, position: int, gone: list[int], changes: Changes) -> None:
+    def _collect_marks(self, position: int | None, gone: list[int], changes: Changes) -> None:
         """How far all queues are, and what has left the log."""
-        if position != self._written_position:
+        if position is not None and position != self._written_position:
             self._written_position = position
             row = own.encode_position(position, False)
             changes.rows.append((records.queue_key(records.POSITION, _ALL), row))

@@ -277,6 +277,7 @@ class SlateShelf:
     def refuse(self, failure: Callable[[], StoreClosed]) -> None:
         """A change was interrupted, and state and records do not agree: write nothing of this queue any more."""
         self._failure = failure
+        self._writer.refused = True
 
     def retire(self) -> None:
         """The queue is gone: nothing of it is written any more."""
@@ -334,10 +335,12 @@ class SlateShelf:
         rows += self.streams.rows()
         rows += self.followed.rows()
         if self._moved and self.position is not None:
-            position, held = self.position
-            if held or self.was_held or position > changes.position:  # else that of all queues says as much
-                rows.append((records.queue_key(records.POSITION, name), own.encode_position(position, held)))
-                self.was_held = held
+            row = records.queue_key(records.POSITION, name), own.encode_position(*self.position)
+            if self.held or self.was_held:
+                rows.append(row)
+            else:
+                changes.moved.append((self.position[0], row))
+            self.was_held = self.held
             self._moved = False
         self._put, self._attempts, self._gone, self._objects = [], {}, [], {}
         self._changed.clear()

@@ -60,7 +60,7 @@ class Place(Protocol):
 class Changes:
     """What is to be written with one batch."""
 
-    def __init__(self, position: int = 0) -> None:
+    def __init__(self) -> None:
         self.rows: list[Row] = []
         self.objects: dict[int, bytes] = {}  # payloads that are too large for a record
         self.written: list[int] = []  # messages whose bodies are in the rows
@@ -68,7 +68,7 @@ class Changes:
         self.large: list[int] = []  # those of them whose payload is an object
         self.claims: list[tuple[int, str]] = []  # of published messages: which, by whom
         self.at = 0  # the latest time that anything was recorded
-        self.position = position  # in the log: all queues that are not held were offered what is before it
+        self.moved: list[tuple[int, Row]] = []  # queues that are not held: how far they are in the log
 
     def extend(self, later: "Changes") -> None:
         """Add what came since."""
@@ -101,8 +101,8 @@ class LogSource(Protocol):
     def position(self) -> int:
         """Up to where all queues were offered it."""
 
-    def collect_up_to(self, position: int, changes: Changes) -> None:
-        """Add what has changed; all queues are in the changes already, and are so far."""
+    def collect_up_to(self, position: int | None, changes: Changes) -> None:
+        """Add what has changed; all queues are in the changes already, and are so far; None: not all are."""
 
 
 class Writer:
@@ -124,6 +124,7 @@ class Writer:
         self._failed = failed
         self.commits = Commits(threads, self._flush, failed, passing=(StoreUnreachable, Fenced))
         self.written = 0
+        self.refused = False  # nothing more is written of some queue
         self.log: LogSource | None = None
         self._mutex = threading.Lock()
         self._changed: dict[Source, None] = {}
@@ -208,14 +209,18 @@ class Writer:
     def _flush(self) -> int:
         end = self._ids.next  # who has taken a lower number was noted before as changed, and is collected below
         # First the position, then the queues, which have what is before it, then the log with all that they have.
-        position = self._position()
+        position: int | None = self._position()
         with self._mutex:
             target, sources = self.written, list(self._changed)
             self._changed.clear()
-        changes = Changes(position)
+        changes = Changes()
         for source in sources:
             with source.lock:
                 source.collect(changes)
+        if self.refused:  # what it was given may be missing: after the next opening it is given that again
+            position = None
+        # A queue that is no further than all are needs no position of its own.
+        changes.rows += [row for reached, row in changes.moved if position is None or reached > position]
         if self.log is not None:
             self.log.collect_up_to(position, changes)
         if (block := self._ids.row()) is not None:  # after all who have used ids, so that it covers them

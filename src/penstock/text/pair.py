@@ -35,6 +35,11 @@ class Sync:
             return True
         return self._mode == "always"
 
+    @property
+    def always(self) -> bool:
+        """Whether every change is synced, so that one need not care for those before it."""
+        return self._mode == "always"
+
     def file(self, file: File) -> None:
         """Sync it, if that is due."""
         if self.due():

@@ -224,14 +224,17 @@ class SharedFile:
         """Durably add messages, all of them or none; where they start."""
         view = self.current()
         try:
-            self._pair.written = True
-            due = self._pair.sync.due()
-            offsets = append_unborn(self._pair.file, unborn, due, view.end if view.ended else None)
+            self._pair.written, always = True, self._pair.sync.always
+            offsets = append_unborn(self._pair.file, unborn, always, view.end if view.ended else None)
+            if not always:
+                self._pair.sync_file()
             if len(unborn) > 1:
                 self._note({"at": now, "born": list(ids)}, pending=True)
         except OSError as error:
             raise self._undo(error, view) from error
-        bear(self._pair.file, offsets, self._pair.sync.due())
+        bear(self._pair.file, offsets, always)
+        if not always:
+            self._pair.sync_file()
         if len(unborn) > 1:
             self._pair.note_is_done()
         there = status_if_there(self._disk, self.path)

@@ -102,6 +102,8 @@ def _sliced(moment: Moment, log: str, first: int, end: int) -> Moment:
 
 def _rows(view: View, moment: Moment, log: str, options: Options, schema: pa.Schema) -> list[Work]:
     found = loading.load(view)
+    if options.table == "messages" and BODY.intersection(schema.names):  # tasks and batches are cut by size
+        loading.measure(found, view, log)
     now = max(SystemClock().now(), found.at)
     ledgers = {name: loaded.ledger for name, loaded in sorted(found.queues.items())}
     if options.queue is not None:
