@@ -35,7 +35,7 @@ _BITS, _SIZE, _MASK = BITS, PAGE, PAGE - 1
 _MANY = 16  # messages from which on slices are quicker than one by one
 _SHRINK = 8  # a page shrinks when at most one in this many of its rows is left
 _FEW = PAGE // _SHRINK
-_GAP = 64  # a page whose first row has this position, or a later one, has a dict for few rows from the start
+_GAP = 16  # a page whose first row has this position, or a later one, has a dict for few rows from the start
 
 
 class Rows:
