@@ -20,6 +20,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
+from zlib import crc32
 
 from penstock.message import Entry as Draft
 from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY
@@ -118,18 +119,19 @@ def unborn(draft: Draft, id: str, received_at: int, visible_at: int, expires_at:
     return encode(COMMENT, content, [*variables, *RESERVED])
 
 
-def unborn_plain(payloads: list[bytes], ids: list[str], received_at: int) -> list[bytes]:
-    """The same of many that have nothing but a payload."""
+def unborn_plain(payloads: list[bytes], ids: list[str], received_at: int) -> tuple[list[bytes], list[int]]:
+    """The same of many that have nothing but a payload, and the checksums of their texts."""
     tail = b"\n\\received=" + write_time(received_at).encode() + TAIL
-    entries = []
+    entries, crcs = [], []
     for payload, each in zip(payloads, ids, strict=True):
         named = b"\n\\id=" + each.encode()
         if not is_text(payload):
-            payload, named = base64.b64encode(payload), named + b"\n\\encoding=base64"
-        elif b"\n" in payload:
+            payload, named = binascii.b2a_base64(payload, newline=False), named + b"\n\\encoding=base64"
+        crcs.append(crc32(payload))
+        if b"\n" in payload:
             payload = payload.replace(b"\n", b"\n ")
         entries.append(b"#" + payload + named + tail)
-    return entries
+    return entries, crcs
 
 
 def is_text(payload: bytes) -> bool:

@@ -47,9 +47,9 @@ class WorkingQueue(RecordingQueue):
             return self._put(view, drafts, now)
         view.ledger.put(drafts, now)
         new_id = os.urandom(8).hex()
-        entries = unborn_plain([drafts[0].payload], [new_id], now)
+        entries, [crc] = unborn_plain([drafts[0].payload], [new_id], now)
         [offset] = self.files.append(entries, [new_id], now)
-        view.table.add(offset, len(entries[0]), text_crc(entries[0]), now, QUEUED, new_id)
+        view.table.add(offset, len(entries[0]), crc, now, QUEUED, new_id)
         return [new_id]
 
     def _put(self, view: View, drafts: Sequence[Draft], now: int) -> list[str]:
@@ -59,13 +59,15 @@ class WorkingQueue(RecordingQueue):
         if not fresh:
             return answers(ids, drafts, view)
         if isinstance(new, Plain) and not any(record.expires_at):
-            entries = unborn_plain(new.payloads, fresh, now)
+            entries, crcs = unborn_plain(new.payloads, fresh, now)
         else:
             chosen = [draft for draft, each in zip(drafts, ids, strict=True) if each is not None]
             columns = zip(chosen, fresh, record.visible_at, record.expires_at, strict=True)
             entries = [unborn(draft, each, now, visible, expires) for draft, each, visible, expires in columns]
-        for entry, each, offset in zip(entries, fresh, self.files.append(entries, fresh, now), strict=True):
-            view.table.add(offset, len(entry), text_crc(entry), now, QUEUED, each)
+            crcs = [text_crc(entry) for entry in entries]
+        offsets = self.files.append(entries, fresh, now)
+        for entry, crc, each, offset in zip(entries, crcs, fresh, offsets, strict=True):
+            view.table.add(offset, len(entry), crc, now, QUEUED, each)
         for draft, new_id in zip(drafts, ids, strict=True):
             if draft.key is not None and new_id is not None:
                 view.keys[draft.key] = (new_id, now + FIVE_MINUTES)
