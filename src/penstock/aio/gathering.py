@@ -49,9 +49,8 @@ class Gathering:
         if waiting is None:
             self._waiting[live] = [_Put(payload, asker)]
             loop = asyncio.get_running_loop()
-            loop.call_soon(
-                loop.call_soon, self._make, live
-            )  # in the next turn, with those who come a little later
+            # Not in the next turn but in the one after it, with those who come a little later.
+            loop.call_soon(loop.call_soon, self._make, live)
         else:
             waiting.append(_Put(payload, asker))
 
