@@ -180,6 +180,27 @@ def test_the_mutex_file_stays_short(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert all(json.loads(line[11:]) for line in lines)
 
 
+def test_with_interval_a_change_after_a_second_makes_durable_what_was_put_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, synced = SimulatedClock(), list[str]()
+    with penstock.open(f"text:{tmp_path}", clock=clock, sync="interval") as store:
+        queue = store.queue()
+        queue.put(b"first")
+        sync = SystemFile.sync
+
+        def noted(file: SystemFile) -> None:
+            synced.append(os.path.basename(file.path))
+            sync(file)
+
+        monkeypatch.setattr(SystemFile, "sync", noted)  # of the whole file: a write that syncs itself would not do
+        queue.put(b"second")
+        assert synced == []
+        clock.advance(1)
+        queue.put(b"third")
+        assert synced == ["default.tq"]
+
+
 class FullDisk(SystemDisk):
     """A disk on which one file cannot grow."""
 
