@@ -92,6 +92,10 @@ class StoreClosed(PenstockError):
     """The store was closed; open it again."""
 
 
+class StoreUnavailable(PenstockError):
+    """The system refuses a file of the store; the message says why, and nothing was changed on that account."""
+
+
 class StoreUnreachable(PenstockError, ConnectionError):
     """The server did not answer; the message says whether the operation may have happened, and what to do."""
 

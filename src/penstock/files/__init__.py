@@ -12,6 +12,7 @@ What every store may rely on, and nothing more:
 """
 
 from penstock.files.door import Data, Disk, File, Status, StrPath
+from penstock.files.refusals import refusal, unavailable
 from penstock.files.replacing import make_folder, replace_file, status_if_there, write_hint
 from penstock.files.system import ReadingDisk, SystemDisk, SystemFile
 
@@ -25,7 +26,9 @@ __all__ = [
     "SystemDisk",
     "SystemFile",
     "make_folder",
+    "refusal",
     "replace_file",
     "status_if_there",
+    "unavailable",
     "write_hint",
 ]

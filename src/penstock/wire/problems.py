@@ -27,6 +27,7 @@ STATUSES: dict[str, int] = {
     "NotSupported": 501,
     "StoreClosed": 503,
     "StoreLocked": 503,
+    "StoreUnavailable": 503,
     "StoreUnreachable": 503,
     "QueueFull": 507,
     "DiskFull": 507,
@@ -37,6 +38,7 @@ _WITHOUT_DETAILS = {
     "StoreClosed": "the server's store was closed, so the server is about to end: try again once it is back",
     "StoreCorrupt": "stored bytes are damaged: the server's log says where, `penstock doctor` what can be saved",
     "StoreLocked": "another process holds the server's store: try again later",
+    "StoreUnavailable": "the server's system refuses files of its store: its log says which, and why",
     "StoreUnreachable": "the server cannot reach its store: try again later",
     "DiskFull": "the server's disk has no room for more messages: settle or remove some, which makes room",
 }

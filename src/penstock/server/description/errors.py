@@ -35,6 +35,7 @@ _MEANINGS = {
     "StoreClosed": "The server is stopping; try again once it is back.",
     "StoreCorrupt": "Stored bytes are damaged: the server's log says where, `penstock doctor` what can be saved.",
     "StoreLocked": "Another process holds the server's store; try again later.",
+    "StoreUnavailable": "The system refuses a file of the store; the server's log says which, and why.",
     "StoreUnreachable": "The server cannot reach its store; try again later.",
     "LeaseExpired": (
         "Receipts no longer hold their message: its lease ended, or it was settled or removed. `receipts` names "
