@@ -13,7 +13,7 @@ What every store may rely on, and nothing more:
 
 from penstock.files.door import Data, Disk, File, Status, StrPath
 from penstock.files.refusals import refusal, unavailable
-from penstock.files.replacing import make_folder, replace_file, status_if_there, write_hint
+from penstock.files.replacing import make_folder, refuse_links, replace_file, status_if_there, write_hint
 from penstock.files.system import ReadingDisk, SystemDisk, SystemFile
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "SystemFile",
     "make_folder",
     "refusal",
+    "refuse_links",
     "replace_file",
     "status_if_there",
     "unavailable",

@@ -17,6 +17,7 @@ class Status(NamedTuple):
     names: int
     inode: int  # one number for as long as someone has the file open
     is_folder: bool
+    mode: int = 0o666  # who may read and write it
 
 
 class File(Protocol):
@@ -74,8 +75,20 @@ class File(Protocol):
 class Disk(Protocol):
     """Names in folders. Every method fails with the OSError of its system call, and then changed nothing."""
 
-    def open(self, path: StrPath, *, create: bool = False, exclusive: bool = False) -> File:
-        """Open a file to read and write. `exclusive` creates it or raises FileExistsError."""
+    def open(
+        self,
+        path: StrPath,
+        *,
+        create: bool = False,
+        exclusive: bool = False,
+        follow: bool = False,
+        mode: int = 0o666,
+    ) -> File:
+        """Open a file to read and write. `exclusive` creates it or raises FileExistsError.
+
+        A link is ELOOP unless it is to be followed; a pipe, a socket or a device is ENXIO. `mode` is what a new
+        file allows at most.
+        """
 
     def exists(self, path: StrPath) -> bool:
         """Whether there is a file or folder; an error that leaves it unknown is raised, never False."""
@@ -85,6 +98,12 @@ class Disk(Protocol):
 
     def listdir(self, path: StrPath) -> list[str]:
         """The names in a folder, in no particular order."""
+
+    def listfiles(self, path: StrPath) -> list[str]:
+        """Those of them that are files themselves: no folders, links, pipes or sockets."""
+
+    def listlinks(self, path: StrPath) -> list[str]:
+        """Those of them that are symbolic links."""
 
     def mkdir(self, path: StrPath) -> None:
         """Create a folder in one that exists; FileExistsError if the name is taken."""

@@ -149,14 +149,22 @@ class SystemFile:
 class SystemDisk:
     """The file systems of the machine."""
 
-    def open(self, path: StrPath, *, create: bool = False, exclusive: bool = False) -> SystemFile:
-        """Open a file to read and write; a new one gets the permissions that the umask leaves."""
+    def open(
+        self,
+        path: StrPath,
+        *,
+        create: bool = False,
+        exclusive: bool = False,
+        follow: bool = False,
+        mode: int = 0o666,
+    ) -> SystemFile:
+        """Open a file to read and write; a new one gets the permissions that the umask leaves of the mode."""
         flags = os.O_RDWR
         if create or exclusive:
             flags |= os.O_CREAT
         if exclusive:
             flags |= os.O_EXCL
-        return SystemFile(os.fspath(path), os.open(path, flags, 0o666))
+        return _opened(path, flags, follow, mode)
 
     def exists(self, path: StrPath) -> bool:
         """Whether there is a file or folder."""
@@ -177,6 +185,16 @@ class SystemDisk:
     def listdir(self, path: StrPath) -> list[str]:
         """The names in a folder, in the file system's order."""
         return os.listdir(path)
+
+    def listfiles(self, path: StrPath) -> list[str]:
+        """Those that are regular files."""
+        with os.scandir(path) as found:
+            return [each.name for each in found if each.is_file(follow_symlinks=False)]
+
+    def listlinks(self, path: StrPath) -> list[str]:
+        """Those that are symbolic links."""
+        with os.scandir(path) as found:
+            return [each.name for each in found if each.is_symlink()]
 
     def mkdir(self, path: StrPath) -> None:
         """Create a folder in one that exists."""
@@ -257,6 +275,15 @@ class SystemDisk:
         return False
 
 
+def _opened(path: StrPath, flags: int, follow: bool, mode: int = 0o666) -> SystemFile:
+    # A link in a folder that another user has prepared may lead anywhere.
+    file = SystemFile(os.fspath(path), os.open(path, flags if follow else flags | os.O_NOFOLLOW, mode))
+    if not stat.S_ISREG(os.fstat(file._descriptor).st_mode):
+        file.close()
+        raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), os.fspath(path))
+    return file
+
+
 def _fsync_all(paths: Sequence[StrPath]) -> None:
     for path in paths:
         _fsync(path)
@@ -273,15 +300,23 @@ def _fsync(path: StrPath) -> None:
 def _status(found: os.stat_result) -> Status:
     return Status(
         found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_nlink, found.st_ino,
-        stat.S_ISDIR(found.st_mode),
+        stat.S_ISDIR(found.st_mode), stat.S_IMODE(found.st_mode),
     )  # fmt: skip
 
 
 class ReadingDisk(SystemDisk):
     """The same for those who only read files: the right to read is enough, and no mistake can change one."""
 
-    def open(self, path: StrPath, *, create: bool = False, exclusive: bool = False) -> SystemFile:
+    def open(
+        self,
+        path: StrPath,
+        *,
+        create: bool = False,
+        exclusive: bool = False,
+        follow: bool = False,
+        mode: int = 0o666,
+    ) -> SystemFile:
         """Open a file to read."""
         if create or exclusive:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), os.fspath(path))
-        return SystemFile(os.fspath(path), os.open(path, os.O_RDONLY))
+        return _opened(path, os.O_RDONLY | os.O_NONBLOCK, follow)  # or a pipe would keep waiting for a writer

@@ -85,7 +85,7 @@ class TextKeeper:
         return found
 
     def _said_name(self, path: str) -> str | None:
-        with suppress(FileNotFoundError), _errors_of_the_disk(path), self._disk.open(path) as file:
+        with suppress(FileNotFoundError), _errors_of_the_disk(path), self._disk.open(path, follow=True) as file:
             return read_head(parse(file.read(0, 100_000)).entries)[1]
         return None
 
