@@ -12,7 +12,7 @@ _MEANINGS = {
     "Unauthorized": "The server asks for a token that it knows: `Authorization: Bearer TOKEN`.",
     "Forbidden": (
         "The token lacks the role that this needs, which the answer names; or the server asks for no tokens, and "
-        "the request may be that of a web page: its `Host` is no name of the server, or its `Origin` is another one."
+        "the request may be that of a web page: its `Host` is no name of the server, or its `Origin` another."
     ),
     "NotFound": "There is nothing at this path. A `/` in a name is written as `%2F`.",
     "MessageNotFound": "The queue has no such message (any more).",
