@@ -57,7 +57,9 @@ class FolderKeeper:
         self._lock = threads.rlock()
         self._closed = self._is_forked = False
         self._open(folder, disk, threads, neighbours, sync, peers)
-        self._again = lambda: self._open(folder, disk, threads, SystemNeighbours(), sync, peers)
+        self._again: Callable[[], None] = lambda: self._open(
+            folder, disk, threads, SystemNeighbours(), sync, peers
+        )
         forks.watch(self)
 
     def _open(
