@@ -106,6 +106,10 @@ class SteadyClock:
             self._latest = max(self._latest, self._clock.now())
             return self._latest
 
+    def forked(self) -> None:
+        """In a child: another thread of the parent may have had the lock."""
+        self._lock = threading.Lock()
+
     def at_least(self, time: int) -> None:
         """It cannot be earlier than that."""
         with self._lock:

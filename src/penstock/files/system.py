@@ -5,6 +5,7 @@ import errno
 import fcntl
 import os
 import stat
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -47,6 +48,7 @@ class SystemFile:
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
+        self._is_locked = False
 
     def size(self) -> int:
         """The size in bytes."""
@@ -110,15 +112,19 @@ class SystemFile:
 
     def lock(self, *, wait: bool = False) -> bool:
         """Take the flock, which belongs to this open file: a second open here is refused as elsewhere."""
+        self._is_locked = True  # before it is, for a fork of another thread meanwhile
+        _locked.add(self)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
+            self._is_locked = False
             return False
         return True
 
     def unlock(self) -> None:
         """Let go of the flock."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        self._is_locked = False
 
     def status(self) -> Status:
         """What fstat says."""
@@ -133,7 +139,16 @@ class SystemFile:
         """Close the descriptor, once: its number may at once belong to another file."""
         descriptor, self._descriptor = self._descriptor, _CLOSED
         if descriptor != _CLOSED:
+            if self._is_locked:
+                # Closing is not enough: a child that was forked meanwhile has the same open file, and its lock.
+                with suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
+
+    def forked(self) -> None:
+        """In a child: let go of a file that the parent has locked, and of nothing that is the parent's."""
+        self._is_locked = False
+        self.close()
 
     def __enter__(self) -> Self:
         return self
@@ -144,6 +159,19 @@ class SystemFile:
     def __del__(self) -> None:
         # A file may be replaced while someone still reads the old one; it is closed by whoever is last.
         self.close()
+
+
+_locked: "weakref.WeakSet[SystemFile]" = weakref.WeakSet()  # now, or some time ago
+
+
+def _forked() -> None:
+    """In a child: a lock must end with the parent that holds it."""
+    for file in list(_locked):
+        if file._is_locked:
+            file.forked()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class SystemDisk:

@@ -30,6 +30,7 @@ from penstock.keeper import QueueInfo
 from penstock.message import PUBLISH_HEADER, Entry, Message, checked_headers
 from penstock.names import DEFAULT
 from penstock.settings import Settings, whole
+from penstock.sharing import forks
 from penstock.streams import Streams, not_supported
 from penstock.threads import SystemThreads, Threads
 
@@ -53,25 +54,51 @@ class FolderKeeper:
         peers: int,
     ) -> None:
         self.clock = clock
-        steady = SteadyClock(clock)
+        self._lock = threads.rlock()
+        self._closed = self._is_forked = False
+        self._open(folder, disk, threads, neighbours, sync, peers)
+        self._again: Callable[[], None] = lambda: self._open(
+            folder, disk, threads, SystemNeighbours(), sync, peers
+        )
+        forks.watch(self)
+
+    def _open(
+        self, folder: str, disk: Disk, threads: Threads, neighbours: Neighbours, sync: str, peers: int
+    ) -> None:
+        steady = SteadyClock(self.clock)
         tree = Tree(folder, disk, neighbours.name, sync == "always", steady.now)
         self.shared = Shared(tree, steady, threads, neighbours, peers)
         self._clock = self.shared.clock
-        self._lock = threads.rlock()
         self._catalog = Catalog(self.shared)
         self._upkeep = Upkeep(self.shared, self._keep_done)
         self._waiting = Waiting(self._clock, self._read)
         self._queues: dict[str, FolderQueue] = {}
         self._made: dict[str, Listed] = {}
         self._filters: dict[str, Filter] = {}
-        self._guard = Guard(self.shared, self._stop)
-        with self._guard:
+        self._guarding = Guard(self.shared, self._stop)
+        with self._guarding:
             tree.open()
             recovery.recover(self.shared, self._catalog)
             with self._catalog.locked():
                 if DEFAULT not in self._catalog.read():
                     self._catalog.make(DEFAULT, Settings(), _new_mark())
             self._read()
+
+    @property
+    def _guard(self) -> Guard:
+        """What every operation enters first. In a child, the store is opened anew before that."""
+        if self._is_forked:
+            with self._lock:
+                if self._is_forked and not self._closed:
+                    self._again()
+                    self._is_forked = False
+        return self._guarding
+
+    def forked(self) -> None:
+        """In a child: what the parent holds stays the parent's, so nothing that is known here may be used."""
+        self._guarding.refusal = self._guarding.refusal or _forked
+        self._lock = self.shared.threads.rlock()
+        self._is_forked = True
 
     # Queues
 
@@ -267,8 +294,12 @@ class FolderKeeper:
     def close(self) -> None:
         """End every queue's work in this process."""
         with self._lock:
-            if self._guard.refusal is None:
-                self._guard.refusal = _closed
+            self._closed = True
+            if self._is_forked:  # not used here since: private folder and locks of queues are the parent's
+                self._guarding.refusal = _closed
+                return
+            if self._guarding.refusal is None:
+                self._guarding.refusal = _closed
                 self.shared.tree.close()
             self._stop(_closed)
 
@@ -358,6 +389,10 @@ def _new_mark() -> str:
 
 def _not_found(queue: str) -> QueueNotFound:
     return QueueNotFound(f"there is no queue {queue!r}: create it with store.create({queue!r})")
+
+
+def _forked() -> StoreClosed:
+    return StoreClosed("this process was forked meanwhile: begin again with what the store was asked for")
 
 
 def _closed() -> StoreClosed:

@@ -181,6 +181,11 @@ class Pair:
 
     # The end
 
+    def forked(self) -> None:
+        """In a child: open both files anew, as an open file and its lock would be shared with the parent."""
+        self.close()
+        self.written, self.changed = False, None
+
     def remove(self) -> None:
         """Remove both files."""
         folder = os.path.dirname(self.path) or "."
