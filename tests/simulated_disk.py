@@ -34,7 +34,7 @@ from itertools import pairwise
 from random import Random
 from typing import Literal, Self
 
-from penstock.files import Data, Status, StrPath
+from penstock.files import Data, Kind, Status, StrPath
 
 Keep = Literal["nothing", "some", "everything"]
 
@@ -356,6 +356,13 @@ class SimulatedDisk:
                 return isinstance(self._find(path), FolderNode)
             except (FileNotFoundError, NotADirectoryError):
                 return False
+
+    def kind(self, path: StrPath) -> Kind | None:
+        with self.operation("kind", str(path)):
+            try:
+                return "folder" if isinstance(self._find(path), FolderNode) else "file"
+            except (FileNotFoundError, NotADirectoryError):
+                return None
 
     def listdir(self, path: StrPath) -> list[str]:
         with self.operation("listdir", str(path)):

@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, Self
+from typing import Literal, NamedTuple, Protocol, Self
 
 StrPath = str | os.PathLike[str]
 Data = bytes | bytearray | memoryview
+Kind = Literal["file", "folder", "link", "other"]  # other: a pipe, a socket, a device
 
 
 class Status(NamedTuple):
@@ -96,6 +97,9 @@ class Disk(Protocol):
     def is_folder(self, path: StrPath) -> bool:
         """Whether there is a folder of that name."""
 
+    def kind(self, path: StrPath) -> Kind | None:
+        """What a name stands for itself, without following a link; None: nothing."""
+
     def listdir(self, path: StrPath) -> list[str]:
         """The names in a folder, in no particular order."""
 
@@ -130,10 +134,13 @@ class Disk(Protocol):
         """What a file or folder is."""
 
     def set_changed(self, path: StrPath, time: int) -> None:
-        """Say when a file changed, in nanoseconds since the epoch; durable after `sync_files`."""
+        """Say when a file changed, in nanoseconds since the epoch; durable after `sync_files`. Follows no link."""
 
     def attributes(self, path: StrPath) -> dict[str, bytes]:
-        """The user's extended attributes, without `user.` before their names; ENOTSUP: there are none here."""
+        """The user's extended attributes, without `user.` before their names; ENOTSUP: there are none here.
+
+        Neither this nor the next two follow a link, which has none.
+        """
 
     def attribute(self, path: StrPath, name: str) -> bytes | None:
         """One of them; None if the file does not have it."""

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Self
 
-from penstock.files.door import Data, Status, StrPath
+from penstock.files.door import Data, Kind, Status, StrPath
 
 _SYNCERS = 16  # files that are synced at once: the file system then commits them together
 
@@ -22,8 +22,10 @@ _CLOSED = 2**31 - 1
 
 _DSYNC: int = getattr(os, "RWF_DSYNC", 0)  # 0: not Linux
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_ITSELF = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # no link is followed, no pipe is waited for
 _SETLEASE: int = getattr(fcntl, "F_SETLEASE", 1024)
 _USER = "user."
+_KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 
 
 def allocate(descriptor: int, offset: int, size: int) -> bool:
@@ -210,6 +212,13 @@ class SystemDisk:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
+    def kind(self, path: StrPath) -> Kind | None:
+        """What lstat says."""
+        try:
+            return _KINDS.get(stat.S_IFMT(os.lstat(path).st_mode), "other")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
     def listdir(self, path: StrPath) -> list[str]:
         """The names in a folder, in the file system's order."""
         return os.listdir(path)
@@ -267,12 +276,12 @@ class SystemDisk:
 
     def set_changed(self, path: StrPath, time: int) -> None:
         """Set mtime, and atime with it."""
-        os.utime(path, ns=(time, time))
+        os.utime(path, ns=(time, time), follow_symlinks=False)
 
     def attributes(self, path: StrPath) -> dict[str, bytes]:
         """Those that listxattr names; one that goes meanwhile is left out."""
         found = {}
-        for name in os.listxattr(path):
+        for name in os.listxattr(path, follow_symlinks=False):
             if name.startswith(_USER) and (value := self.attribute(path, name[len(_USER) :])) is not None:
                 found[name[len(_USER) :]] = value
         return found
@@ -280,7 +289,7 @@ class SystemDisk:
     def attribute(self, path: StrPath, name: str) -> bytes | None:
         """What getxattr says."""
         try:
-            return os.getxattr(path, _USER + name)
+            return os.getxattr(path, _USER + name, follow_symlinks=False)
         except OSError as error:
             if error.errno == errno.ENODATA:
                 return None
@@ -288,11 +297,11 @@ class SystemDisk:
 
     def set_attribute(self, path: StrPath, name: str, value: bytes) -> None:
         """One setxattr, which is whole or not there."""
-        os.setxattr(path, _USER + name, value)
+        os.setxattr(path, _USER + name, value, follow_symlinks=False)
 
     def is_being_written(self, path: StrPath) -> bool:
         """Ask for a lease, which the kernel refuses for a file that is open to write; where it has none, False."""
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, _ITSELF)
         try:
             fcntl.fcntl(descriptor, _SETLEASE, fcntl.F_RDLCK)
             fcntl.fcntl(descriptor, _SETLEASE, fcntl.F_UNLCK)
@@ -318,7 +327,7 @@ def _fsync_all(paths: Sequence[StrPath]) -> None:
 
 
 def _fsync(path: StrPath) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, _ITSELF)
     try:
         os.fsync(descriptor)
     finally:

@@ -11,6 +11,7 @@ from penstock.errors import (
     InvalidArgument,
     LeaseExpired,
     NotSupported,
+    PenstockError,
     QueueExists,
     QueueNotFound,
     StoreClosed,
@@ -80,9 +81,15 @@ class FolderKeeper:
             tree.open()
             recovery.recover(self.shared, self._catalog)
             with self._catalog.locked():
-                if DEFAULT not in self._catalog.read():
+                if DEFAULT not in self._catalog.read() and DEFAULT not in self._catalog.refused:
                     self._catalog.make(DEFAULT, Settings(), _new_mark())
             self._read()
+        self._guard.is_open = True
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What has stopped the store in this process; None if nothing has."""
+        return self._guard.failure
 
     @property
     def _guard(self) -> Guard:
@@ -111,6 +118,8 @@ class FolderKeeper:
             )
         with self._guard, self._lock, self._catalog.locked():
             known = self._catalog.read().get(queue)
+            if queue in self._catalog.refused:
+                raise self._missing(queue)
             if known is not None and not known.deleted:
                 raise QueueExists(f"queue {queue!r} exists already: open it with store.queue({queue!r})")
             if known is not None:
@@ -142,7 +151,12 @@ class FolderKeeper:
         self._filters.pop(name, None)
         dropped = self._queues.pop(name, None)
         if dropped is not None:
-            dropped.stop(lambda: _not_found(name))
+            dropped.stop(lambda: self._missing(name))
+
+    def _missing(self, name: str) -> PenstockError:
+        """The error for a queue that is not there, or that cannot be used."""
+        refused = self._catalog.refused.get(name)
+        return _not_found(name) if refused is None else type(refused)(str(refused))
 
     def _read(self, eager: bool = False) -> None:
         """Know which queues other processes have made and deleted."""
@@ -167,7 +181,7 @@ class FolderKeeper:
             try:
                 return self._queues[queue]
             except KeyError:
-                raise _not_found(queue) from None
+                raise self._missing(queue) from None
 
     def queues(self) -> list[QueueInfo]:
         """Every queue, by name."""
@@ -175,6 +189,8 @@ class FolderKeeper:
             self._read(eager=True)
             with self._lock:
                 queues = sorted(self._queues.items())
+                for name in self._catalog.refused:  # a list without it would look whole
+                    raise self._missing(name)
             return [QueueInfo(name, queue.settings, queue.counts()) for name, queue in queues]
 
     def settings(self, queue: str) -> Settings:
