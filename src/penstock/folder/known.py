@@ -156,9 +156,9 @@ class KnownQueue:
             return
         self._tree.saw(stamp.order)
         if stamp.stamped:
-            self._clock.at_least(stamp.received)
+            self._clock.follow(stamp.received, path)
             if row.state == "in_flight" and stamp.holder is not None:
-                self._clock.at_least(stamp.holder.claimed_at)
+                self._clock.follow(stamp.holder.claimed_at, path)
         self._know(uid, row)
 
     def _is_ahead(self, stamp: Stamp) -> bool:

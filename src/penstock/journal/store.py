@@ -96,7 +96,7 @@ class JournalKeeper(LiveKeeper):
             name = queue_of(file, taken) if known is None else known.name
             taken.add(name)
             journal = recovery.recover(file, known, name, partial(listing.of, file), clean.get(file))
-            self._clock.at_least(journal.at)
+            self._clock.at_least(journal.at, os.path.join(self._folder, file))
             self._journals[name] = journal
             if journal.entry is None:
                 journal.entry = Entry(name, starts=journal.starts)

@@ -169,8 +169,8 @@ class SharedFile:
             view.hold(seq, note)
         view.settled |= {receipt: (how, when) for receipt, how, when in lines.settled}
         view.keys |= {key: (each, until) for key, each, until in lines.keys}
-        view.at = max(view.at, lines.at)
-        self._clock.at_least(view.at)
+        if self._clock.follow(lines.at, self._mutex.path):
+            view.at = max(view.at, lines.at)
         view.mutex_end = noted
         return True
 
@@ -178,16 +178,18 @@ class SharedFile:
         """Read both files from their beginnings, and finish what a crash has interrupted."""
         head = self._mutex.file.read(0, noted)
         memory = mutex.read(head[HEAD:], HEAD)
+        if not self._clock.follow(memory.at, self._mutex.path):
+            memory = memory._replace(at=0)
         intact, doubtful = mutex.read_seal(head) == seal_of(there), head[:HEAD] == mutex.DOUBTFUL
         if doubtful:
             self._pair.write_again()
         data = self._pair.file.read(0, there.size)
-        now = self._clock.now()
+        now, horizon = self._clock.now(), self._clock.horizon()
         document = parse(data)
-        view, repairs, rewrite = load(
-            self.name, document, len(data), memory, intact, there.changed // 1_000_000 or now, max(now, memory.at)
-        )
-        self._clock.at_least(view.at)
+        modified = there.changed // 1_000_000 or now
+        view, repairs, rewrite = load(self.name, document, len(data), memory, intact, modified, now, horizon)
+        for time in (view.at, view.ahead):
+            self._clock.follow(time, self.path)
         for problem in view.problems:
             if problem not in self._warned:
                 _log.warning("%s line %d is skipped: %s", self.path, problem.line, problem.what)
