@@ -16,9 +16,11 @@ from penstock.index.rows import STATES
 from penstock.opening import is_slate
 
 if TYPE_CHECKING:
+    from penstock.folder.doctor import FolderExamination
     from penstock.journal.examination import Examination, QueueExamination
     from penstock.slate.doctor import SlateQueue
 
+FILES = ("queues", "delay", "failed", "done")  # folders of a folder store in which messages lie
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+]+):")  # as in opening.py
 _COLUMNS = ("files", "bytes", "groups", *STATES, "packing frees")
 _SLATE_COLUMNS = ("bytes", *STATES, "lag")
@@ -33,13 +35,13 @@ Examples:
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Examine a journal or a slate store and explain what is found.
+    """Examine a journal, a slate or a folder store and explain what is found.
 
     Reads every byte and changes none, whether or not another process has the store open. For each queue: its
     files, its messages by state as of now, and about how many bytes packing would free; of a slate store, the
-    bytes of its payloads, and its lag behind the log. Then what was found, a line each: ok; note, for what opening
-    deals with or what does no harm; problem, for what needs you. An arrow says what to do. Exits with 1 if there
-    is a problem.
+    bytes of its payloads, and its lag behind the log; of a folder store, its files by folder. Then what was found,
+    a line each: ok; note, for what opening deals with or what does no harm; problem, for what needs you. An arrow
+    says what to do. Exits with 1 if there is a problem.
     """
     url = ctx.find_root().params["store"]
     # Here, because most commands need neither.
@@ -48,6 +50,11 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
         slate = doctor.examine(url)
         _report(slate, lambda: _print_slate_queues(slate.queues), as_json)
+    elif url.lower().startswith("folder:"):
+        from penstock.folder import doctor as folders
+
+        found = folders.examine(url[len("folder:") :])
+        _report(found, lambda: _print_folder_queues(found.queues), as_json)
     else:
         from penstock.journal.doctor import examine
 
@@ -190,6 +197,14 @@ def _print_slate_queues(queues: "list[SlateQueue]") -> None:
     ]
     if rows:
         output.print_table(["queue", *_SLATE_COLUMNS], rows, right=_SLATE_COLUMNS)
+
+
+def _print_folder_queues(queues: "list[FolderExamination]") -> None:
+    rows = [
+        [queue.name, f"{queue.bytes:,}", *(f"{queue.files[folder]:,}" for folder in FILES)] for queue in queues
+    ]
+    if rows:
+        output.print_table(["queue", "bytes", *FILES], rows, right=("bytes", *FILES))
 
 
 def _print_queues(queues: "list[QueueExamination]") -> None:
