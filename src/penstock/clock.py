@@ -132,6 +132,10 @@ class SteadyClock:
             self._compare()
             return self._latest
 
+    def forked(self) -> None:
+        """In a child: another thread of the parent may have had the lock."""
+        self._lock = threading.Lock()
+
     def at_least(self, time: int, source: str) -> None:
         """It cannot be earlier than a time that the store itself has recorded."""
         with self._lock:

@@ -6,6 +6,7 @@ bodies is known until they were read, and before bodies are deleted those that s
 
 import threading
 import weakref
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -15,7 +16,7 @@ from penstock.errors import StoreCorrupt
 from penstock.live.shelf import Body
 from penstock.slate import entries
 from penstock.slate.binding import Database
-from penstock.slate.format import decode_metadata, decode_payload, log_prefix, payload_key
+from penstock.slate.format import decode_metadata, decode_payload, log_prefix, parse_object, payload_key
 from penstock.slate.primitives import key_u64
 
 _KEPT = 32 << 20  # bytes of bodies that are kept in memory after they were written
@@ -158,10 +159,23 @@ class Bodies:
         content = decode_payload(payload)
         if isinstance(content, str):
             try:
-                content = self._objects.get_object(content.removeprefix("objects/"))
+                content = fetch(self._objects, content, self._what)
             except FileNotFoundError:
-                raise StoreCorrupt(f"{self._what} has lost the payload {content!r}") from None
+                raise StoreCorrupt(
+                    f"{self._what} has lost the payload {content!r}: put that file back from a backup"
+                ) from None
         return entries.body_of(decode_metadata(metadata), content)
+
+
+def fetch(objects: Objects, uri: str, what: str) -> bytes:
+    """A payload that is an object; FileNotFoundError, StoreCorrupt."""
+    name, checksum = parse_object(uri)
+    payload = objects.get_object(name)
+    if checksum is not None and zlib.crc32(payload) != checksum:
+        raise StoreCorrupt(
+            f"{what} is damaged: the payload objects/{name} has changed: put that file back from a backup"
+        )
+    return payload
 
 
 def runs_of(seqs: list[int], near: int = _NEAR) -> Iterator[list[int]]:

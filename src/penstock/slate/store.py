@@ -144,9 +144,13 @@ class SlateKeeper(LiveKeeper):
             rows += self._rows_of(seq)
             self._place.delete_object(str(seq))
         self._remove(rows)
-        for name in self._place.list_objects():  # of messages that were never committed, or are gone
-            if name.isdecimal() and self._database.get(records.payload_key(int(name))) is None:
-                self._place.delete_object(name)
+        self._place.discard_objects(  # of messages that were never committed, or are gone
+            [
+                name
+                for name in self._place.list_objects()
+                if name.isdecimal() and self._database.get(records.payload_key(int(name))) is None
+            ]
+        )
 
     def _rows_of(self, seq: int) -> list[Row]:
         prefix = records.log_prefix(self._log_key)
@@ -384,6 +388,8 @@ class SlateKeeper(LiveKeeper):
             try:
                 with suppress(StoreClosed):  # another process writes now, or an error has ended it
                     self._database.close()
+                    if self._failure is None:
+                        self._place.closed()
             finally:
                 self._place.unlock()
 

@@ -36,7 +36,7 @@ def read(path: str, disk: Disk) -> Files | None:
     None: something is to be finished or compared first, as after a crash or when a person has edited the file.
     """
     lock = MutexLock(path, disk)
-    with disk.open(path) as file:
+    with disk.open(path, follow=True) as file:
         lock.acquire()
         try:
             head, there = lock.file.read(0, lock.size), file.status()

@@ -37,6 +37,7 @@ class SharedFile:
         self.name = name
         self.path = path
         self.lock = threads.rlock()
+        self._threads = threads
         self._pair = Pair(path, disk, sync)
         self._mutex = self._pair.lock
         self._disk = disk
@@ -351,6 +352,13 @@ class SharedFile:
         """Remove both files."""
         self._view = None
         self._pair.remove()
+
+    def forked(self) -> None:
+        """In a child: everything is read again, whatever another thread of the parent was doing."""
+        self.lock = self._threads.rlock()
+        self._pair.forked()
+        self._view = None
+        self._depth, self._reseal = 0, False
 
     def close(self) -> None:
         """Let go of the files."""
