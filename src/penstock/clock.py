@@ -1,6 +1,7 @@
 """The only door to time. Wall time is integer milliseconds since the epoch, durations are seconds."""
 
 import logging
+import os
 import threading
 import time
 from typing import Protocol
@@ -11,7 +12,6 @@ FOLLOWED = _HOUR  # how far ahead of the clock a time may be that a file says an
 _LASTING = 10 * _SECOND  # after which a clock that leapt ahead is believed
 _SLACK = 10  # by which a clock may lag without having been set back: two clocks are not read at the same time
 _TRIES = 16
-_MOST_WARNINGS = 16
 _BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the first goes on while the machine sleeps
 _log = logging.getLogger("penstock")
 
@@ -205,8 +205,10 @@ class SteadyClock:
             self._offset += ahead
 
     def _warn(self, source: str, text: str, ahead: int) -> None:
-        if source not in self._warned and len(self._warned) < _MOST_WARNINGS:
-            self._warned.add(source)
+        """Once for each folder: a clock that is wrong has dated more than one file."""
+        folder = os.path.dirname(source)
+        if folder not in self._warned:
+            self._warned.add(folder)
             _log.warning(text, source, f"{ahead // _SECOND:,}")
 
 
