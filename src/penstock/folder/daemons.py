@@ -58,7 +58,7 @@ def tended(keeper: Any) -> Iterator[None]:
     stopping = threading.Event()
 
     def tend() -> None:
-        while not stopping.wait(EVERY):
+        while keeper.failure is None and not stopping.wait(EVERY):
             try:
                 keeper.move_due()
                 keeper.reap()

@@ -204,9 +204,10 @@ class OpenQueue(KnownQueue):
         self._tree.saw(order_of(last))
         for folder in (QUEUES, DELAY):
             with suppress(FileNotFoundError):
-                stamp = self._tree.stamp_of(self._tree.place(folder, self.file, last), last)
+                path = self._tree.place(folder, self.file, last)
+                stamp = self._tree.stamp_of(path, last)
                 if stamp.stamped:
-                    self._clock.at_least(stamp.received)
+                    self._clock.follow(stamp.received, path)
 
     def _new_stamp(self, uid: str, entry: Entry, now: int) -> Stamp:
         stamp = Stamp(order_of(uid), entry.priority, entry.created_at)

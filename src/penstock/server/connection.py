@@ -190,11 +190,14 @@ class Connection(asyncio.Protocol):
         self._request = request
         if service.access_log:
             request.begun = service.loop.time()
+        problem = None
         if service.access is not None:
             problem = self._caller.problem(service.access, request)
-            if problem is not None:
-                self._refuse(refusal(problem))
-                return
+        elif service.hosts is not None:
+            problem = service.hosts.problem(request)
+        if problem is not None:
+            self._refuse(refusal(problem))
+            return
         if route.is_payload:
             request.most = min(route.most, service.keeper.max_payload(arguments[0]))
         problem = of_head(request, http)

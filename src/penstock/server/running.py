@@ -17,6 +17,7 @@ from penstock.aio.serving import ServedKeeper
 from penstock.aio.threaded import ThreadedKeeper
 from penstock.errors import InvalidArgument, NotSupported
 from penstock.opening import is_remote
+from penstock.server.access import Hosts
 from penstock.server.connection import Connection
 from penstock.server.deadlines import Deadlines
 from penstock.server.forwarding import forwarding
@@ -25,7 +26,7 @@ from penstock.sharing.keeper import is_guest, live_keeper
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from penstock.server.access import Access
     from penstock.store import Store
@@ -59,11 +60,17 @@ class Service:
     """What all connections share."""
 
     def __init__(
-        self, keeper: ServedKeeper, limits: Limits, access: Access | None = None, access_log: bool = False
+        self,
+        keeper: ServedKeeper,
+        limits: Limits,
+        access: Access | None = None,
+        hosts: Hosts | None = None,
+        access_log: bool = False,
     ) -> None:
         self.keeper = keeper
         self.limits = limits
         self.access = access
+        self.hosts = hosts  # compared where nobody is asked for a token; None: no browser can connect
         self.access_log = access_log
         self.answers: dict[int, int] = defaultdict(int)  # by status
         self.heads = Heads()
@@ -154,6 +161,7 @@ class Server:
     """Serves a store on sockets until it is stopped; the store stays open.
 
     access: whose tokens are asked for; None: everyone may do everything
+    allow_hosts: names under which clients find a server without tokens, beside its addresses and localhost
     tls: what connections are encrypted with
     access_log: a line in the log for every request
     """
@@ -164,6 +172,7 @@ class Server:
         limits: Limits | None = None,
         *,
         access: Access | None = None,
+        allow_hosts: Iterable[str] = (),
         tls: ssl.SSLContext | None = None,
         access_log: bool = False,
     ) -> None:
@@ -172,6 +181,7 @@ class Server:
             raise NotSupported(f"store {store.url!r} is kept elsewhere: serve it where it is kept")
         self._limits = limits or Limits()
         self._access = access
+        self._hosts = Hosts(allow_hosts, encrypted=tls is not None)
         self._tls = tls
         self._access_log = access_log
         self._servers: list[asyncio.Server] = []
@@ -185,7 +195,7 @@ class Server:
         else:
             local = ThreadedKeeper(self._store._keeper)
         self._local = local
-        self._service = Service(local, self._limits, self._access, self._access_log)
+        self._service = Service(local, self._limits, self._access, self._hosts, self._access_log)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._service.on_error)
         for each in sockets:
@@ -273,8 +283,9 @@ class RunningServer:
         access: Access | None,
         tls: ssl.SSLContext | None,
         insecure: bool,
+        allow_hosts: Iterable[str],
     ) -> None:
-        self._server = Server(store, limits, access=access, tls=tls)
+        self._server = Server(store, limits, access=access, allow_hosts=allow_hosts, tls=tls)
         self._listening = listen(host, port)
         try:
             check_reach(self._listening, access, insecure)
@@ -323,9 +334,11 @@ def serve_in_thread(
     access: Access | None = None,
     tls: ssl.SSLContext | None = None,
     insecure: bool = False,
+    allow_hosts: Iterable[str] = (),
 ) -> RunningServer:
     """Serve a store of this process to others, in a thread, until stop().
 
-    Another address than one of loopback needs `access`, or `insecure` if everyone there may do everything.
+    Another address than one of loopback needs `access`, or `insecure` if everyone there may do everything. Without
+    `access`, clients find the server by an IP address, as localhost, or under one of `allow_hosts`.
     """
-    return RunningServer(store, host, port, limits, access, tls, insecure)
+    return RunningServer(store, host, port, limits, access, tls, insecure, allow_hosts)

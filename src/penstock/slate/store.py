@@ -105,7 +105,7 @@ class SlateKeeper(LiveKeeper):
         with without_collection():
             found = loading.load(self._database)
             loading.measure(found, self._database, log)
-        self._clock.at_least(found.at)
+        self._clock.at_least(found.at, self._place.what)
         self._ids = Ids(found.seq_block)
         self._bodies = Bodies(self._database, self._place, log, self._place.what)
         self._writer = Writer(self._database, self._place, self._bodies, self._ids, self._threads, self._failed)
