@@ -20,11 +20,10 @@ from penstock.journal.staging import began_at
 from penstock.processes import is_gone
 from penstock.slate import entries, loading, moments
 from penstock.slate import format as records
-from penstock.slate.bodies import fetch
 from penstock.slate.bucket import BucketPlace
 from penstock.slate.dumping import DECODERS, NAMES, readable
 from penstock.slate.folder import RESTORE, SUBFOLDER, Folder
-from penstock.slate.format import parse_key, parse_object
+from penstock.slate.format import parse_key
 from penstock.slate.staging import STAGED, Staging, staging_of
 from penstock.slate.view import Moment, View
 
@@ -148,7 +147,7 @@ class _Seen:
         self.findings: list[Finding] = []
         self.counts: Counter[int] = Counter()
         self.payloads: set[int] = set()
-        self.objects: dict[str, str] = {}  # URIs by name
+        self.objects: dict[str, str | None] = {}  # with their checksums, as far as the log says them
         self.log: dict[int, int] = {}  # with the sizes of those that were published
         self.last_published = 0
         self.loads: dict[str, dict[str, object]] = {}
@@ -162,9 +161,11 @@ class _Seen:
             if parsed.kind == records.PAYLOAD:
                 self.payloads.add(parsed.number)
                 if isinstance(decoded, str):
-                    self.objects[parse_object(decoded)[0]] = decoded
+                    self.objects[decoded.removeprefix("objects/")] = None
             elif parsed.kind == records.LOG:
                 self.log[parsed.number] = entries.size_of(decoded) or 0
+                if (name := str(parsed.number)) in self.objects:  # payloads come before the log
+                    self.objects[name] = decoded.headers.get(entries.CHECKSUM_HEADER)
                 if entries.is_published(decoded):
                     self.last_published = max(self.last_published, parsed.number)
             elif parsed.kind == records.LOAD:
@@ -236,7 +237,8 @@ def _objects(seen: _Seen, place: Folder | BucketPlace, holder: str | None) -> It
     lost, damaged = sorted(seen.objects.keys() - there), []
     for name in sorted(seen.objects.keys() & there):
         try:
-            fetch(place, seen.objects[name], place.what)
+            payload = place.get_object(name)
+            entries.check_object(os.path.join("objects", name), payload, seen.objects[name], place.what)
         except FileNotFoundError:  # it has gone just now
             pass
         except (StoreCorrupt, StoreUnavailable) as error:

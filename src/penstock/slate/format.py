@@ -28,9 +28,7 @@ Changing it: a new layout gets a new version byte, and a reader of the old one s
 Released types keep their meaning; unknown versions and types are refused.
 """
 
-import re
 import struct
-import zlib
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -85,7 +83,6 @@ _SETTLED = struct.Struct("<QqH")
 METADATA = struct.Struct("<QqqqIB")
 _CONFIG = struct.Struct("<HI")
 _SEQ_BLOCK = struct.Struct(">QQ")
-_CHECKED = re.compile(r"(.*)#crc32=([0-9a-f]{8})")
 
 
 class Key(NamedTuple):
@@ -239,18 +236,6 @@ def encode_payload(payload: bytes) -> bytes:
 def encode_uri(uri: str) -> bytes:
     """A payload that is an object beside the database."""
     return b"\x02" + utf8(uri)
-
-
-def encode_object(seq: int, payload: bytes) -> bytes:
-    """The URI of a payload that is an object of ours, with a checksum as its fragment."""
-    return encode_uri(f"objects/{seq}#crc32={zlib.crc32(payload):08x}")
-
-
-def parse_object(uri: str) -> tuple[str, int | None]:
-    """The name of an object of ours, and the checksum of what it holds; versions before this one wrote none."""
-    name = uri.removeprefix("objects/")
-    matched = _CHECKED.fullmatch(name)
-    return (name, None) if matched is None else (matched[1], int(matched[2], 16))
 
 
 def decode_payload(value: bytes) -> bytes | str:

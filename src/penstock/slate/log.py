@@ -193,7 +193,7 @@ class Log:
             seq = metadata.id
             if len(payload) > MAX_INLINE:
                 changes.objects[seq] = payload
-                value = records.encode_object(seq, payload)
+                value = records.encode_uri(f"objects/{seq}")
             else:
                 value = records.encode_payload(payload)
             changes.rows.append((records.payload_key(seq), value))

@@ -198,7 +198,7 @@ class SlateShelf:
             if large:
                 self._objects[seq] = body[0]
                 self.large.add(seq)
-            payload = records.encode_object(seq, body[0]) if large else payload_of(body[0])
+            payload = records.encode_uri(f"objects/{seq}") if large else payload_of(body[0])
             self._put.append((seq, payload, encode(seq, priority, body, visible_at, expires_at)))
             flags.append(own.LARGE if large else 0)
         self._bodies.add(seqs, bodies)
