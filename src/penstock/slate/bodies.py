@@ -15,7 +15,7 @@ from penstock.errors import StoreCorrupt
 from penstock.live.shelf import Body
 from penstock.slate import entries
 from penstock.slate.binding import Database
-from penstock.slate.format import decode_metadata, decode_payload, log_prefix, payload_key
+from penstock.slate.format import decode_metadata, decode_payload, log_prefix, object_of, payload_key
 from penstock.slate.primitives import key_u64
 
 _KEPT = 32 << 20  # bytes of bodies that are kept in memory after they were written
@@ -159,7 +159,7 @@ class Bodies:
         if isinstance(content, str):
             name = content
             try:
-                content = self._objects.get_object(name.removeprefix("objects/"))
+                content = self._objects.get_object(object_of(name))
             except FileNotFoundError:
                 raise StoreCorrupt(
                     f"{self._what} has lost the payload {name}: put that file back from a backup"

@@ -44,11 +44,12 @@ def expire(store: str, given: str | None, dry_run: bool) -> Summary:
 
 def _let_go(url: str) -> tuple[list[list[Cell]], int]:
     """What each queue still has in the database, and time has let go."""
-    moment = moments.take(url, os.getpid(), objects=False)
+    moment, log = moments.take(url, os.getpid(), objects=False), moments.parse(url).log
     try:
-        with closing(moments.opened(moment)) as view:
-            found = loading.load(view)
-            loading.measure(found, view, moments.parse(url).log)
+        _, view = moments.opened_for(moment, log)
+        with closing(view):
+            found = loading.load(view, log)
+            loading.measure(found, view, log)
     finally:
         moments.drop(moment)
     now = max(SystemClock().now(), found.at)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import StoreCorrupt
 from penstock.slate import entries
-from penstock.slate.format import decode_metadata, decode_payload, log_prefix, payload_key
+from penstock.slate.format import decode_metadata, decode_payload, log_prefix, object_of, payload_key
 from penstock.slate.primitives import key_u64
 from penstock.slate.view import Values, View
 from penstock.spark.columns import column_of
@@ -275,7 +275,7 @@ class Payloads:
         content = decode_payload(value)
         if isinstance(content, str):
             try:
-                content = self._view.get_object(content.removeprefix("objects/"))
+                content = self._view.get_object(object_of(content))
             except FileNotFoundError:
                 return None
         return content if self.wanted else b"", len(content)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.slate import entries, moments
-from penstock.slate.format import decode_metadata, decode_payload, log_prefix, payload_key
+from penstock.slate.format import decode_metadata, decode_payload, log_prefix, object_of, payload_key
 from penstock.slate.primitives import key_u64
 from penstock.slate.view import View
 from penstock.spark.columns import column_of
@@ -120,7 +120,7 @@ def payload_of(view: View, seq: int, value: bytes) -> bytes:
     if isinstance(content, bytes):
         return content
     try:
-        return view.get_object(content.removeprefix("objects/"))
+        return view.get_object(object_of(content))
     except FileNotFoundError:
         raise PenstockError(
             f"message {seq} was settled after this DataFrame was planned, and its payload is gone: load() it again"
