@@ -8,7 +8,7 @@ import click
 
 import penstock
 from penstock.cli import output
-from penstock.cli.app import cli, json_option, open_store
+from penstock.cli.app import cli, json_option, open_store, store_url
 from penstock.cli.pipeline import job_options, print_summary, watched_session
 from penstock.cli.progress import counted
 from penstock.errors import NotSupported
@@ -43,7 +43,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     a line each: ok; note, for what opening deals with or what does no harm; problem, for what needs you. An arrow
     says what to do. Exits with 1 if there is a problem.
     """
-    url = ctx.find_root().params["store"]
+    url = store_url(ctx)
     # Here, because most commands need neither.
     if is_slate(url):
         from penstock.slate import doctor
@@ -95,7 +95,7 @@ def pack(
     what would be freed, also of a store that is open elsewhere.
     """
     if on_spark:
-        url = ctx.find_root().params["store"]
+        url = store_url(ctx)
         if not is_slate(url):
             _folder(url)  # before Spark starts, which takes a while
         with watched_session("packing queues", master) as session:
@@ -135,7 +135,7 @@ def expire(ctx: click.Context, run: str | None, dry_run: bool, master: str | Non
     has some, as pack --spark does, and says how many there were, the bytes that they took, and what was freed in
     all. A second run finds nothing. With --dry-run nothing is changed, and the store may be open elsewhere.
     """
-    url = ctx.find_root().params["store"]
+    url = store_url(ctx)
     if not is_slate(url):
         _folder(url)
     with watched_session("letting go", master) as session:
