@@ -84,6 +84,7 @@ class Service:
         self._connections: set[Connection] = set()
         self._nobody = asyncio.Event()
         self._ticks = 0
+        self._generation = 0 if access is None else access.generation  # of the tokens that long polls came with
         self._tending: asyncio.Future[None] | None = None
         self._tick()
 
@@ -131,6 +132,10 @@ class Service:
         self._timer = self.loop.call_later(_TICK, self._tick)
         if self.access is not None:
             self.access.refresh()
+            if self.access.generation != self._generation:
+                self._generation = self.access.generation
+                for connection in list(self._connections):
+                    connection.check_caller()
         self._ticks += 1
         if self.keeper.failure is not None:  # the store has said in the log what it was
             self.give_up()
