@@ -187,10 +187,13 @@ class SharedFile:
         view, repairs, rewrite = load(
             self.name, document, len(data), memory, intact, there.changed // 1_000_000 or now, max(now, memory.at)
         )
+        if data[: data.find(b"\n") + 1].endswith(b"\r\n") and data.endswith(b"\r\n"):
+            view.line_end = b"\r\n"
         self._clock.at_least(view.at)
         for problem in view.problems:
             if problem not in self._warned:
-                _log.warning("%s line %d is skipped: %s", self.path, problem.line, problem.what)
+                line = problem.line or data.count(b"\n", 0, problem.offset) + 1
+                _log.warning("%s line %d is skipped: %s", self.path, line, problem.what)
         self._warned = list(view.problems)
         for offset, byte in repairs:
             self._pair.write(offset, byte.encode())
