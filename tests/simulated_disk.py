@@ -611,11 +611,13 @@ class SimulatedFile:
     def read_cached(self, offset: int, size: int) -> bytes | None:
         return self.read(offset, size)
 
-    def append(self, data: Data) -> int:
+    def append(self, data: Data, *, sync: bool = False) -> int:
         with self._operation("append", partial=True) as failing:
             offset = len(self._node.current)
             self._write(offset, self._beginning(data) if failing else data)
-            return offset
+        if sync:
+            self.sync()
+        return offset
 
     def write(self, offset: int, data: Data) -> None:
         with self._operation("write", partial=True) as failing:

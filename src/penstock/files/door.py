@@ -35,8 +35,11 @@ class File(Protocol):
     def read_cached(self, offset: int, size: int) -> bytes | None:
         """The bytes at offset if they are had without waiting for the disk, else None."""
 
-    def append(self, data: Data) -> int:
-        """Write at the end, return the offset written at; one appender at a time. Fails as `write` does."""
+    def append(self, data: Data, *, sync: bool = False) -> int:
+        """Write at the end, wherever that is by then, and return the offset; durable if `sync`.
+
+        Nothing that another program appends at the same time is written over (on Linux). Fails as `write` does.
+        """
 
     def write(self, offset: int, data: Data) -> None:
         """Write at offset; a gap after the old end reads as zeros. An OSError may leave any first part of data."""

@@ -21,6 +21,7 @@ _CLOSED = 2**31 - 1
 
 
 _DSYNC: int = getattr(os, "RWF_DSYNC", 0)  # 0: not Linux
+_APPEND: int = getattr(os, "RWF_APPEND", 0)
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _ITSELF = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # no link is followed, no pipe is waited for
 _SETLEASE: int = getattr(fcntl, "F_SETLEASE", 1024)
@@ -73,11 +74,20 @@ class SystemFile:
             pass
         return None
 
-    def append(self, data: Data) -> int:
-        """Write at the end, which is asked for each time: another process may have moved it."""
+    def append(self, data: Data, *, sync: bool = False) -> int:
+        """Write at the end, which the system finds in the same step: a shell may append at any moment, too."""
         # Not O_APPEND: with it Linux appends every pwrite, whatever its offset.
-        offset = os.lseek(self._descriptor, 0, os.SEEK_END)
-        self.write(offset, data)
+        if not _APPEND:
+            offset = os.lseek(self._descriptor, 0, os.SEEK_END)
+            (self.write_through if sync else self.write)(offset, data)
+            return offset
+        flags, size = _APPEND | (_DSYNC if sync else 0), len(data)
+        written = os.pwritev(self._descriptor, [data], -1, flags)  # -1: the position goes to the end of it
+        offset = os.lseek(self._descriptor, 0, os.SEEK_CUR) - written
+        while written < size:
+            written += os.pwritev(self._descriptor, [memoryview(data)[written:]], -1, flags)
+            if os.lseek(self._descriptor, 0, os.SEEK_CUR) != offset + written:
+                raise OSError(errno.EIO, "another program has appended in the middle of a write", self.path)
         return offset
 
     def write(self, offset: int, data: Data) -> None:

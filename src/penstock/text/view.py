@@ -19,6 +19,8 @@ from penstock.text.matching import Known, by_content, in_place, twins
 from penstock.text.mutex import Memory, Note, Seal
 from penstock.text.variables import Facts, body, facts
 
+FAR = 253_402_300_799_000  # the end of the year 9999: until another program takes its mark out of \mutex=
+
 
 class Table:
     """Where the messages of a file are, by number from 1 on, in the order of the file."""
@@ -67,6 +69,7 @@ class View:
     ahead: int = 0  # the latest time that a message says and that is too far ahead to be followed
     end: int = 0  # of the queue's file
     ended: bool = False  # whether that is known to be after a newline
+    line_end: bytes = b"\n"
     mutex_end: int = 0
     seal: Seal | None = None  # of the queue's file
     forgotten: int = 0
@@ -167,6 +170,12 @@ def load(
                 notes[at] = edited
     view = View(settings, TextLedger(name, settings), Table(), document.problems, at=memory.at, end=size)
     view.problems = [*document.problems, *(Problem(1, 0, each) for each in odd)]
+    view.problems += [
+        Problem(0, *each)
+        for entry, about in zip(entries, said, strict=True)
+        if entry.control != COMMENT
+        for each in about.odd
+    ]
     view.twins = {entries[at].offset: twin for at, twin in twins(known).items()}
     view.seen = list(memory.seen)
     seen = _Seen(view, entries, said, min(modified, now), size)
@@ -188,6 +197,8 @@ def load(
             # The mutex file was lost: what the message itself says of its lease is all that is known.
             found = _said_lease(entry, each, known[at].crc, id_) if row.state in (AVAILABLE, DELAYED) else None
             rewrite = rewrite or found is not None
+        if found is not None:
+            found = _marked(found, each, now)
         if (found.state if found else row.state) in ("gone", GONE):
             continue
         rows.append(row)
@@ -232,6 +243,8 @@ class _Seen:
 def _row(entry: Entry, said: Facts, received_at: int, settings: Settings, now: int) -> Row:
     # Received by a clock that was ahead of ours: it waits for nothing.
     visible_at = said.visible_at if said.visible_at is not None else min(received_at, now)
+    if said.mark:
+        visible_at = FAR
     if entry.control == QUEUED:
         state = DELAYED if visible_at > now else AVAILABLE
     elif entry.control == PROCESSED:
@@ -249,6 +262,17 @@ def _said_lease(entry: Entry, said: Facts, crc: int, id: str) -> Note | None:  #
     note = Note(entry.offset, crc, QUEUED, "in_flight", said.id, attempts=said.attempts, ends_at=until)
     note.receipt = f"{id}.{secret}"
     return note
+
+
+def _marked(note: Note, said: Facts, now: int) -> Note:
+    """A message that waits, and that another program has marked as its own, waits until the mark is gone."""
+    if note.state not in ("available", "delayed"):
+        return note
+    # A mark of ours may have outlived our lease in a crash.
+    ours = [str(each[1] or "") for each in note.history] + [note.consumer or ""]
+    if said.mark and not any(consumer.startswith(said.mark) for consumer in ours):
+        return replace(note, state="delayed", visible_at=FAR)
+    return replace(note, state="available", visible_at=now) if note.visible_at == FAR else note
 
 
 def _edited(note: Note, control: str, now: int) -> Note | None:
