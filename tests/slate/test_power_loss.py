@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from tests.slate import loop_disk
 from tests.slate.loop_disk import LoopDisk
 from tests.slate.test_kill import SlateSeries
@@ -94,5 +95,42 @@ def test_after_a_power_cut_a_slate_store_has_everything_that_it_acknowledged(tmp
     disk = LoopDisk(tmp_path)
     try:
         PowerSeries(tmp_path, disk, 500 + seed).run(16)
+    finally:
+        disk.close()
+
+
+PUT = """
+import sys, penstock
+store = penstock.open(sys.argv[1], share=False)
+for number in range(int(sys.argv[2])):
+    store.queue().put(b"%d" % number)
+print("put", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("puts", [1, 2, 7])
+def test_damage_to_the_last_commit_before_a_power_cut_is_told_from_an_end_that_was_never_synced(
+    tmp_path: Path, puts: int
+) -> None:
+    disk = LoopDisk(tmp_path)
+    folder = disk.mounted / "store"
+    try:
+        command = [sys.executable, "-c", PUT, f"slate:{folder}", str(puts)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"put\n"
+            disk.cut_power()
+            child.kill()
+        disk.restore_power()
+        last = max((folder / "db" / "wal").glob("*.sst"))
+        content = last.read_bytes()
+        last.write_bytes(content[:-9])
+        with pytest.raises(penstock.StoreCorrupt, match=last.name):
+            penstock.open(f"slate:{folder}", share=False)
+        last.write_bytes(content)
+        last.with_name(f"{int(last.stem) + 1:020}.sst").write_bytes(content[:-9])
+        with penstock.open(f"slate:{folder}", share=False) as store:
+            assert len(store.queue()) == puts
     finally:
         disk.close()
