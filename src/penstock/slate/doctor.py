@@ -216,7 +216,7 @@ def look(moment: Moment, place: Folder | BucketPlace, log: str, found: Examinati
                 f"{seen.unknown_consumers:,} lists of who claimed a message are not understood: another "
                 "program wrote them, or they are damaged",
                 _AS_IT_IS,
-            )  # fmt: skip
+            )
         )
     there: set[str] = set()
     with suppress(FileNotFoundError):  # another program's database has no such folder

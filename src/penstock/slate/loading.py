@@ -96,12 +96,12 @@ def check_instance(database: Database, log: str) -> bool:
 def check_asked(asked: str, found: Collection[str]) -> None:
     """Refuse an instance that is none of those in a database; InvalidArgument."""
     if found and asked not in found:
-        names = " and ".join([f"the instance {name!r}" if name else "no named instance" for name in sorted(found)])
         name = min(found)
-        url = f"?instance={quote(name)}" if name else "no ?instance="
+        whose = f"of the instance {name!r}" if name else "of no named instance"
+        right = f"with ?instance={quote(name)}" if name else "without ?instance="
         raise InvalidArgument(
-            f"instance={asked!r}: the queues of this database are those of {names}, and it has one instance: open "
-            f"it with {url}, or another folder or prefix for another instance"
+            f"instance={asked!r}: the queues of this database are {whose}, and a database has one instance: open "
+            f"it {right}, and give another instance a folder or a prefix of its own"
         )
 
 
