@@ -23,7 +23,7 @@ import penstock
 from penstock.index.history import Attempt
 from penstock.journal.store import JournalKeeper
 from penstock.message import MAX_KEY, Draft, Entry
-from penstock.server import exchange, routes, serve_in_thread
+from penstock.server import Access, exchange, roles, routes, serve_in_thread, tokens
 from penstock.server.description import page
 from penstock.server.description.openapi import document
 from penstock.settings import MAX_SECONDS
@@ -68,6 +68,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[penstock.Store]:
 @pytest.fixture(scope="module")
 def url(store: penstock.Store) -> Iterator[str]:
     server = serve_in_thread(store)
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def guarded_url(store: penstock.Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """With tokens, a server answers under any name."""
+    path = str(tmp_path_factory.mktemp("access") / "tokens")
+    tokens.create(path, "me", roles.ADMIN)
+    server = serve_in_thread(store, access=Access(path))
     yield server.url
     server.stop()
 
@@ -411,15 +421,15 @@ def test_the_page_needs_nothing_from_anywhere(url: str, html: str) -> None:
 
 
 @pytest.mark.parametrize("host", ['"><script>', "a b", "a/b", "<b>", "a&b", "", "x" * 300])
-def test_the_page_shows_no_host_that_is_none(url: str, host: str) -> None:
-    status, _, body = get(url, "/-/docs", Host=host)
+def test_the_page_shows_no_host_that_is_none(guarded_url: str, host: str) -> None:
+    status, _, body = get(guarded_url, "/-/docs", Host=host)
     assert status == 200
     assert page.HOST.encode() in body
 
 
 @pytest.mark.parametrize("host", ["queue.example:80", "10.0.0.1:8390", "[::1]:8390", "localhost"])
-def test_the_examples_of_the_page_name_the_server(url: str, host: str) -> None:
-    assert f"curl -i -X PUT {host}/jobs".encode() in get(url, "/-/docs", Host=host)[2]
+def test_the_examples_of_the_page_name_the_server(guarded_url: str, host: str) -> None:
+    assert f"curl -i -X PUT {host}/jobs".encode() in get(guarded_url, "/-/docs", Host=host)[2]
 
 
 def test_the_quick_start_works(store: penstock.Store, url: str) -> None:

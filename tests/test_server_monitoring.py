@@ -281,7 +281,7 @@ def test_a_body_that_cannot_be_read_ends_its_connection_and_not_the_server(tmp_p
     with ServerChild(folder) as server:
         damage(folder)
         with socket.create_connection(("127.0.0.1", server.port)) as raw:
-            raw.sendall(b"GET /jobs/messages HTTP/1.1\r\nHost: a\r\n\r\n")
+            raw.sendall(b"GET /jobs/messages HTTP/1.1\r\nHost: localhost\r\n\r\n")
             answer = b""
             while data := raw.recv(65_536):  # until the server ends it
                 answer += data
@@ -306,7 +306,7 @@ def test_a_bug_in_the_parsing_of_a_request_ends_its_connection_and_not_the_serve
     port = urlsplit(server.url).port
     with monkeypatch.context() as patch, socket.create_connection(("127.0.0.1", port)) as raw:
         patch.setattr(service.keeper, "max_payload", lambda queue: 1 / 0)
-        raw.sendall(b"POST /default/messages HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\na")
+        raw.sendall(b"POST /default/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\na")
         answer = raw.recv(65_536)
         assert answer.startswith(b"HTTP/1.1 500 ")
         assert not TELLS_TOO_MUCH.search(answer)
@@ -322,7 +322,7 @@ def test_an_answer_that_cannot_be_given_ends_its_connection_and_not_the_server(
     port = urlsplit(server.url).port
     with monkeypatch.context() as patch, socket.create_connection(("127.0.0.1", port)) as raw:
         patch.setattr(service, "answers", None)
-        raw.sendall(b"GET /default HTTP/1.1\r\nHost: a\r\n\r\n")
+        raw.sendall(b"GET /default HTTP/1.1\r\nHost: localhost\r\n\r\n")
         with suppress(ConnectionError):
             assert raw.recv(65_536) == b""
     assert ask(server.url, "/default")[0] == 200
@@ -418,7 +418,7 @@ def test_settings_come_from_flags_then_the_environment_then_the_file(
     monkeypatch.setenv("PENSTOCK_SERVE_LOG_FORMAT", "json")
     with ServerChild(tmp_path / "store") as server:
         with socket.create_connection(("127.0.0.1", server.port)) as first:
-            first.sendall(b"GET /-/healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+            first.sendall(b"GET /-/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert first.recv(1000).startswith(b"HTTP/1.1 200")
             assert ask(server.url, "/-/healthz")[0] == 503
         server.stop()

@@ -58,7 +58,7 @@ class HttpConnection(Connection):
 
 
 def _request(method: bytes, path: bytes, body: bytes = b"", kind: bytes = b"") -> bytes:
-    line = b"%b %b HTTP/1.1\r\nHost: bench\r\n" % (method, path)
+    line = b"%b %b HTTP/1.1\r\nHost: localhost\r\n" % (method, path)
     if not body:
         return line + b"\r\n"
     return line + b"Accept: %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b" % (

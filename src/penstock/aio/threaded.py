@@ -61,11 +61,15 @@ class ThreadedKeeper:
 
     # For who watches: of a store that other processes share, this one knows what is there and little more
 
-    failure: BaseException | None = None  # such a store fails operation by operation, and never as a whole
+    @property
+    def failure(self) -> BaseException | None:
+        """What has stopped the store; None as long as it fails operation by operation, or not at all."""
+        failure: BaseException | None = getattr(self._keeper, "failure", None)
+        return failure
 
     def is_open(self) -> bool:
         """Whether it takes and gives messages."""
-        return not self._closing
+        return not self._closing and self.failure is None
 
     def longest_commit(self) -> float:
         """Seconds for which a commit has been running: there are none apart from the operations."""

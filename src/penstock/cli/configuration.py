@@ -39,7 +39,10 @@ def _read(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
         raise click.BadParameter(f"{path} has store = URL and a table [{ctx.info_name}], but no {strange or ''}")
     if unknown := sorted(table.keys() - set(known)):
         raise click.BadParameter(f"{path}: there is no setting {unknown[0]!r}; give {', '.join(known)}")
-    ctx.default_map = table
+    repeatable = {each.name for each in ctx.command.params if getattr(each, "multiple", False)}
+    ctx.default_map = {
+        name: [value] if name in repeatable and isinstance(value, str) else value for name, value in table.items()
+    }
     root = ctx.find_root()
     source = root.get_parameter_source("store")
     if "store" in given and source in (None, click.core.ParameterSource.DEFAULT):

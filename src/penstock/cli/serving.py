@@ -64,6 +64,8 @@ the file that --config names:
     help="Ask for tokens, those of this file: see `penstock token --help`.",
 )  # fmt: skip
 @_option("--insecure", is_flag=True, help="Listen beyond this machine without tokens: everyone may do everything.")
+@_option("--allow-host", multiple=True, metavar="NAME",
+         help="Without tokens: a name under which clients or a proxy ask for it; may be repeated.")  # fmt: skip
 @_option("--open-monitoring", is_flag=True, help="readyz and metrics need no token.")
 @_option("--tls-cert", metavar="FILE", help="Speak TLS, with this certificate and its chain (PEM).")
 @_option("--tls-key", metavar="FILE", help="The certificate's key (PEM), if it is not in the same file.")
@@ -108,11 +110,14 @@ def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: A
     ctx.call_on_close(stopped)  # once the store is closed
     access = None if given["tokens"] is None else Access(given["tokens"], given["open_monitoring"])
     tls = _tls(given["tls_cert"], given["tls_key"])
-    store = open_store(ctx, given["peers"])
+    store = open_store(ctx, given["peers"], make=True)
     limits = Limits(
         given["max_connections"], given["max_buffered"], given["arriving"], given["leaving"], given["idle"]
     )
-    server = Server(store, limits, access=access, tls=tls, access_log=given["access_log"])
+    server = Server(
+        store, limits,
+        access=access, allow_hosts=given["allow_host"], tls=tls, access_log=given["access_log"],
+    )  # fmt: skip
     raise_file_limit()
     try:
         listening = listen(host, port)

@@ -3,6 +3,9 @@
 import hmac
 import logging
 import os
+import re
+from collections.abc import Iterable
+from ipaddress import ip_address
 
 from penstock.errors import InvalidArgument
 from penstock.server import roles, tokens
@@ -11,6 +14,9 @@ from penstock.server.tokens import Token
 
 _log = logging.getLogger("penstock.server")
 _CHALLENGE = 'WWW-Authenticate: Bearer realm="penstock"'
+_HOST = re.compile(r"(\[[^\[\]]+\]|[^\[\]:]+)(?::[0-9]*)?")  # a name or an address, and perhaps a port
+_NAME = re.compile(r"[a-z0-9_.-]+", re.IGNORECASE)
+_OWN_SITES = (b"same-origin", b"none")  # none: a person typed the address
 
 
 class Access:
@@ -69,6 +75,63 @@ class Caller:
                 request.holder = self._holder
                 return None if roles.allows(self._holder.roles, needed) else forbidden(self._holder, needed)
         return unauthorized(bool(given)) if needed else None
+
+
+class Hosts:
+    """The names of a server without tokens, which keep web pages out.
+
+    Browsers carry requests of any page to any address. They add where the page is from (Origin, Sec-Fetch-Site)
+    and the name under which it found the server (Host), which may be a name of the page's own that was bound to
+    this machine. A page can forge none of the three.
+    """
+
+    def __init__(self, allowed: Iterable[str] = (), encrypted: bool = False) -> None:
+        self._names = {"localhost", *(checked_host(name) for name in allowed)}
+        self._schemes = (b"https",) if encrypted else (b"https", b"http")  # a proxy may speak TLS for us
+
+    def problem(self, request: Request) -> Problem | None:
+        """Why a request is refused that a page may have sent."""
+        headers = request.headers
+        host, origin = headers.get(b"host"), headers.get(b"origin")
+        if host is not None and b"," in host:
+            return Problem("BadRequest", "a request needs the header Host, and only once")
+        if host is not None and not self._knows(host.decode("latin-1")):  # HTTP/1.0 may do without
+            return Problem(
+                "Forbidden",
+                f"Host {host.decode('latin-1')!r} is no name of this server, which asks for no tokens: use its IP "
+                "address or localhost, or start it with --allow-host NAME",
+            )
+        if origin is not None:
+            scheme, _, authority = origin.partition(b"://")
+            if scheme not in self._schemes or host is None or authority.lower() != host.lower():
+                return Problem("Forbidden", "a web page of another origin may not use this server without a token")
+        site = headers.get(b"sec-fetch-site")
+        if site is not None and site not in _OWN_SITES:
+            return Problem("Forbidden", "a web page of another site may not use this server without a token")
+        # An image is asked for without Origin, and without Sec-Fetch-Site where neither TLS nor loopback is.
+        if request.route.polls and site is origin is None and headers.get(b"user-agent", b"")[:8] == b"Mozilla/":
+            return Problem("Forbidden", "a browser that does not say for which page takes no messages: use curl")
+        return None
+
+    def _knows(self, host: str) -> bool:
+        matched = _HOST.fullmatch(host)
+        if matched is None:
+            return False
+        name = matched[1].lower()
+        if name in self._names:
+            return True
+        try:
+            ip_address(name.strip("[]"))
+        except ValueError:
+            return False
+        return True
+
+
+def checked_host(name: str) -> str:
+    """A name for --allow-host as it is compared; InvalidArgument."""
+    if not _NAME.fullmatch(name):
+        raise InvalidArgument(f"allowed host {name!r}: give a name as in queue.example, without scheme and port")
+    return name.lower()
 
 
 def unauthorized(given: bool) -> Problem:

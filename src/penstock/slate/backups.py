@@ -101,6 +101,7 @@ def _copy(store: str, destination: Destination, progress: Progress) -> Copied:
             os.makedirs(os.path.join(destination.partial, folder), exist_ok=True)
         for folder, _, _ in os.walk(destination.partial):
             SystemDisk().sync_folder(folder)
+        Folder(destination.partial, "always").seal()
     finally:
         moments.drop(moment)
     return Copied(len(files), copied, {})

@@ -109,7 +109,7 @@ class SlateKeeper(LiveKeeper):
             adopted = loading.adoption(self._database, log)
             self._adopt(found, adopted, log)
             loading.measure(found, self._database, log)
-        self._clock.at_least(found.at)
+        self._clock.at_least(found.at, self._place.what)
         self._ids = Ids(found.seq_block, max(found.highest, adopted.last))
         self._bodies = Bodies(self._database, self._place, log, self._place.what)
         self._writer = Writer(self._database, self._place, self._bodies, self._ids, self._threads, self._failed)
@@ -169,9 +169,13 @@ class SlateKeeper(LiveKeeper):
             rows += self._rows_of(seq)
             self._place.delete_object(str(seq))
         self._remove(rows)
-        for name in self._place.list_objects():  # of messages that were never committed, or are gone
-            if name.isdecimal() and self._database.get(records.payload_key(int(name))) is None:
-                self._place.delete_object(name)
+        self._place.discard_objects(  # of messages that were never committed, or are gone
+            [
+                name
+                for name in self._place.list_objects()
+                if name.isdecimal() and self._database.get(records.payload_key(int(name))) is None
+            ]
+        )
 
     def _rows_of(self, seq: int) -> list[Row]:
         prefix = records.log_prefix(self._log_key)
@@ -426,6 +430,8 @@ class SlateKeeper(LiveKeeper):
             try:
                 with suppress(StoreClosed):  # another process writes now, or an error has ended it
                     self._database.close()
+                    if self._failure is None:
+                        self._place.closed()
             finally:
                 self._place.unlock()
 

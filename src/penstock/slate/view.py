@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 from penstock.errors import StoreCorrupt
-from penstock.slate.binding import Database, load
+from penstock.slate.binding import Database, blocking, load, told
 
 _AT_ONCE = 1_000  # rows that are fetched with one call
 _READ_AHEAD = 1 << 20
@@ -71,6 +71,7 @@ class View(Database):
     ) -> None:
         self._ffi = ffi = load()
         self._store, self._path, self._what, self.timeout = store, path, what, timeout
+        self.what = what
         self._latest = sorted(moment.rows.items())
         self._known = moment.rows
         self.get_object = objects.get_object
@@ -84,7 +85,8 @@ class View(Database):
                 skip_wal_replay=False,
             )
         )
-        self._db = self._run(builder.build())
+        with told(ffi, what, timeout, opening=True):
+            self._db = blocking(builder.build(), timeout)
         self._scanning = ffi.ScanOptions(
             durability_filter=ffi.DurabilityLevel.MEMORY,
             dirty=False,

@@ -37,6 +37,7 @@ class SharedFile:
         self.name = name
         self.path = path
         self.lock = threads.rlock()
+        self._threads = threads
         self._pair = Pair(path, disk, sync)
         self._mutex = self._pair.lock
         self._disk = disk
@@ -168,8 +169,8 @@ class SharedFile:
             view.hold(seq, note)
         view.settled |= {receipt: (how, when) for receipt, how, when in lines.settled}
         view.keys |= {key: (each, until) for key, each, until in lines.keys}
-        view.at = max(view.at, lines.at)
-        self._clock.at_least(view.at)
+        if self._clock.follow(lines.at, self._mutex.path):
+            view.at = max(view.at, lines.at)
         view.mutex_end = noted
         return True
 
@@ -177,16 +178,18 @@ class SharedFile:
         """Read both files from their beginnings, and finish what a crash has interrupted."""
         head = self._mutex.file.read(0, noted)
         memory = mutex.read(head[HEAD:], HEAD)
+        if not self._clock.follow(memory.at, self._mutex.path):
+            memory = memory._replace(at=0)
         intact, doubtful = mutex.read_seal(head) == seal_of(there), head[:HEAD] == mutex.DOUBTFUL
         if doubtful:
             self._pair.write_again()
         data = self._pair.file.read(0, there.size)
-        now = self._clock.now()
+        now, horizon = self._clock.now(), self._clock.horizon()
         document = parse(data)
-        view, repairs, rewrite = load(
-            self.name, document, len(data), memory, intact, there.changed // 1_000_000 or now, max(now, memory.at)
-        )
-        self._clock.at_least(view.at)
+        modified = there.changed // 1_000_000 or now
+        view, repairs, rewrite = load(self.name, document, len(data), memory, intact, modified, now, horizon)
+        for time in (view.at, view.ahead):
+            self._clock.follow(time, self.path)
         for problem in view.problems:
             if problem not in self._warned:
                 _log.warning("%s line %d is skipped: %s", self.path, problem.line, problem.what)
@@ -349,6 +352,13 @@ class SharedFile:
         """Remove both files."""
         self._view = None
         self._pair.remove()
+
+    def forked(self) -> None:
+        """In a child: everything is read again, whatever another thread of the parent was doing."""
+        self.lock = self._threads.rlock()
+        self._pair.forked()
+        self._view = None
+        self._depth, self._reseal = 0, False
 
     def close(self) -> None:
         """Let go of the files."""

@@ -19,8 +19,6 @@ from penstock.text.matching import Known, by_content, in_place, twins
 from penstock.text.mutex import Memory, Note, Seal
 from penstock.text.variables import Facts, body, facts
 
-_WEEK = 7 * 86_400_000
-
 
 class Table:
     """Where the messages of a file are, by number from 1 on, in the order of the file."""
@@ -66,6 +64,7 @@ class View:
     new_seen: list[tuple[int, int]] = field(default_factory=list)  # not written yet
     twins: dict[int, tuple[int, int]] = field(default_factory=dict)  # by offset
     at: int = 0
+    ahead: int = 0  # the latest time that a message says and that is too far ahead to be followed
     end: int = 0  # of the queue's file
     ended: bool = False  # whether that is known to be after a newline
     mutex_end: int = 0
@@ -136,9 +135,12 @@ def person_id(offset: int, crc: int) -> str:
 
 
 def load(
-    name: str, document: Document, size: int, memory: Memory, intact: bool, modified: int, now: int
+    name: str, document: Document, size: int, memory: Memory, intact: bool, modified: int, now: int, horizon: int
 ) -> Loaded:
-    """Put together what the file says and what is noted; `intact`: nobody but Penstock has changed the file."""
+    """Put together what the file says and what is noted.
+
+    `intact`: nobody but Penstock has changed the file. `horizon`: the latest time that is followed.
+    """
     entries = document.entries
     settings, _, odd = read_head(entries)
     said = [facts(entry) for entry in entries]
@@ -174,7 +176,9 @@ def load(
             continue
         each, found = said[at], notes.get(at)
         received_at = each.received_at if each.received_at is not None else seen.time(entry.offset)
-        if each.id is not None and received_at < now + _WEEK:
+        if received_at > horizon:
+            view.ahead = max(view.ahead, received_at)
+        elif each.id is not None:
             view.at = max(view.at, received_at)
         id_ = each.id if each.id is not None and counts[each.id] == 1 else person_id(entry.offset, known[at].crc)
         if each.key is not None and received_at + FIVE_MINUTES > now:
@@ -226,7 +230,8 @@ class _Seen:
 
 
 def _row(entry: Entry, said: Facts, received_at: int, settings: Settings, now: int) -> Row:
-    visible_at = said.visible_at if said.visible_at is not None else received_at
+    # Received by a clock that was ahead of ours: it waits for nothing.
+    visible_at = said.visible_at if said.visible_at is not None else min(received_at, now)
     if entry.control == QUEUED:
         state = DELAYED if visible_at > now else AVAILABLE
     elif entry.control == PROCESSED:

@@ -13,7 +13,8 @@ milliseconds since 1970 (UTC), durations are seconds. `HEAD` works where `GET` c
 and members of a body that are not listed here are refused.
 
 A server may ask for a token, `Authorization: Bearer TOKEN`. Each operation says which role that needs; `admin`
-includes the others."""
+includes the others. One that asks for none answers no web page of another origin, and only requests whose `Host`
+is an IP address, `localhost` or a name that it was told (`--allow-host`)."""
 SECURITY = {
     "token": {
         "type": "http",

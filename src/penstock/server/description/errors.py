@@ -10,7 +10,10 @@ from penstock.wire import problems
 _MEANINGS = {
     "BadRequest": "What came is no HTTP/1.1 request: its head cannot be read, or it ended too early.",
     "Unauthorized": "The server asks for a token that it knows: `Authorization: Bearer TOKEN`.",
-    "Forbidden": "The token lacks the role that this needs, which the answer names.",
+    "Forbidden": (
+        "The token lacks the role that this needs, which the answer names; or the server asks for no tokens, and "
+        "the request may be that of a web page: its `Host` is no name of the server, or its `Origin` another."
+    ),
     "NotFound": "There is nothing at this path. A `/` in a name is written as `%2F`.",
     "MessageNotFound": "The queue has no such message (any more).",
     "LoadNotFound": (
@@ -60,9 +63,9 @@ STATUSES = problems.STATUSES | exchange.STATUSES
 FAILURES = {name: _failure(name, status) for name, status in sorted(STATUSES.items(), key=lambda each: each[::-1])}
 
 # What any request can meet that needs a role, where there are tokens.
-GUARDED = ("Unauthorized", "Forbidden")
+GUARDED = ("Unauthorized",)
 # What any request can meet, whatever it asks for.
 COMMON = (
-    "BadRequest", "InvalidArgument", "RequestTimeout", "PayloadTooLarge", "UnsupportedMediaType",
+    "BadRequest", "InvalidArgument", "Forbidden", "RequestTimeout", "PayloadTooLarge", "UnsupportedMediaType",
     "HeadersTooLarge", "ServerError", "Overloaded", "StoreClosed",
 )  # fmt: skip

@@ -6,8 +6,7 @@ from contextlib import closing
 
 from penstock import names
 from penstock.clock import SystemClock
-from penstock.errors import PenstockError
-from penstock.opening import absolute
+from penstock.opening import absolute, check_there
 from penstock.sharing.keeper import open_shared_slate
 from penstock.slate import loading, moments
 from penstock.spark.jobs.runs import run_id
@@ -68,7 +67,5 @@ def _let_go(url: str) -> tuple[list[list[Cell]], int]:
 
 
 def _there(store: str) -> str:
-    url = absolute(store)
-    if not moments.exists(url):  # opening would make it
-        raise PenstockError(f"there is no store {store!r}: nothing of one is there")
-    return url
+    check_there(store)
+    return absolute(store)

@@ -107,7 +107,11 @@ class Bodies:
             for key, value in some:
                 seq = int.from_bytes(key[-8:])
                 if seq in wanted and (not self._payloads or seq in payloads):
-                    found[seq] = entries.body_of(decode_metadata(value), payloads.get(seq, b""))
+                    metadata, payload = decode_metadata(value), payloads.get(seq, b"")
+                    if seq in payloads:
+                        checksum = metadata.headers.get(entries.CHECKSUM_HEADER)
+                        entries.check_object(f"objects/{seq}", payload, checksum, view.what)
+                    found[seq] = entries.body_of(metadata, payload)
 
 
 def payload_of(view: View, seq: int, value: bytes) -> bytes:
