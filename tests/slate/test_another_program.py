@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import penstock
-from penstock import InvalidArgument, NotSupported, SimulatedClock, Store
+from penstock import InvalidArgument, NotSupported, SimulatedClock, Store, StoreCorrupt
 from penstock.cli.app import cli
 from penstock.slate import doctor
 from tests.slate import opendata
@@ -380,6 +380,32 @@ def test_a_queue_without_a_config_is_not_removed(tmp_path: Path, clock: Simulate
         with opened(tmp_path, clock) as store:
             assert [each.payload for each in store.queue("jobs").messages()] == [b"x"]
     assert opendata.read(tmp_path).queues[b"jobs"].config == (b"\x00\x00", 0, 0)
+
+
+def test_consumers_that_are_no_text_stay_as_they_are(tmp_path: Path, clock: SimulatedClock) -> None:
+    writer = Writer()
+    writer.message(2_000, b"x")
+    writer.queue(b"jobs", available=[Available(2_000, attempts=1)])
+    key, value = b"\x01\x05" + (2_000).to_bytes(8), b"\x01\x00" + (7).to_bytes(8, "little")
+    writer.rows[key] = value
+    writer.write(tmp_path)
+    with opened(tmp_path, clock) as store:
+        store.queue("jobs").claim(consumer="me")[0].ack()
+    examined = doctor.examine(f"slate:{tmp_path}", clock.now())
+    assert examined.sound
+    assert any("who claimed" in finding.text for finding in examined.findings)
+
+
+def test_a_payload_elsewhere_is_never_fetched(tmp_path: Path, clock: SimulatedClock) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    writer = Writer()
+    writer.message(2_000, b"x")
+    uri = b"objects/../../secret"
+    writer.rows[b"\x01\x01" + (2_000).to_bytes(8)] = b"\x02" + len(uri).to_bytes(2, "little") + uri
+    writer.queue(b"jobs", available=[Available(2_000)])
+    writer.write(tmp_path / "store")
+    with opened(tmp_path / "store", clock) as store, pytest.raises(StoreCorrupt, match="secret"):
+        list(store.queue("jobs").messages())
 
 
 # Instances

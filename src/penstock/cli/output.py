@@ -95,7 +95,7 @@ def print_queue(info: QueueInfo) -> None:
     if info.lag is not None:
         rows.append(["lag", f"{info.lag:,}"])
     if (problem := _filter_problem(info)) is not None:
-        rows.append(["filter problem", f"{problem} Nothing is routed here."])
+        rows.append(["filter problem", f"nothing is routed here: {problem}"])
     rows += [[name, _setting(name, value)] for name, value in dict(info.settings).items()]
     console = _console(_WIDE)
     if console is not None:

@@ -156,6 +156,7 @@ class _Seen:
         self.objects: dict[str, str | None] = {}  # with their checksums, as far as the log says them
         self.log: dict[int, int] = {}  # with the sizes of those that were published
         self.last_published = 0
+        self.unknown_consumers = 0
         self.loads: dict[str, dict[str, object]] = {}
 
     def take(self, key: bytes, value: bytes) -> None:
@@ -177,6 +178,9 @@ class _Seen:
             elif parsed.kind == records.LOAD:
                 self.loads[parsed.queue] = json.loads(decoded)
         except (PenstockError, ValueError, LookupError) as error:
+            if key[:2] == bytes((records.VERSION, records.ATTEMPTS)):
+                self.unknown_consumers += 1
+                return
             name = NAMES.get(key[1] if len(key) > 1 else 0, "unknown")
             self.findings.append(
                 Finding("problem", f"a record ({name}, key {readable(key)}) cannot be read: {error}", _RESTORE)
@@ -194,9 +198,20 @@ def look(moment: Moment, place: Folder | BucketPlace, log: str, found: Examinati
                     seen.take(key, value)
             if not seen.findings:
                 _look_at_queues(view, log, seen, found)
-    except (StoreCorrupt, InvalidArgument) as error:
+    except StoreCorrupt as error:
         seen.findings.append(Finding("problem", str(error), _RESTORE))
+    except InvalidArgument as error:  # it is another instance
+        seen.findings.append(Finding("problem", str(error), "give the store's URL with its instance"))
     found.findings += _shortened(seen.findings)
+    if seen.unknown_consumers:
+        found.findings.append(
+            Finding(
+                "note",
+                f"{seen.unknown_consumers:,} lists of who claimed a message are not understood: another "
+                "program wrote them, or they are damaged",
+                _AS_IT_IS,
+            )
+        )
     found.findings += _objects(seen, place, found.holder)
     found.findings += _staged(seen, staging_of(place, moments.TIMEOUT), found.holder)
     if found.sound:

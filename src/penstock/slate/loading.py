@@ -1,6 +1,6 @@
 """From the records of a database to the queues they describe."""
 
-import logging
+import secrets
 from collections.abc import Collection, Iterator
 from heapq import merge
 from itertools import groupby
@@ -33,7 +33,6 @@ PRIORITIES = (0, 255)  # what the document's u8 holds
 _UNCONFIGURED = records.Config(None, 0, 0)
 _PAYLOADS = bytes((VERSION, records.PAYLOAD))
 _ALWAYS = 253_402_300_800_000  # milliseconds: the year 10000; a message with a later deadline has none
-_log = logging.getLogger("penstock")
 
 
 class Loaded(NamedTuple):
@@ -97,12 +96,12 @@ def check_instance(database: Database, log: str) -> bool:
 def check_asked(asked: str, found: Collection[str]) -> None:
     """Refuse an instance that is none of those in a database; InvalidArgument."""
     if found and asked not in found:
-        names = " and ".join([f"the instance {name!r}" if name else "no named instance" for name in sorted(found)])
         name = min(found)
-        url = f"?instance={quote(name)}" if name else "no ?instance="
+        whose = f"of the instance {name!r}" if name else "of no named instance"
+        right = f"with ?instance={quote(name)}" if name else "without ?instance="
         raise InvalidArgument(
-            f"instance={asked!r}: the queues of this database are those of {names}, and it has one instance: open "
-            f"it with {url}, or another folder or prefix for another instance"
+            f"instance={asked!r}: the queues of this database are {whose}, and a database has one instance: open "
+            f"it {right}, and give another instance a folder or a prefix of its own"
         )
 
 
@@ -117,7 +116,8 @@ def load(database: Database, log: str) -> Contents:
             parse_key(unknown)
     clock = database.get(own.CLOCK_KEY)
     at = 0 if clock is None else own.decode_clock(clock)
-    settings, is_ours = _settings_of(database)
+    settings, made_here = _settings_of(database)
+    is_ours = is_recorded or made_here
     strangers = {name for name in settings if not is_legal(name)}
     queues = {name: _new(name, each) for name, each in settings.items() if name not in strangers}
     unconfigured: list[str] = []
@@ -126,13 +126,13 @@ def load(database: Database, log: str) -> Contents:
     _load_streams(database, queues, leftovers)
     for key, values, stored, others in _spread(_buckets(database)):
         name, number = key.queue, key.number
-        if not is_legal(name):
+        found = queues.get(name)
+        if found is None and not is_legal(name):
             strangers.add(name)
             continue
-        if name not in queues and not is_ours:
+        if found is None and not is_ours:
             unconfigured.append(name)
-            queues[name] = _new(name, own.settings_from(_UNCONFIGURED))
-        found = queues.get(name)
+            found = queues[name] = _new(name, own.settings_from(_UNCONFIGURED))
         if found is None:
             leftovers += [(records.queue_key(kind, name, number), None) for kind in values]
             sizes = own.decode_sizes(values[records.SIZES]) if records.SIZES in values else []
@@ -251,6 +251,7 @@ def _take_times(ledger: Ledger, metadata: records.Metadata) -> None:
         ledger.expire(metadata.id, deadline)
     if page.state[at] in (IN_FLIGHT, DONE, FAILED):
         page.visible_at[at] = metadata.visible_at
+        page.for_claims(at).nonce[at] = secrets.randbits(64)  # of a receipt that nobody has, nor can guess
 
 
 def _numbered(database: Database, prefix: bytes, seqs: list[int]) -> Iterator[tuple[int, bytes]]:

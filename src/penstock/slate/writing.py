@@ -20,7 +20,7 @@ from penstock.slate.bodies import MANY, Bodies, runs_of
 from penstock.slate.format import attempts_key, decode_attempts, encode_attempts
 from penstock.slate.ids import Ids
 from penstock.slate.own import CLOCK_KEY, LOG_END_KEY, encode_clock, encode_log_end
-from penstock.slate.primitives import MAX_ARRAY
+from penstock.slate.primitives import MAX_ARRAY, Undecodable
 from penstock.threads import Lock, Threads
 
 _log = logging.getLogger("penstock")
@@ -250,9 +250,13 @@ class Writer:
         """The document's list of who claimed a message, of those that several queues may have."""
         consumers: dict[int, list[str]] = {seq: [] for seq, _ in claims}
         for seq, value in self._stored_attempts(sorted(consumers)):
-            consumers[seq] = decode_attempts(value)
+            try:
+                consumers[seq] = decode_attempts(value)
+            except Undecodable:  # the document leaves open what a ConsumerID is: another program's list stays
+                del consumers[seq]
         for seq, consumer in claims:
-            consumers[seq].append(consumer)
+            if seq in consumers:
+                consumers[seq].append(consumer)
         return [(attempts_key(seq), encode_attempts(names[-MAX_ARRAY:])) for seq, names in consumers.items()]
 
     def _stored_attempts(self, seqs: list[int]) -> Iterator[tuple[int, bytes]]:
