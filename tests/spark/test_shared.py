@@ -7,7 +7,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock
-from penstock.errors import NotSupported
+from penstock.errors import NotSupported, PenstockError
 from penstock.spark import jobs
 
 KINDS = ["text", "folder"]
@@ -123,5 +123,7 @@ def test_what_waits_in_a_journal_store_is_converted_into_such_a_store(
     with penstock.open(tmp_path / "journal") as store:
         store.create("kept", keep_done=None).put(b"x")
         store.queue("kept").pop()
-    with pytest.raises(NotSupported, match="queue 'kept' has done or failed ones"):
+    with pytest.raises(PenstockError, match=r"has changed since \(queue 'kept': 0 messages then, 1 now\)"):
         jobs.convert(spark, str(tmp_path / "journal"), url)
+    with pytest.raises(NotSupported, match="queue 'kept' has done or failed ones"):
+        jobs.convert(spark, str(tmp_path / "journal"), url, id="again")

@@ -159,7 +159,7 @@ class _Packer:
         before = self._keeper.stored(queue)
         self._pack(queue)
         after = self._keeper.stored(queue)
-        return {"queue": queue, "before": before, "after": after, "freed": before - after}
+        return {"queue": queue, "before": before, "after": after, "freed": max(0, before - after)}
 
 
 def _folder(url: str) -> str:

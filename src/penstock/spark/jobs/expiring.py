@@ -42,14 +42,14 @@ def expire(
     if dry_run:
         surveyed = survey_queues(spark, folder, (), SystemClock().now(), let_go=True)
         due = _due(surveyed)
-        freed = {each.queue: each.bytes - each.packed for each in due}
+        freed = {each.queue: max(0, each.bytes - each.packed) for each in due}
     else:
         with closing(open_shared(folder)) as keeper:
             keeper.queues()  # lets time have passed
             surveyed = survey_queues(spark, folder, (), SystemClock().now(), let_go=True)
             due = _due(surveyed)
             packed = pack_queues(spark, keeper, [each.queue for each in due])
-            freed = {each.queue: each.before - each.after for each in packed}
+            freed = {each.queue: max(0, each.before - each.after) for each in packed}
     rows: list[list[Cell]] = [
         [each.queue, each.expired, each.done, each.let_go, freed.get(each.queue, 0)] for each in due
     ]

@@ -57,7 +57,7 @@ def pack(
             for queue in wanted:
                 keeper.settings(queue)
             packed = pack_queues(spark, keeper, wanted or [info.name for info in keeper.queues()])
-    rows = [(each.queue, each.before, each.after, each.before - each.after) for each in sorted(packed)]
+    rows = [(each.queue, each.before, each.after, max(0, each.before - each.after)) for each in sorted(packed)]
     return Summary("pack", run, _COLUMNS, rows, dry_run)
 
 
