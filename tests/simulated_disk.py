@@ -34,7 +34,7 @@ from itertools import pairwise
 from random import Random
 from typing import Literal, Self
 
-from penstock.files import Data, Status, StrPath
+from penstock.files import Data, Kind, Status, StrPath
 
 Keep = Literal["nothing", "some", "everything"]
 
@@ -318,7 +318,15 @@ class SimulatedDisk:
             if error:
                 raise os_error(error, path)
 
-    def open(self, path: StrPath, *, create: bool = False, exclusive: bool = False) -> "SimulatedFile":
+    def open(
+        self,
+        path: StrPath,
+        *,
+        create: bool = False,
+        exclusive: bool = False,
+        follow: bool = False,
+        mode: int = 0o666,
+    ) -> "SimulatedFile":
         with self.operation("open", str(path)):
             folder, name = self._place(path)
             node = folder.current.get(name)
@@ -349,11 +357,30 @@ class SimulatedDisk:
             except (FileNotFoundError, NotADirectoryError):
                 return False
 
+    def kind(self, path: StrPath) -> Kind | None:
+        with self.operation("kind", str(path)):
+            try:
+                return "folder" if isinstance(self._find(path), FolderNode) else "file"
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
     def listdir(self, path: StrPath) -> list[str]:
         with self.operation("listdir", str(path)):
             names = list(self._folder(path).current)
             self.random.shuffle(names)  # whoever relies on an order finds out
             return names
+
+    def listfiles(self, path: StrPath) -> list[str]:
+        with self.operation("listfiles", str(path)):
+            there = self._folder(path).current.items()
+            names = [name for name, node in there if isinstance(node, FileNode)]
+            self.random.shuffle(names)
+            return names
+
+    def listlinks(self, path: StrPath) -> list[str]:
+        with self.operation("listlinks", str(path)):
+            self._folder(path)
+            return []  # this disk has none
 
     def mkdir(self, path: StrPath) -> None:
         with self.operation("mkdir", str(path)):
@@ -584,11 +611,13 @@ class SimulatedFile:
     def read_cached(self, offset: int, size: int) -> bytes | None:
         return self.read(offset, size)
 
-    def append(self, data: Data) -> int:
+    def append(self, data: Data, *, sync: bool = False) -> int:
         with self._operation("append", partial=True) as failing:
             offset = len(self._node.current)
             self._write(offset, self._beginning(data) if failing else data)
-            return offset
+        if sync:
+            self.sync()
+        return offset
 
     def write(self, offset: int, data: Data) -> None:
         with self._operation("write", partial=True) as failing:

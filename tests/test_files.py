@@ -4,6 +4,7 @@ import ctypes
 import errno
 import os
 import shutil
+import socket
 import stat
 import tempfile
 from collections.abc import Callable
@@ -15,7 +16,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
-from penstock.files import Disk, File, SystemDisk, SystemFile, replace_file
+from penstock.files import (
+    Disk,
+    File,
+    ReadingDisk,
+    SystemDisk,
+    SystemFile,
+    refusal,
+    replace_file,
+    write_hint,
+)
 from tests.simulated_disk import SimulatedDisk, SimulatedFile
 
 
@@ -260,6 +270,55 @@ def test_replace_file_that_fails_leaves_the_target_and_nothing_beside_it(disk: D
     assert disk.listdir(folder) == ["settings"]
 
 
+def test_a_link_is_followed_only_on_demand(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    (tmp_path / "link").symlink_to("secret")
+    for disk in (SystemDisk(), ReadingDisk()):
+        with pytest.raises(OSError, match="symbolic links") as refused:
+            disk.open(tmp_path / "link")
+        assert refused.value.errno == errno.ELOOP
+        with disk.open(tmp_path / "link", follow=True) as file:
+            assert file.read(0, 10) == b"secret"
+    (tmp_path / "dangling").symlink_to("made")
+    with pytest.raises(OSError, match="symbolic links"):
+        SystemDisk().open(tmp_path / "dangling", create=True)
+    assert not (tmp_path / "made").exists()
+    assert sorted(SystemDisk().listlinks(tmp_path)) == ["dangling", "link"]
+    assert SystemDisk().listfiles(tmp_path) == ["secret"]
+
+
+def test_a_temporary_that_is_a_link_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    for write in (replace_file, write_hint):
+        (tmp_path / "settings.new").symlink_to("secret")
+        write(SystemDisk(), tmp_path / "settings", b"data")
+        assert (tmp_path / "settings").read_bytes() == b"data"
+        assert (tmp_path / "secret").read_bytes() == b"secret"
+        assert sorted(os.listdir(tmp_path)) == ["secret", "settings"]
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(os.path.relpath(tmp_path / "socket"))
+    for disk in (SystemDisk(), ReadingDisk()):
+        for name in ("pipe", "socket"):
+            with pytest.raises(OSError, match="No such device") as refused:
+                disk.open(tmp_path / name)
+            assert "a pipe or a socket" in refusal(tmp_path / name, refused.value)
+    assert SystemDisk().listfiles(tmp_path) == []
+
+
+def test_new_content_keeps_the_mode_of_the_file(tmp_path: Path) -> None:
+    for write in (replace_file, write_hint):
+        (tmp_path / "settings").write_bytes(b"old")
+        (tmp_path / "settings").chmod(0o600)
+        write(SystemDisk(), tmp_path / "settings", b"new")
+        assert (tmp_path / "settings").stat().st_mode & 0o777 == 0o600
+    replace_file(SystemDisk(), tmp_path / "other", b"new", mode=0o600)
+    assert (tmp_path / "other").stat().st_mode & 0o777 == 0o600
+
+
 def test_short_writes_and_reads_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pwrite, pread = os.pwrite, os.pread
     monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: pwrite(fd, data[:3], offset))
@@ -313,6 +372,8 @@ def seen(disk: Disk, path: Path) -> list[object]:
     return [
         disk.exists(path),
         answer(lambda: sorted(disk.listdir(path))),
+        answer(lambda: sorted(disk.listfiles(path))),
+        answer(lambda: sorted(disk.listlinks(path))),
         answer(lambda: content(disk, path)),
     ]
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import penstock
 from penstock import SimulatedClock, Store
 from penstock.journal import replay
 from penstock.journal.catalog import Catalog
+from penstock.journal.doctor import examine
 from penstock.journal.format import (
     DIALECTS,
     Add,
@@ -129,9 +131,8 @@ def test_no_file_but_the_broken_one_loses_anything(tmp_path: Path) -> None:
     assert kept == {b"\xff rest", b"\xfe"}
 
 
-@pytest.mark.parametrize("garbage", [b"\xff" * 10, bytes(600_000), written(item(b"x"))[:-1]])
-def test_a_journal_that_is_broken_from_its_first_byte_is_an_empty_queue(tmp_path: Path, garbage: bytes) -> None:
-    make(tmp_path, {"q": garbage})
+def test_a_journal_whose_first_entry_was_cut_off_is_an_empty_queue(tmp_path: Path) -> None:
+    make(tmp_path, {"q": written(item(b"x"))[:-1]})
     with journal(tmp_path) as store:
         assert payloads(store.queue("q")) == []
         store.queue("q").put(b"new")
@@ -140,13 +141,150 @@ def test_a_journal_that_is_broken_from_its_first_byte_is_an_empty_queue(tmp_path
         assert payloads(store.queue("q")) == [b"new"]
 
 
+NO_JOURNALS = {
+    "Makefile": b"all:\n\techo\n",
+    "LICENSE": b"Permission is hereby granted",
+    "table": b"\tfirst\tsecond\n1\t2\t3\n",
+    "zeros": bytes(600_000),
+    "noise": b"\xff" * 10,
+    "README.md": b"# Words",
+}
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+
+
+@pytest.mark.parametrize("name", NO_JOURNALS)
+def test_a_folder_with_files_of_others_does_not_become_a_store(tmp_path: Path, name: str) -> None:
+    make(tmp_path, {name: NO_JOURNALS[name]})
+    for _ in range(2):
+        with pytest.raises(penstock.StoreUnavailable, match=f"'{name}' in it is no journal"):
+            penstock.open(tmp_path)
+    assert tree(tmp_path) == {name: NO_JOURNALS[name]}
+    assert os.listdir(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "link to nothing"])
+def test_a_folder_with_what_is_no_file_does_not_become_a_store(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    stray(folder / "x", kind, tmp_path / "secret")
+    with pytest.raises(penstock.StoreUnavailable, match="'x' in it is no journal"):
+        journal(folder)
+    assert os.listdir(folder) == ["x"]
+
+
+def stray(path: Path, kind: str, elsewhere: Path) -> None:
+    match kind:
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case "link":
+            elsewhere.write_bytes(written(item(b"secret")))
+            path.symlink_to(elsewhere)
+        case "link to nothing":
+            path.symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize("name", ["lost+found", ".gitkeep"])
+def test_a_folder_that_people_call_empty_becomes_a_store(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with journal(tmp_path) as store:
+        store.queue().put(b"a")
+
+
+def test_files_of_others_that_appear_in_a_store_are_left_alone_and_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with journal(tmp_path) as store:
+        store.create("jobs").put(b"a")
+    others = {**NO_JOURNALS, "jobs.5": b"notes", "jobs~~notes": b"notes"}
+    make(tmp_path, others)
+    for number in range(2):
+        caplog.clear()
+        with journal(tmp_path) as store:
+            assert [info.name for info in store.queues()] == ["default", "jobs"]
+            store.queue("jobs").put(bytes([number]))
+            for name in ("Makefile", "LICENSE", "table", "zeros", "noise", "jobs.5"):
+                [warning] = [each for each in caplog.messages if f"{tmp_path / name} is no journal" in each]
+                assert "left alone" in warning
+    found = {each.file for each in examine(tmp_path).findings}
+    assert {str(tmp_path / name) for name in others if name != "jobs.5"} <= found
+    with journal(tmp_path) as store:
+        store.create("Makefile").put(b"ours")
+        store._keeper.pack("jobs")  # type: ignore[attr-defined]
+        store.delete("jobs")
+    assert {name: (tmp_path / name).read_bytes() for name in others} == others
+    assert not (tmp_path / ".penstock" / "quarantine").exists()
+    with journal(tmp_path) as store:
+        assert payloads(store.queue("Makefile")) == [b"ours"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "link to nothing"])
+@pytest.mark.parametrize("name", ["x", "x.5", "jobs.5", "default"])
+def test_what_is_no_file_in_a_store_is_left_alone_and_told_of(
+    tmp_path: Path, kind: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "store"
+    with journal(folder) as store:
+        store.create("jobs").put(b"a")
+    stray(folder / name, kind, tmp_path / "secret")
+    for _ in range(2):
+        caplog.clear()
+        with journal(folder) as store:
+            assert [info.name for info in store.queues()] == ["default", "jobs"]
+            assert payloads(store.queue("jobs"))[0] == b"a"
+            store.queue().put(b"b")
+            store.queue("jobs").put(b"c")
+        assert f"{folder / name} is no journal" in caplog.text
+    assert str(folder / name) in {each.file for each in examine(folder).findings}
+    assert os.listdir(tmp_path).count("secret") == (kind == "link")
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "link to nothing"])
+def test_what_is_no_file_in_the_place_of_a_journal_is_an_error(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "store"
+    with journal(folder) as store:
+        store.create("jobs").put(b"a")
+    (folder / "jobs").rename(tmp_path / "jobs")
+    stray(folder / "jobs", kind, tmp_path / "secret")
+    with pytest.raises(penstock.StoreUnavailable, match="is no file"):
+        journal(folder)
+    (folder / "jobs").rename(tmp_path / "stray")
+    (tmp_path / "jobs").rename(folder / "jobs")
+    with journal(folder) as store:
+        assert payloads(store.queue("jobs")) == [b"a"]
+
+
+def test_a_file_of_others_in_the_place_of_a_journal_is_an_error(tmp_path: Path) -> None:
+    with journal(tmp_path) as store:
+        store.create("jobs")
+    (tmp_path / "jobs").write_bytes(b"notes")
+    (tmp_path / ".penstock" / "clean").unlink()
+    with pytest.raises(penstock.StoreCorrupt, match="is no journal"):
+        journal(tmp_path)
+    assert (tmp_path / "jobs").read_bytes() == b"notes"
+    assert not (tmp_path / ".penstock" / "quarantine").exists()
+
+
+def test_a_store_can_be_reached_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "data").symlink_to("real")
+    for number in range(2):
+        with penstock.open(tmp_path / "data") as store:
+            store.queue().put(b"a")
+            assert len(store.queue()) == number + 1
+
+
 def test_what_cannot_be_read_is_moved_to_quarantine_and_not_found_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    make(tmp_path, {"q.5": b"\xff" * 10, "q": b""})
+    make(tmp_path, {"q.5": written(item(b"a")) + b"\xff" * 10, "q": b""})
     with journal(tmp_path):
         assert "the rest was moved to" in caplog.text
-        assert not any(file.read_bytes() == b"\xff" * 10 for file in tmp_path.glob("q*"))
+        assert not any(b"\xff" * 10 in file.read_bytes() for file in tmp_path.glob("q*"))
     caplog.clear()
     with journal(tmp_path):
         assert not caplog.records
@@ -174,6 +312,7 @@ def test_a_subfolder_is_ignored_whatever_its_name(tmp_path: Path, name: str) -> 
 
 
 def test_a_queue_can_have_the_name_of_a_subfolder(tmp_path: Path) -> None:
+    journal(tmp_path).close()
     for name in ("jobs", "default"):
         (tmp_path / name).mkdir()
     with journal(tmp_path) as store:

@@ -518,8 +518,8 @@ class CountingDisk(SystemDisk):
     def __init__(self) -> None:
         self.syncs: Counter[str] = Counter()
 
-    def open(self, path: StrPath, *, create: bool = False, exclusive: bool = False) -> SystemFile:
-        file = super().open(path, create=create, exclusive=exclusive)
+    def open(self, path: StrPath, **how: Any) -> SystemFile:
+        file = super().open(path, **how)
         disk = self
 
         class Counting(SystemFile):
@@ -685,10 +685,10 @@ def test_a_hint_that_cannot_be_read_makes_no_difference(journal: Journal, hint: 
     before = everything(journal.queue())
 
     class BadDisk(SystemDisk):
-        def open(self, path: StrPath, *, create: bool = False, exclusive: bool = False) -> SystemFile:
+        def open(self, path: StrPath, **how: Any) -> SystemFile:
             if str(path).endswith(hint):
                 raise OSError(errno.EIO, "Input/output error", path)
-            return super().open(path, create=create, exclusive=exclusive)
+            return super().open(path, **how)
 
     journal.options["disk"] = BadDisk()
     journal.reopen()

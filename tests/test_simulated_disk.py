@@ -656,16 +656,17 @@ def test_every_call_is_a_numbered_operation_in_the_trace() -> None:
     replace_file(disk, "/settings", b"data")
     with pytest.raises(FileNotFoundError):
         disk.open("/gone")
-    assert disk.operations == 8
+    assert disk.operations == 9
     assert disk.trace == [
-        (1, "open", "/settings.new"),
-        (2, "truncate", "/settings.new"),
-        (3, "write", "/settings.new"),
-        (4, "sync", "/settings.new"),
-        (5, "close", "/settings.new"),
-        (6, "rename", "/settings.new -> /settings"),
-        (7, "sync_folder", "/"),
-        (8, "open", "/gone"),
+        (1, "unlink", "/settings.new"),
+        (2, "status", "/settings"),
+        (3, "open", "/settings.new"),
+        (4, "write", "/settings.new"),
+        (5, "sync", "/settings.new"),
+        (6, "close", "/settings.new"),
+        (7, "rename", "/settings.new -> /settings"),
+        (8, "sync_folder", "/"),
+        (9, "open", "/gone"),
     ]
 
 

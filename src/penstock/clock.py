@@ -1,10 +1,19 @@
 """The only door to time. Wall time is integer milliseconds since the epoch, durations are seconds."""
 
+import logging
+import os
 import threading
 import time
 from typing import Protocol
 
 _DAY = 86_400
+_SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000  # milliseconds
+FOLLOWED = _HOUR  # how far ahead of the clock a time may be that a file says and that others may have written
+_LASTING = 10 * _SECOND  # after which a clock that leapt ahead is believed
+_SLACK = 10  # by which a clock may lag without having been set back: two clocks are not read at the same time
+_TRIES = 16
+_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the first goes on while the machine sleeps
+_log = logging.getLogger("penstock")
 
 
 class Clock(Protocol):
@@ -28,8 +37,8 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds since some fixed point."""
-        return time.monotonic()
+        """Seconds since some fixed point, those of the machine's sleep included where the system counts them."""
+        return time.clock_gettime(_BOOT)
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Wait for the event, at most as long as the platform can count (centuries on 64 bits)."""
@@ -73,7 +82,10 @@ class SimulatedClock:
             self._elapsed += milliseconds(seconds)
 
     def jump(self, seconds: float) -> None:
-        """Set wall time forwards or backwards, as an administrator or NTP would; no time passes."""
+        """Set wall time forwards or backwards, as an administrator or NTP would; no time passes.
+
+        A store believes a jump of more than an hour ahead once it has seen it for ten seconds.
+        """
         with self._lock:
             self._now += milliseconds(seconds)
 
@@ -91,25 +103,113 @@ class SimulatedClock:
 
 
 class SteadyClock:
-    """A store's view of a clock: wall time that never runs backwards."""
+    """A store's time: the clock's, but it never runs backwards, never stands still, and follows no glitch.
+
+    The clock is compared with the time that has elapsed, once a second and whenever it looks odd:
+    - Behind it (it was set back, or the store has recorded a later time): the store's time goes on as time passes.
+    - Ahead by more than a minute (of tests' clocks, an hour): not believed until that has lasted for ten seconds.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._latest = 0
         self._lock = threading.Lock()
         self.monotonic = clock.monotonic
         self.wait = clock.wait
+        self._leap = _MINUTE if isinstance(clock, SystemClock) else _HOUR  # the longest that is believed at once
+        self._latest, elapsed = self._read()
+        self._offset = self._latest - elapsed  # of the store's time from elapsed time
+        self._compare_at = 0  # the clock's time from which on it is to be compared
+        self._doubted: tuple[int, int] | None = None  # the offset of a clock that leapt ahead, and since when
+        self._warned: set[str] = set()
 
     def now(self) -> int:
-        """The clock's time, or the latest time seen so far if the clock is behind it."""
+        """The store's time."""
         with self._lock:
-            self._latest = max(self._latest, self._clock.now())
+            wall = self._clock.now()
+            if self._latest <= wall < self._compare_at:
+                self._latest = wall
+                return wall
+            self._compare()
             return self._latest
 
-    def at_least(self, time: int) -> None:
-        """It cannot be earlier than that."""
+    def forked(self) -> None:
+        """In a child: another thread of the parent may have had the lock."""
+        self._lock = threading.Lock()
+
+    def at_least(self, time: int, source: str) -> None:
+        """It cannot be earlier than a time that the store itself has recorded."""
         with self._lock:
-            self._latest = max(self._latest, time)
+            ahead = time - self._compare()
+            if ahead > _MINUTE:
+                self._warn(source, "%s: the latest time recorded is %s s ahead of the clock, and the store's time "
+                           "goes on from there: look at the machine's clock", ahead)  # fmt: skip
+            self._move_to(time)
+
+    def follow(self, time: int, source: str) -> bool:
+        """The same for files that other machines and people write: not followed if it is over an hour ahead."""
+        if time <= self._latest:
+            return True
+        with self._lock:
+            ahead = time - self._compare()
+            if ahead <= FOLLOWED:
+                self._move_to(time)
+                return True
+            self._warn(source, "%s says a time that is %s s ahead of the clock, which is not followed: look at "
+                       "the clocks of the machines that use it", ahead)  # fmt: skip
+            return False
+
+    def horizon(self) -> int:
+        """The latest time that is followed."""
+        with self._lock:
+            return self._compare() + FOLLOWED
+
+    def _compare(self) -> int:
+        """Bring the store's time up to date; the clock's, as far as it is believed."""
+        wall, elapsed = self._read()
+        expected = self._offset + elapsed
+        believed = wall
+        if wall - expected <= self._leap:
+            self._doubted = None
+        elif not self._has_lasted(wall - elapsed, elapsed, wall - expected):
+            believed = expected
+        now = believed if expected - believed <= _SLACK else expected
+        self._latest = max(self._latest, now)
+        self._offset = self._latest - elapsed
+        self._compare_at = self._latest + _SECOND
+        return believed
+
+    def _has_lasted(self, offset: int, elapsed: int, ahead: int) -> bool:
+        """Whether a clock that leapt ahead has stayed there."""
+        if self._doubted is None or abs(offset - self._doubted[0]) > self._leap:
+            self._doubted = offset, elapsed
+            _log.warning("the clock is %s s ahead of the time that has passed: not believed unless that lasts for "
+                         "%d s", f"{ahead // _SECOND:,}", _LASTING // _SECOND)  # fmt: skip
+        if elapsed - self._doubted[1] < _LASTING:
+            return False
+        self._doubted = None
+        _log.warning("the clock was set ahead by %s s, and the store's time with it", f"{ahead // _SECOND:,}")
+        return True
+
+    def _read(self) -> tuple[int, int]:
+        """Wall time and elapsed time, of the same moment unless this thread is interrupted again and again."""
+        for _ in range(_TRIES):
+            before, wall, elapsed = self.monotonic(), self._clock.now(), self.monotonic()
+            if elapsed - before < 0.001:
+                break
+        return wall, milliseconds(elapsed)
+
+    def _move_to(self, time: int) -> None:
+        ahead = time - self._latest
+        if ahead > 0:
+            self._latest += ahead
+            self._offset += ahead
+
+    def _warn(self, source: str, text: str, ahead: int) -> None:
+        """Once for each folder: a clock that is wrong has dated more than one file."""
+        folder = os.path.dirname(source)
+        if folder not in self._warned:
+            self._warned.add(folder)
+            _log.warning(text, source, f"{ahead // _SECOND:,}")
 
 
 class ElapsedClock:

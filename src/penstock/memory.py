@@ -16,6 +16,7 @@ from penstock.message import Entry
 from penstock.names import DEFAULT
 from penstock.records import Put, Record
 from penstock.settings import Settings
+from penstock.sharing import forks
 from penstock.threads import Lock
 
 _NO_HEADERS: dict[str, str] = {}
@@ -74,6 +75,13 @@ class MemoryKeeper(LiveKeeper):
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.create(DEFAULT, Settings())
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """In a child: refuse, as what is put here nobody else would see, and what is claimed both would have."""
+        self._refusal = _forked
+        self._lock = self._threads.lock()
+        self._queues = {}
 
     def _new_shelf(self, ledger: Ledger, lock: Lock) -> MemoryShelf:
         return MemoryShelf()
@@ -94,8 +102,16 @@ class _SharedKeeper(MemoryKeeper):
             self.users -= 1
             if self.users:
                 return
-            del _shared[self.name]
+            if _shared.get(self.name) is self:  # not so in a child
+                del _shared[self.name]
         super().close()
+
+    def forked(self) -> None:
+        """In a child: the name is free."""
+        global _sharing
+        super().forked()
+        _sharing = threading.Lock()
+        _shared.pop(self.name, None)
 
 
 _sharing = threading.Lock()
@@ -116,3 +132,10 @@ def open_memory(name: str, clock: Clock | None) -> MemoryKeeper:
             )
         keeper.users += 1
         return keeper
+
+
+def _forked() -> StoreClosed:
+    return StoreClosed(
+        "this memory store belongs to the process that this one was forked from: open a store here, on disk if "
+        "both are to use it"
+    )

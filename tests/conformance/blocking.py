@@ -25,10 +25,16 @@ class Loop:
         return asyncio.run_coroutine_threadsafe(_result(awaitable), self._loop).result()
 
     def stop(self) -> None:
+        self.run(_finished_tasks())  # or callers of a store that was closed under them would wait for ever
         self.run(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _finished_tasks() -> None:
+    if others := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(others)
 
 
 class Blocking:

@@ -325,6 +325,26 @@ def test_time_never_runs_backwards(
     assert [message.received_at for message in queue.messages() if message.payload == b"c"] == [put_at]
 
 
+def test_a_store_that_was_used_a_day_ahead_is_not_frozen_for_a_day(
+    store: Store, make_queue: MakeQueue, reopen: Reopen, clock: SimulatedClock
+) -> None:
+    queue = make_queue()
+    clock.advance(86_400)
+    queue.put(b"a")
+    queue.put(b"b", delay=60)
+    store.close()
+    clock.jump(-86_400)
+    queue = reopen().queue(queue.name)
+    [held] = queue.claim(lease=30)
+    assert held.payload == b"a"
+    assert queue.claim() == []
+    clock.advance(29)
+    held.extend(lease=30)
+    clock.advance(30)
+    [again] = queue.claim(lease=30)
+    assert again.payload == b"a"
+
+
 def test_a_store_can_be_reopened_any_number_of_times_unused(
     store: Store, make_queue: MakeQueue, reopen: Reopen
 ) -> None:

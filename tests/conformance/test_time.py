@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock import LeaseExpired, Queue, SimulatedClock
+from penstock import Draft, LeaseExpired, Queue, SimulatedClock
 from tests.conformance.conftest import MakeQueue
 
 NONE = {"delayed": 0, "available": 0, "in_flight": 0, "done": 0, "failed": 0}
@@ -111,12 +111,60 @@ def test_a_clock_that_jumps_back_ends_nothing_early_and_moves_no_time_backwards(
     [late] = queue.claim(lease=30)
     assert late.received_at == late.claimed_at == before
     assert late.lease_until == before + 30_000
-    clock.advance(3600)
+    clock.advance(29.999)
     assert queue.counts() == {**NONE, "delayed": 1, "in_flight": 2}
     held.ack()
     late.ack()
-    clock.advance(60)
+
+
+def test_delays_and_leases_last_as_long_as_was_asked_although_the_clock_was_set_back(
+    queue: Queue, clock: SimulatedClock
+) -> None:
+    queue.put(b"a")
+    queue.claim(lease=30)
+    queue.put(b"b", delay=60)
+    clock.jump(-86_400)
+    for seconds in (10, 19.999):
+        clock.advance(seconds)
+        assert queue.counts() == {**NONE, "delayed": 1, "in_flight": 1}
+    clock.advance(0.001)
+    assert queue.counts() == {**NONE, "delayed": 1, "available": 1}
+    clock.advance(30)
+    assert queue.counts() == {**NONE, "available": 2}
+
+
+def test_one_look_at_a_clock_that_is_a_day_ahead_changes_nothing(
+    queue: Queue, clock: SimulatedClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.put_many([b"held", Draft(b"kept", retention=100), Draft(b"later", delay=60)])
+    [held] = queue.claim(lease=30)
+    before = clock.now()
+    clock.jump(86_400)
+    queue.put(b"new")
+    assert queue.counts() == {**NONE, "available": 2, "delayed": 1, "in_flight": 1}
+    clock.jump(-86_400)
+    clock.advance(29.999)
+    assert queue.counts() == {**NONE, "available": 2, "delayed": 1, "in_flight": 1}
+    held.ack()
+    assert [message.received_at for message in queue.messages() if message.payload == b"new"] == [before]
+    clock.advance(30.001)
+    assert queue.counts() == {**NONE, "available": 3}
+    said = [record.getMessage() for record in caplog.records if "ahead" in record.getMessage()]
+    assert said == [
+        "the clock is 86,400 s ahead of the time that has passed: not believed unless that lasts for 10 s"
+    ]
+
+
+def test_a_clock_that_stays_ahead_is_believed_after_ten_seconds(queue: Queue, clock: SimulatedClock) -> None:
+    queue.put(b"a")
+    [held] = queue.claim(lease=3600)
+    clock.jump(86_400)
+    for _ in range(10):
+        assert queue.counts() == {**NONE, "in_flight": 1}
+        clock.advance(1)
     assert queue.counts() == {**NONE, "available": 1}
+    with pytest.raises(LeaseExpired):
+        held.ack()
 
 
 def test_a_clock_that_jumps_ahead_ends_what_is_over_by_then(make_queue: MakeQueue, clock: SimulatedClock) -> None:

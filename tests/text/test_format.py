@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidArgument
@@ -24,7 +24,7 @@ VECTORS: list[tuple[bytes, list[Entry]]] = [
     (b"-a\n\n b", [Entry(0, 6, "-", b"a\nb")]),
     (b"-a\n \n", [Entry(0, 5, "-", b"a\n")]),
     (b"-  padded  \n", [Entry(0, 12, "-", b"  padded  ")]),
-    (b"-a\r\n", [Entry(0, 4, "-", b"a\r")]),
+    (b"-a\r\n", [Entry(0, 4, "-", b"a")]),
     (b"--=!# \\\n", [Entry(0, 8, "-", b"-=!# \\")]),
     (b"-a\n\\v=1  \n\\w", [Entry(0, 12, "-", b"a", (Variable(4, b"v=1  "), Variable(11, b"w")))]),
     (b"#c\n d\n\\v\n", [Entry(0, 9, "#", b"c\nd", (Variable(7, b"v"),))]),
@@ -62,7 +62,9 @@ def test_any_text_and_any_variables_come_back(text: str, variables: list[str]) -
         content, raw = text.encode(), [each.encode() for each in variables]
     except UnicodeEncodeError:
         return
-    data = b"-before\n" + encode("-", content, raw) + b"-after\n"
+    data = encode("-", content, raw)
+    assume(data.count(b"\n") != data.count(b"\r\n"))  # else it reads as an entry with the other line ends
+    data = b"-before\n" + data + b"-after\n"
     [before, entry, after] = parse(data).entries
     assert (before.text, entry.text, after.text) == ("before", text, "after")
     assert [each.raw for each in entry.variables] == raw

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -206,8 +207,8 @@ class FullDisk(SystemDisk):
 
     full = ""
 
-    def open(self, path: StrPath, *, create: bool = False, exclusive: bool = False) -> SystemFile:
-        file = super().open(path, create=create, exclusive=exclusive)
+    def open(self, path: StrPath, **how: Any) -> SystemFile:
+        file = super().open(path, **how)
 
         def refusing(write: Callable[[int, Data], None], offset: int, data: Data) -> None:
             if self.full and os.fspath(path).endswith(self.full) and offset + len(data) > file.size():

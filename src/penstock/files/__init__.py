@@ -11,22 +11,25 @@ What every store may rely on, and nothing more:
   order has a moment in which the file is in neither.
 """
 
-from penstock.files.door import Data, Disk, File, Status, StrPath
-from penstock.files.refusals import refusal, unavailable
-from penstock.files.replacing import make_folder, replace_file, status_if_there, write_hint
+from penstock.files.door import Data, Disk, File, Kind, Status, StrPath
+from penstock.files.refusals import is_refused, refusal, unavailable
+from penstock.files.replacing import make_folder, refuse_links, replace_file, status_if_there, write_hint
 from penstock.files.system import ReadingDisk, SystemDisk, SystemFile
 
 __all__ = [
     "Data",
     "Disk",
     "File",
+    "Kind",
     "ReadingDisk",
     "Status",
     "StrPath",
     "SystemDisk",
     "SystemFile",
+    "is_refused",
     "make_folder",
     "refusal",
+    "refuse_links",
     "replace_file",
     "status_if_there",
     "unavailable",

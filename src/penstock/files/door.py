@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, Self
+from typing import Literal, NamedTuple, Protocol, Self
 
 StrPath = str | os.PathLike[str]
 Data = bytes | bytearray | memoryview
+Kind = Literal["file", "folder", "link", "other"]  # other: a pipe, a socket, a device
 
 
 class Status(NamedTuple):
@@ -17,6 +18,7 @@ class Status(NamedTuple):
     names: int
     inode: int  # one number for as long as someone has the file open
     is_folder: bool
+    mode: int = 0o666  # who may read and write it
 
 
 class File(Protocol):
@@ -33,8 +35,11 @@ class File(Protocol):
     def read_cached(self, offset: int, size: int) -> bytes | None:
         """The bytes at offset if they are had without waiting for the disk, else None."""
 
-    def append(self, data: Data) -> int:
-        """Write at the end, return the offset written at; one appender at a time. Fails as `write` does."""
+    def append(self, data: Data, *, sync: bool = False) -> int:
+        """Write at the end, wherever that is by then, and return the offset; durable if `sync`.
+
+        Nothing that another program appends at the same time is written over (on Linux). Fails as `write` does.
+        """
 
     def write(self, offset: int, data: Data) -> None:
         """Write at offset; a gap after the old end reads as zeros. An OSError may leave any first part of data."""
@@ -74,8 +79,20 @@ class File(Protocol):
 class Disk(Protocol):
     """Names in folders. Every method fails with the OSError of its system call, and then changed nothing."""
 
-    def open(self, path: StrPath, *, create: bool = False, exclusive: bool = False) -> File:
-        """Open a file to read and write. `exclusive` creates it or raises FileExistsError."""
+    def open(
+        self,
+        path: StrPath,
+        *,
+        create: bool = False,
+        exclusive: bool = False,
+        follow: bool = False,
+        mode: int = 0o666,
+    ) -> File:
+        """Open a file to read and write. `exclusive` creates it or raises FileExistsError.
+
+        A link is ELOOP unless it is to be followed; a pipe, a socket or a device is ENXIO. `mode` is what a new
+        file allows at most.
+        """
 
     def exists(self, path: StrPath) -> bool:
         """Whether there is a file or folder; an error that leaves it unknown is raised, never False."""
@@ -83,8 +100,17 @@ class Disk(Protocol):
     def is_folder(self, path: StrPath) -> bool:
         """Whether there is a folder of that name."""
 
+    def kind(self, path: StrPath) -> Kind | None:
+        """What a name stands for itself, without following a link; None: nothing."""
+
     def listdir(self, path: StrPath) -> list[str]:
         """The names in a folder, in no particular order."""
+
+    def listfiles(self, path: StrPath) -> list[str]:
+        """Those of them that are files themselves: no folders, links, pipes or sockets."""
+
+    def listlinks(self, path: StrPath) -> list[str]:
+        """Those of them that are symbolic links."""
 
     def mkdir(self, path: StrPath) -> None:
         """Create a folder in one that exists; FileExistsError if the name is taken."""
@@ -111,10 +137,13 @@ class Disk(Protocol):
         """What a file or folder is."""
 
     def set_changed(self, path: StrPath, time: int) -> None:
-        """Say when a file changed, in nanoseconds since the epoch; durable after `sync_files`."""
+        """Say when a file changed, in nanoseconds since the epoch; durable after `sync_files`. Follows no link."""
 
     def attributes(self, path: StrPath) -> dict[str, bytes]:
-        """The user's extended attributes, without `user.` before their names; ENOTSUP: there are none here."""
+        """The user's extended attributes, without `user.` before their names; ENOTSUP: there are none here.
+
+        Neither this nor the next two follow a link, which has none.
+        """
 
     def attribute(self, path: StrPath, name: str) -> bytes | None:
         """One of them; None if the file does not have it."""

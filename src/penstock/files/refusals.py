@@ -22,6 +22,11 @@ _WORDS = {
 }
 
 
+def is_refused(error: OSError) -> bool:
+    """Whether the system has not done something, and says why; after any other error nobody knows."""
+    return error.errno in _WORDS
+
+
 def refusal(path: StrPath, error: OSError) -> str:
     """Why the system refuses a path, and the next step."""
     words = _WORDS.get(error.errno or 0)

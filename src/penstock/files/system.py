@@ -5,12 +5,13 @@ import errno
 import fcntl
 import os
 import stat
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Self
 
-from penstock.files.door import Data, Status, StrPath
+from penstock.files.door import Data, Kind, Status, StrPath
 
 _SYNCERS = 16  # files that are synced at once: the file system then commits them together
 
@@ -20,9 +21,12 @@ _CLOSED = 2**31 - 1
 
 
 _DSYNC: int = getattr(os, "RWF_DSYNC", 0)  # 0: not Linux
+_APPEND: int = getattr(os, "RWF_APPEND", 0)
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_ITSELF = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # no link is followed, no pipe is waited for
 _SETLEASE: int = getattr(fcntl, "F_SETLEASE", 1024)
 _USER = "user."
+_KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 
 
 def allocate(descriptor: int, offset: int, size: int) -> bool:
@@ -47,6 +51,7 @@ class SystemFile:
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
+        self._is_locked = False
 
     def size(self) -> int:
         """The size in bytes."""
@@ -69,11 +74,20 @@ class SystemFile:
             pass
         return None
 
-    def append(self, data: Data) -> int:
-        """Write at the end, which is asked for each time: another process may have moved it."""
+    def append(self, data: Data, *, sync: bool = False) -> int:
+        """Write at the end, which the system finds in the same step: a shell may append at any moment, too."""
         # Not O_APPEND: with it Linux appends every pwrite, whatever its offset.
-        offset = os.lseek(self._descriptor, 0, os.SEEK_END)
-        self.write(offset, data)
+        if not _APPEND:
+            offset = os.lseek(self._descriptor, 0, os.SEEK_END)
+            (self.write_through if sync else self.write)(offset, data)
+            return offset
+        flags, size = _APPEND | (_DSYNC if sync else 0), len(data)
+        written = os.pwritev(self._descriptor, [data], -1, flags)  # -1: the position goes to the end of it
+        offset = os.lseek(self._descriptor, 0, os.SEEK_CUR) - written
+        while written < size:
+            written += os.pwritev(self._descriptor, [memoryview(data)[written:]], -1, flags)
+            if os.lseek(self._descriptor, 0, os.SEEK_CUR) != offset + written:
+                raise OSError(errno.EIO, "another program has appended in the middle of a write", self.path)
         return offset
 
     def write(self, offset: int, data: Data) -> None:
@@ -110,15 +124,19 @@ class SystemFile:
 
     def lock(self, *, wait: bool = False) -> bool:
         """Take the flock, which belongs to this open file: a second open here is refused as elsewhere."""
+        self._is_locked = True  # before it is, for a fork of another thread meanwhile
+        _locked.add(self)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
+            self._is_locked = False
             return False
         return True
 
     def unlock(self) -> None:
         """Let go of the flock."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        self._is_locked = False
 
     def status(self) -> Status:
         """What fstat says."""
@@ -133,7 +151,16 @@ class SystemFile:
         """Close the descriptor, once: its number may at once belong to another file."""
         descriptor, self._descriptor = self._descriptor, _CLOSED
         if descriptor != _CLOSED:
+            if self._is_locked:
+                # Closing is not enough: a child that was forked meanwhile has the same open file, and its lock.
+                with suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
+
+    def forked(self) -> None:
+        """In a child: let go of a file that the parent has locked, and of nothing that is the parent's."""
+        self._is_locked = False
+        self.close()
 
     def __enter__(self) -> Self:
         return self
@@ -146,17 +173,38 @@ class SystemFile:
         self.close()
 
 
+_locked: "weakref.WeakSet[SystemFile]" = weakref.WeakSet()  # now, or some time ago
+
+
+def _forked() -> None:
+    """In a child: a lock must end with the parent that holds it."""
+    for file in list(_locked):
+        if file._is_locked:
+            file.forked()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 class SystemDisk:
     """The file systems of the machine."""
 
-    def open(self, path: StrPath, *, create: bool = False, exclusive: bool = False) -> SystemFile:
-        """Open a file to read and write; a new one gets the permissions that the umask leaves."""
+    def open(
+        self,
+        path: StrPath,
+        *,
+        create: bool = False,
+        exclusive: bool = False,
+        follow: bool = False,
+        mode: int = 0o666,
+    ) -> SystemFile:
+        """Open a file to read and write; a new one gets the permissions that the umask leaves of the mode."""
         flags = os.O_RDWR
         if create or exclusive:
             flags |= os.O_CREAT
         if exclusive:
             flags |= os.O_EXCL
-        return SystemFile(os.fspath(path), os.open(path, flags, 0o666))
+        return _opened(path, flags, follow, mode)
 
     def exists(self, path: StrPath) -> bool:
         """Whether there is a file or folder."""
@@ -174,9 +222,26 @@ class SystemDisk:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
+    def kind(self, path: StrPath) -> Kind | None:
+        """What lstat says."""
+        try:
+            return _KINDS.get(stat.S_IFMT(os.lstat(path).st_mode), "other")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
     def listdir(self, path: StrPath) -> list[str]:
         """The names in a folder, in the file system's order."""
         return os.listdir(path)
+
+    def listfiles(self, path: StrPath) -> list[str]:
+        """Those that are regular files."""
+        with os.scandir(path) as found:
+            return [each.name for each in found if each.is_file(follow_symlinks=False)]
+
+    def listlinks(self, path: StrPath) -> list[str]:
+        """Those that are symbolic links."""
+        with os.scandir(path) as found:
+            return [each.name for each in found if each.is_symlink()]
 
     def mkdir(self, path: StrPath) -> None:
         """Create a folder in one that exists."""
@@ -221,12 +286,12 @@ class SystemDisk:
 
     def set_changed(self, path: StrPath, time: int) -> None:
         """Set mtime, and atime with it."""
-        os.utime(path, ns=(time, time))
+        os.utime(path, ns=(time, time), follow_symlinks=False)
 
     def attributes(self, path: StrPath) -> dict[str, bytes]:
         """Those that listxattr names; one that goes meanwhile is left out."""
         found = {}
-        for name in os.listxattr(path):
+        for name in os.listxattr(path, follow_symlinks=False):
             if name.startswith(_USER) and (value := self.attribute(path, name[len(_USER) :])) is not None:
                 found[name[len(_USER) :]] = value
         return found
@@ -234,7 +299,7 @@ class SystemDisk:
     def attribute(self, path: StrPath, name: str) -> bytes | None:
         """What getxattr says."""
         try:
-            return os.getxattr(path, _USER + name)
+            return os.getxattr(path, _USER + name, follow_symlinks=False)
         except OSError as error:
             if error.errno == errno.ENODATA:
                 return None
@@ -242,11 +307,11 @@ class SystemDisk:
 
     def set_attribute(self, path: StrPath, name: str, value: bytes) -> None:
         """One setxattr, which is whole or not there."""
-        os.setxattr(path, _USER + name, value)
+        os.setxattr(path, _USER + name, value, follow_symlinks=False)
 
     def is_being_written(self, path: StrPath) -> bool:
         """Ask for a lease, which the kernel refuses for a file that is open to write; where it has none, False."""
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, _ITSELF)
         try:
             fcntl.fcntl(descriptor, _SETLEASE, fcntl.F_RDLCK)
             fcntl.fcntl(descriptor, _SETLEASE, fcntl.F_UNLCK)
@@ -257,13 +322,22 @@ class SystemDisk:
         return False
 
 
+def _opened(path: StrPath, flags: int, follow: bool, mode: int = 0o666) -> SystemFile:
+    # A link in a folder that another user has prepared may lead anywhere.
+    file = SystemFile(os.fspath(path), os.open(path, flags if follow else flags | os.O_NOFOLLOW, mode))
+    if not stat.S_ISREG(os.fstat(file._descriptor).st_mode):
+        file.close()
+        raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), os.fspath(path))
+    return file
+
+
 def _fsync_all(paths: Sequence[StrPath]) -> None:
     for path in paths:
         _fsync(path)
 
 
 def _fsync(path: StrPath) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, _ITSELF)
     try:
         os.fsync(descriptor)
     finally:
@@ -273,15 +347,23 @@ def _fsync(path: StrPath) -> None:
 def _status(found: os.stat_result) -> Status:
     return Status(
         found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_nlink, found.st_ino,
-        stat.S_ISDIR(found.st_mode),
+        stat.S_ISDIR(found.st_mode), stat.S_IMODE(found.st_mode),
     )  # fmt: skip
 
 
 class ReadingDisk(SystemDisk):
     """The same for those who only read files: the right to read is enough, and no mistake can change one."""
 
-    def open(self, path: StrPath, *, create: bool = False, exclusive: bool = False) -> SystemFile:
+    def open(
+        self,
+        path: StrPath,
+        *,
+        create: bool = False,
+        exclusive: bool = False,
+        follow: bool = False,
+        mode: int = 0o666,
+    ) -> SystemFile:
         """Open a file to read."""
         if create or exclusive:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), os.fspath(path))
-        return SystemFile(os.fspath(path), os.open(path, os.O_RDONLY))
+        return _opened(path, os.O_RDONLY | os.O_NONBLOCK, follow)  # or a pipe would keep waiting for a writer

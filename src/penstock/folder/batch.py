@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from penstock.files import replace_file
 from penstock.folder.layout import BATCHES, DELAY, NEW, QUEUES
-from penstock.folder.stamps import Stamp
+from penstock.folder.stamps import Stamp, checksum
 from penstock.folder.texts import read_json, read_text
 from penstock.folder.tree import Tree, folders_of, home
 
@@ -44,7 +44,8 @@ def write(tree: Tree, queue: str, newcomers: Sequence[Newcomer]) -> None:
             written.append(path)
             tree.write_new(path, each.payload)
             if tree.has_attributes:
-                tree.stamp(path, each.stamp.to_attributes())
+                values = each.stamp.to_attributes()
+                tree.stamp(path, {**values, "sum": checksum(each.payload, values)})
             if each.folder == DELAY:
                 tree.set_until(path, each.stamp.visible)
         tree.sync_files(written)
@@ -92,6 +93,7 @@ def write_manifest(tree: Tree, queue: str, newcomers: Sequence[Newcomer]) -> str
 def read_manifest(tree: Tree, path: str) -> tuple[str, list[tuple[str, str]]] | None:
     """Queue and messages of a batch; None if it is none."""
     found = read_json(read_text(tree.disk, path))
-    if not isinstance(found, dict):
+    try:
+        return found["queue"], [(each, folder) for each, folder in found["messages"]]
+    except (TypeError, KeyError, ValueError):
         return None
-    return found["queue"], [(each, folder) for each, folder in found["messages"]]

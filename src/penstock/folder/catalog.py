@@ -4,18 +4,22 @@ A folder in `queues/` that somebody made by hand is a queue with the usual setti
 that it is deleted is gone from that moment on; whoever comes next clears away what is left of it.
 """
 
+import errno
 import json
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
-from penstock.errors import StoreCorrupt
-from penstock.files import replace_file
+from penstock import names
+from penstock.errors import PenstockError, StoreCorrupt, StoreUnavailable
+from penstock.files import replace_file, unavailable
 from penstock.folder.layout import (
     DELAY,
     DONE,
     FAILED,
+    KEPT,
     LOCKS,
     NEW,
     OWN,
@@ -53,6 +57,7 @@ class Catalog:
         self._mutex = shared.threads.lock()
         self._settings = Watch(self._tree.disk, self._tree.path(SETTINGS), shared.clock, shared.changes)
         self._folders = Watch(self._tree.disk, self._tree.path(QUEUES), shared.clock, shared.changes)
+        self.refused: dict[str, PenstockError] = {}
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -66,33 +71,85 @@ class Catalog:
         return any([self._settings.look(eager), self._folders.look(eager)])
 
     def read(self) -> dict[str, Listed]:
-        """Every queue, by name."""
+        """Every queue, by name; those that cannot be used are in `refused`, with the reason."""
         found: dict[str, Listed] = {}
+        self.refused = {}
         files = set()
         for file in sorted(self._tree.names(SETTINGS)):
-            if not file.endswith(".new") and (listed := self._read(file)) is not None:
+            if file.endswith(".new"):
+                continue
+            try:
+                listed = self._read(file)
+            except (StoreCorrupt, StoreUnavailable) as error:
+                files.add(file)
+                self._refuse(file, error)
+                continue
+            if listed is not None:
                 files.add(file)
                 found[listed.name] = listed
         for file in self._tree.names(QUEUES):
-            name = queue_name(file)
-            if file not in files and name is not None and name not in found:
+            if file in files or file.startswith("."):
+                continue
+            path, name = self._tree.path(f"{QUEUES}/{file}"), queue_name(file)
+            if self._tree.disk.kind(path) != "folder":
+                self._tree.skip(path, "only folders are queues, and links are not followed: move it away")
+            elif name is None:
+                self._tree.skip(
+                    path, "a queue's name is 1 to 255 characters of ASCII 33 to 126, and has no colon here"
+                )
+            elif (missing := self._missing_settings(file)) is not None:
+                self._refuse(file, missing)
+            elif name not in found:
                 found[name] = Listed(name, file, Settings(), "")
         return found
 
     def _read(self, file: str) -> Listed | None:
-        text = read_text(self._tree.disk, self._tree.path(f"{SETTINGS}/{file}"))
+        path, folder = self._tree.path(f"{SETTINGS}/{file}"), self._tree.path(f"{QUEUES}/{file}")
+        kind = self._tree.disk.kind(path)
+        if kind is None:
+            return None
+        if kind != "file":
+            raise unavailable(path, OSError(errno.ELOOP if kind == "link" else errno.EISDIR, ""))
+        if (kind := self._tree.disk.kind(folder)) not in ("folder", None):
+            raise unavailable(folder, OSError(errno.ELOOP if kind == "link" else errno.ENOTDIR, ""))
+        text = read_text(self._tree.disk, path)
         if text is None:
             return None
         entry = read_json(text)
-        if not isinstance(entry, dict):
+        try:
+            if entry.pop("sum", None) not in (None, _sum(entry)):
+                raise ValueError("its content is not what its line `sum` says")
+            given = entry["settings"]
+            if given.get("priorities") is not None:
+                given["priorities"] = tuple(given["priorities"])
+            return Listed(names.checked(entry["name"]), file, Settings(**given), entry["made"], entry["deleted"])
+        except (AttributeError, TypeError, KeyError, ValueError) as error:
+            what = "it is no JSON of settings" if isinstance(error, AttributeError) else str(error)
             raise StoreCorrupt(
-                f"{self._tree.path(f'{SETTINGS}/{file}')!r} is no JSON any more: write it anew, or remove it: the "
-                "queue has the usual settings"
-            )
-        given = entry["settings"]
-        if given.get("priorities") is not None:
-            given["priorities"] = tuple(given["priorities"])
-        return Listed(entry["name"], file, Settings(**given), entry["made"], entry["deleted"])
+                f"the settings of a queue in {path!r} are damaged ({what}): {self._remedy(file)}; if you changed "
+                "them yourself, take out the line `sum`"
+            ) from error
+
+    def _missing_settings(self, file: str) -> StoreCorrupt | None:
+        """The error for a queue that had settings, and has none."""
+        path = self._tree.path(f"{SETTINGS}/{file}")
+        if self._tree.disk.kind(self._tree.path(f"{KEPT}/{file}")) is None:
+            return None
+        there = (self._tree.disk.kind(each) for each in (path, self._tree.path(f"{QUEUES}/{file}")))
+        if list(there) != [None, "folder"]:  # it was made, or deleted, just now
+            return None
+        return StoreCorrupt(f"the settings of a queue in {path!r} are missing: {self._remedy(file)}")
+
+    def _remedy(self, file: str) -> str:
+        kept = self._tree.path(f"{KEPT}/{file}")
+        return f"copy {kept!r} there" if self._tree.disk.exists(kept) else "write them anew, or remove the file"
+
+    def _refuse(self, file: str, error: PenstockError) -> None:
+        """Remember why a queue cannot be used, under the name that its second copy says, if there is one."""
+        kept = read_json(read_text(self._tree.disk, self._tree.path(f"{KEPT}/{file}")), {})
+        name = kept.get("name") if isinstance(kept, dict) else None
+        self.refused[name if isinstance(name, str) else queue_name(file) or file] = error
+        self._tree.skip(self._tree.path(f"{QUEUES}/{file}"), str(error))
 
     def make(self, name: str, settings: Settings, made: str) -> Listed:
         """Make a queue; the lock is held, and there is none of that name."""
@@ -102,6 +159,7 @@ class Catalog:
         try:
             self._write(listed)  # before the folder: a folder alone would be a queue with the usual settings
             self.make_folder(listed)
+            self._write(listed, KEPT)  # last: where it is without the first, that was deleted
         except OSError:
             if self._tree.disk.exists(path):  # there is such a queue, unless it is gone for good
                 self._tree.disk.unlink(path)
@@ -141,7 +199,9 @@ class Catalog:
                 tree.disk.rmdir(tree.path(path))
         with suppress(FileNotFoundError):
             tree.disk.unlink(tree.path(f"{OWN}/keys/{file}"))
-        tree.sync(REMOVE, NEW, DELAY, FAILED, DONE, QUEUES, f"{OWN}/keys")
+        with suppress(FileNotFoundError):
+            tree.disk.unlink(tree.path(f"{KEPT}/{file}"))
+        tree.sync(REMOVE, NEW, DELAY, FAILED, DONE, QUEUES, f"{OWN}/keys", KEPT)
         with suppress(FileNotFoundError):
             tree.disk.unlink(tree.path(f"{SETTINGS}/{file}"))
         tree.sync(SETTINGS)
@@ -153,8 +213,14 @@ class Catalog:
         with suppress(FileNotFoundError):
             self._tree.disk.unlink(source)
 
-    def _write(self, listed: Listed) -> None:
+    def _write(self, listed: Listed, folder: str = SETTINGS) -> None:
         settings: dict[str, Any] = {field.name: listed.settings[field.name] for field in fields(Settings)}
         entry = {"name": listed.name, "settings": settings, "made": listed.made, "deleted": listed.deleted}
-        path = self._tree.path(f"{SETTINGS}/{listed.file}")
+        entry["sum"] = _sum(entry)
+        path = self._tree.path(f"{folder}/{listed.file}")
         replace_file(self._tree.disk, path, json.dumps(entry, ensure_ascii=False, indent=1).encode())
+
+
+def _sum(entry: dict[str, Any]) -> str:
+    """A checksum of settings, whatever the layout of their JSON."""
+    return f"{zlib.crc32(json.dumps(entry, sort_keys=True).encode()):08x}"

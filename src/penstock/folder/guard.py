@@ -1,18 +1,23 @@
 """What becomes of an operation that the disk fails: it never was, or the store stops in this process.
 
-Want of space before anything counted is told, and what was in hand goes back. After any other error nobody knows
-what the disk has: this process does nothing more, and whoever opens the store next looks at what is there.
+What the system refuses before anything counted (want of space, permission, a read-only file system) is told, and
+what was in hand goes back. After any other error nobody knows what the disk has: this process does nothing more,
+and whoever opens the store next looks at what is there.
 """
 
+import errno
+import logging
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from penstock.errors import DiskFull, PenstockError, StoreClosed
+from penstock.files import is_refused, refusal, unavailable
 from penstock.folder import recovery
 from penstock.folder.shared import Shared
 from penstock.folder.tree import is_full
 
 Item = TypeVar("Item")
+_log = logging.getLogger("penstock")
 Refusal = Callable[[], StoreClosed]
 
 
@@ -23,6 +28,8 @@ class Guard:
         self._shared = shared
         self._stop = stop
         self.refusal: Refusal | None = None
+        self.failure: OSError | None = None  # what has stopped the store
+        self.is_open = False
 
     def __enter__(self) -> None:
         if self.refusal is not None:
@@ -45,24 +52,34 @@ class Guard:
 
     def _told(self, error: OSError) -> PenstockError:
         tree = self._shared.tree
-        if not is_full(error) or tree.counts:
+        if tree.counts or not (is_full(error) or is_refused(error)):
             return self._break(error)
         try:
             recovery.undo(self._shared)
         except OSError as worse:
             return self._break(worse)
-        return DiskFull(f"no room in {tree.root!r}, nothing was changed: free space, or consume, and try again")
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return DiskFull(
+                f"no room in {tree.root!r}, nothing was changed: free space, or consume, and try again"
+            )
+        return unavailable(error.filename or tree.root, error)
 
-    def _break(self, error: OSError) -> StoreClosed:
+    def _break(self, error: OSError) -> PenstockError:
         root = self._shared.tree.root
+        why = refusal(error.filename or root, error)
 
         def broken() -> StoreClosed:
             return StoreClosed(
-                f"the disk failed while {root!r} was used ({error}), so that nobody knows what it holds: close "
-                "the store and open it again"
+                f"the store in {root!r} was stopped in this process, as nobody knows what is on the disk after "
+                f"{why}; then open the store again, which checks and completes what was begun"
             )
 
         self.refusal = broken
-        self._stop(broken)
         self._shared.tree.abandon()
+        if not self.is_open:
+            return unavailable(error.filename or root, error)
+        if self.failure is None:
+            self.failure = error
+            _log.error("%s", broken())
+        self._stop(broken)
         return broken()

@@ -11,6 +11,7 @@ from penstock.errors import (
     InvalidArgument,
     LeaseExpired,
     NotSupported,
+    PenstockError,
     QueueExists,
     QueueNotFound,
     StoreClosed,
@@ -30,6 +31,7 @@ from penstock.keeper import QueueInfo
 from penstock.message import PUBLISH_HEADER, Entry, Message, checked_headers
 from penstock.names import DEFAULT
 from penstock.settings import Settings, whole
+from penstock.sharing import forks
 from penstock.streams import Streams, not_supported
 from penstock.threads import SystemThreads, Threads
 
@@ -53,25 +55,57 @@ class FolderKeeper:
         peers: int,
     ) -> None:
         self.clock = clock
-        steady = SteadyClock(clock)
+        self._lock = threads.rlock()
+        self._closed = self._is_forked = False
+        self._open(folder, disk, threads, neighbours, sync, peers)
+        self._again: Callable[[], None] = lambda: self._open(
+            folder, disk, threads, SystemNeighbours(), sync, peers
+        )
+        forks.watch(self)
+
+    def _open(
+        self, folder: str, disk: Disk, threads: Threads, neighbours: Neighbours, sync: str, peers: int
+    ) -> None:
+        steady = SteadyClock(self.clock)
         tree = Tree(folder, disk, neighbours.name, sync == "always", steady.now)
         self.shared = Shared(tree, steady, threads, neighbours, peers)
         self._clock = self.shared.clock
-        self._lock = threads.rlock()
         self._catalog = Catalog(self.shared)
         self._upkeep = Upkeep(self.shared, self._keep_done)
         self._waiting = Waiting(self._clock, self._read)
         self._queues: dict[str, FolderQueue] = {}
         self._made: dict[str, Listed] = {}
         self._filters: dict[str, Filter] = {}
-        self._guard = Guard(self.shared, self._stop)
-        with self._guard:
+        self._guarding = Guard(self.shared, self._stop)
+        with self._guarding:
             tree.open()
             recovery.recover(self.shared, self._catalog)
             with self._catalog.locked():
-                if DEFAULT not in self._catalog.read():
+                if DEFAULT not in self._catalog.read() and DEFAULT not in self._catalog.refused:
                     self._catalog.make(DEFAULT, Settings(), _new_mark())
             self._read()
+        self._guard.is_open = True
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What has stopped the store in this process; None if nothing has."""
+        return self._guard.failure
+
+    @property
+    def _guard(self) -> Guard:
+        """What every operation enters first. In a child, the store is opened anew before that."""
+        if self._is_forked:
+            with self._lock:
+                if self._is_forked and not self._closed:
+                    self._again()
+                    self._is_forked = False
+        return self._guarding
+
+    def forked(self) -> None:
+        """In a child: what the parent holds stays the parent's, so nothing that is known here may be used."""
+        self._guarding.refusal = self._guarding.refusal or _forked
+        self._lock = self.shared.threads.rlock()
+        self._is_forked = True
 
     # Queues
 
@@ -84,6 +118,8 @@ class FolderKeeper:
             )
         with self._guard, self._lock, self._catalog.locked():
             known = self._catalog.read().get(queue)
+            if queue in self._catalog.refused:
+                raise self._missing(queue)
             if known is not None and not known.deleted:
                 raise QueueExists(f"queue {queue!r} exists already: open it with store.queue({queue!r})")
             if known is not None:
@@ -115,7 +151,12 @@ class FolderKeeper:
         self._filters.pop(name, None)
         dropped = self._queues.pop(name, None)
         if dropped is not None:
-            dropped.stop(lambda: _not_found(name))
+            dropped.stop(lambda: self._missing(name))
+
+    def _missing(self, name: str) -> PenstockError:
+        """The error for a queue that is not there, or that cannot be used."""
+        refused = self._catalog.refused.get(name)
+        return _not_found(name) if refused is None else type(refused)(str(refused))
 
     def _read(self, eager: bool = False) -> None:
         """Know which queues other processes have made and deleted."""
@@ -140,7 +181,7 @@ class FolderKeeper:
             try:
                 return self._queues[queue]
             except KeyError:
-                raise _not_found(queue) from None
+                raise self._missing(queue) from None
 
     def queues(self) -> list[QueueInfo]:
         """Every queue, by name."""
@@ -148,6 +189,8 @@ class FolderKeeper:
             self._read(eager=True)
             with self._lock:
                 queues = sorted(self._queues.items())
+                for name in self._catalog.refused:  # a list without it would look whole
+                    raise self._missing(name)
             return [QueueInfo(name, queue.settings, queue.counts()) for name, queue in queues]
 
     def settings(self, queue: str) -> Settings:
@@ -267,8 +310,12 @@ class FolderKeeper:
     def close(self) -> None:
         """End every queue's work in this process."""
         with self._lock:
-            if self._guard.refusal is None:
-                self._guard.refusal = _closed
+            self._closed = True
+            if self._is_forked:  # not used here since: private folder and locks of queues are the parent's
+                self._guarding.refusal = _closed
+                return
+            if self._guarding.refusal is None:
+                self._guarding.refusal = _closed
                 self.shared.tree.close()
             self._stop(_closed)
 
@@ -358,6 +405,10 @@ def _new_mark() -> str:
 
 def _not_found(queue: str) -> QueueNotFound:
     return QueueNotFound(f"there is no queue {queue!r}: create it with store.create({queue!r})")
+
+
+def _forked() -> StoreClosed:
+    return StoreClosed("this process was forked meanwhile: begin again with what the store was asked for")
 
 
 def _closed() -> StoreClosed:

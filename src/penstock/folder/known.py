@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from penstock.folder import steps
+from penstock.files import refusal
+from penstock.folder import layout, steps
 from penstock.folder.admission import Admission
 from penstock.folder.layout import (
     DELAY,
@@ -25,9 +26,10 @@ from penstock.folder.shared import Shared
 from penstock.folder.stamps import Stamp
 from penstock.folder.steps import Ending, Won
 from penstock.folder.tree import home
-from penstock.folder.watching import Listing, Watch, names_of
+from penstock.folder.watching import STRAYS, Listing, Watch, names_of
 from penstock.settings import Settings
 
+_MINUTE = 60_000  # by which the clocks of hosts may differ
 LEASE_EXPIRED = "lease expired"
 FOLDER = {"available": QUEUES, "delayed": DELAY, "in_flight": DELAY, "failed": FAILED, "done": DONE}
 _STATE = {QUEUES: "available", FAILED: "failed", DONE: "done"}
@@ -78,6 +80,7 @@ class KnownQueue:
                 folder: names_of(listings[folder], self.file) for folder in watches if folder != QUEUES
             }
             listed[QUEUES] = self._adopt(listings[QUEUES].names)
+            self._skip_strays(listings)
             for uid, row in self._rows.items():
                 folder = FOLDER[row.state]
                 elsewhere = uid not in listed[folder] and row.version <= listings[folder].at
@@ -119,8 +122,8 @@ class KnownQueue:
                 foreign.append(name)
         found = []
         for name in foreign:
-            status = self._tree.status(self._tree.place(QUEUES, self.file, name))
-            if status is not None and not status.is_folder:
+            path = self._tree.place(QUEUES, self.file, name)
+            if self._tree.is_message(path) and (status := self._tree.status(path)) is not None:
                 found.append((status.moved, name))
         for (_, name), uid in zip(sorted(found), self._tree.next_ids(self._clock.now(), len(found)), strict=True):
             if self._tree.move(
@@ -134,20 +137,49 @@ class KnownQueue:
         path = self._tree.place(folder, self.file, uid)
         try:
             stamp = self._tree.stamp_of(path, uid)
+            # Who can be stamped is a file or a folder, and we stamp no folders: only what is not is looked at.
+            if not stamp.stamped and not self._tree.is_message(path):
+                return
             until = self._until(folder, path, stamp)
         except FileNotFoundError:
+            return
+        except PermissionError as error:
+            self._tree.skip(path, refusal(path, error))
+            return
+        if not stamp.stamped and folder == QUEUES and self._is_ahead(stamp):
+            self._rename(path, uid)
             return
         row = self._row(folder, stamp, until)
         if row.state in ("available", "done") and self._rows.due_at(row) <= self._clock.now():
             if row.state == "available":
                 self._discard(QUEUES, [uid])
             return
-        self._tree.saw(stamp.order)
-        if stamp.stamped:
-            self._clock.at_least(stamp.received)
+        if stamp.stamped and stamp.sound:
+            self._tree.saw(stamp.order)
+            self._clock.follow(stamp.received, path)
             if row.state == "in_flight" and stamp.holder is not None:
-                self._clock.at_least(stamp.holder.claimed_at)
+                self._clock.follow(stamp.holder.claimed_at, path)
         self._know(uid, row)
+
+    def _is_ahead(self, stamp: Stamp) -> bool:
+        """Whether the name of a file that we have not put says a time to come."""
+        return stamp.order > max(layout.first_order(self._clock.now() + _MINUTE), self._tree.order)
+
+    def _rename(self, path: str, uid: str) -> None:
+        """Give a file whose name says a time to come an id of its own: it arrives now."""
+        [other] = self._tree.next_ids(self._clock.now(), 1)
+        self._tree.skip(path, f"named by a time to come: it is the message {other} from now on")
+        if self._tree.move(path, self._tree.place(QUEUES, self.file, other)):
+            self._load(QUEUES, other)
+
+    def _skip_strays(self, listings: dict[str, Listing]) -> None:
+        for folder, listing in listings.items():
+            for name in names_of(listing, STRAYS) if folder != QUEUES else ():
+                self._tree.skip(
+                    self._tree.path(f"{folder}/{name}"),
+                    "no message, as its name is not QUEUE:ID with a UUID of version 1: for a message move it to "
+                    f"{QUEUES}/QUEUE/",
+                )
 
     def _until(self, folder: str, path: str, stamp: Stamp) -> int:
         if folder == QUEUES:

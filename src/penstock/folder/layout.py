@@ -13,6 +13,8 @@
       keys/QUEUE        idempotency keys of the last five minutes
       locks/QUEUE       held by whoever admits messages to a queue with max_size, or under a key
       long/ID           what is too long for an attribute
+      kept/QUEUE        a second copy of a queue's settings: who deletes the first is told
+      damaged/QUEUE:ID  messages whose content or attributes are not what was put; nobody is given them
 
 QUEUE is the queue's name, with `%` and two digits for odd characters, so that it has neither `:` nor `/`. ID is
 a UUID of version 1, whose time is that of the put: sorted by it, messages are in the order of their arrival.
@@ -29,16 +31,18 @@ from penstock import names
 
 NEW, QUEUES, DELAY, DONE, FAILED, REMOVE = "new", "queues", "delay", "done", "failed", "remove"
 OWN = ".penstock"
-SETTINGS, HELD, BATCHES, KEYS, LOCKS, LONG = (
-    f"{OWN}/{name}" for name in ("settings", "held", "batches", "keys", "locks", "long")
+SETTINGS, HELD, BATCHES, KEYS, LOCKS, LONG, KEPT, DAMAGED = (
+    f"{OWN}/{name}" for name in ("settings", "held", "batches", "keys", "locks", "long", "kept", "damaged")
 )
-FOLDERS = (OWN, NEW, QUEUES, DELAY, DONE, FAILED, REMOVE, SETTINGS, HELD, BATCHES, KEYS, LOCKS, LONG)
+SEEN = (NEW, QUEUES, DELAY, DONE, FAILED, REMOVE)  # where people and other programs look
+FOLDERS = (OWN, *SEEN, SETTINGS, HELD, BATCHES, KEYS, LOCKS, LONG, KEPT, DAMAGED)
 
 ABANDONED = "abandoned"  # a file in a private folder whose process holds nothing any more
 _LEASE = "lease"  # says where a held message was: in delay/, and in flight
 _LONGEST = 180  # bytes of a queue's file name: an id, and where a message comes from, must fit behind it
 _EPOCH = 122_192_928_000_000_000  # from 1582, where the time of a UUID starts, to 1970, in ticks
 _TICKS = 10_000  # of 100 ns in a millisecond
+LONG_AHEAD = 86_400_000 * _TICKS  # of an order: a day. Further, a clock was wrong, or it is nobody's
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.ASCII)
 _HELD = re.compile(r"([a-z]+)\.([0-9a-f]+)\.([0-9a-f]+):([^:]+):(.+)", re.ASCII)
 
@@ -67,11 +71,14 @@ def queue_file(name: str, taken: Container[str]) -> str:
 
 def queue_name(file: str) -> str | None:
     """The queue that someone meant who made a folder by hand; None if it cannot be one."""
-    name = unquote(file)
-    try:
-        return name if names.file_name(names.checked(name)) == file else None
-    except ValueError:
-        return None
+    for name in (unquote(file), file):  # `my.queue` is how another program would name it
+        try:
+            encoded = names.file_name(names.checked(name))
+        except ValueError:
+            continue
+        if encoded == file or (name == file and ":" not in file and len(file) <= _LONGEST):
+            return name
+    return None
 
 
 def message_path(folder: str, queue: str, uid: str) -> str:
@@ -128,6 +135,11 @@ def first_order(now: int) -> int:
 def node_of(process: str) -> int:
     """The node of a process for its ids: a hash, with the bit that says it is no network card."""
     return int.from_bytes(hashlib.sha256(process.encode()).digest()[:6], "big") | 1 << 40
+
+
+def is_made_here(uid: str) -> bool:
+    """Whether an id may be one of a process that uses this store: those of network cards are not."""
+    return bool(maker_of(uid) >> 40 & 1)
 
 
 def maker_of(uid: str) -> int:

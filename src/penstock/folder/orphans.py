@@ -49,7 +49,9 @@ def _named(tree: Tree) -> Iterator[str]:
 
 def _stamps(tree: Tree) -> Iterator[Stamp]:
     places = [
-        (f"{QUEUES}/{queue}/{uid}", uid) for queue in tree.names(QUEUES) for uid in tree.names(f"{QUEUES}/{queue}")
+        (f"{QUEUES}/{queue}/{uid}", uid)
+        for queue in tree.queue_folders()
+        for uid in tree.names(f"{QUEUES}/{queue}")
     ]
     for folder in (NEW, DELAY, DONE, FAILED, REMOVE):
         places += [(f"{folder}/{name}", parsed[1]) for name in tree.names(folder) if (parsed := parse_flat(name))]

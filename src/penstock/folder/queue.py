@@ -1,10 +1,11 @@
 """A queue of a folder store, as one process uses it: fetching, settling, looking."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
 from penstock.clock import at_least_one
+from penstock.errors import StoreCorrupt
 from penstock.folder import stamps, steps
 from penstock.folder.incoming import OpenQueue
 from penstock.folder.known import FOLDER
@@ -325,11 +326,22 @@ class FolderQueue(OpenQueue):
         self.advance()
         with self.lock:
             ids = self._rows.peek(n)
-        return (message for uid in ids if (message := self.view(uid)) is not None)
+        return self._sound(ids)
+
+    def _sound(self, ids: Iterable[str]) -> Iterator[Message]:
+        for uid in ids:
+            try:
+                message = self.view(uid)
+            except StoreCorrupt as error:
+                self._tree.skip(self._tree.place(QUEUES, self.file, uid), str(error))
+                continue
+            if message is not None:
+                yield message
 
     def messages(self, state: str | None) -> Iterator[Message]:
-        """The messages in that state, in the order in which they were put."""
+        """The messages in that state, in the order in which they were put; StoreCorrupt if one is damaged."""
         last = -1
+        damaged: list[StoreCorrupt] = []
         while True:
             self.refresh(eager=True)
             self.advance()
@@ -340,10 +352,16 @@ class FolderQueue(OpenQueue):
                     if row.order > last and (state is None or row.state == state)
                 ]
             if not rows:
+                for error in damaged:
+                    raise error
                 return
             for order, uid in sorted(rows):
                 last = order
-                message = self.view(uid)
+                try:
+                    message = self.view(uid)
+                except StoreCorrupt as error:
+                    damaged.append(error)
+                    continue
                 if message is not None and state in (None, message.state):
                     yield message
 
@@ -358,11 +376,19 @@ class FolderQueue(OpenQueue):
         return stamps.attempts_of(stamp, self._tree.details(stamp, state), state, until)
 
     def view(self, uid: str) -> Message | None:
-        """A message as anyone may see it."""
+        """A message as anyone may see it; StoreCorrupt if it is not as it was put."""
         found = self._find(uid, self._tree.read)
         if found is None:
             return None
         state, stamp, until, payload = found
+        wrong = self._tree.damage(stamp, payload)
+        if wrong is not None:
+            if self._find(uid, self._tree.read) is None:
+                return None  # it went while it was looked at
+            raise StoreCorrupt(
+                f"message {uid} of queue {self.name!r} is damaged: {wrong}. `penstock doctor` shows its file; a "
+                "claim would set it aside and give the next one"
+            )
         details = self._tree.details(stamp, state)
         return stamps.message(uid, self.name, payload, stamp, details, state, until)
 

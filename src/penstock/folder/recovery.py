@@ -7,12 +7,14 @@ Nobody was told of that move, so either place is right; the one that is further 
 import os
 from contextlib import suppress
 
+from penstock.files import refusal
 from penstock.folder import batch, orphans, steps
 from penstock.folder.admission import Admission
 from penstock.folder.catalog import Catalog
 from penstock.folder.layout import (
     ABANDONED,
     BATCHES,
+    DAMAGED,
     DELAY,
     DONE,
     FAILED,
@@ -24,6 +26,8 @@ from penstock.folder.layout import (
     REMOVE,
     SETTINGS,
     Held,
+    is_id,
+    is_made_here,
     maker_of,
     node_of,
     parse_flat,
@@ -35,7 +39,8 @@ from penstock.folder.tree import home
 
 # Of two places that a message has, the one to keep. What lies in queues/ is right whichever way it was going:
 # the attributes that count there were complete before it came, and a claim that nobody was told of changes none.
-_FURTHEST_FIRST = (REMOVE, DONE, QUEUES, FAILED, DELAY, NEW)
+_FURTHEST_FIRST = (DAMAGED, REMOVE, DONE, QUEUES, FAILED, DELAY, NEW)
+_PATIENCE = 60.0  # seconds after which a file in new/ that no process knows is nobody's unfinished put
 
 
 def recover(shared: Shared, catalog: Catalog) -> None:
@@ -52,6 +57,7 @@ def recover(shared: Shared, catalog: Catalog) -> None:
     if any(shared.neighbours.has_stopped(process) for process in gone):
         drop_copies(shared)
     orphans.drop(tree, after_death=bool(gone))
+    deliver_foreign(shared)
 
 
 def help_the_dead(shared: Shared, gone: list[str]) -> None:
@@ -68,7 +74,7 @@ def _sync_all(shared: Shared) -> None:
     """Make durable what somebody died over. Of moves the targets first: a source synced before could lose one."""
     tree = shared.tree
     tree.sync(SETTINGS, KEYS, LONG, QUEUES)
-    tree.sync(DELAY, FAILED, DONE, REMOVE, *(f"{QUEUES}/{queue}" for queue in tree.names(QUEUES)), NEW)
+    tree.sync(DELAY, FAILED, DONE, REMOVE, *(f"{QUEUES}/{queue}" for queue in tree.queue_folders()), NEW)
 
 
 def undo(shared: Shared) -> None:
@@ -91,7 +97,7 @@ def _put_back(shared: Shared, process: str) -> None:
         parsed = parse_held(name)
         path = tree.path(f"{folder}/{name}")
         if parsed is None:
-            with suppress(FileNotFoundError):  # a probe, or the sign that it is abandoned
+            with suppress(FileNotFoundError, IsADirectoryError, PermissionError):  # a probe, or `abandoned`
                 tree.disk.unlink(path)
         else:
             held.append((parsed, path))
@@ -162,12 +168,12 @@ def drop_copies(shared: Shared) -> None:
     for folder, name in places:
         if (parsed := parse_flat(name)) is not None:
             status = tree.status(tree.place(folder, *parsed))
-            if status is not None and status.names > 1:
+            if status is not None and status.names > 1 and tree.is_message(tree.place(folder, *parsed)):
                 found.setdefault(status.inode, []).append((folder, *parsed))
-    for queue in tree.names(QUEUES) if found or places else ():
+    for queue in tree.queue_folders() if found or places else ():
         for name in tree.names(f"{QUEUES}/{queue}"):
             status = tree.status(tree.place(QUEUES, queue, name))
-            if status is not None and status.names > 1 and status.inode in found:
+            if status is not None and status.inode in found and tree.is_message(tree.place(QUEUES, queue, name)):
                 found[status.inode].append((QUEUES, queue, name))
     for names in found.values():
         names.sort(key=lambda place: _FURTHEST_FIRST.index(place[0]))
@@ -182,7 +188,7 @@ def _finish_batches(shared: Shared, gone: list[str]) -> None:
     nodes = {node_of(process) for process in gone}
     for name in tree.names(BATCHES):
         path = tree.path(f"{BATCHES}/{name}")
-        if maker_of(name.removesuffix(".new")) not in nodes:
+        if not is_id(name.removesuffix(".new")) or maker_of(name.removesuffix(".new")) not in nodes:
             continue
         if not name.endswith(".new") and (found := batch.read_manifest(tree, path)) is not None:
             queue, messages = found
@@ -203,7 +209,7 @@ def _drop_unfinished(shared: Shared, gone: list[str]) -> None:
     by_queue: dict[str, list[str]] = {}
     for name in tree.names(NEW):
         parsed = parse_flat(name)
-        if parsed is not None and maker_of(parsed[1]) in nodes:
+        if parsed is not None and maker_of(parsed[1]) in nodes and tree.is_message(tree.place(NEW, *parsed)):
             by_queue.setdefault(parsed[0], []).append(parsed[1])
     for queue, ids in by_queue.items():
         admission = Admission(tree, queue, shared.threads)
@@ -220,6 +226,50 @@ def _drop_unfinished(shared: Shared, gone: list[str]) -> None:
                     tree.disk.unlink(path)
     if by_queue:
         tree.sync(NEW)
+
+
+def deliver_foreign(shared: Shared) -> None:
+    """Deliver what another program has written to new/ as QUEUE:NAME, as MQ-Core does."""
+    tree = shared.tree
+    there = [name for name in tree.names(NEW) if not name.startswith(".")]
+    if not there:
+        return
+    nodes, queues = {node_of(process) for process in tree.names(HELD)}, set(tree.queue_folders())
+    touched: set[str] = set()
+    for name in sorted(there):
+        queue, _, uid = name.partition(":")
+        path = tree.path(f"{NEW}/{name}")
+        if is_id(uid) and maker_of(uid) in nodes:
+            continue  # being put
+        if queue not in queues or not uid or uid.startswith("."):
+            tree.skip(path, "its name is not QUEUE:ID with the name of a folder in queues/")
+        elif tree.is_message(path) and _is_foreign(shared, path, uid):
+            target = tree.place(QUEUES, queue, uid)
+            if tree.disk.exists(target):
+                tree.skip(path, f"there is a message of that name already: {target}")
+                continue
+            tree.sync_files([path])
+            if tree.move(path, target):
+                touched.add(home(QUEUES, queue))
+    if touched:
+        tree.sync(*sorted(touched), NEW)
+
+
+def _is_foreign(shared: Shared, path: str, uid: str) -> bool:
+    """Whether a file in new/ is whole, and nothing that a process of ours has left."""
+    tree = shared.tree
+    try:
+        if is_id(uid) and is_made_here(uid):
+            status = tree.status(path)
+            stamped = not tree.has_attributes or tree.stamp_of(path, uid).stamped
+            if status is None or stamped or shared.neighbours.idle(status.moved) < _PATIENCE:
+                return False
+        return not tree.disk.is_being_written(path)
+    except FileNotFoundError:
+        return False
+    except PermissionError as error:
+        tree.skip(path, refusal(path, error))
+        return False
 
 
 def is_gone(shared: Shared, process: str) -> bool:

@@ -10,6 +10,8 @@
     penstock.receipt      who holds the message, or held it last; JSON, complete in itself
     penstock.settled_at   when it was done; counts only in done/
     penstock.ended        the secret of the last receipt that no longer holds
+    penstock.sum          CRC-32 of the content, and of the attributes that never change; older versions wrote none
+    penstock.counted      CRC-32 of attempts, reason and history; counts if the message is not in flight
 
 The bytes of a JSON value that are too many for an attribute lie in a file of `long/`; the attribute is then `@`
 and the file's name. A message is in flight if it lies in delay/ and its receipt has not ended. As long as it is
@@ -18,6 +20,7 @@ other, and may die in between.
 """
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +32,7 @@ from penstock.message import Message
 PREFIX = "penstock."
 LONGEST = 600  # bytes of a value: three of them and all the small ones fit into the 4 KiB that ext4 has
 _MOST = 100  # attempts that are kept
+_FIXED = ("created_at", "expires_at", "headers", "order", "priority", "received_at")
 
 
 @dataclass(slots=True)
@@ -42,8 +46,9 @@ class Holder:
     reason: str | None = None  # as in its attribute
 
     def to_bytes(self) -> bytes:
-        """As it is stamped."""
-        return _json([self.secret, self.attempts, self.claimed_at, self.consumer, self.reason])
+        """As it is stamped, with a checksum behind it."""
+        values = [self.secret, self.attempts, self.claimed_at, self.consumer, self.reason]
+        return _json([*values, zlib.crc32(_json(values))])
 
 
 @dataclass(slots=True)
@@ -64,6 +69,8 @@ class Stamp:
     ended: str | None = None
     settled_at: int | None = None
     stamped: bool = True  # whether it was put by us
+    sound: bool = True  # whether the attributes that never change are as they were stamped
+    found: Mapping[str, bytes] = field(default_factory=dict, compare=False)  # the attributes as they are
 
     @property
     def is_held(self) -> bool:
@@ -110,13 +117,14 @@ def parse(uid: str, attributes: Mapping[str, bytes]) -> Stamp:
         return found[name].decode(errors="replace") if found.get(name) else None
 
     order = number("order")
+    sound = "sum" not in found or found["sum"][9:] == b"%08x" % _fixed_sum(found)
     return Stamp(
         layout.order_of(uid) if order is None else order,
         number("priority") or 0,
         number("created_at"),
         number("received_at"),
         number("visible_at"),
-        number("expires_at"),
+        number("expires_at") if sound else None,  # nothing is dropped on the word of what was changed
         number("attempts") or 0,
         text("headers"),
         text("reason"),
@@ -125,15 +133,46 @@ def parse(uid: str, attributes: Mapping[str, bytes]) -> Stamp:
         text("ended"),
         number("settled_at"),
         order is not None,
+        sound,
+        found,
     )
 
 
 def _holder(value: bytes | None) -> Holder | None:
     try:
-        secret, attempts, claimed_at, consumer, reason = json.loads(value or b"")
-    except ValueError:
+        secret, attempts, claimed_at, consumer, reason, *rest = found = json.loads(value or b"")
+    except (ValueError, TypeError):
         return None
+    if rest and rest != [zlib.crc32(_json(found[:5]))]:
+        return None  # nobody holds it by that: it comes back when its time in delay/ is over
     return Holder(secret, attempts, claimed_at, consumer, reason)
+
+
+def checksum(payload: bytes, values: Mapping[str, bytes]) -> bytes:
+    """Of a message's content, and of those of its attributes that never change."""
+    return b"%08x %08x" % (zlib.crc32(payload), _fixed_sum(values))
+
+
+def _fixed_sum(values: Mapping[str, bytes]) -> int:
+    return zlib.crc32(b"".join(b"%b=%b\n" % (name.encode(), values[name]) for name in _FIXED if name in values))
+
+
+def counted(attempts: int, reason: str | None, history: str | None) -> bytes:
+    """The checksum of what attempts have left."""
+    return b"%08x" % zlib.crc32(f"{attempts}\n{reason or ''}\n{history or ''}".encode())
+
+
+def damage(stamp: Stamp, payload: bytes) -> str | None:
+    """What is wrong with a message, by its checksums; None: nothing, or it has none."""
+    found = stamp.found
+    if not stamp.sound:
+        return "its attributes are not what was put"
+    if "sum" in found and found["sum"][:8] != b"%08x" % zlib.crc32(payload):
+        return "its content is not what was put"
+    counts = counted(stamp.attempts, stamp.reason, stamp.history)
+    if found.get("counted") not in (None, counts) and not stamp.is_held:
+        return "its attributes `attempts`, `reason` or `history` were changed"
+    return None
 
 
 @dataclass(slots=True)

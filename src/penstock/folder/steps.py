@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from penstock.files import refusal
 from penstock.folder.layout import DELAY, DONE, FAILED, HELD, QUEUES, REMOVE
-from penstock.folder.stamps import Holder, Stamp, with_attempt
+from penstock.folder.stamps import Holder, Stamp, checksum, counted, with_attempt
 from penstock.folder.tree import Tree, folders_of, home
 
 Answer = TypeVar("Answer")
@@ -53,10 +54,22 @@ def win_available(tree: Tree, queue: str, ids: Sequence[str], now: int) -> Winni
         if held is None:
             winning.missing.append(each)
             continue
-        stamp = tree.stamp_of(held, each)
-        if not stamp.stamped and tree.disk.is_being_written(held):
+        try:
+            stamp = tree.stamp_of(held, each)
+            unfinished = not stamp.stamped and tree.disk.is_being_written(held)
+            payload = b"" if unfinished else tree.read(held)
+        except FileNotFoundError:  # this process was silent for too long
+            winning.missing.append(each)
+            continue
+        except PermissionError as error:  # of another user, maybe: that may change
+            tree.skip(tree.place(QUEUES, queue, each), refusal(held, error))
+            unfinished = True
+        if unfinished:
             tree.put_back(held, QUEUES, queue, each)
             winning.unfinished.append(each)
+        elif (wrong := tree.damage(stamp, payload)) is not None:
+            tree.set_aside(held, queue, each, wrong)
+            winning.gone.append(each)
         elif stamp.expires_at is not None and stamp.expires_at <= now:
             tree.discard(held, queue, each)
             winning.gone.append(each)
@@ -65,7 +78,7 @@ def win_available(tree: Tree, queue: str, ids: Sequence[str], now: int) -> Winni
             tree.move(held, tree.place(QUEUES, queue, other))
             winning.missing.append(each)
         else:
-            winning.won.append(Won(each, held, stamp, at=now))
+            winning.won.append(Won(each, held, stamp, payload=payload, at=now))
     return winning
 
 
@@ -155,7 +168,7 @@ def done(tree: Tree, queue: str, won: list[Won], now: int, keep: bool) -> list[s
         if keep:  # an attribute that counts only in done/
             tree.stamp(each.held, {"settled_at": str(now).encode()})
 
-    lost = _finish(tree, queue, won, DELAY, DONE, stamp, synced=keep, read=False)
+    lost = _finish(tree, queue, won, DELAY, DONE, stamp, synced=keep)
     for each in won:
         with suppress(OSError):  # when it was, for the reaper; until the lease would have ended will do, too
             nonce = 0 if tree.has_attributes else int(each.secret, 16)
@@ -173,7 +186,7 @@ def extend(tree: Tree, queue: str, won: list[Won], until: int) -> list[str]:
     if not won:
         return []
     tree.sync(tree.held)
-    lost = _finish(tree, queue, won, DELAY, DELAY, stamp, synced=True, read=False)
+    lost = _finish(tree, queue, won, DELAY, DELAY, stamp, synced=True)
     tree.sync(tree.held)
     return lost
 
@@ -210,6 +223,7 @@ def end(tree: Tree, queue: str, endings: Sequence[Ending]) -> list[Ending]:
             old += [value for value in (stamp.reason, stamp.history) if value not in (reason, history)]
             stamp.attempts, stamp.reason, stamp.history = holder.attempts, reason, history
             values = {"attempts": str(stamp.attempts), "reason": reason or "", "history": history}
+            values["counted"] = counted(stamp.attempts, reason, history).decode()
             if ending.target != FAILED:
                 stamp.visible_at = ending.visible_at
                 values["visible_at"] = str(stamp.visible_at)
@@ -251,7 +265,7 @@ def redrive(tree: Tree, queue: str, ids: Sequence[str], now: int) -> list[Won]:
 
     if won:
         tree.sync(tree.held)
-        _finish(tree, queue, won, FAILED, QUEUES, stamp, synced=True, read=False)
+        _finish(tree, queue, won, FAILED, QUEUES, stamp, synced=True)
         tree.sync(tree.held)
     tree.forget(*old)
     return won
@@ -261,7 +275,8 @@ def start_over(tree: Tree, won: Won, now: int) -> None:
     """Stamp a failed message as one that was never attempted."""
     won.stamp.attempts, won.stamp.reason, won.stamp.visible_at = 0, None, now
     if tree.has_attributes:
-        tree.stamp(won.held, {"attempts": b"0", "reason": b"", "visible_at": str(now).encode()})
+        values = {"attempts": b"0", "reason": b"", "visible_at": str(now).encode()}
+        tree.stamp(won.held, {**values, "counted": counted(0, None, won.stamp.history)})
 
 
 def remove(tree: Tree, queue: str, folder: str, ids: Sequence[str]) -> list[str]:
@@ -280,6 +295,10 @@ def _stamp_holder(tree: Tree, won: Won, consumer: str) -> None:
         values = {"receipt": won.stamp.holder.to_bytes()}
         if not won.stamp.stamped:
             values["order"] = str(won.stamp.order).encode()
+            if won.stamp.received > won.at:  # an id may be ahead of its time
+                won.stamp.received_at = won.at
+                values["received_at"] = str(won.at).encode()
+            values["sum"] = checksum(won.payload, {**won.stamp.found, **values})
         tree.stamp(won.held, values)
 
 
@@ -291,7 +310,6 @@ def _finish(
     target: str,
     stamp: Callable[[Won], None],
     synced: bool,
-    read: bool = True,
 ) -> list[str]:
     """Stamp what was won, make that durable, move it on, and make that durable.
 
@@ -303,8 +321,6 @@ def _finish(
     try:
         for each in won:
             stamp(each)
-            if read:
-                each.payload = tree.read(each.held)
         if synced:
             tree.sync_files([each.held for each in won])
         for each in list(won):

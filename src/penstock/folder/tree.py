@@ -2,19 +2,30 @@
 
 import errno
 import itertools
+import logging
 import os
+import re
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from penstock.errors import NotSupported
+from penstock.errors import NotSupported, StoreUnavailable
 from penstock.files import Disk, Status, make_folder, status_if_there
 from penstock.folder import layout, stamps
 from penstock.folder.stamps import Details, Holder, Stamp
 from penstock.folder.texts import read_json, read_text
 
 MILLISECOND = 1_000_000  # in nanoseconds
+_MOST_STRAYS = 1_000  # that are said
+_STRAYS = {
+    "link": "a symbolic link, and links in a store are not followed: put the file itself there",
+    "folder": "a folder, where messages lie: move it away",
+    "other": "a pipe, a socket or a device, where messages lie: move it away",
+}
+_log = logging.getLogger("penstock")
+_CHECKED = re.compile("-([0-9a-f]{8})$")
 _NO_ATTRIBUTES = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS)
 
 
@@ -37,22 +48,42 @@ class Tree:
         self.has_attributes = True
         self._synced, self._now = synced, now
         self._node, self._sequence = layout.node_of(process), int.from_bytes(os.urandom(2), "big") & 0x3FFF
-        self._order = 0
+        self.order = 0  # of the latest id
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._doing = _Doing()
         self._loose: set[str] = set()  # folders into which something was put back that nobody has synced
+        self._strays: set[str] = set()  # those that were said
 
     def open(self) -> None:
         """Make the folders that are missing, and one for what this process holds."""
         make_folder(self.disk, self.root)
+        self._check_root()
         for path in (*map(self.path, layout.FOLDERS), self.path(self.held)):
             with suppress(FileExistsError):
                 self.disk.mkdir(path)
+            if (kind := self.disk.kind(path)) != "folder":  # what lies behind a link is not ours
+                raise OSError(errno.ELOOP if kind == "link" else errno.ENOTDIR, "", path)
         for path in (self.root, *map(self.path, (layout.OWN, layout.HELD))):
             # Even if nothing is new there: who made something may have stopped before this.
             self._sync_folder(path)
         self.has_attributes = self._try_attributes()
+
+    def _check_root(self) -> None:
+        """Refuse a folder that holds something else: the reaper of a store unlinks what lies in remove/."""
+        names = set(self.disk.listdir(self.root)) - {"lost+found"}
+        if self.disk.kind(self.path(layout.HELD)) is not None or {layout.NEW, layout.QUEUES} <= names:
+            return  # a store, or MQ-Core's tree
+        own = self.disk.listdir(self.path(layout.OWN)) if layout.OWN in names else []
+        strange = names - {layout.OWN, *layout.SEEN} | {f"{layout.OWN}/{each}" for each in own} - {*layout.FOLDERS}
+        strange |= {
+            each for each in names & {*layout.SEEN} if self.names(each)
+        }  # a start that was cut off made none
+        if strange:
+            raise StoreUnavailable(
+                f"{self.root!r} is no folder store, as there is {min(strange)!r} in it: give a folder of its own, "
+                "which is made if it is not there"
+            )
 
     def close(self) -> None:
         """Let go of the private folder; what is left in it is found by whoever opens the store next."""
@@ -111,19 +142,20 @@ class Tree:
     def next_ids(self, now: int, count: int) -> list[str]:
         """Ids for messages that arrive now, later than any before."""
         with self._lock:
-            first = max(layout.first_order(now), self._order + 1)
-            self._order = first + count - 1
+            first = max(layout.first_order(now), self.order + 1)
+            self.order = first + count - 1
         return [layout.make_id(order, self._sequence, self._node) for order in range(first, first + count)]
 
     def _next_order(self) -> int:
         with self._lock:
-            self._order = max(layout.first_order(self._now()), self._order + 1)
-            return self._order
+            self.order = max(layout.first_order(self._now()), self.order + 1)
+            return self.order
 
     def saw(self, order: int) -> None:
-        """Ids from now on are later than that."""
-        with self._lock:
-            self._order = max(self._order, order)
+        """Ids from now on are later than that, unless it is implausible."""
+        if order <= layout.first_order(self._now()) + layout.LONG_AHEAD:
+            with self._lock:
+                self.order = max(self.order, order)
 
     # Names
 
@@ -159,8 +191,26 @@ class Tree:
         """The names in a folder; none if it is gone."""
         try:
             return self.disk.listdir(self.path(folder))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
+
+    def queue_folders(self) -> list[str]:
+        """The folders in queues/; files and links among them are none."""
+        names = self.names(layout.QUEUES)
+        return [file for file in names if self.disk.kind(self.path(f"{layout.QUEUES}/{file}")) == "folder"]
+
+    def skip(self, path: str, why: str) -> None:
+        """Leave something alone that people or other programs put there, and say so once."""
+        if path not in self._strays and len(self._strays) < _MOST_STRAYS:
+            self._strays.add(path)
+            _log.warning("%s is skipped: %s", path, why)
+
+    def is_message(self, path: str) -> bool:
+        """Whether a name is that of a file itself; anything else is skipped."""
+        kind = self.disk.kind(path)
+        if kind is not None and kind != "file":
+            self.skip(path, _STRAYS[kind])
+        return kind == "file"
 
     def exists(self, folder: str, queue: str, uid: str) -> bool:
         """Whether a message lies there."""
@@ -229,7 +279,7 @@ class Tree:
         text = stamps.to_json(value)
         if len(text.encode()) <= stamps.LONGEST:
             return text
-        name = f"{self.process}.{next(self._numbers)}"
+        name = f"{self.process}.{next(self._numbers)}-{zlib.crc32(text.encode()):08x}"
         path = self.path(f"{layout.LONG}/{name}")
         self.write_new(path, text.encode())
         self.sync_files([path])
@@ -260,8 +310,27 @@ class Tree:
         if value is None:
             return otherwise
         if value.startswith("@"):
-            value = read_text(self.disk, self.path(f"{layout.LONG}/{value[1:]}")) or ""
+            name, value = value[1:], read_text(self.disk, self.path(f"{layout.LONG}/{value[1:]}")) or ""
+            checked = _CHECKED.search(name)  # older ones have no checksum
+            if checked is not None and int(checked[1], 16) != zlib.crc32(value.encode()):
+                return otherwise
         return read_json(value, otherwise)
+
+    def damage(self, stamp: Stamp, payload: bytes) -> str | None:
+        """What is wrong with a message, as far as its checksums can tell; None: nothing."""
+        if self._value(stamp.headers, None) is None and stamp.headers is not None:
+            return "its headers are lost"
+        return stamps.damage(stamp, payload)
+
+    def set_aside(self, held: str, queue: str, uid: str, wrong: str) -> None:
+        """Keep a damaged message for people to look at: nobody is given it, and nothing of it is lost."""
+        target = self.place(layout.DAMAGED, queue, uid)
+        if self.move(held, target):
+            self.sync(layout.DAMAGED, home(layout.QUEUES, queue))
+            _log.error(
+                "message %s of %s is damaged (%s) and set aside as %s: look at it; to queue it as it is, copy "
+                "it to %s", uid, queue, wrong, target, self.path(home(layout.QUEUES, queue)),
+            )  # fmt: skip
 
     # Durability
 
@@ -273,7 +342,7 @@ class Tree:
     def sync(self, *folders: str) -> None:
         """Make names durable; folders into which something was moved come first."""
         for folder in folders:
-            with suppress(FileNotFoundError):  # a queue that was deleted meanwhile
+            with suppress(FileNotFoundError, NotADirectoryError):  # a queue that was deleted meanwhile; a stray
                 self._sync_folder(self.path(folder))
 
     def _sync_folder(self, path: str) -> None:
@@ -301,8 +370,8 @@ def home(folder: str, queue: str) -> str:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether there is no space for something."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    """Whether there is no space for something, or none that this process may take."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def secret_in(changed: int) -> str | None:

@@ -48,6 +48,7 @@ class Upkeep:
         shared = self._shared
         others = [process for process in shared.tree.names(HELD) if process != shared.tree.process]
         recovery.help_the_dead(shared, [process for process in others if recovery.is_gone(shared, process)])
+        recovery.deliver_foreign(shared)
 
 
 def reap(
@@ -62,6 +63,8 @@ def reap(
         if reaped >= most:
             break
         parsed = layout.parse_flat(name)
+        if parsed is None and (folder == DONE or ":" not in name):  # MQ-Core's ids may be of any kind
+            continue  # no message, and nothing of ours
         if folder == DONE and parsed and layout.time_of(layout.order_of(parsed[1])) + FIVE_MINUTES > now:
             continue  # put too lately to have been settled long ago: no need to look
         path = tree.path(f"{folder}/{name}")

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from penstock.clock import Clock
 from penstock.files import Disk
+from penstock.folder.layout import is_id
 
 SECOND = 1.0
+STRAYS = ""  # no queue's file name
 _QUICK = 0.005  # seconds that a listing may take and still be made by whoever is eager for news
 
 
@@ -40,7 +42,8 @@ class Watch:
         if not (certain or waited or (eager and self._took < _QUICK)):
             return False
         try:
-            time = self._disk.status(self._path).changed
+            status = self._disk.status(self._path)
+            time = status.changed if status.is_folder else -1
         except FileNotFoundError:
             time = -1
         if time == self._time and not certain and not doubtful and not (self._unsure and waited):
@@ -58,11 +61,14 @@ class Watch:
 
 
 def names_of(listing: Listing, queue: str) -> set[str]:
-    """The ids of a queue's messages in a folder that all queues share."""
+    """The ids of a queue's messages in a folder that all queues share; of STRAYS the names that are none's."""
     if listing.groups is None:
         groups: dict[str, set[str]] = {}
         for name in listing.names:
             file, _, message = name.partition(":")
-            groups.setdefault(file, set()).add(message)
+            if is_id(message):
+                groups.setdefault(file, set()).add(message)
+            elif not name.startswith("."):
+                groups.setdefault(STRAYS, set()).add(name)
         listing.groups = groups
     return listing.groups.get(queue, set())

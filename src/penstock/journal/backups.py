@@ -196,7 +196,10 @@ class _Backup:
 
     def _copy_file(self, source: str, target: str, size: int) -> int:
         copied = 0
-        with self._reading.open(source) as old, self._disk.open(target, exclusive=True) as new:
+        with (
+            self._reading.open(source) as old,
+            self._disk.open(target, exclusive=True, mode=old.status().mode) as new,
+        ):
             # A file may have been cut to what counts since it was looked at; that it counts is verified.
             while data := old.read(copied, min(_CHUNK, size - copied)):
                 new.write(copied, data)

@@ -2,6 +2,7 @@
 
     lock            held while the store is open; says who holds it
     queues/FILE     a queue's name and settings, and where its numbering starts; FILE is also its journal's name
+    adopting        journals of other programs that are being taken over: none of these has a queues/FILE yet
     store           the number above those of all deleted queues
     clean           how far each journal reached; written when the store is closed, gone before it is open again
     ballast         space kept free, see ballast.py
@@ -11,20 +12,21 @@
     sinks/SINK      which batch of a stream has landed last, see landings.py
     quarantine/     what could not be read
 
-Each of `queues/FILE`, `store` and `clean` is a line of JSON and a line with its crc32.
+Each of `queues/FILE`, `adopting`, `store` and `clean` is a line of JSON and a line with its crc32.
 """
 
+import errno
 import json
 import logging
 import os
-from collections.abc import Container, Iterable
-from contextlib import suppress
+from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from penstock import names
 from penstock.errors import StoreCorrupt, StoreLocked
-from penstock.files import Disk, File, make_folder, replace_file, write_hint
+from penstock.files import Disk, File, make_folder, refuse_links, replace_file, unavailable, write_hint
 from penstock.journal.checksum import crc32
 from penstock.journal.segments import journals
 from penstock.settings import Settings
@@ -44,6 +46,7 @@ class Entry:
     starts: list[int] = field(default_factory=lambda: [1])  # which numbers its first group may have
     at: int = 0  # the latest time that was recorded when the journal was last emptied
     deleted: bool = False
+    latest: int = 0  # the number of the first group of its latest file; 0: not known
 
 
 class Catalog:
@@ -58,13 +61,43 @@ class Catalog:
     def open(self) -> None:
         """Make what is missing and lock the store; StoreLocked names who has it."""
         make_folder(self._disk, self.folder)
-        for path in (self.path, self._in("queues"), self._in("index")):
+        with suppress(FileExistsError):
+            self._disk.mkdir(self.path)
+        self._refuse_links()
+        lock = self._take_lock()
+        try:
+            self._make()
+        except BaseException:
+            lock.close()
+            raise
+        self._lock = lock
+
+    def _make(self) -> None:
+        if not self.is_store() and (found := journals(self._disk.listfiles(self.folder))):
+            self.keep_adopting(found)
+        for path in (self._in("queues"), self._in("index")):
             with suppress(FileExistsError):
                 self._disk.mkdir(path)
         for path in (self.folder, self.path, self._in("queues")):
             # Even if nothing is new there: who made or removed something may have stopped before this.
             self._disk.sync_folder(path)
-        self._lock = self._take_lock()
+
+    def _refuse_links(self) -> None:
+        """Refuse links to folders elsewhere, in which files would be written and removed."""
+        if FOLDER in self._disk.listlinks(self.folder):
+            raise unavailable(self.path, OSError(errno.ELOOP, os.strerror(errno.ELOOP)))
+        refuse_links(self._disk, self.path)
+        for name in ("pins", "staged"):
+            if not self._disk.exists(self._in(name)):
+                continue
+            refuse_links(self._disk, self._in(name))
+            for each in self._disk.listdir(self._in(name)):
+                with suppress(FileNotFoundError, NotADirectoryError):  # others make and remove these all the time
+                    refuse_links(self._disk, os.path.join(self._in(name), each))
+
+    def is_store(self) -> bool:
+        """Whether the folder was opened as a store before."""
+        return self._disk.exists(self._in("queues"))
 
     def _take_lock(self) -> File:
         file = self._disk.open(self._in("lock"), create=True)
@@ -105,14 +138,19 @@ class Catalog:
         found = {}
         for file in sorted(self._disk.listdir(folder)) if self._disk.exists(folder) else []:
             if not file.endswith(".new"):  # left by a crash, before it counted
-                found[file] = _entry(self._read(os.path.join(folder, file)))
+                found[file] = self._read_entry(file)
         return found
 
     def entry(self, file: str) -> Entry | None:
         """What is known of one queue; None if that is nothing."""
         with suppress(FileNotFoundError):
-            return _entry(self._read(os.path.join(self._in("queues"), file)))
+            return self._read_entry(file)
         return None
+
+    def _read_entry(self, file: str) -> Entry:
+        path = os.path.join(self._in("queues"), file)
+        with _impossible(path):
+            return _entry(self._read(path))
 
     def keep(self, file: str, entry: Entry) -> None:
         """Durably write what is known of a queue."""
@@ -120,7 +158,11 @@ class Catalog:
 
     def knows(self, file: str) -> bool:
         """Whether something is written of a queue."""
-        return self._disk.exists(os.path.join(self._in("queues"), file))
+        return self._disk.exists(self.settings_of(file))
+
+    def settings_of(self, file: str) -> str:
+        """Where a queue's name and settings are."""
+        return os.path.join(self._in("queues"), file)
 
     def forget(self, file: str) -> None:
         """Durably forget a queue."""
@@ -132,7 +174,8 @@ class Catalog:
     def first(self) -> int:
         """The number above those of all deleted queues."""
         path = self._in("store")
-        return int(self._read(path)["first"]) if self._disk.exists(path) else 1
+        with _impossible(path):
+            return int(self._read(path)["first"]) if self._disk.exists(path) else 1
 
     def keep_first(self, first: int) -> None:
         """Durably remember the number above those of all deleted queues."""
@@ -141,10 +184,9 @@ class Catalog:
     def clean(self) -> dict[str, int]:
         """How far each journal reached when the store was closed; nothing if it was not."""
         try:
-            reached: dict[str, int] = self._read(self._in("clean"))
-        except (OSError, StoreCorrupt):
+            return {str(file): int(number) for file, number in self._read(self._in("clean")).items()}
+        except (OSError, StoreCorrupt, ValueError, TypeError, AttributeError):
             return {}
-        return reached
 
     def forget_clean(self) -> None:
         """From now on the store may change."""
@@ -157,6 +199,27 @@ class Catalog:
         """The store is about to be closed. Not synced: without it opening only takes more care."""
         write_hint(self._disk, self._in("clean"), _text(reached))
 
+    def adopting(self) -> list[str]:
+        """Journals that are being taken over, or were when a crash came: they may be ours without an entry."""
+        path = self._in("adopting")
+        with _impossible(path):
+            return [str(file) for file in self._read(path)["files"]] if self._disk.exists(path) else []
+
+    def forgotten(self, file: str) -> str:
+        """The file that is missing if a journal without entry is ours; none if it may be a stranger's."""
+        return "" if not self.is_store() or file in self.adopting() else self.settings_of(file)
+
+    def keep_adopting(self, files: list[str]) -> None:
+        """Durably remember which journals are about to be taken over."""
+        self._write(self._in("adopting"), {"format": 1, "files": files})
+
+    def forget_adopting(self) -> None:
+        """All of them were."""
+        path = self._in("adopting")
+        if self._disk.exists(path):
+            self._disk.unlink(path)
+            self._disk.sync_folder(self.path)
+
     @property
     def ballast(self) -> str:
         """Where space is kept free."""
@@ -166,14 +229,14 @@ class Catalog:
         """Where the snapshot of a queue's index is."""
         return os.path.join(self._in("index"), file)
 
-    def quarantine(self, name: str, offset: int, data: bytes) -> str:
-        """Durably keep bytes that cannot be read; where they are."""
+    def quarantine(self, name: str, offset: int, data: bytes, mode: int) -> str:
+        """Durably keep bytes that cannot be read, of a file with this mode; where they are."""
         folder = self._in("quarantine")
         if not self._disk.exists(folder):
             self._disk.mkdir(folder)
             self._disk.sync_folder(self.path)
         path = os.path.join(folder, f"{name}.{offset}.{crc32(data):08x}")
-        replace_file(self._disk, path, data)
+        replace_file(self._disk, path, data, mode)
         return path
 
     def new_file(self, queue: str, taken: Iterable[str]) -> str:
@@ -200,10 +263,22 @@ class Catalog:
                 f"{path!r} is damaged: its checksum is wrong. Put back a copy of this file; the journals beside "
                 "it are untouched, and `penstock doctor` shows what they hold"
             )
-        return json.loads(line)
+        with _impossible(path):
+            return json.loads(line)
 
     def _write(self, path: str, content: dict[str, Any]) -> None:
         replace_file(self._disk, path, _text(content))
+
+
+@contextmanager
+def _impossible(path: str) -> Iterator[None]:
+    """What is whole by its checksum, and cannot be."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise StoreCorrupt(
+            f"{path!r} says what cannot be ({error!r}). Put back a copy of this file; nothing was changed"
+        ) from error
 
 
 def journal_of(folder: str, queue: str, disk: Disk) -> str:
@@ -211,7 +286,7 @@ def journal_of(folder: str, queue: str, disk: Disk) -> str:
     for file, entry in Catalog(folder, disk).entries().items():
         if entry.name == queue:
             return file
-    strangers = [file for file in journals(disk.listdir(folder)) if queue_of(file) == queue]
+    strangers = [file for file in journals(disk.listfiles(folder)) if queue_of(file) == queue]
     return names.file_name(queue) if not strangers else strangers[0]
 
 
@@ -253,4 +328,9 @@ def _entry(content: dict[str, Any]) -> Entry:
     settings = content.pop("settings")
     if settings["priorities"] is not None:
         settings["priorities"] = tuple(settings["priorities"])
-    return Entry(settings=Settings(**settings), **content)
+    entry = Entry(settings=Settings(**settings), **content)
+    numbers = [entry.first, entry.at, entry.latest, *entry.starts]
+    if not entry.starts or not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+        raise ValueError(f"numbers {numbers}")
+    names.checked(entry.name)
+    return entry

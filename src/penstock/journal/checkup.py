@@ -240,8 +240,8 @@ def _behind(reading: Reading, now: int) -> Iterator[Finding]:
     if ahead > _SECOND:
         yield Finding(
             "note",
-            f"the journal's latest time is {ahead // _SECOND:,} s ahead of the clock, so that for this queue no "
-            "time passes until then",
+            f"the journal's latest time is {ahead // _SECOND:,} s ahead of the clock, and the store's time goes "
+            "on from there",
             "look at the machine's clock",
         )
 

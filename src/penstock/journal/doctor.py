@@ -4,7 +4,7 @@ It takes no lock, so another process may have the store open; then the end of a 
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -18,8 +18,9 @@ from penstock.journal.examination import Examination, Finding, QueueExamination
 from penstock.journal.files import Segment
 from penstock.journal.format import DIALECTS, Dialect
 from penstock.journal.reading import Found, close, open_segments
-from penstock.journal.segments import journals, replay_order
+from penstock.journal.segments import is_temporary, journals, replay_order
 from penstock.journal.staging import MANIFEST, is_abandoned
+from penstock.journal.strays import find_strays
 
 _LOOKS = 3  # at a journal in motion, before what seems a problem is called one
 
@@ -83,7 +84,7 @@ def examine(
     disk, folder = disk or SystemDisk(), os.fspath(folder)
     found: Examination[QueueExamination] = Examination(folder, SystemClock().now() if now is None else now)
     try:
-        names = sorted(disk.listdir(folder))
+        names, others = sorted(disk.listfiles(folder)), sorted(disk.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         found.findings.append(
             Finding("problem", f"there is no folder {folder!r}", "check the name; opening it makes an empty store")
@@ -94,15 +95,15 @@ def examine(
     entries = subfolder.entries()
     subfolder.first()
     deleted = {file for file, entry in entries.items() if entry.deleted}
-    files = [file for file in dict.fromkeys([*entries, *journals(names)]) if file not in deleted]
-    files = [file for file in files if file in entries or not _is_folder(disk, os.path.join(folder, file))]
+    strays = find_strays(folder, names, entries, disk, dialect)
+    files = [file for file in dict.fromkeys([*entries, *journals(names)]) if file not in {*deleted, *strays}]
     found.findings += _opened(found.holder, subfolder, files)
     found.findings += subfolder.damage
     if found.holder is None:
-        found.findings += _leftovers(names, files, deleted, folder)
+        found.findings += _leftovers(names, files, {*deleted, *strays}, folder)
         found.findings += _unfinished(subfolder, deleted)
         found.findings += _staged(subfolder)
-    found.findings += _strangers(names, folder, disk)
+    found.findings += _strangers(others, set(names), strays, folder)
     found.findings += _quarantine(subfolder)
     clean = subfolder.clean() if found.holder is None else {}
     for file in files:
@@ -128,7 +129,8 @@ def _look(
         segments: list[Segment] = []
         try:
             segments = open_segments(found.folder, file, disk)
-            journal = Found(name, file, known, segments, clean, dialect)
+            forgotten = "" if known else subfolder.forgotten(file)
+            journal = Found(name, file, known, segments, clean, dialect, forgotten)
             queue = check(journal, subfolder.index(file), disk, found.at, found.holder)
         except OSError as error:
             queue = QueueExamination(name, file)
@@ -233,11 +235,12 @@ def _staged(subfolder: _Subfolder) -> Iterator[Finding]:
             )
 
 
-def _strangers(names: Iterable[str], folder: str, disk: Disk) -> Iterator[Finding]:
-    """Files that are no journals."""
+def _strangers(names: Iterable[str], files: set[str], strays: Container[str], folder: str) -> Iterator[Finding]:
+    """What is no journal."""
     for name in names:
         path = os.path.join(folder, name)
-        if name == FOLDER or "~~" in name or journals([name]) or _is_folder(disk, path):
+        journal = journals([name])
+        if name == FOLDER or (name in files and (is_temporary(name) or (journal and journal[0] not in strays))):
             continue
         yield Finding(
             "note",
@@ -260,16 +263,6 @@ def _quarantine(subfolder: _Subfolder) -> Iterator[Finding]:
 
 def _is_latest(name: str) -> bool:
     return "." not in name
-
-
-def _is_folder(disk: Disk, path: str) -> bool:
-    try:
-        disk.open(path).close()
-    except IsADirectoryError:
-        return True
-    except FileNotFoundError:  # a journal of which only rotated files are there, or one that went meanwhile
-        return False
-    return False
 
 
 __all__ = ["Examination", "Finding", "QueueExamination", "examine"]

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 
 from penstock.files import Disk, File
-from penstock.journal.segments import replay_order
+from penstock.journal.segments import is_temporary, journals, replay_order
 
 PACKED, ROTATED = 0, 1 << 23  # where the numbers of the two kinds of segments start; a pack is always the first
 PLACE_BITS = 40
@@ -57,10 +57,9 @@ class Listing:
     def _look(self) -> None:
         self.names: list[str] = []
         self._by_journal: dict[str, list[str]] = {}
-        for name in self._disk.listdir(self._folder):
-            if not self._disk.is_folder(os.path.join(self._folder, name)):  # no journal, whatever its name
-                self.names.append(name)
-                self._by_journal.setdefault(re.split("[.~]", name, maxsplit=1)[0], []).append(name)
+        for name in self._disk.listfiles(self._folder):
+            self.names.append(name)
+            self._by_journal.setdefault(re.split("[.~]", name, maxsplit=1)[0], []).append(name)
 
     def of(self, journal: str) -> list[str]:
         """The files that may belong to a journal, temporary and dead ones too."""
@@ -102,7 +101,7 @@ class JournalFiles:
         """Finish what a crash interrupted; the names in the order in which the files are read."""
         mine = [name for name in names if name.startswith(self.name)]
         for name in mine:
-            if name.startswith(f"{self.name}~~"):
+            if is_temporary(name, self.name):
                 self.disk.unlink(os.path.join(self.folder, name))
         order = replay_order(mine, self.name)
         packs = [name for name in order if name.endswith(".pack")]
@@ -126,6 +125,6 @@ class JournalFiles:
     def remove(self, names: list[str]) -> None:
         """Remove every file of this journal."""
         for name in names:
-            if name == self.name or re.fullmatch(re.escape(self.name) + r"(\.[0-9]+(\.pack)?|~~[0-9]+)", name):
+            if is_temporary(name, self.name) or journals([name]) == [self.name]:
                 self.disk.unlink(os.path.join(self.folder, name))
         self.sync()

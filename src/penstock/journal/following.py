@@ -323,7 +323,7 @@ class Follower:
         self._drop_needless()
 
     def _names(self, journal: str) -> list[str]:
-        names = [name for name in self._disk.listdir(self.folder) if name.startswith(journal)]
+        names = [name for name in self._disk.listfiles(self.folder) if name.startswith(journal)]
         return replay_order(names, journal)
 
     def _add(self, name: str) -> _Source | None:

@@ -176,6 +176,22 @@ def decode(data: bytes | memoryview, offset: int, dialect: Dialect = "doc") -> t
     raise Broken(offset, f"unknown opcode {opcode}")
 
 
+def added(data: bytes, offset: int, dialect: Dialect) -> tuple[int, int] | None:
+    """Where an item ends that the entry at offset adds, by its size, and its add time; None: it adds none."""
+    opcode = data[offset]
+    with_xid = opcode == _ADD_XID or (opcode == _OPCODE_8 and dialect == "2.x")
+    if not with_xid and opcode not in (_ADD, _ADDX):
+        return None
+    start = offset + (_XID.size if with_xid else 1)
+    fields = _SIZE if opcode == _ADD else _SIZE_AND_TIMES
+    size, time = _unpack(fields, data, offset, start - offset)[:2]
+    if size < (4 if opcode == _ADD else _TIMES):
+        raise Broken(offset, "impossible size")
+    return start + _SIZE_FIELD + size, 0 if opcode == _ADD else time
+
+
+_SIZE = struct.Struct("<ii")
+_SIZE_FIELD = 4
 _WITH_XID: dict[int, type[SaveXid] | type[Unremove] | type[ConfirmRemove] | type[RemoveTentativeXid]] = {
     _SAVE_XID: SaveXid,
     _UNREMOVE: Unremove,

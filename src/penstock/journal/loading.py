@@ -38,6 +38,7 @@ _BATCH = 1 << 13
 _ITEM = struct.Struct("<QQQqq")
 _SAVE_XID = 4
 _PACKED = 0  # the number of groups in a packed file
+BEGINNINGS = (0, ord(FILL), _SAVE_XID)  # the first byte of a file whose first group a crash has torn
 
 
 @dataclass

@@ -13,6 +13,7 @@ from typing import NamedTuple, Self, TypeVar
 from penstock.errors import QueueNotFound
 from penstock.journal import packing
 from penstock.journal.building import Order, Result
+from penstock.journal.segments import is_temporary
 from penstock.journal.shelf import Cut
 from penstock.journal.store import JournalKeeper
 from penstock.journal.upkeep import Upkeep
@@ -119,8 +120,7 @@ class Round:
         files = next(iter(self._upkeep.values())).shelf.files
         with suppress(OSError):  # opening does it, too
             for name in files.disk.listdir(files.folder):
-                journal, mark, _ = name.partition("~~")
-                if mark and journal in self._unfinished:
+                if is_temporary(name) and name.partition("~~")[0] in self._unfinished:
                     files.disk.unlink(files.path(name))
 
 

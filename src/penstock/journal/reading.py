@@ -14,6 +14,7 @@ from penstock.journal.format import Dialect
 from penstock.journal.format import Entry as KestrelEntry
 from penstock.journal.loading import Loader, Rest, look_at_rest, read_groups
 from penstock.journal.records import Image, PageImage, decode_all
+from penstock.journal.recovery import lacks_latest
 from penstock.journal.segments import replay_order
 from penstock.journal.snapshot import Snapshot
 from penstock.ledger import Ledger
@@ -34,6 +35,7 @@ class Found:
     segments: list[Segment]
     clean: int | None  # the number of the next group when the store was closed
     dialect: Dialect
+    forgotten: str = ""  # the missing file in which the store had its settings, if it is no stranger's
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,19 @@ def open_segments(folder: str, journal: str, disk: Disk) -> list[Segment]:
     """The files of a journal in the order in which they are read, all open, as they are at one moment."""
     segments: list[Segment] = []
     for _ in range(_TRIES):
-        names = replay_order(disk.listdir(folder), journal)
+        names = _files_of(folder, journal, disk)
         with suppress(FileNotFoundError):  # renamed or packed away meanwhile
             segments = open_all(names, lambda name: disk.open(os.path.join(folder, name)))
-            if replay_order(disk.listdir(folder), journal) == names:
+            if _files_of(folder, journal, disk) == names:
                 break
             close(segments)
     return segments
+
+
+def _files_of(folder: str, journal: str, disk: Disk) -> list[str]:
+    """The files of a journal in order; the latest, whatever it is, so that what is no file is told."""
+    latest = {journal} & set(disk.listdir(folder))
+    return replay_order({*disk.listfiles(folder), *latest}, journal)
 
 
 def open_all(names: Sequence[str], open_file: Callable[[str], File]) -> list[Segment]:
@@ -152,6 +160,13 @@ def _read_segment(journal: Found, reading: Reading, position: int, segment: Segm
 
 def _missing_end(journal: Found, reading: Reading) -> Damage | None:
     reached, there = reading.loader.next_group, len(journal.segments)
+    known = journal.known
+    if journal.forgotten and reading.loader.begun:
+        return Damage(0, 0, f"{journal.forgotten} is missing, in which its name and settings were")
+    if known is not None and not reading.foreign and lacks_latest(known, reached, journal.segments, journal.clean):
+        return Damage(
+            there, 0, f"it ends with group {reached - 1}, but its latest file began with group {known.latest}"
+        )
     if journal.clean is not None and reached < journal.clean and not reading.foreign:
         return Damage(
             there, 0, f"it ends with group {reached - 1}, but the store was closed after group {journal.clean - 1}"

@@ -5,18 +5,20 @@ is refused: no guess is made, and the error says where it is.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from penstock.clock import Clock
 from penstock.errors import StoreCorrupt
 from penstock.files import Disk
-from penstock.journal import adoption, snapshot
+from penstock.journal import adoption, snapshot, strays
 from penstock.journal.ballast import is_full
 from penstock.journal.catalog import Catalog, Entry
 from penstock.journal.files import ROTATED, JournalFiles, Segment
 from penstock.journal.format import Dialect
 from penstock.journal.format import Entry as KestrelEntry
-from penstock.journal.loading import Loader, Rest, look_at_rest
+from penstock.journal.loading import BEGINNINGS, Loader, Rest, look_at_rest
+from penstock.journal.segments import journals
+from penstock.journal.strays import is_journal
 from penstock.ledger import Ledger
 from penstock.settings import Settings
 
@@ -49,6 +51,7 @@ class Recovery:
         self._clock = clock
         self._dialect = dialect
         self._first = catalog.first()
+        self._adopting = catalog.adopting()
 
     def recover(
         self, file: str, known: Entry | None, name: str, names: Callable[[], list[str]], clean: int | None
@@ -74,6 +77,8 @@ class Recovery:
         files = JournalFiles(self._catalog.folder, file, self._disk)
         ledger = Ledger(name, Settings() if known is None else known.settings)
         journal = Journal(file, known, ledger)
+        if known is not None and known.latest:
+            names = [name for name in names if not self._is_stray(files, name)]
         journal.segments = self._open_segments(files, names)
         starts = known.starts if known else [1]
         loader = Loader(ledger, starts)
@@ -98,18 +103,30 @@ class Recovery:
                 strange = strange or not rest.torn
             offset = 0
         loader.finish()
+        if known is None and loader.begun and file not in self._adopting:
+            raise StoreCorrupt(
+                f"{files.path(file)!r} is a queue's journal, but {self._catalog.settings_of(file)!r} is missing, "
+                "in which the queue's name and settings were. Put back a copy of that file. Without one, move the "
+                "journal's files to an empty folder and open that: the queue then has default settings"
+            )
         if clean is not None and loader.next_group < clean and not foreign:
             raise StoreCorrupt(
                 f"the journal of queue {ledger.name!r} ends with group {loader.next_group - 1}, but the store was "
                 f"closed after group {clean - 1}: its end is missing. Put the file back; `penstock doctor` shows "
                 "what there is"
             )
+        if known is not None and not foreign and lacks_latest(known, loader.next_group, journal.segments, clean):
+            raise StoreCorrupt(
+                f"the journal of queue {ledger.name!r} ends with group {loader.next_group - 1}, but "
+                f"{files.path(file)!r} began with group {known.latest}: it is missing, or one before it is. "
+                "Put the file back; `penstock doctor` shows what there is"
+            )
         if strange:
             # Kestrel may have left nothing of what we wrote, and then only these know how far it went.
             ledger.skip_to(self._first if known is None else known.first)
             if index is not None:
                 ledger.skip_to(index.next_seq())
-            loader.next_group = max(loader.next_group, clean or 0)
+            loader.next_group = max(loader.next_group, clean or 0, known.latest + 1 if known else 0)
             return self._adopt(files, journal, loader, foreign)
         if journal.segments:
             _settle(journal.segments[-1], closed=clean is not None)
@@ -123,6 +140,14 @@ class Recovery:
                 journal.starts = known.starts[-1:]
         return journal
 
+    def _is_stray(self, files: JournalFiles, name: str) -> bool:
+        """Whether a file only has the name of one that was rotated away; of one of ours the groups are missed."""
+        if journals([name]) != [files.name] or name == files.name or name.endswith(".pack"):
+            return False
+        if stray := not is_journal(files.path(name), self._disk, self._dialect):
+            strays.warn(files.folder, name)
+        return stray
+
     def _open_segments(self, files: JournalFiles, names: list[str]) -> list[Segment]:
         segments = []
         for number, name in enumerate(files.tidy(names), ROTATED):
@@ -135,6 +160,11 @@ class Recovery:
     ) -> list[KestrelEntry]:
         """What is to be done with bytes that are not in a group; another program's entries among them."""
         path = segment.file.path
+        if not rest.offset and rest.torn and rest.data[0] not in BEGINNINGS:
+            raise StoreCorrupt(
+                f"{path!r} is no journal, or its beginning is damaged. Nothing was changed. Move it elsewhere, or "
+                "put the file back from a copy; `penstock doctor` shows what can be saved"
+            )
         if rest.group_after is not None or (rest.torn and not (last and clean is None)):
             where = f"; whole groups follow from offset {rest.group_after} on" if rest.group_after else ""
             raise StoreCorrupt(
@@ -144,7 +174,7 @@ class Recovery:
         if rest.torn:
             torn = rest.data.rstrip(b"\0\1")
             try:
-                kept = f"They were moved to {self._catalog.quarantine(segment.name, rest.offset, torn)}"
+                kept = f"They were moved to {self._keep(segment, rest.offset, torn)}"
             except OSError as error:
                 if not is_full(error):
                     raise
@@ -158,9 +188,13 @@ class Recovery:
             segment.file.sync()
             return []
         if rest.broken is not None:
-            kept = self._catalog.quarantine(segment.name, rest.broken, rest.data[rest.broken - rest.offset :])
+            kept = self._keep(segment, rest.broken, rest.data[rest.broken - rest.offset :])
             _log.warning("%s cannot be read from offset %d on; the rest was moved to %s", path, rest.broken, kept)
         return rest.entries
+
+    def _keep(self, segment: Segment, offset: int, data: bytes) -> str:
+        """Move bytes to quarantine, where as few may read them as before."""
+        return self._catalog.quarantine(segment.name, offset, data, segment.file.status().mode)
 
     def _adopt(
         self, files: JournalFiles, journal: Journal, loader: Loader, foreign: list[KestrelEntry]
@@ -174,6 +208,14 @@ class Recovery:
         adopted = self._load_with(None, journal.file, entry, ledger.name, [packed.name], None)
         adopted.loads = loader.loads
         return adopted
+
+
+def lacks_latest(known: Entry, next_group: int, segments: Sequence[Segment], clean: int | None) -> bool:
+    """Whether groups are missing that were there when the latest file was begun, or that file is."""
+    if next_group != known.latest or clean is not None:  # a store that was closed knows how far it reached
+        return next_group < known.latest
+    # It is there; or it was rotated away before its first group, and then came a crash.
+    return not any("." not in segment.name or not segment.size for segment in segments)
 
 
 def _settle(segment: Segment, closed: bool) -> None:

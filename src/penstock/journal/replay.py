@@ -107,9 +107,7 @@ def replay(
     disk = disk or SystemDisk()
     state = Replay()
     journal = journal_of(os.fspath(folder), checked(queue), disk)
-    for name in replay_order(disk.listdir(folder), journal):
-        if disk.is_folder(Path(folder) / name):
-            continue
+    for name in replay_order(disk.listfiles(folder), journal):
         with disk.open(Path(folder) / name) as file:
             data = memoryview(file.read(0, file.size()))
         offset = 0

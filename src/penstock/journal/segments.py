@@ -16,6 +16,12 @@ def journals(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(matched[1] for name in sorted(names) if (matched := pattern.fullmatch(name))))
 
 
+def is_temporary(name: str, journal: str | None = None) -> bool:
+    """Whether a file is a temporary one, of this journal or of any."""
+    pattern = r"[^.~/]+" if journal is None else re.escape(journal)
+    return re.fullmatch(pattern + r"~~[0-9]+", name, re.ASCII) is not None
+
+
 def replay_order(names: Iterable[str], journal: str) -> list[str]:
     """The files of one journal in the order in which they are read; dead and temporary ones are left out."""
     pattern = re.compile(re.escape(journal) + r"\.([0-9]+)(\.pack)?", re.ASCII)

@@ -69,7 +69,7 @@ class JournalShelf:
         segments: Sequence[Segment],
         next_group: int,
         at: int,
-        begin: Callable[[], None],
+        begin: Callable[[int], None],
     ) -> None:
         self.files = files
         self.state = state
@@ -78,7 +78,9 @@ class JournalShelf:
         self.segments = {segment.number: segment for segment in segments}
         self.written = 0
         self.on_commit: Callable[[], None] = lambda: None
-        self._begin: Callable[[], None] | None = begin  # called before the first group is written
+        # Called before the first group of a file is written, with its number if the file is new; else with 0.
+        self._begin = begin
+        self._begun = False
         self._closed = self._retired = False
         self.at = at  # the latest time that was recorded
         self._last = max([ROTATED, *self.segments])  # the highest number of a segment
@@ -269,7 +271,7 @@ class JournalShelf:
             if self._open and self.commits.failure is None:
                 self._seal()
             waiting = list(self._sealed)
-        if waiting:
+        if waiting and self._latest.segment is not None:
             self._begin_writing()
         durable = self.commits.durable
         for group in waiting:
@@ -287,9 +289,9 @@ class JournalShelf:
         return durable
 
     def _begin_writing(self) -> None:
-        if self._begin is not None:
-            self._latest.with_space(self._begin, _ENTRY)
-            self._begin = None
+        if not self._begun:
+            self._latest.with_space(lambda: self._begin(0), _ENTRY)
+            self._begun = True
 
     def _seal(self) -> None:
         """Close the open group and begin the next, in a new file if it is time for one."""
@@ -316,6 +318,8 @@ class JournalShelf:
             return latest.segment
         latest.rotate(self._stamp)
         segment = latest.create(group.segment)
+        latest.with_space(lambda: self._begin(group.number), _ENTRY)  # not before the file is there to stay
+        self._begun = True
         with self.lock:
             self.add(segment)
             latest.go_on_with(segment)

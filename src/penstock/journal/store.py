@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from penstock.clock import Clock, ElapsedClock, SystemClock
-from penstock.errors import DiskFull, InvalidArgument, NotSupported, QueueNotFound
+from penstock.errors import DiskFull, InvalidArgument, NotSupported, QueueNotFound, StoreUnavailable
 from penstock.files import Disk, SystemDisk
 from penstock.journal import pins
 from penstock.journal.ballast import Ballast, is_full
@@ -20,6 +20,7 @@ from penstock.journal.intake import Intake, Load
 from penstock.journal.recovery import Journal, Recovery
 from penstock.journal.segments import journals
 from penstock.journal.shelf import JournalShelf, Sink
+from penstock.journal.strays import check_folder, find_strays, is_journal, warn
 from penstock.journal.streaming import JournalStreams
 from penstock.journal.upkeep import Upkeep
 from penstock.journal.uploads import JournalDepot
@@ -59,6 +60,7 @@ class JournalKeeper(LiveKeeper):
             self._clock, elapsed, Alarm(elapsed), self._threads, sync, dialect, segment_size, ballast, self._failed
         )
         self._journals: dict[str, Journal] = {}
+        self._keeping = self._threads.lock()  # held by who writes what is known of a queue
         self._left = False  # whether the folder was let go of
         self._upkeep: dict[str, Upkeep] = {}
         self._failure: BaseException | None = None
@@ -66,6 +68,7 @@ class JournalKeeper(LiveKeeper):
         depot = JournalDepot(self, self._catalog, disk, self._sink.ballast)
         self._uploads = OpenLoads(depot, self._clock, self._alarm)
         self._streams = JournalStreams(self._folder, self._clock, self.find, self._upkeep)
+        check_folder(self._folder, disk, dialect)
         self._catalog.open()
         try:
             locked()
@@ -85,15 +88,20 @@ class JournalKeeper(LiveKeeper):
         self._first = self._catalog.first()
         clean = self._catalog.clean()
         taken = {entry.name for entry in entries.values()}
-        recovery = Recovery(self._catalog, self._disk, self._clock, self._sink.dialect)
         listing = Listing(self._folder, self._disk)
-        for file in dict.fromkeys([*entries, *journals(listing.names)]):
+        strangers = self._strangers(listing, entries)
+        recovery = Recovery(self._catalog, self._disk, self._clock, self._sink.dialect)
+        for file in [*entries, *strangers]:
             known = entries.get(file)
             name = queue_of(file, taken) if known is None else known.name
             taken.add(name)
             journal = recovery.recover(file, known, name, partial(listing.of, file), clean.get(file))
-            self._clock.at_least(journal.at)
+            self._clock.at_least(journal.at, os.path.join(self._folder, file))
             self._journals[name] = journal
+            if journal.entry is None:
+                journal.entry = Entry(name, starts=journal.starts)
+                self._catalog.keep(file, journal.entry)
+        self._catalog.forget_adopting()
         self._catalog.forget_clean()
         if DEFAULT not in self._journals:
             file = self._catalog.new_file(DEFAULT, self._taken())
@@ -101,6 +109,25 @@ class JournalKeeper(LiveKeeper):
         for journal in self._journals.values():
             self._add(journal.ledger)
         self._intake.recover(self._journals)
+
+    def _strangers(self, listing: Listing, entries: dict[str, Entry]) -> list[str]:
+        """Journals that are to be taken over; what only has the name of one is left alone."""
+        strays = find_strays(self._folder, listing.names, entries, self._disk, self._sink.dialect)
+        for name in strays.values():
+            warn(self._folder, name)
+        for name in set(self._disk.listdir(self._folder)) - set(listing.names):
+            if name in entries:
+                raise StoreUnavailable(
+                    f"{os.path.join(self._folder, name)!r} is no file, but a folder, a link, a pipe or a socket, "
+                    f"in the place of the journal of queue {entries[name].name!r}: move it elsewhere, and put the "
+                    "journal itself there"
+                )
+            if name != FOLDER and journals([name]):
+                warn(self._folder, name)
+        strangers = [file for file in journals(listing.names) if file not in entries and file not in strays]
+        if not set(strangers) <= set(self._catalog.adopting()):
+            self._catalog.keep_adopting(strangers)
+        return strangers
 
     def _taken(self) -> list[str]:
         """What no new journal may be called."""
@@ -182,18 +209,22 @@ class JournalKeeper(LiveKeeper):
         journal = self._journals[ledger.name]
         journal.ledger = ledger
 
-        def begin() -> None:
-            if journal.entry is None:
-                entry = Entry(ledger.name, ledger.settings, 1, [journal.next_group])
-                self._catalog.keep(journal.file, entry)
-                journal.entry = entry
+        def begin(latest: int) -> None:
+            with self._keeping:
+                entry = journal.entry or Entry(ledger.name, ledger.settings, 1, [journal.next_group])
+                if journal.entry is None or latest > entry.latest:
+                    entry = replace(entry, latest=max(latest, entry.latest))
+                    self._catalog.keep(journal.file, entry)
+                    journal.entry = entry
 
         files = JournalFiles(self._folder, journal.file, self._disk)
         shelf = JournalShelf(
             files, ledger, lock, self._sink, journal.segments, journal.next_group, journal.at, begin
         )
         journal.segments = []  # the shelf's from here on: a file that is replaced must be let go of
-        upkeep = Upkeep(journal, shelf, self._catalog, self._lock, self._is_open, lambda: self.pack(ledger.name))
+        upkeep = Upkeep(
+            journal, shelf, self._catalog, self._lock, self._keeping, self._is_open, lambda: self.pack(ledger.name)
+        )
         upkeep.before_packing = lambda: self._streams.before_packing(ledger.name)
         self._upkeep[ledger.name] = upkeep
         shelf.reservation.inherit()
@@ -225,14 +256,21 @@ class JournalKeeper(LiveKeeper):
     def _deleting(self, queue: str, first: int) -> None:
         journal = self._journals[queue]
         self._catalog.keep_first(first)
-        entry = journal.entry or Entry(queue, journal.ledger.settings)
-        self._catalog.keep(journal.file, replace(entry, deleted=True))
+        with self._keeping:
+            entry = journal.entry or Entry(queue, journal.ledger.settings)
+            journal.entry = replace(entry, deleted=True)
+            self._catalog.keep(journal.file, journal.entry)
         self._upkeep[queue].shelf.retire()
         self._remove(journal.file)
         del self._upkeep[queue], self._journals[queue]
 
     def _remove(self, file: str) -> None:
-        JournalFiles(self._folder, file, self._disk).remove(self._disk.listdir(self._folder))
+        names = [
+            name
+            for name in self._disk.listfiles(self._folder)
+            if name == file or is_journal(os.path.join(self._folder, name), self._disk, self._sink.dialect)
+        ]
+        JournalFiles(self._folder, file, self._disk).remove(names)
         self._catalog.forget(file)
 
     # Ending

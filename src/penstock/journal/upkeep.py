@@ -36,6 +36,7 @@ class Upkeep:
         shelf: JournalShelf,
         catalog: Catalog,
         lock: Lock,
+        keeping: Lock,
         is_open: Callable[[], bool],
         pack: Callable[[], object],
     ) -> None:
@@ -44,6 +45,7 @@ class Upkeep:
         self.packing = shelf.sink.threads.lock()
         self._catalog = catalog
         self._lock = lock  # the store's: no task starts once that is closed
+        self._keeping = keeping  # held by who writes what is known of a queue
         self._is_open = is_open
         self._pack_now = pack  # by way of the store, where the queue may be gone by then
         self.before_packing: Callable[[], None] = lambda: None  # called while the files are all there
@@ -172,10 +174,11 @@ class Upkeep:
 
     def _emptied(self, cut: Cut) -> None:
         journal = self.journal
-        entry = journal.entry or Entry(journal.ledger.name, journal.ledger.settings)
-        starts = [*journal.starts, cut.next_group]
-        journal.entry = replace(entry, first=cut.frozen.next_seq, starts=starts, at=cut.at)
-        self._catalog.keep(journal.file, journal.entry)
+        with self._keeping:
+            entry = journal.entry or Entry(journal.ledger.name, journal.ledger.settings)
+            starts = [*journal.starts, cut.next_group]
+            journal.entry = replace(entry, first=cut.frozen.next_seq, starts=starts, at=cut.at)
+            self._catalog.keep(journal.file, journal.entry)
         self._emptied_to = cut.next_group
 
     def close(self, index: bool) -> bool:

@@ -23,6 +23,7 @@ from penstock.journal.files import ROTATED, Segment
 from penstock.journal.reading import Found, Reading, close, open_all, read
 from penstock.journal.segments import journals, replay_order
 from penstock.journal.staging import MANIFEST, Piece, folder_of, staged_loads
+from penstock.journal.strays import check_folder, find_strays
 from penstock.ledger import Ledger
 from penstock.settings import Settings
 
@@ -79,6 +80,7 @@ class StoreView:
         self._found: dict[str, _Queue] = {}  # when all were last asked for
         if not disk.is_folder(folder):
             raise PenstockError(f"there is no store {os.path.abspath(folder)!r}: no such folder")
+        check_folder(folder, disk, "doc")
         self._refresh()
         if not self._listed and not disk.is_folder(os.path.join(folder, FOLDER)):
             raise PenstockError(f"there is no store in {os.path.abspath(folder)!r}: nothing of one is there")
@@ -86,9 +88,8 @@ class StoreView:
     def _refresh(self) -> None:
         """Look at the folder anew."""
         self._clean = self._catalog.clean()
-        there = self._disk.listdir(self.folder)
         self._listed: dict[str, list[str]] = {}
-        for name in there:
+        for name in self._disk.listfiles(self.folder):
             for journal in journals([name]):
                 self._listed.setdefault(journal, []).append(name)
 
@@ -136,8 +137,10 @@ class StoreView:
         entries = self._entries()
         living = ((file, known) for file, known in entries.items() if not known.deleted)
         found = {known.name: _Queue(known.name, file, known) for file, known in living}
+        listed = [name for each in self._listed.values() for name in each]
+        strays = find_strays(self.folder, listed, entries, self._disk, "doc")
         for file in self._listed:
-            if file not in entries and not self._disk.is_folder(os.path.join(self.folder, file)):
+            if file not in entries and file not in strays:
                 name = queue_of(file, found)
                 found[name] = _Queue(name, file, None)
         if names.DEFAULT not in found:
@@ -176,7 +179,8 @@ class StoreView:
                 return None, None
             for segment in segments:
                 segment.file.path = os.path.join(self.folder, segment.name)  # for people
-            journal = Found(name, file, known, segments, self._clean.get(file), "doc")
+            forgotten = "" if known else self._catalog.forgotten(file)
+            journal = Found(name, file, known, segments, self._clean.get(file), "doc", forgotten)
             reading = self._read(journal)
             if (failure := _failure(journal, reading)) is not None:
                 return None, failure
@@ -211,7 +215,7 @@ class StoreView:
 
     def _list(self, file: str) -> list[str]:
         """The files of a journal, now."""
-        return replay_order([name for name in self._disk.listdir(self.folder) if name.startswith(file)], file)
+        return replay_order([name for name in self._disk.listfiles(self.folder) if name.startswith(file)], file)
 
     def _read(self, journal: Found) -> Reading:
         """From the snapshot on, where it can be believed, as opening does."""

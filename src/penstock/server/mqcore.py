@@ -33,10 +33,10 @@ async def show_queue(keeper: ServedKeeper, request: Request) -> Answer:
 
 
 async def create_queue(keeper: ServedKeeper, request: Request) -> Answer:
-    """PUT /{queue}."""
+    """PUT /{queue}: as MQ-Core has it, a message is delivered again and again unless the query limits that."""
     name = names.checked(request.arguments[0])
     asked = request.parameters(*jsons.SETTINGS)
-    wanted = jsons.settings_from_query(asked.items())
+    wanted = jsons.settings_from_query({"max_attempts": "0", **asked}.items())
     try:
         await keeper.create(name, wanted)
         return Answer(201)

@@ -216,7 +216,7 @@ async def _tidy(keeper: OwnersKeeper, request: Request) -> Answer:
 
 
 async def _position(keeper: OwnersKeeper, request: Request) -> Answer:
-    return json_answer({"position": _owner(keeper).position()})
+    return json_answer({"position": _owner(keeper).position(), "instance": _owner(keeper).instance()})
 
 
 async def _route(keeper: OwnersKeeper, request: Request) -> Answer:

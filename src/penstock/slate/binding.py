@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 from penstock.errors import NotSupported, PenstockError, StoreClosed, StoreCorrupt, StoreLocked, StoreUnreachable
@@ -233,7 +233,8 @@ class Database:
             options.set(name, value)
         builder = ffi.DbBuilder(path, store)
         builder.with_settings(options)
-        self._db = self._run(builder.build())
+        with told(ffi, what, timeout, opening=True):
+            self._db = blocking(builder.build(), timeout)
         self._wal = ffi.FlushOptions(flush_type=ffi.FlushType.WAL)
         self._memtable = ffi.FlushOptions(flush_type=ffi.FlushType.MEM_TABLE)
         self._scanning = ffi.ScanOptions(
@@ -328,18 +329,25 @@ class Database:
         with self._told():
             return blocking(call, self.timeout if seconds is None else seconds)
 
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Errors of the binding as ours."""
-        try:
-            yield
-        except TimeoutError:
-            raise StoreUnreachable(
-                f"{self._what} did not answer in {self.timeout:g} seconds; a change may take effect all the same: "
-                "see to it that it can be reached and has space left, then try again"
-            ) from None
-        except self._ffi.Error as error:
-            raise _translated(error, self._ffi, self._what) from error
+    def _told(self) -> AbstractContextManager[None]:
+        return told(self._ffi, self._what, self.timeout)
+
+
+@contextmanager
+def told(ffi: Any, what: str, seconds: float, opening: bool = False) -> Iterator[None]:
+    """Errors of the binding as ours. While a database is opened, what SlateDB cannot make sense of is damage."""
+    try:
+        yield
+    except TimeoutError:
+        raise StoreUnreachable(
+            f"{what} did not answer in {seconds:g} seconds; a change may take effect all the same: "
+            "see to it that it can be reached and has space left, then try again"
+        ) from None
+    except (ffi.Error, ffi.InternalError) as error:
+        ours = _translated(error, ffi, what)
+        if opening and isinstance(ours, RuntimeError):
+            ours = StoreCorrupt(f"{what} is damaged: SlateDB cannot open it ({ours})")
+        raise ours from error
 
 
 def _translated(error: Any, ffi: Any, what: str) -> PenstockError | RuntimeError:

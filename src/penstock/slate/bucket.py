@@ -103,6 +103,9 @@ class BucketPlace:
     def collect(self, database: Database) -> None:
         """SlateDB does that by itself."""
 
+    def closed(self) -> None:
+        """There is nothing to write down."""
+
     def free(self) -> int | None:
         """A bucket has no end."""
         return None
@@ -119,6 +122,11 @@ class BucketPlace:
         """A payload is not needed any more; one that cannot be removed now is found when the store is opened."""
         with suppress(ConnectionError):
             self._objects.delete(name)
+
+    def discard_objects(self, names: list[str]) -> None:
+        """Remove payloads to which nothing leads."""
+        for name in names:
+            self.delete_object(name)
 
     def list_objects(self) -> list[str]:
         """The names of all payloads."""

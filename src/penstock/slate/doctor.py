@@ -12,8 +12,9 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 from penstock.clock import SystemClock
-from penstock.errors import PenstockError, StoreCorrupt
-from penstock.files import SystemDisk
+from penstock.errors import InvalidArgument, PenstockError, StoreCorrupt, StoreUnavailable
+from penstock.files import SystemDisk, unavailable
+from penstock.filters import reason_against
 from penstock.index.rows import STATES
 from penstock.journal.examination import Examination, Finding
 from penstock.journal.staging import began_at
@@ -22,12 +23,17 @@ from penstock.slate import entries, loading, moments
 from penstock.slate import format as records
 from penstock.slate.bucket import BucketPlace
 from penstock.slate.dumping import DECODERS, NAMES, readable
-from penstock.slate.folder import LOOKED_AT, SUBFOLDER, Folder, is_whole, numbered
+from penstock.slate.folder import RESTORE, SUBFOLDER, Folder
 from penstock.slate.format import parse_key
 from penstock.slate.staging import STAGED, Staging, staging_of
 from penstock.slate.view import Moment, View
 
 _MOST = 20  # findings of one kind
+_AS_IT_IS = "nothing: it is left as it is"
+_HELD = (
+    "nothing is routed to it, and other queues are not affected: work it off, delete it, and create it anew with "
+    "a filter of Penstock's"
+)
 _RESTORE = "put the store back from a backup, or copy it and open the copy to see what is left"
 
 
@@ -60,16 +66,21 @@ def examine(url: str, now: int | None = None) -> Examination[SlateQueue]:
     else:
         place = Folder(where.where, "never")
         found.holder = _holder(place)
-        found.findings += _opened(place, found.holder)
     try:
+        aside = _compare(place, found) if isinstance(place, Folder) else []
         moment = moments.take(url, os.getpid())
     except StoreCorrupt as error:
         found.findings.append(Finding("problem", str(error), _RESTORE))
         return found
+    except PenstockError:
+        raise
+    except OSError as error:
+        raise unavailable(error.filename or where.where, error) from error
     try:
-        if isinstance(place, Folder) and found.holder is None:
-            found.findings += _go_back(place, moment)
-        look(moment, place, found)
+        for path in aside:  # what is read is what opening would find
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(moment.held, os.path.relpath(path, where.where)))
+        look(moment, place, where.log, found)
     finally:
         moments.drop(moment)
     return found
@@ -87,62 +98,49 @@ def _holder(place: Folder) -> str | None:
     return None
 
 
-def _opened(place: Folder, holder: str | None) -> Iterator[Finding]:
-    if holder is not None:
-        yield Finding(
-            "note",
-            f"the store is open in {holder}: it was looked at as it was at one moment, and files that are left "
-            "over are not looked for, as they may be in use",
-            "for a certain answer close it there first",
+def _compare(place: Folder, found: Examination[SlateQueue]) -> list[str]:
+    """Compare the files with what was synced; those that opening would set aside."""
+    if found.holder is not None:
+        found.findings.append(
+            Finding(
+                "note",
+                f"the store is open in {found.holder}: it was looked at as it was at one moment, and files that "
+                "are left over or missing are not looked for, as they may be in use",
+                "for a certain answer close it there first",
+            )
         )
-        return
+        return []
     try:
-        synced = place.synced()
+        compared = place.compare()
     except StoreCorrupt as error:
         text, _, advice = str(error).partition(": ")
-        yield Finding("problem", text, advice, os.path.join(place.subfolder, "synced"))
-        return
-    if synced is None:
-        yield Finding(
+        found.findings.append(Finding("problem", text, advice, os.path.join(place.subfolder, "synced")))
+        return []
+    if compared.record is None:
+        found.findings.append(Finding(
             "note", "Penstock has never written here what is synced: another program made this database, or it is "
             "a backup that was never opened", "nothing: opening does",
-        )  # fmt: skip
-    left = [name for _, _, names in os.walk(os.path.join(place.folder, "db")) for name in names if "#" in name]
+        ))  # fmt: skip
+    left = [path for path in compared.aside if "#" in path]
     if left:
-        yield Finding(
+        found.findings.append(Finding(
             "note", f"{len(left)} files were being written when the process that had the store ended",
-            "nothing: opening removes them",
-        )  # fmt: skip
-
-
-def _go_back(place: Folder, moment: Moment) -> Iterator[Finding]:
-    """Make the links what opening would make of the files: see Folder.open."""
-    with suppress(StoreCorrupt):
-        synced = place.synced()
-        for number, path in numbered(os.path.join(moment.held, "db", "manifest")):
-            if (number > synced["manifest"]) if synced is not None else os.path.getsize(path) == 0:
-                os.unlink(path)
-    held = Folder(moment.held, "never")
-    log = sorted(numbered(os.path.join(moment.held, "db", "wal")))
-    broken = [
-        (number, path)
-        for number, path in log
-        if os.path.getsize(path) and not is_whole(held.object_store(), number)
-    ]
-    for number, _ in broken:
-        name = f"{number:020}.sst"
-        path = os.path.join(place.folder, "db", "wal", name)
-        if number > log[-1][0] - LOOKED_AT:
-            yield Finding(
-                "note", f"{name}, at the end of the log, is not whole: it was never acknowledged",
-                "nothing: opening cuts the log off there", path,
-            )  # fmt: skip
+            "nothing: opening sets them aside",
+        ))  # fmt: skip
+    found.findings += _shortened([Finding("problem", text, RESTORE, place.folder) for text in compared.lost])
+    for path in reversed(compared.torn):
+        name = os.path.basename(path)
+        if compared.synced is not None:
+            found.findings.append(Finding(
+                "note", f"{name}, at the end of the log, was never acknowledged: it, or one before, is not whole",
+                "nothing: opening sets it aside", path,
+            ))  # fmt: skip
         else:
-            yield Finding("problem", f"{name}, a file of the log, is damaged", _RESTORE, path)
-    if broken:
-        for number, path in log:
-            if number >= broken[0][0]:
-                os.unlink(path)
+            found.findings.append(Finding(
+                "problem", f"{name}, at the end of the log, or one before it, is not whole, and whether it was "
+                "acknowledged is recorded nowhere: opening sets it aside", _RESTORE, path,
+            ))  # fmt: skip
+    return compared.aside
 
 
 # Rows
@@ -154,8 +152,8 @@ class _Seen:
     def __init__(self) -> None:
         self.findings: list[Finding] = []
         self.counts: Counter[int] = Counter()
-        self.payloads: set[int] = set()
-        self.objects: set[str] = set()
+        self.payloads: dict[int, int] = {}  # with their sizes, if they are in their records
+        self.objects: dict[str, str | None] = {}  # with their checksums, as far as the log says them
         self.log: dict[int, int] = {}  # with the sizes of those that were published
         self.last_published = 0
         self.loads: dict[str, dict[str, object]] = {}
@@ -167,11 +165,13 @@ class _Seen:
             decoded = DECODERS[parsed.kind](value)  # type: ignore[operator]
             self.counts[parsed.kind] += 1
             if parsed.kind == records.PAYLOAD:
-                self.payloads.add(parsed.number)
+                self.payloads[parsed.number] = len(decoded) if isinstance(decoded, bytes) else 0
                 if isinstance(decoded, str):
-                    self.objects.add(decoded.removeprefix("objects/"))
+                    self.objects[records.object_of(decoded)] = None
             elif parsed.kind == records.LOG:
-                self.log[parsed.number] = entries.size_of(decoded) or 0
+                self.log[parsed.number] = entries.size_of(decoded) or self.payloads.get(parsed.number, 0)
+                if (name := str(parsed.number)) in self.objects:  # payloads come before the log
+                    self.objects[name] = decoded.headers.get(entries.CHECKSUM_HEADER)
                 if entries.is_published(decoded):
                     self.last_published = max(self.last_published, parsed.number)
             elif parsed.kind == records.LOAD:
@@ -183,21 +183,21 @@ class _Seen:
             )
 
 
-def look(moment: Moment, place: Folder | BucketPlace, found: Examination[SlateQueue]) -> None:
+def look(moment: Moment, place: Folder | BucketPlace, log: str, found: Examination[SlateQueue]) -> None:
     """Read every row of a moment, and compare what belongs together."""
     seen = _Seen()
     try:
-        with closing(moments.opened(moment)) as view:
+        _, view = moments.opened_for(moment, log)
+        with closing(view):
             for some in view.batches(b"\x00", b"\xff"):
                 for key, value in some:
                     seen.take(key, value)
             if not seen.findings:
-                _look_at_queues(view, seen, found)
-    except StoreCorrupt as error:
+                _look_at_queues(view, log, seen, found)
+    except (StoreCorrupt, InvalidArgument) as error:
         seen.findings.append(Finding("problem", str(error), _RESTORE))
     found.findings += _shortened(seen.findings)
-    there = set(place.list_objects())
-    found.findings += _objects(seen, there, found.holder)
+    found.findings += _objects(seen, place, found.holder)
     found.findings += _staged(seen, staging_of(place, moments.TIMEOUT), found.holder)
     if found.sound:
         rows = sum(seen.counts.values())
@@ -206,8 +206,14 @@ def look(moment: Moment, place: Folder | BucketPlace, found: Examination[SlateQu
         )
 
 
-def _look_at_queues(view: View, seen: _Seen, found: Examination[SlateQueue]) -> None:
-    contents = loading.load(view)
+def _look_at_queues(view: View, log: str, seen: _Seen, found: Examination[SlateQueue]) -> None:
+    contents = loading.load(view, log)
+    if loading.has_others(contents):
+        loading.measure(contents, view, log)
+    for name in contents.strangers:
+        found.findings.append(
+            Finding("note", f"there is a queue {name!a}, which no queue of Penstock can be called", _AS_IT_IS)
+        )
     if contents.leftovers:
         found.findings.append(
             Finding("note", "a queue was deleted, but not all of its records", "nothing: opening removes them")
@@ -233,25 +239,42 @@ def _look_at_queues(view: View, seen: _Seen, found: Examination[SlateQueue]) -> 
                     f"put the store back from a backup, or `penstock remove {name} {missing[0]}`",
                 )
             )
+        if (text := ledger.settings.filter) is not None and (reason := reason_against(text)) is not None:
+            queue.findings.append(Finding("note", f"its filter is not understood: {reason}", _HELD))
         if ledger.settings.filter is not None:
             own, held = loaded.position[-1] if loaded.position else (0, False)
             position = own if held else max(own, contents.position)
             queue.lag = max(0, seen.last_published + 1 - position)
 
 
-def _objects(seen: _Seen, there: set[str], holder: str | None) -> Iterator[Finding]:
-    lost = sorted(seen.objects - there)
+def _objects(seen: _Seen, place: Folder | BucketPlace, holder: str | None) -> Iterator[Finding]:
+    there = set(place.list_objects())
+    lost, damaged = sorted(seen.objects.keys() - there), []
+    for name in sorted(seen.objects.keys() & there):
+        try:
+            payload = place.get_object(name)
+            entries.check_object(os.path.join("objects", name), payload, seen.objects[name], place.what)
+        except FileNotFoundError:  # it has gone just now
+            pass
+        except (StoreCorrupt, StoreUnavailable) as error:
+            damaged.append(str(error))
+    if damaged:
+        yield Finding(
+            "problem",
+            f"{len(damaged):,} large payloads cannot be read, for example: {damaged[0]}",
+            "put these files back from a backup",
+        )
     if lost and holder is None:
         yield Finding(
             "problem",
             f"{len(lost):,} large payloads are missing, {os.path.join('objects', lost[0])} for example",
             "put these files back from a backup",
         )
-    unused = {name for name in there - seen.objects if name.isdecimal()}
+    unused = {name for name in there - seen.objects.keys() if name.isdecimal()}
     if unused and holder is None:
         yield Finding(
             "note", f"{len(unused):,} large payloads belong to messages that are gone, or never came",
-            "nothing: opening removes them",
+            "nothing: opening removes them, from a folder to where they stay for a week",
         )  # fmt: skip
 
 
@@ -283,5 +306,5 @@ def _staged(seen: _Seen, staging: Staging, holder: str | None) -> Iterator[Findi
 def _shortened(findings: list[Finding]) -> list[Finding]:
     if len(findings) <= _MOST:
         return findings
-    rest = Finding("problem", f"and {len(findings) - _MOST:,} more records cannot be read", _RESTORE)
+    rest = Finding("problem", f"and {len(findings) - _MOST:,} more like these", _RESTORE)
     return [*findings[:_MOST], rest]

@@ -48,6 +48,7 @@ from penstock.slate.primitives import (
 VERSION = 1
 PAYLOAD, ACTIVE, DONE, FAILED, ATTEMPTS, CONFIG = range(1, 7)
 SETTINGS, SIZES, CLAIMS, RECENT, POSITION, EXPIRY, CLOCK, LOG_END, LOAD, RUN, SINK = range(7, 18)  # ours: own.py
+INSTANCE = 18  # ours: own.py
 BATCHES, STREAM, FAILURES, KEPT = range(20, 24)  # ours: stream_records.py
 FOLLOWED, HELD_BACK = 24, 25  # ours: followed.py
 LOG, SEQ_BLOCK = -1, -2  # OpenData-Log's, whose types 1 and 2 only the key tells from those above
@@ -173,6 +174,11 @@ def _of_queue(kind: int, queue: str) -> bytes:
     return bytes((VERSION, kind)) + terminated(queue.encode())
 
 
+def instance_of(log: str) -> str:
+    """The instance of which a log is; the empty name if it is that of none."""
+    return log.removeprefix(LOG_KEY).removeprefix("/")
+
+
 def log_prefix(log: str) -> bytes:
     """What the keys of all entries of a log begin with."""
     return b"\x01\x01" + terminated(log.encode())
@@ -192,18 +198,18 @@ def parse_key(key: bytes) -> Key:
         return Key(kind, number=_number(key, 2))
     if kind == PAYLOAD:
         name, end = unterminated(key, 2)
-        return Key(LOG, name.decode(), _number(key, end))
+        return Key(LOG, _text(name), _number(key, end))
     if kind in (*_OF_QUEUES, *_OF_LOADS):
         name, end = unterminated(key, 2)
         if end == len(key):
-            return Key(kind, name.decode())
+            return Key(kind, _text(name))
         if kind in (*_BUCKETS, RECENT, HELD_BACK):
-            return Key(kind, name.decode(), _number(key, end))
+            return Key(kind, _text(name), _number(key, end))
     if kind in (STREAM, FAILURES, KEPT) and (known := _parse_stream_key(kind, key)) is not None:
         return known
     if kind == EXPIRY and len(key) == 18:
         return Key(kind, number=_number(key, 10), time=_number(key[:10], 2))
-    if kind in (CLOCK, LOG_END) and len(key) == 2:
+    if kind in (CLOCK, LOG_END, INSTANCE) and len(key) == 2:
         return Key(kind)
     raise Undecodable(
         f"the database has a record of type {kind} with a key that this version of Penstock does not know "
@@ -215,8 +221,13 @@ def _parse_stream_key(kind: int, key: bytes) -> Key | None:
     name, end = unterminated(key, 2)
     stream, end = unterminated(key, end)
     if kind == STREAM:
-        return Key(kind, name.decode(), stream=stream.decode()) if end == len(key) else None
-    return Key(kind, name.decode(), _number(key, end), stream=stream.decode())
+        return Key(kind, _text(name), stream=_text(stream)) if end == len(key) else None
+    return Key(kind, _text(name), _number(key, end), stream=_text(stream))
+
+
+def _text(name: bytes) -> str:
+    """A name; bytes of another program that are not UTF-8 become no queue's name, and are never written."""
+    return name.decode(errors="surrogateescape")
 
 
 def _number(key: bytes, start: int) -> int:
@@ -236,6 +247,16 @@ def encode_payload(payload: bytes) -> bytes:
 def encode_uri(uri: str) -> bytes:
     """A payload that is an object beside the database."""
     return b"\x02" + utf8(uri)
+
+
+def object_of(uri: str) -> str:
+    """The name of the object beside the database that a URI stands for; Undecodable if it stands for another."""
+    name = uri.removeprefix("objects/")
+    if name == uri or not (name.isascii() and name.isdecimal()):
+        raise Undecodable(
+            f"a payload is at {uri!r}, and this version of Penstock knows those beside the database, objects/ID"
+        )
+    return name
 
 
 def decode_payload(value: bytes) -> bytes | str:
@@ -375,6 +396,17 @@ def decode_config(value: bytes) -> Config:
     max_attempts, keep_done = reader.fields(_CONFIG)
     reader.end()
     return Config(wanted, max_attempts, keep_done)
+
+
+def decode_others_config(value: bytes) -> Config:
+    """The same of another program. The document leaves the encoding of filters open: bytes of one are shown."""
+    try:
+        return decode_config(value)
+    except Undecodable:
+        if len(value) < _CONFIG.size:
+            raise
+    wanted = f"({value[: -_CONFIG.size].hex(' ')})"  # which no filter of ours can be
+    return Config(wanted, *_CONFIG.unpack(value[-_CONFIG.size :]))
 
 
 def encode_seq_block(block: SeqBlock) -> bytes:

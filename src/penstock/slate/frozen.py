@@ -17,7 +17,8 @@ from penstock.errors import PenstockError, StoreCorrupt
 from penstock.files import SystemDisk
 from penstock.processes import is_gone, name_of
 from penstock.slate.binding import load
-from penstock.slate.folder import SUBFOLDER, Folder, numbered
+from penstock.slate.folder import SUBFOLDER, Folder
+from penstock.slate.synced import numbered
 from penstock.slate.view import Moment, View
 
 _TRIES = 50

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from urllib.parse import parse_qs
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, PenstockError
+from penstock.files import unavailable
 from penstock.slate.bucket import BucketPlace
 from penstock.slate.folder import Folder
 from penstock.slate.moments import TIMEOUT, parse
@@ -33,4 +34,9 @@ def open_slate(
         raise InvalidArgument(f"router={router!r}: the router is on, or off while `penstock route` does its work")
     seconds = timeout or TIMEOUT
     place = BucketPlace(address.where, seconds, shared) if address.is_bucket else Folder(address.where, sync)
-    return SlateKeeper(place, address.log, clock or SystemClock(), seconds, threads, locked, router == "off")
+    try:
+        return SlateKeeper(place, address.log, clock or SystemClock(), seconds, threads, locked, router == "off")
+    except PenstockError:
+        raise
+    except OSError as error:
+        raise unavailable(error.filename or address.where, error) from error

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 from penstock.errors import StoreCorrupt
-from penstock.slate.binding import Database, load
+from penstock.slate.binding import Database, blocking, load, told
 
 _AT_ONCE = 1_000  # rows that are fetched with one call
 _READ_AHEAD = 1 << 20
@@ -71,6 +71,7 @@ class View(Database):
     ) -> None:
         self._ffi = ffi = load()
         self._store, self._path, self._what, self.timeout = store, path, what, timeout
+        self.what = what
         self._latest = sorted(moment.rows.items())
         self._known = moment.rows
         self.get_object = objects.get_object
@@ -84,7 +85,8 @@ class View(Database):
                 skip_wal_replay=False,
             )
         )
-        self._db = self._run(builder.build())
+        with told(ffi, what, timeout, opening=True):
+            self._db = blocking(builder.build(), timeout)
         self._scanning = ffi.ScanOptions(
             durability_filter=ffi.DurabilityLevel.MEMORY,
             dirty=False,
@@ -96,6 +98,11 @@ class View(Database):
     def get(self, key: bytes) -> bytes | None:
         """The value under a key."""
         return self._known[key] if key in self._known else super().get(key)
+
+    def last(self, start: bytes, end: bytes) -> bytes | None:
+        """The last key from one on, up to and without another, or one after it that is gone."""
+        latest = [key for key, value in self._latest if value is not None and start <= key < end]
+        return max([key for key in (super().last(start, end), *latest[-1:]) if key is not None], default=None)
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The rows from one key on, up to and without another, in the order of their keys."""

@@ -1,6 +1,7 @@
 """How entries come to the end of a file so that nobody, at no moment and after no crash, sees half of one."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from penstock.files import File
 from penstock.text.format import COMMENT, QUEUED
@@ -11,21 +12,19 @@ UNBORN, BORN = COMMENT.encode(), QUEUED.encode()
 def append_unborn(file: File, entries: Sequence[bytes], sync: bool = True, end: int | None = None) -> list[int]:
     """Durably add entries that are commented out; where each starts. Until they are born they are comments.
 
-    `end` is where the file ends, if that is known, and known to be after a newline.
+    `end` is where the file ended, if that is known, and known to be after a newline. Other programs may append at
+    any moment, so the first entry may start further on.
     """
-    size = file.size() if end is None else end
-    if end is None and size and file.read(size - 1, 1) != b"\n":
+    if end is None and (size := file.size()) and file.read(size - 1, 1) != b"\n":
         # Synced before anything else is written: a torn write must not lengthen a message that lacks its newline.
-        file.write(size, b"\n")
-        if sync:
-            file.sync()
-        size += 1
-    offsets, end = [], size
-    for entry in entries:
-        offsets.append(end)
-        end += len(entry)
-    (file.write_through if sync else file.write)(size, b"".join(entries))
-    return offsets
+        file.append(b"\n", sync=sync)
+    data = b"".join(entries)
+    start = file.append(data, sync=sync)
+    if start not in (0, end) and file.read(start - 1, 1) != b"\n":
+        # Another program has just added a line that lacks its newline: end that line, and begin again after it.
+        file.write_through(start, b"\n#".ljust(len(data) - 1, b"#") + b"\n")
+        return append_unborn(file, entries, sync)
+    return list(accumulate(map(len, entries[:-1]), initial=start))
 
 
 def bear(file: File, offsets: Sequence[int], sync: bool = True) -> None:

@@ -8,8 +8,9 @@ Each line begins with a control character, in column 0:
     #text     a comment, or a message commented out
 
 A message's text is what follows its control character, and for each continuation a newline and what follows the
-space. There is no escaping: `\r`, tabs, trailing spaces and control characters further right are text. The last
-line may lack its newline. Bytes are UTF-8; bytes that are not stay as they are.
+space. There is no escaping: tabs, trailing spaces and control characters further right are text. The last line may
+lack its newline. Bytes are UTF-8; bytes that are not stay as they are. A byte order mark before the first line is
+no part of it. `\r` is text, too, unless every line of an entry ends in `\r\n`: then those are its line ends.
 
 A line that begins with any other character starts an entry of its own that nobody reads: it is kept byte for byte
 with its continuations and variables, and warned about. So is a continuation or variable above every entry, and a
@@ -32,8 +33,9 @@ from penstock.errors import InvalidArgument
 QUEUED, PROCESSED, FAILED, COMMENT = "-", "=", "!", "#"
 CONTROLS = "-=!#"
 _CONTINUATION, _VARIABLE, _NEWLINE = b" ", b"\\", b"\n"
-_BELONGS = b" \\\n"  # a line that begins so starts no entry
-_START = re.compile(rb"\n[^ \\\n]")
+_BELONGS = b" \\\n\r"  # a line that begins so starts no entry
+_START = re.compile(rb"\n[^ \\\n\r]")
+_MARK = b"\xef\xbb\xbf"  # that some editors put before the first line
 _BLOCK = 1 << 18  # bytes that are looked at together, so that they stay in the processor's cache
 _WORTH = 1 << 20  # bytes from which on NumPy is quicker than its import is slow
 
@@ -110,21 +112,32 @@ def scan(data: bytes | mmap) -> Starts:
             return _scan_by_columns(data)
         except ImportError:
             pass  # NumPy is quicker, not needed
-    offsets = array("q", [0] if data and data[0] not in _BELONGS else [])
+    offsets = array("q", _first(data))
     offsets.extend([found.start() + 1 for found in _START.finditer(data)])
     return Starts(offsets, bytes([data[offset] for offset in offsets]))
+
+
+def _head(data: bytes | mmap) -> int:
+    """Where the first line starts."""
+    return len(_MARK) if data[: len(_MARK)] == _MARK else 0
+
+
+def _first(data: bytes | mmap) -> list[int]:
+    """Where an entry starts in the first line, if one does."""
+    head = _head(data)
+    return [head] if len(data) > head and data[head] not in _BELONGS else []
 
 
 def _scan_by_columns(data: bytes | mmap) -> Starts:
     import numpy as np
 
     column = np.frombuffer(data, np.uint8)
-    starts = [np.zeros(1 if data[0] not in _BELONGS else 0, np.int64)]
+    starts = [np.array(_first(data), np.int64)]
     for begin in range(0, len(data) - 1, _BLOCK):
         end = min(begin + _BLOCK, len(data) - 1)  # the last newline has nothing behind it
         newlines = np.flatnonzero(column[begin:end] == 10)
         first = column[begin + 1 : end + 1][newlines]
-        starts.append(newlines[(first != 32) & (first != 92) & (first != 10)] + (begin + 1))
+        starts.append(newlines[~np.isin(first, list(_BELONGS))] + (begin + 1))
     found = np.concatenate(starts)
     offsets = array("q")
     offsets.frombytes(found.tobytes())
@@ -138,7 +151,7 @@ def parse(data: bytes, start: int = 0) -> Document:
     problems: list[Problem] = []
     lines = _Lines(data)
     head = starts.offsets[0] if starts.offsets else len(data)
-    for offset in _line_offsets(data, 0, head):
+    for offset in _line_offsets(data, _head(data), head):
         what = "continues" if data[offset : offset + 1] == _CONTINUATION else "is a variable of"
         problems.append(Problem(lines.at(offset), start + offset, f"it {what} nothing"))
     for number, offset in enumerate(starts.offsets):
@@ -167,15 +180,18 @@ def _entry(data: bytes, offset: int, end: int, start: int) -> tuple[Entry, list[
     at = data.find(_NEWLINE, offset, end)
     if at < 0 or at + 1 == end:  # one line, as most of those that people write
         stop = end if at < 0 else at
-        return Entry(start + offset, end - offset, _control(data[offset:stop]), data[offset + 1 : stop]), []
-    content = [data[offset + 1 : at]]
+        text = data[offset + 1 : stop] if at < 0 else data[offset + 1 : stop].removesuffix(b"\r")
+        return Entry(start + offset, end - offset, _control(data[offset:stop]), text), []
+    count = data.count(_NEWLINE, offset, end)
+    cut = 1 if data[at - 1 : at] == b"\r" and data.count(b"\r\n", offset, end) == count else 0
+    content = [data[offset + 1 : at - cut]]
     variables: list[Variable] = []
     orphans: list[int] = []
     last = at + 1
     while (at := last) < end:
         stop = data.find(_NEWLINE, at, end)
         following = end if stop < 0 else stop + 1
-        stop = end if stop < 0 else stop
+        stop = end if stop < 0 else stop - cut
         kind = data[at : at + 1]
         if kind == _VARIABLE:
             variables.append(Variable(start + at + 1, data[at + 1 : stop]))

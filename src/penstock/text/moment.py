@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from penstock.clock import FOLLOWED
 from penstock.files import Disk
 from penstock.message import Message
 from penstock.text import mutex
@@ -35,7 +36,7 @@ def read(path: str, disk: Disk) -> Files | None:
     None: something is to be finished or compared first, as after a crash or when a person has edited the file.
     """
     lock = MutexLock(path, disk)
-    with disk.open(path) as file:
+    with disk.open(path, follow=True) as file:
         lock.acquire()
         try:
             head, there = lock.file.read(0, lock.size), file.status()
@@ -55,7 +56,10 @@ def moment(queue: str, files: Files, now: int) -> Moment | None:
     plain = find(data, memory.notes)
     entries = [parse_one(data[start:stop], start) for start, stop in plain.others]
     entries = [entry for entry in entries if entry.control in CONTROLS]
-    view = load(queue, Document(entries, []), len(data), memory, True, changed, max(now, memory.at)).view
+    horizon, now = now + FOLLOWED, max(now, memory.at)
+    view = load(queue, Document(entries, []), len(data), memory, True, changed, now, horizon).view
+    if view.ahead or memory.at > horizon:
+        return None
     ids = set(plain.ids.view("S16").ravel().tolist())
     if len(ids) < len(plain.ids) or not ids.isdisjoint((facts(entry).id or "").encode() for entry in entries):
         return None  # someone has copied a message with its id

@@ -81,7 +81,7 @@ class Pair:
     def open(self) -> None:
         """Open the queue's file, whichever has the name by now; FileNotFoundError."""
         self.close_file()
-        self._file = self.disk.open(self.path)
+        self._file = self.disk.open(self.path, follow=True)
         self.inode = self._file.status().inode
         self._keeps_times = False  # it may be another user's, who alone may set its time
 
@@ -180,6 +180,11 @@ class Pair:
         self.file.sync()
 
     # The end
+
+    def forked(self) -> None:
+        """In a child: open both files anew, as an open file and its lock would be shared with the parent."""
+        self.close()
+        self.written, self.changed = False, None
 
     def remove(self) -> None:
         """Remove both files."""

@@ -27,6 +27,11 @@ class Poller:
                 self._threads.start("penstock-poller", self._run)
                 self._running = True
 
+    def forked(self) -> None:
+        """In a child: the thread is the parent's."""
+        self._lock = threading.Lock()
+        self._watched, self._running = set(), False
+
     def stop(self) -> None:
         """Look no more."""
         self._stopping.set()

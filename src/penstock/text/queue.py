@@ -110,7 +110,7 @@ class TextQueue:
 
     def _read(self) -> Document:
         try:
-            with self._disk.open(self.path) as file:
+            with self._disk.open(self.path, follow=True) as file:
                 document = parse(file.read(0, file.size()))
         except FileNotFoundError:
             document = Document([], [])
@@ -126,7 +126,7 @@ class TextQueue:
         self._lock.acquire()
         try:
             is_new = create and not self._disk.exists(self.path)
-            with self._disk.open(self.path, create=create) as file:
+            with self._disk.open(self.path, create=create, follow=True) as file:
                 if is_new:
                     self._disk.sync_folder(os.path.dirname(self.path) or ".")
                 yield file

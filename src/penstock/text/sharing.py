@@ -37,6 +37,7 @@ class SharedFile:
         self.name = name
         self.path = path
         self.lock = threads.rlock()
+        self._threads = threads
         self._pair = Pair(path, disk, sync)
         self._mutex = self._pair.lock
         self._disk = disk
@@ -168,8 +169,8 @@ class SharedFile:
             view.hold(seq, note)
         view.settled |= {receipt: (how, when) for receipt, how, when in lines.settled}
         view.keys |= {key: (each, until) for key, each, until in lines.keys}
-        view.at = max(view.at, lines.at)
-        self._clock.at_least(view.at)
+        if self._clock.follow(lines.at, self._mutex.path):
+            view.at = max(view.at, lines.at)
         view.mutex_end = noted
         return True
 
@@ -177,19 +178,24 @@ class SharedFile:
         """Read both files from their beginnings, and finish what a crash has interrupted."""
         head = self._mutex.file.read(0, noted)
         memory = mutex.read(head[HEAD:], HEAD)
+        if not self._clock.follow(memory.at, self._mutex.path):
+            memory = memory._replace(at=0)
         intact, doubtful = mutex.read_seal(head) == seal_of(there), head[:HEAD] == mutex.DOUBTFUL
         if doubtful:
             self._pair.write_again()
         data = self._pair.file.read(0, there.size)
-        now = self._clock.now()
+        now, horizon = self._clock.now(), self._clock.horizon()
         document = parse(data)
-        view, repairs, rewrite = load(
-            self.name, document, len(data), memory, intact, there.changed // 1_000_000 or now, max(now, memory.at)
-        )
-        self._clock.at_least(view.at)
+        modified = there.changed // 1_000_000 or now
+        view, repairs, rewrite = load(self.name, document, len(data), memory, intact, modified, now, horizon)
+        for time in (view.at, view.ahead):
+            self._clock.follow(time, self.path)
+        if data[: data.find(b"\n") + 1].endswith(b"\r\n") and data.endswith(b"\r\n"):
+            view.line_end = b"\r\n"
         for problem in view.problems:
             if problem not in self._warned:
-                _log.warning("%s line %d is skipped: %s", self.path, problem.line, problem.what)
+                line = problem.line or data.count(b"\n", 0, problem.offset) + 1
+                _log.warning("%s line %d is skipped: %s", self.path, line, problem.what)
         self._warned = list(view.problems)
         for offset, byte in repairs:
             self._pair.write(offset, byte.encode())
@@ -223,6 +229,7 @@ class SharedFile:
     def append(self, unborn: Sequence[bytes], ids: Sequence[str], now: int) -> list[int]:
         """Durably add messages, all of them or none; where they start."""
         view = self.current()
+        start = view.end
         try:
             self._pair.written, always = True, self._pair.sync.always
             offsets = append_unborn(self._pair.file, unborn, always, view.end if view.ended else None)
@@ -231,7 +238,7 @@ class SharedFile:
             if len(unborn) > 1:
                 self._note({"at": now, "born": list(ids)}, pending=True)
         except OSError as error:
-            raise self._undo(error, view) from error
+            raise self._undo(error, view, b"".join(unborn)) from error
         bear(self._pair.file, offsets, always)
         if not always:
             self._pair.sync_file()
@@ -242,6 +249,8 @@ class SharedFile:
             raise Edited  # an editor has just put another file in its place: into that one, then
         self._pair.changed = there.changed
         view.end, view.ended = offsets[-1] + len(unborn[-1]), True
+        if offsets[0] != start:
+            self._view = None  # what others have added before it is read at the next turn
         return offsets
 
     def record(
@@ -279,14 +288,18 @@ class SharedFile:
         view.mutex_end = self._pair.note(view.mutex_end, content, pending)
         view.at = max(view.at, content["at"])
 
-    def _undo(self, error: OSError, view: View) -> Exception:
+    def _undo(self, error: OSError, view: View, appended: bytes = b"") -> Exception:
         """What to raise for an error before anything counted; if that was for want of space, it never was."""
         self._view = None
         if error.errno not in FULL:
             return error
         try:
             # Bytes that a failed sync has left would else be there to read, and not on the disk.
-            self._pair.file.truncate(view.end)
+            left = self._pair.file.read(view.end, self._pair.file.size() - view.end)
+            if appended.startswith(left) or (b"\n" + appended).startswith(left):
+                self._pair.file.truncate(view.end)
+            elif not left.endswith(b"\n"):  # others have added something: ours stays, commented out
+                self._pair.file.append(b"\n")
             self._mutex.file.truncate(view.mutex_end)
             self._mutex.file.sync()  # a line that the disk has must not come back, as it counts
             self._pair.seal(
@@ -349,6 +362,13 @@ class SharedFile:
         """Remove both files."""
         self._view = None
         self._pair.remove()
+
+    def forked(self) -> None:
+        """In a child: everything is read again, whatever another thread of the parent was doing."""
+        self.lock = self._threads.rlock()
+        self._pair.forked()
+        self._view = None
+        self._depth, self._reseal = 0, False
 
     def close(self) -> None:
         """Let go of the files."""

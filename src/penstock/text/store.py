@@ -26,6 +26,7 @@ from penstock.keeper import QueueInfo
 from penstock.live.keeper import check_start
 from penstock.message import PUBLISH_HEADER, Entry, Message, checked_headers
 from penstock.settings import Settings
+from penstock.sharing import forks
 from penstock.streams import Streams, not_supported
 from penstock.text.format import parse
 from penstock.text.head import read_head, write_head
@@ -57,6 +58,7 @@ class TextKeeper:
         self._filters: dict[str, Filter] = {}  # by their text
         self._closed = False
         self._prepare()
+        forks.watch(self)
 
     def _prepare(self) -> None:
         """Make the folder and the queue `default`, if they are not there."""
@@ -85,7 +87,7 @@ class TextKeeper:
         return found
 
     def _said_name(self, path: str) -> str | None:
-        with suppress(FileNotFoundError), _errors_of_the_disk(path), self._disk.open(path) as file:
+        with suppress(FileNotFoundError), _errors_of_the_disk(path), self._disk.open(path, follow=True) as file:
             return read_head(parse(file.read(0, 100_000)).entries)[1]
         return None
 
@@ -284,6 +286,14 @@ class TextKeeper:
     def streams(self) -> Streams:
         """The streams that read queues of this store: there are none."""
         raise not_supported("a text store")
+
+    def forked(self) -> None:
+        """In a child: use the same files, as any other process does."""
+        self._lock = self._threads.rlock()
+        self._clock.forked()
+        self._poller.forked()
+        for queue in self._queues.values():
+            queue.forked()
 
     def close(self) -> None:
         """Let go of everything; waiting consumers get StoreClosed."""

@@ -166,6 +166,11 @@ class TurningQueue:
 
     # The end
 
+    def forked(self) -> None:
+        """In a child: who stood in line are threads of the parent."""
+        self._line = {}
+        self.files.forked()
+
     def stop(self, error: Callable[[], PenstockError]) -> None:
         """From now on every call, those in line included, gets this error."""
         self._stopped = error

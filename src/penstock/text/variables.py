@@ -34,6 +34,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _ID = re.compile(r"[0-9a-f]{16}")
 _LEASE = re.compile(r"(\S+) ([0-9a-f]{16})")
+_NUMBER = re.compile(r"[-+]?\d+")
+_MOST_ATTEMPTS = 1_000_000_000  # so that there is room to count on
+_TIMES = (b"received", b"visible", b"expires", b"created")
 _PLAIN_NAME = re.compile(r'[^\s="][^\s=]*')
 
 
@@ -48,6 +51,8 @@ class Facts(NamedTuple):
     key: str | None = None
     attempts: int = 0
     lease: tuple[int, str] | None = None
+    mark: str = ""  # what another program has left in \mutex=
+    odd: tuple[tuple[int, str], ...] = ()  # where a variable says what cannot be understood, and what
 
 
 NO_FACTS = Facts()
@@ -57,24 +62,36 @@ def facts(entry: Entry) -> Facts:
     """Read the variables; what cannot be understood says nothing."""
     if not entry.variables:
         return NO_FACTS
-    said = {}
+    said: dict[bytes, str] = {}
+    places: dict[bytes, int] = {}
     for variable in entry.variables:
         name, equals, value = variable.raw.partition(b"=")
         if equals and name not in said:
             said[name] = value.rstrip(b" ").decode(errors="replace")
+            places[name] = variable.offset - 1
     given = said.get(b"id", "")
     lease = _LEASE.fullmatch(said.get(b"lease") or said.get(b"mutex") or "")
     until = read_time(lease[1]) if lease else None
     key = said.get(b"key")
+    priority = _number(said.get(b"priority"), LOWEST_PRIORITY, HIGHEST_PRIORITY)
+    attempts = _number(said.get(b"attempts"), 0, _MOST_ATTEMPTS)
+    times = {name: read_time(said.get(name)) for name in _TIMES}
+    wrong = [name for name, number in ((b"priority", priority), (b"attempts", attempts)) if number is None]
+    wrong += [name for name, time in times.items() if time is None and said.get(name)]
+    if said.get(b"lease") and until is None:
+        wrong.append(b"lease")
+    mark = said.get(b"mutex", "") if not _LEASE.fullmatch(said.get(b"mutex", "")) else ""
     return Facts(
         given if _ID.fullmatch(given) else None,
-        min(max(_number(said.get(b"priority"), 0), LOWEST_PRIORITY), HIGHEST_PRIORITY),
-        read_time(said.get(b"received")),
-        read_time(said.get(b"visible")),
-        read_time(said.get(b"expires")),
+        priority or 0,
+        times[b"received"],
+        times[b"visible"],
+        times[b"expires"],
         None if key is None else unquoted(key),
-        min(max(_number(said.get(b"attempts"), 0), 0), 0xFFFF_FFFF),
+        attempts or 0,
         (until, lease[2]) if lease and until is not None else None,
+        mark,
+        tuple((places[name], f"{name.decode()}={said[name][:80]!r} is not understood") for name in wrong),
     )
 
 
@@ -196,11 +213,15 @@ def read_time(text: str | None) -> int | None:
     return milliseconds if milliseconds >= 0 else None
 
 
-def _number(text: str | None, usual: int) -> int:
-    try:
-        return usual if text is None else int(text)
-    except ValueError:
-        return usual
+def _number(text: str | None, lowest: int, highest: int) -> int | None:
+    """A whole number that someone wrote, or the nearest that there can be; None if it is none."""
+    if not text:
+        return 0
+    if _NUMBER.fullmatch(text) is None:
+        return None
+    if len(text) > 20:
+        return lowest if text.startswith("-") else highest
+    return min(max(int(text), lowest), highest)
 
 
 def quoted(value: str) -> str:

@@ -19,7 +19,7 @@ from penstock.text.matching import Known, by_content, in_place, twins
 from penstock.text.mutex import Memory, Note, Seal
 from penstock.text.variables import Facts, body, facts
 
-_WEEK = 7 * 86_400_000
+FAR = 253_402_300_799_000  # the end of the year 9999: until another program takes its mark out of \mutex=
 
 
 class Table:
@@ -66,8 +66,10 @@ class View:
     new_seen: list[tuple[int, int]] = field(default_factory=list)  # not written yet
     twins: dict[int, tuple[int, int]] = field(default_factory=dict)  # by offset
     at: int = 0
+    ahead: int = 0  # the latest time that a message says and that is too far ahead to be followed
     end: int = 0  # of the queue's file
     ended: bool = False  # whether that is known to be after a newline
+    line_end: bytes = b"\n"
     mutex_end: int = 0
     seal: Seal | None = None  # of the queue's file
     forgotten: int = 0
@@ -136,9 +138,12 @@ def person_id(offset: int, crc: int) -> str:
 
 
 def load(
-    name: str, document: Document, size: int, memory: Memory, intact: bool, modified: int, now: int
+    name: str, document: Document, size: int, memory: Memory, intact: bool, modified: int, now: int, horizon: int
 ) -> Loaded:
-    """Put together what the file says and what is noted; `intact`: nobody but Penstock has changed the file."""
+    """Put together what the file says and what is noted.
+
+    `intact`: nobody but Penstock has changed the file. `horizon`: the latest time that is followed.
+    """
     entries = document.entries
     settings, _, odd = read_head(entries)
     said = [facts(entry) for entry in entries]
@@ -165,6 +170,12 @@ def load(
                 notes[at] = edited
     view = View(settings, TextLedger(name, settings), Table(), document.problems, at=memory.at, end=size)
     view.problems = [*document.problems, *(Problem(1, 0, each) for each in odd)]
+    view.problems += [
+        Problem(0, *each)
+        for entry, about in zip(entries, said, strict=True)
+        if entry.control != COMMENT
+        for each in about.odd
+    ]
     view.twins = {entries[at].offset: twin for at, twin in twins(known).items()}
     view.seen = list(memory.seen)
     seen = _Seen(view, entries, said, min(modified, now), size)
@@ -174,7 +185,9 @@ def load(
             continue
         each, found = said[at], notes.get(at)
         received_at = each.received_at if each.received_at is not None else seen.time(entry.offset)
-        if each.id is not None and received_at < now + _WEEK:
+        if received_at > horizon:
+            view.ahead = max(view.ahead, received_at)
+        elif each.id is not None:
             view.at = max(view.at, received_at)
         id_ = each.id if each.id is not None and counts[each.id] == 1 else person_id(entry.offset, known[at].crc)
         if each.key is not None and received_at + FIVE_MINUTES > now:
@@ -184,6 +197,8 @@ def load(
             # The mutex file was lost: what the message itself says of its lease is all that is known.
             found = _said_lease(entry, each, known[at].crc, id_) if row.state in (AVAILABLE, DELAYED) else None
             rewrite = rewrite or found is not None
+        if found is not None:
+            found = _marked(found, each, now)
         if (found.state if found else row.state) in ("gone", GONE):
             continue
         rows.append(row)
@@ -226,7 +241,10 @@ class _Seen:
 
 
 def _row(entry: Entry, said: Facts, received_at: int, settings: Settings, now: int) -> Row:
-    visible_at = said.visible_at if said.visible_at is not None else received_at
+    # Received by a clock that was ahead of ours: it waits for nothing.
+    visible_at = said.visible_at if said.visible_at is not None else min(received_at, now)
+    if said.mark:
+        visible_at = FAR
     if entry.control == QUEUED:
         state = DELAYED if visible_at > now else AVAILABLE
     elif entry.control == PROCESSED:
@@ -244,6 +262,17 @@ def _said_lease(entry: Entry, said: Facts, crc: int, id: str) -> Note | None:  #
     note = Note(entry.offset, crc, QUEUED, "in_flight", said.id, attempts=said.attempts, ends_at=until)
     note.receipt = f"{id}.{secret}"
     return note
+
+
+def _marked(note: Note, said: Facts, now: int) -> Note:
+    """A message that waits, and that another program has marked as its own, waits until the mark is gone."""
+    if note.state not in ("available", "delayed"):
+        return note
+    # A mark of ours may have outlived our lease in a crash.
+    ours = [str(each[1] or "") for each in note.history] + [note.consumer or ""]
+    if said.mark and not any(consumer.startswith(said.mark) for consumer in ours):
+        return replace(note, state="delayed", visible_at=FAR)
+    return replace(note, state="available", visible_at=now) if note.visible_at == FAR else note
 
 
 def _edited(note: Note, control: str, now: int) -> Note | None:

@@ -48,6 +48,7 @@ class WorkingQueue(RecordingQueue):
         view.ledger.put(drafts, now)
         new_id = os.urandom(8).hex()
         entries, [crc] = unborn_plain([drafts[0].payload], [new_id], now)
+        entries = _with_ends(entries, view.line_end)
         [offset] = self.files.append(entries, [new_id], now)
         view.table.add(offset, len(entries[0]), crc, now, QUEUED, new_id)
         return [new_id]
@@ -65,6 +66,7 @@ class WorkingQueue(RecordingQueue):
             columns = zip(chosen, fresh, record.visible_at, record.expires_at, strict=True)
             entries = [unborn(draft, each, now, visible, expires) for draft, each, visible, expires in columns]
             crcs = [text_crc(entry) for entry in entries]
+        entries = _with_ends(entries, view.line_end)
         offsets = self.files.append(entries, fresh, now)
         for entry, crc, each, offset in zip(entries, crcs, fresh, offsets, strict=True):
             view.table.add(offset, len(entry), crc, now, QUEUED, each)
@@ -286,6 +288,11 @@ class WorkingQueue(RecordingQueue):
         """Remove the queue and its messages."""
         self.run(lambda view, now: self.files.remove())
         self._send_away(lambda: QueueNotFound(f"queue {self.name!r} was deleted"))
+
+
+def _with_ends(entries: list[bytes], line_end: bytes) -> list[bytes]:
+    """Entries with the line ends that the rest of the file has."""
+    return entries if line_end == b"\n" else [entry.replace(b"\n", line_end) for entry in entries]
 
 
 def _seqs(view: View, ids: Sequence[str]) -> list[int]:
