@@ -453,3 +453,20 @@ def test_the_file_can_name_the_store(tmp_path: Path) -> None:
     config.write_text('store = "nosuch:x"\n')
     refused = CliRunner().invoke(cli, ["serve", "--config", str(config)], env={"PENSTOCK_STORE": ""})
     assert "nosuch:x" in refused.stderr
+
+
+@pytest.mark.parametrize("kind", ["text:", "folder:"])
+def test_a_store_that_cannot_work_is_not_ready(tmp_path: Path, kind: str) -> None:
+    """The system refuses its folder: what was asked is refused, and so is more work."""
+    data = tmp_path / "data"
+    with penstock.open(f"{kind}{data}") as store:
+        store.queue().put(b"a")
+        server = serve_in_thread(store)
+        try:
+            assert ask(server.url, "/-/readyz")[0] == 200
+            data.rename(tmp_path / "away")
+            data.write_text("no folder")
+            assert ask(server.url, "/-/readyz")[0] == 503
+            assert ask(server.url, "/-/healthz")[0] == 200
+        finally:
+            server.stop()

@@ -16,6 +16,7 @@ from penstock import Draft
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.index.rows import STATES
 from penstock.journal.store import open_journal
+from penstock.server import serve_in_thread
 from penstock.spark.jobs import archive, report
 from penstock.spark.jobs.reporting import windows, words
 from penstock.spark.jobs.reporting.numbers import Figures, Numbers, Reason, Slice, Times
@@ -263,3 +264,19 @@ def test_the_page_needs_nothing_but_itself_and_shows_the_largest_of_many_queues(
     assert ("&lt;b&gt;49&lt;/b&gt;" in page, "&lt;b&gt;50&lt;/b&gt;" in page) == (True, False)
     assert "2023-11-14 23:00 UTC: put 5, done 3, failed 1" in page
     assert len(page) < 700_000
+
+
+@pytest.mark.parametrize("kind", ["text:", "folder:", "slate:", ""])
+def test_a_report_is_made_through_a_server_of_any_store(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    with penstock.open(f"{kind}{tmp_path / 'data'}") as store:
+        jobs = store.create("jobs", keep_done=None)
+        jobs.put_many([b"a", b"b"])
+        jobs.ack(*jobs.claim())
+        server = serve_in_thread(store)
+        try:
+            report(spark, server.url, tmp_path / "report")
+        finally:
+            server.stop()
+    document = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert document["streams"] == []
+    assert (tmp_path / "report" / "index.html").read_text()

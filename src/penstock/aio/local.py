@@ -6,7 +6,7 @@ in threads: while one commit of a queue runs, everything that comes gathers for 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 _THREADS = 32  # commits of different queues side by side
 _LOADERS = 4  # what loads do side by side: each has much in memory
+_READERS, _LARGE = 4, 1 << 20  # consumers that are given so many bytes, side by side
 _PAGE = 256
+_PAGE_BYTES = 4 << 20
 COMMIT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 COMMIT_RECORDS = tuple(1 << power for power in range(13))
 Result = TypeVar("Result")
@@ -64,6 +66,7 @@ class LocalKeeper:
         self._gathering = Gathering(self._commit_puts)
         self._in_line: set[asyncio.Future[None]] = set()
         self._hurried = False
+        self._reading = asyncio.Semaphore(_READERS)
 
     async def create(self, queue: str, settings: Settings) -> None:
         """Make a queue."""
@@ -117,6 +120,9 @@ class LocalKeeper:
     def failure(self) -> BaseException | None:
         """What has stopped the store, if it was not closed."""
         return self._keeper.failure
+
+    async def check(self) -> None:
+        """Raise what is wrong with the store; is_open() has said all there is."""
 
     def longest_commit(self) -> float:
         """Seconds for which a commit has been running, the longest of them."""
@@ -203,7 +209,7 @@ class LocalKeeper:
     async def peek(self, queue: str, n: int, skip: int = 0) -> AsyncIterator[Message]:
         """What claim would give, after some that are skipped."""
         messages = self._keeper.find(queue).peek(n, skip)
-        while page := await self._in_thread(lambda: list(islice(messages, _PAGE))):
+        while page := await self._in_thread(lambda: some(messages)):
             for message in page:
                 yield message
 
@@ -212,7 +218,7 @@ class LocalKeeper:
     ) -> AsyncIterator[Message]:
         """The messages in that state, in the order in which they were put, from after one on until another."""
         messages = self._keeper.find(queue).messages(state, after, until, bodies)
-        while page := await self._in_thread(lambda: list(islice(messages, _PAGE))):
+        while page := await self._in_thread(lambda: some(messages)):
             for message in page:
                 yield message
 
@@ -275,6 +281,10 @@ class LocalKeeper:
             if not taken.size:
                 return []
         try:
+            if taken.bytes > _LARGE:  # few have so much in memory at a time
+                await self._committed(live, written)
+                async with self._reading:
+                    return await self._in_thread(live.hand_out, taken)
             at_hand = live.at_hand(taken)
             if at_hand is not None:  # no need for a thread
                 await self._committed(live, written)
@@ -371,6 +381,18 @@ class LocalKeeper:
                 pending.future.set_exception(result)
             else:
                 pending.future.set_result(result)
+
+
+def some(messages: Iterator[Message]) -> list[Message]:
+    """The next messages, as many as may be in memory at once."""
+    page: list[Message] = []
+    size = 0
+    for message in islice(messages, _PAGE):
+        page.append(message)
+        size += len(message.payload)
+        if size > _PAGE_BYTES:
+            break
+    return page
 
 
 def _outcome(call: Callable[[], Any]) -> Any:

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.aio.local import COMMIT_RECORDS, COMMIT_SECONDS
+from penstock.aio.local import COMMIT_RECORDS, COMMIT_SECONDS, some
 from penstock.clock import SystemClock, pause
 from penstock.errors import NotSupported, PenstockError
 from penstock.histogram import Histogram
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.uploads import Uploads
 
 _THREADS = 32
+_TAKERS = 8  # consumers that are given messages side by side: nobody knows before how large those are
 _PAGE = 256
 _ASK_AGAIN = 0.05  # seconds between two looks of one who waits, if nothing is heard meanwhile
 Result = TypeVar("Result")
@@ -49,6 +50,7 @@ class ThreadedKeeper:
         self._keeper = keeper
         self._clock: Any = getattr(keeper, "clock", None) or SystemClock()
         self._threads = ThreadPoolExecutor(_THREADS, "penstock-operation")
+        self._taking = asyncio.Semaphore(_TAKERS)
         self._lines: dict[str, _Line] = {}
         self._closing = False
         self.commit_seconds, self.commit_records = Histogram(COMMIT_SECONDS), Histogram(COMMIT_RECORDS)
@@ -63,13 +65,17 @@ class ThreadedKeeper:
 
     @property
     def failure(self) -> BaseException | None:
-        """What has stopped the store; None as long as it fails operation by operation, or not at all."""
+        """What has stopped the store, if its keeper says so; others fail operation by operation."""
         failure: BaseException | None = getattr(self._keeper, "failure", None)
         return failure
 
     def is_open(self) -> bool:
         """Whether it takes and gives messages."""
         return not self._closing and self.failure is None
+
+    async def check(self) -> None:
+        """Raise what is wrong with the store."""
+        await self._run(self._keeper.queues)
 
     def longest_commit(self) -> float:
         """Seconds for which a commit has been running: there are none apart from the operations."""
@@ -312,12 +318,16 @@ class ThreadedKeeper:
 
     async def _taken(self, queue: str, take: Callable[[], list[Message]]) -> list[Message]:
         """What can be had at once; who is cancelled meanwhile does not take it along."""
-        task = asyncio.ensure_future(self._run(take))
+        task = asyncio.ensure_future(self._run_taking(take))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             task.add_done_callback(partial(self._give_back, queue))
             raise
+
+    async def _run_taking(self, take: Callable[[], list[Message]]) -> list[Message]:
+        async with self._taking:
+            return await self._run(take)
 
     def _give_back(self, queue: str, task: "asyncio.Task[list[Message]]") -> None:
         if task.cancelled() or task.exception() is not None:
@@ -332,7 +342,7 @@ class ThreadedKeeper:
             self._threads.submit(release)
 
     async def _paged(self, messages: Iterator[Message]) -> AsyncIterator[Message]:
-        while page := await self._run(lambda: list(islice(messages, _PAGE))):
+        while page := await self._run(lambda: some(messages)):
             for message in page:
                 yield message
 

@@ -18,6 +18,7 @@ class Taken(NamedTuple):
     places: Any
     build: Callable[[Sequence[Body]], list[Message]]
     receipts: list[str]
+    bytes: int = 0  # of bodies that are still to be read
 
 
 NOTHING = Taken(0, (), lambda bodies: [], [])
@@ -27,13 +28,13 @@ def claimed(record: Claim, ledger: Ledger, shelf: Shelf) -> Taken:
     """What a claim gave."""
     now, seqs, lease_until, consumer, nonce = record
     count, name, secret = len(seqs), ledger.name, f".{nonce:016x}"
-    places, runs = shelf.find(seqs), ledger.runs(seqs)
+    places, runs, size = shelf.find(seqs), ledger.runs(seqs), sum(shelf.sizes(seqs))
     if runs is None:
         messages = [as_seen(seq, ledger) for seq in seqs]
         for message in messages:
             message.receipt = message.id + secret
         receipts = [message.id + secret for message in messages]
-        return Taken(count, places, lambda bodies: fill(messages, bodies), receipts)
+        return Taken(count, places, lambda bodies: fill(messages, bodies), receipts, size)
     priority, visible_at, expires_at, attempts = array("q"), array("q"), array("q"), array("I")
     reason: list[str | None] = []
     for page, start, end in runs:  # the same by slices
@@ -55,7 +56,7 @@ def claimed(record: Claim, ledger: Ledger, shelf: Shelf) -> Taken:
             for each, receipt, body, rank, visible, expires, attempt, why in columns
         ]  # fmt: skip
 
-    return Taken(count, places, build, receipts)
+    return Taken(count, places, build, receipts, size)
 
 
 def as_seen(seq: int, ledger: Ledger) -> Message:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.server.running import Service
 
 _PIPELINED = 16  # requests that may wait for the one before them; then the client has to
+_UNREAD = 16_384  # bytes of answers that wait for a client to read, before it is asked no more and counted
 _LINGER = 2.0  # seconds in which a client that is still sending can read why it was refused
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _log = logging.getLogger("penstock.server")
@@ -70,6 +71,7 @@ class Connection(asyncio.Protocol):
             self.transport.write(as_bytes(refusal(OVERLOADED), keep_alive=False))
             self.transport.close()
             return
+        self.transport.set_write_buffer_limits(_UNREAD)
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
         self.service.idle.start(self)
@@ -137,11 +139,13 @@ class Connection(asyncio.Protocol):
         """The client does not read its answers."""
         self._clogged = True
         self.service.leaving.start(self)
+        self.service.hold_back(self, self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         """It reads on."""
         self._clogged = False
         self.service.leaving.stop(self)
+        self.service.let_go(self)
         self._next()
 
     # From the parser
@@ -307,7 +311,11 @@ class Connection(asyncio.Protocol):
 
     async def _handle(self, request: Request) -> None:
         try:
-            answer = await request.route.handler(self.service.keeper, request)
+            if request.route.lists:
+                async with self.service.listing:
+                    answer = await request.route.handler(self.service.keeper, request)
+            else:
+                answer = await request.route.handler(self.service.keeper, request)
         except asyncio.CancelledError:
             if self._revoked is not None and not self._lost:
                 answer = refusal(self._revoked, close=True)

@@ -148,6 +148,7 @@ class Route(NamedTuple):
     is_payload: bool = False  # the body, so that the queue has a say in its length
     discards: bool = False  # the body
     polls: bool = False  # may wait for long, and must stop once nobody listens any more
+    lists: bool = False  # answers with many bodies, so that only some do so at a time
     monitors: bool = False  # tells how the server is
     shortcut: Shortcut | None = None
 

@@ -12,6 +12,7 @@ from penstock.histogram import Histogram
 from penstock.index.history import Attempt
 from penstock.live.figures import Figures
 from penstock.message import Message
+from penstock.names import DEFAULT
 from penstock.settings import MAX_PAYLOAD
 from penstock.sharing import guest as guests
 
@@ -36,6 +37,10 @@ class ForwardingKeeper(SharedKeeper):
     def is_open(self) -> bool:
         """Whether operations are carried out."""
         return not self._closed and (isinstance(self._keeper, GuestKeeper) or self._keeper.is_open())
+
+    async def check(self) -> None:
+        """Raise what is wrong with the store, as its owner says."""
+        await self.settings(DEFAULT)
 
     def longest_commit(self) -> float:
         """Seconds for which a commit has been running, as far as this process knows."""

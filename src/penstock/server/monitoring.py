@@ -1,13 +1,17 @@
 """How the server is: healthz for who restarts it, readyz for who sends it work, metrics for who watches."""
 
+import asyncio
+import logging
 from itertools import chain
 from typing import Any
 
+from penstock.errors import PenstockError
 from penstock.server import exposition
 from penstock.server.bodies import json_answer
 from penstock.server.exchange import Answer, Problem, Request
 
 _STUCK = 10.0  # seconds after which a commit that still runs means a disk that hangs
+_log = logging.getLogger("penstock.server")
 _TEXT = f"Content-Type: {exposition.MEDIA_TYPE}\r\n".encode()
 
 
@@ -22,6 +26,13 @@ async def readyz(keeper: Any, request: Request) -> Answer:
     request.parameters()
     if not keeper.is_open() or request.service.stopping:
         raise Problem("StoreClosed", "the server is stopping, or its store has failed: send work elsewhere")
+    try:
+        await asyncio.wait_for(keeper.check(), _STUCK)
+    except TimeoutError:
+        raise Problem("Overloaded", f"the store has not answered for {_STUCK:.0f} s: look at its disk") from None
+    except PenstockError as error:
+        _log.warning("the store cannot work: %s", error)
+        raise Problem("StoreClosed", "the store cannot work; the log says why: send work elsewhere") from None
     if keeper.longest_commit() > _STUCK:
         raise Problem("Overloaded", f"a commit has been running for {_STUCK:.0f} s or more: look at the disk")
     return json_answer({"status": "ready"})

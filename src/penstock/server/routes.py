@@ -53,9 +53,9 @@ _OF_QUEUE: dict[tuple[bytes, ...], _Methods] = {
     (b"remove",): {b"POST": Route(api.remove, CONSUME, _LIST)},
     (b"redrive",): {b"POST": Route(api.redrive, ADMIN, _LIST)},
     (b"purge",): {b"POST": Route(api.purge, ADMIN)},
-    (b"peek",): {b"GET": Route(api.peek, READ)},
-    (b"messages",): {b"GET": Route(api.browse, READ)},
-    (b"attempts",): {b"GET": Route(api.all_attempts, READ)},
+    (b"peek",): {b"GET": Route(api.peek, READ, lists=True)},
+    (b"messages",): {b"GET": Route(api.browse, READ, lists=True)},
+    (b"attempts",): {b"GET": Route(api.all_attempts, READ, lists=True)},
     (b"parts",): {b"GET": Route(api.parts, READ)},
 }
 _ATTEMPTS: _Methods = {b"GET": Route(api.attempts, READ)}
@@ -76,11 +76,11 @@ _FOLLOWER: dict[tuple[bytes, ...], _Methods] = {
     (): {b"DELETE": Route(following.leave, READ)},
     (b"start",): {b"GET": Route(following.start, READ)},
     (b"ahead",): {b"GET": Route(following.ahead, READ)},
-    (b"messages",): {b"GET": Route(following.messages, READ)},
+    (b"messages",): {b"GET": Route(following.messages, READ, lists=True)},
 }
 _OF_BATCH: dict[bytes, _Methods] = {
     b"read": {b"POST": Route(streams.read, CONSUME)},
-    b"messages": {b"GET": Route(streams.messages, CONSUME)},
+    b"messages": {b"GET": Route(streams.messages, CONSUME, lists=True)},
     b"fail": {b"POST": Route(streams.fail, CONSUME, _LIST)},
     b"settle": {b"POST": Route(streams.settle, CONSUME)},
 }

@@ -39,6 +39,7 @@ _TICK = 1.0  # seconds
 _GRACE = 5.0  # seconds for requests to end when the server stops
 _BACKLOG = 4_096
 _HOUSEKEEPING = 5  # ticks
+_LISTING = 4  # requests that list messages, with their bodies in memory
 _AT_ONCE = 64  # connections that are accepted before others have their turn
 _KEPT, _MOST_KEPT = 128, 1_024  # descriptors for the store: threads that read and commit, new queues, packing
 _log = logging.getLogger("penstock.server")
@@ -49,7 +50,8 @@ class Limits:
     """What one server takes on.
 
     connections: open at a time; further ones are told to come back later
-    buffered: bytes of request bodies that are arriving or wait for their answer
+    buffered: bytes of request bodies that are arriving or wait for their answer; and, apart from these, of answers
+        that wait to be read
     arriving: seconds in which a request must be there, from its first byte to its last
     leaving: seconds in which a client must read what it asked for
     idle: seconds for which a connection is kept between requests
@@ -86,6 +88,9 @@ class Service:
         self.leaving = Deadlines(limits.leaving)
         self.idle = Deadlines(limits.idle)
         self.buffered = 0
+        self.unread = 0  # bytes of answers
+        self._unread: dict[Connection, int] = {}  # of whom, the slowest first
+        self.listing = asyncio.Semaphore(_LISTING)
         self.stopping = False
         self._connections: set[Connection] = set()
         self.coming: set[asyncio.Task[None]] = set()  # connections that were accepted and are not yet at work
@@ -121,9 +126,24 @@ class Service:
             self._most = min(self.limits.connections, spare_files() + there)
         return not self.stopping and there < self._most
 
+    def hold_back(self, connection: Connection, size: int) -> None:
+        """So many bytes wait for a client to read. If all of them are too many, those who waited longest go."""
+        self.let_go(connection)
+        self._unread[connection] = size
+        self.unread += size
+        while self.unread > self.limits.buffered and len(self._unread) > 1:
+            slowest = next(iter(self._unread))
+            self.let_go(slowest)
+            slowest.transport.abort()
+
+    def let_go(self, connection: Connection) -> None:
+        """A client has read, or is gone."""
+        self.unread -= self._unread.pop(connection, 0)
+
     def farewell(self, connection: Connection) -> None:
         """A connection has ended."""
         self._connections.discard(connection)
+        self.let_go(connection)
         for deadlines in (self.arriving, self.leaving, self.idle):
             deadlines.stop(connection)
         if self.stopping and not self._connections:

@@ -4,6 +4,7 @@ import os
 from contextlib import closing
 
 from penstock.clock import SystemClock
+from penstock.errors import NotSupported
 from penstock.files import ReadingDisk
 from penstock.journal.viewing import StoreView
 from penstock.ledger import Ledger
@@ -17,7 +18,10 @@ def streams_of(url: str) -> list[StreamInfo]:
         from penstock.client.keeper import RemoteKeeper
 
         with closing(RemoteKeeper(url)) as keeper:
-            return keeper.streams().all()
+            try:
+                return keeper.streams().all()
+            except NotSupported:  # a text or folder store is served
+                return []
     if is_slate(url):
         return _of_slate(url)
     folder = journal_folder(url)
