@@ -232,3 +232,12 @@ def test_a_store_in_memory_says_that_it_has_no_files(command: str, text: str) ->
     assert result.exit_code == 1
     assert result.stdout == ""
     assert f"store 'memory:' {text}" in result.stderr
+
+
+def test_packing_never_makes_a_queue_larger(shell: Shell) -> None:
+    with penstock.open(shell.folder / "penstock-data") as store:
+        store.create("jobs").put(b"one")
+    for _ in range(2):
+        [result] = shell.json("pack", "jobs")
+        assert result["freed"] == 0
+        assert result["after"] == result["before"]

@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from penstock import SimulatedClock, Store
+from penstock.files import ReadingDisk
 from penstock.journal import replay
 from penstock.journal.catalog import Catalog
 from penstock.journal.doctor import examine
@@ -31,6 +32,7 @@ from penstock.journal.format import (
 )
 from penstock.journal.groups import MAGIC
 from penstock.journal.store import open_journal
+from penstock.journal.viewing import StoreView
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "kestrel.json").read_text())["vectors"]
 NOW = 1_700_000_000_000
@@ -163,6 +165,21 @@ def test_a_folder_with_files_of_others_does_not_become_a_store(tmp_path: Path, n
             penstock.open(tmp_path)
     assert tree(tmp_path) == {name: NO_JOURNALS[name]}
     assert os.listdir(tmp_path) == [name]
+
+
+def test_a_view_of_a_folder_with_files_of_others_gives_no_advice_to_open_it(tmp_path: Path) -> None:
+    make(tmp_path, NO_JOURNALS)
+    with pytest.raises(penstock.StoreUnavailable, match="is no store") as refused:
+        StoreView(str(tmp_path), ReadingDisk(), NOW)
+    assert "penstock.open" not in str(refused.value)
+    assert tree(tmp_path) == NO_JOURNALS
+
+
+def test_a_view_of_a_store_does_not_see_files_of_others(tmp_path: Path) -> None:
+    with journal(tmp_path) as store:
+        store.create("jobs").put(b"a")
+    make(tmp_path, NO_JOURNALS)
+    assert sorted(StoreView(str(tmp_path), ReadingDisk(), NOW).settings()) == ["default", "jobs"]
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link", "link to nothing"])

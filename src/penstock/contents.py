@@ -277,6 +277,15 @@ class Contents:
         self._last_batch = frozen.last_batch
         self._streams = dict(frozen.streams)
 
+    def check_streams(self) -> None:
+        """ValueError if a stream holds messages that are not there, or are not in flight."""
+        for name, stream in self._streams.items():
+            held = () if stream.held is None else (*stream.held.seqs, *stream.held.failures)
+            for seq in held:
+                found = self._rows.find(seq)
+                if found is None or found[0].state[found[1]] != IN_FLIGHT:
+                    raise ValueError(f"stream {name!r} holds a message that is not there: {seq}")
+
     def thaw_kept(self, stream: str, first: int, page: Page) -> None:
         """Take over a page of messages that a stream keeps; pages come in their order, after the streams."""
         self._streams[stream].kept.adopt(first, page)

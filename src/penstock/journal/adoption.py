@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from penstock.index.rows import Page
 from penstock.journal import building
-from penstock.journal.files import JournalFiles, Segment
+from penstock.journal.files import JournalFiles, Segment, mode_of
 from penstock.journal.format import Dialect, Entry
 from penstock.journal.loading import Item, unpack_item
 from penstock.journal.replay import Replay
@@ -78,7 +78,7 @@ def rewrite(
         ]
 
     temporary = files.path(files.temporary(stamp))
-    file = disk.open(temporary, create=True)
+    file = disk.open(temporary, create=True, mode=mode_of(segments))
     building.write_pack(file, state.freeze(), fetch, next_group, now, dialect)
     file.sync()
     packed = files.rotated(stamp) + ".pack"

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from penstock.files import File
 from penstock.journal.ballast import Ballast, is_full
-from penstock.journal.files import FILL, FILLING, SECTOR, JournalFiles, Segment, filling_end
+from penstock.journal.files import FILL, FILLING, SECTOR, JournalFiles, Segment, filling_end, mode_of
 
 Result = TypeVar("Result")
 
@@ -66,7 +66,8 @@ class LatestFile:
     def create(self, number: int) -> Segment:
         """Make the next file."""
         files = self._files
-        file = self.with_space(lambda: files.disk.open(files.path(files.name), create=True), 0)
+        mode = mode_of([self.segment] if self.segment is not None else [])
+        file = self.with_space(lambda: files.disk.open(files.path(files.name), create=True, mode=mode), 0)
         files.sync()
         return Segment(number, files.name, file, 0)
 

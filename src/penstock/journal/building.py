@@ -17,7 +17,7 @@ from penstock.index.rows import DONE, Page
 from penstock.journal import bodies, groups
 from penstock.journal.ballast import is_full
 from penstock.journal.fields import Bodies
-from penstock.journal.files import PLACE_BITS, JournalFiles, Segment, offset_of
+from penstock.journal.files import PLACE_BITS, JournalFiles, Segment, mode_of, offset_of
 from penstock.journal.format import Dialect
 from penstock.journal.images import encode_kept, encode_page, encode_rest
 from penstock.journal.stream_records import encode_streams
@@ -80,7 +80,7 @@ def build(order: Order, disk: Disk, attempt: int) -> Result | PenstockError:
                 Segment(number, name, opened.enter_context(disk.open(files.path(name))), 0)
                 for number, name in order.files
             ]
-            file = opened.enter_context(disk.open(path, exclusive=True))
+            file = opened.enter_context(disk.open(path, exclusive=True, mode=mode_of(segments)))
             moved = fill(file, order.frozen, segments, order.next_group, order.at, order.dialect)
             return Result(order.journal, temporary, file.size(), [_slim(each) for each in moved])
     except BaseException as error:

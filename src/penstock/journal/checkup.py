@@ -13,6 +13,7 @@ from penstock.journal.files import PLACE_BITS, Segment, offset_of
 from penstock.journal.images import encode_rest
 from penstock.journal.reading import Damage, Found, Reading, covers, left_of, read
 from penstock.journal.snapshot import Snapshot
+from penstock.journal.stream_records import encode_streams
 from penstock.ledger import Ledger
 from penstock.state import State
 
@@ -89,13 +90,14 @@ def _is_whole(segment: Segment, offset: int, page: Page, row: int) -> bool:
 
 def packed_size(frozen: Frozen, next_group: int) -> int:
     """About how many bytes a packed file needs."""
-    if not (frozen.pages or frozen.receipts or frozen.keys):
+    streams = encode_streams(frozen.streams)
+    if not (frozen.pages or frozen.receipts or frozen.keys or streams):
         return 0
-    stored = sum(
-        sum(page.size) + 4 * page.live for _, page in frozen.pages
-    )  # ADD_XID has an xid that ADDX has not
-    rows = sum(len(snapshot.encode_rows(first, page)) + groups.OVERHEAD for first, page in frozen.pages)
-    return stored + rows + groups.OVERHEAD + len(encode_rest(frozen, next_group))
+    kept = [each for stream in frozen.streams.streams.values() for each in stream.kept.pages()]
+    pages = [*frozen.pages, *kept]
+    stored = sum(sum(page.size) + 4 * page.live for _, page in pages)  # ADD_XID has an xid that ADDX has not
+    rows = sum(len(snapshot.encode_rows(first, page)) + groups.OVERHEAD for first, page in pages)
+    return stored + rows + groups.OVERHEAD + len(streams) + len(encode_rest(frozen, next_group))
 
 
 def _all_whole(found: QueueExamination) -> Finding:

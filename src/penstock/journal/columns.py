@@ -34,12 +34,16 @@ def decode(typecode: str, data: memoryview, offset: int, count: int) -> tuple["a
     if form == _LISTED:
         column = array(typecode)
         end = offset + column.itemsize * count
+        if end > len(data):
+            raise ValueError("a column is cut off")
         column.frombytes(data[offset:end])
         return _little_endian(column), end
     first = int.from_bytes(data[offset : offset + 8], "little", signed=typecode == "q")
     offset += 8
     if form == _CONSTANT:
         return array(typecode, [first]) * count, offset
+    if form != _STEPS:
+        raise ValueError(f"a column of form {form}")
     step = int.from_bytes(data[offset : offset + 8], "little")
     return array(typecode, range(first, first + step * count, step)), offset + 8
 

@@ -11,6 +11,8 @@ from penstock.journal.columns import Column, decode, encode
 
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
+MOST = 2**31 // 22  # messages that can be in a group: an item is at least so long, and is opened
+LAST = 2**62  # no number of a message, a group or a batch, and no time, comes near it
 _NONE = 2**32 - 1
 _SHORT_LIST = struct.Struct("<IBQ")  # a list of one
 
@@ -30,13 +32,20 @@ def encode_list(values: Sequence[int]) -> bytes:
     return U32.pack(len(values)) + (encode("Q", values) if values else b"")
 
 
-def decode_list(data: memoryview, offset: int) -> tuple[list[int], int]:
-    """The list at offset, and where it ends."""
+def decode_list(data: memoryview, offset: int, most: int) -> tuple[list[int], int]:
+    """The list at offset, and where it ends; ValueError if it has more numbers than there can be."""
     count, offset = decode_u32(data, offset)
+    check_count(count, most)
     if not count:
         return [], offset
     column, offset = decode("Q", data, offset, count)
     return column.tolist(), offset
+
+
+def check_count(count: int, most: int) -> None:
+    """Refuse a number of elements that cannot be, before anything is made of it: a column may be very short."""
+    if not 0 <= count <= most:
+        raise ValueError(f"{count} of what can be {most} at most")
 
 
 def encode_text(text: str | None) -> bytes:

@@ -1,8 +1,11 @@
 """The files of one journal: rotation, and what a crash left of it."""
 
+import operator
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from penstock.files import Disk, File
 from penstock.journal.segments import is_temporary, journals, replay_order
@@ -28,6 +31,11 @@ class Segment:
     def base(self) -> int:
         """The place of its first byte."""
         return self.number << PLACE_BITS
+
+
+def mode_of(segments: Sequence[Segment]) -> int:
+    """What a file may allow that has the content of these: no more than any of them does."""
+    return reduce(operator.and_, [segment.file.status().mode for segment in segments], 0o666)
 
 
 def offset_of(place: int) -> int:

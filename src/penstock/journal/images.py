@@ -9,20 +9,23 @@
 As records, which see for how they stand.
 """
 
+import operator
 import struct
 from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.contents import Frozen
+from penstock.index.pages import PAGE as PAGE_SIZE
 from penstock.index.recent import RecentReceipts, SettledMinute
-from penstock.index.rows import Page
+from penstock.index.rows import STATES, Page
 from penstock.index.streams import FrozenStreams
 from penstock.journal.columns import decode, decode_texts, encode, encode_texts
-from penstock.journal.fields import U32, U64, Bodies, decode_text, decode_u32, encode_text
+from penstock.journal.fields import LAST, U32, U64, Bodies, check_count, decode_text, decode_u32, encode_text
 from penstock.journal.stream_records import decode_streams
 
 PAGE, REST, KEPT = 11, 12, 23
+_STATES = set(range(1, len(STATES) + 1))
 _PAGE_FIELDS = struct.Struct("<BQI")
 _REST_FIELDS = struct.Struct("<BQQI")
 _MINUTE = struct.Struct("<qI")
@@ -114,9 +117,10 @@ def encode_rest(frozen: Frozen, next_group: int) -> bytes:
     return b"".join(parts)
 
 
-def decode_page(data: memoryview, offset: int) -> tuple[PageImage, int]:
+def decode_page(data: memoryview, offset: int, most: int) -> tuple[PageImage, int]:
     """The page at offset, and where it ends."""
     _, first, count = _PAGE_FIELDS.unpack_from(data, offset)
+    check_count(count, PAGE_SIZE)
     positions, offset = decode("I", data, offset + _PAGE_FIELDS.size, count)
     page = Page()
     page.state = bytearray(data[offset : offset + count])
@@ -136,24 +140,29 @@ def decode_page(data: memoryview, offset: int) -> tuple[PageImage, int]:
         claims.nonce, offset = decode("Q", data, offset, count)
         claims.consumer, offset = decode_texts(data, offset, count)
         claims.reason, offset = decode_texts(data, offset, count)
+    ascending = all(map(operator.lt, positions, positions[1:])) and positions[-1] < PAGE_SIZE
+    if first % PAGE_SIZE or first > LAST or not ascending or not set(page.state) <= _STATES:
+        raise ValueError("a page of what cannot be")
     if positions[0] or positions[-1] != count - 1:
         page.positions = {position: row for row, position in enumerate(positions)}
     return PageImage(first, page), offset
 
 
-def decode_rest(data: memoryview, offset: int) -> tuple[RestImage, int]:
+def decode_rest(data: memoryview, offset: int, most: int) -> tuple[RestImage, int]:
     """The rest at offset, and where it ends."""
     _, next_group, next_seq, minutes = _REST_FIELDS.unpack_from(data, offset)
     offset += _REST_FIELDS.size
     receipts = RecentReceipts()
     for _ in range(minutes):
         began, count = _MINUTE.unpack_from(data, offset)
+        check_count(count, len(data) - offset)
         seqs, offset = decode("q", data, offset + _MINUTE.size, count)
         nonces, offset = decode("Q", data, offset, count)
         receipts.load(SettledMinute(began, seqs, nonces, bytes(data[offset : offset + count])))
         offset += count
     keys: list[tuple[int, str, int]] = []
     count, offset = decode_u32(data, offset)
+    check_count(count, len(data) - offset)
     if count:
         ends, offset = decode("q", data, offset, count)
         numbers, offset = decode("Q", data, offset, count)
@@ -166,17 +175,18 @@ def decode_rest(data: memoryview, offset: int) -> tuple[RestImage, int]:
         length, offset = decode_u32(data, offset + 8)
         history[seq] = bytes(data[offset : offset + length])
         offset += length
+    check_count(max(next_seq, next_group), LAST)
     return RestImage(Frozen(next_seq, [], receipts, keys, history), next_group), offset
 
 
-def decode_streams_image(data: memoryview, offset: int) -> tuple[StreamsImage, int]:
+def decode_streams_image(data: memoryview, offset: int, most: int) -> tuple[StreamsImage, int]:
     """The streams at offset, and where they end."""
-    frozen, offset = decode_streams(data, offset)
+    frozen, offset = decode_streams(data, offset, most)
     return StreamsImage(frozen), offset
 
 
-def decode_kept(data: memoryview, offset: int) -> tuple[KeptImage, int]:
+def decode_kept(data: memoryview, offset: int, most: int) -> tuple[KeptImage, int]:
     """The page at offset that a stream keeps, and where it ends."""
     stream, offset = decode_text(data, offset + 1)
-    image, offset = decode_page(data, offset)
+    image, offset = decode_page(data, offset, most)
     return KeptImage(stream or "", image.first, image.page), offset

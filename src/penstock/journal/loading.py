@@ -6,9 +6,10 @@ else that cannot be read is damage. Entries that are not ours (of a journal that
 are left to adoption.py.
 """
 
+import operator
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from penstock.errors import StoreCorrupt
 from penstock.files import File
 from penstock.journal import groups
 from penstock.journal.checksum import crc32
+from penstock.journal.fields import LAST, check_count
 from penstock.journal.files import FILL, Segment, may_end_filling
 from penstock.journal.format import Add, AddX, AddXid, Broken, Continue, Dialect, Entry, decode
 from penstock.journal.groups import Group
@@ -80,6 +82,11 @@ def read_groups(file: File, size: int, offset: int) -> Iterator[tuple[int, Group
     while offset < size and (group := window.group(offset)) is not None:
         yield offset, group
         offset += group.length
+
+
+def is_ours(segment: Segment) -> bool:
+    """Whether a file begins with a group."""
+    return groups.head(segment.file.read(0, groups.HEAD_SIZE), 0) is not None
 
 
 class Item(NamedTuple):
@@ -174,11 +181,18 @@ class Loader:
 
     def replay(self, segment: Segment, offset: int) -> int:
         """Replay the groups of a segment from offset on; where the last whole one ends."""
+        try:
+            return self._replay(segment, offset)
+        except IMPOSSIBLE as error:
+            raise impossible(f"{segment.file.path!r} at offset {self.here}", error) from error
+
+    def _replay(self, segment: Segment, offset: int) -> int:
         window = Window(segment.file, segment.size)
         while offset < segment.size and (group := window.group(offset)) is not None:
             self.here = offset
             self._check_number(segment, offset, group.number)
-            self._replay_group(group.records, segment.base + offset)
+            self._replay_group(group, segment.base + offset)
+            check_count(group.at, LAST)
             self.at = max(self.at, group.at)
             offset += group.length
             # Nearly all of a journal that was written one by one, and much quicker than one by one.
@@ -191,7 +205,11 @@ class Loader:
 
     def finish(self) -> None:
         """Apply what was collected; there is nothing more to come."""
-        self._puts.apply(self.state)
+        try:
+            self._puts.apply(self.state)
+            self.state.check_streams()
+        except IMPOSSIBLE as error:
+            raise impossible(f"the journal of queue {self.state.name!r}", error) from error
         if self.begun and self.next_group == _PACKED:
             raise StoreCorrupt(
                 f"the packed file of queue {self.state.name!r} has lost its end. Put it back from a copy; "
@@ -214,23 +232,46 @@ class Loader:
                 "the right file back; `penstock doctor` shows what there is"
             )
 
-    def _replay_group(self, records: memoryview, base: int) -> None:
+    def _replay_group(self, group: Group, base: int) -> None:
         self._puts.apply(self.state)
-        for item in decode_all(records):
+        for item in decode_all(group.records, self.state.size() + group.length):
             if isinstance(item, Image):
                 if isinstance(item, PageImage | KeptImage):
+                    _check_places(item.page.place, item.page.size, group.length)
                     item.page.place = array("Q", [base + offset for offset in item.page.place])
                 self.next_group = thaw(self.state, item) or self.next_group
             elif isinstance(item, LoadName):
                 self.loads.add(item.name)
             else:
                 record, bodies = item
+                check_count(record.at, LAST)
+                if isinstance(record, Put) and bodies is not None:
+                    check_count(record.first + len(bodies.size), LAST)
+                    _check_places(bodies.offset, bodies.size, group.length)
                 self.state.replay(record)
                 if isinstance(record, Put) and bodies is not None:
                     self.state.place(
                         record.first, [base + offset for offset in bodies.offset], bodies.size, bodies.crc
                     )
         self.state.gone.clear()
+
+
+# What comes of records that are whole by their checksum and say what cannot be.
+IMPOSSIBLE = (LookupError, ValueError, TypeError, ArithmeticError, struct.error, MemoryError)
+
+
+def impossible(where: str, error: Exception) -> StoreCorrupt:
+    """The error for such records: another program, or a fault in memory, made them."""
+    return StoreCorrupt(
+        f"{where} says what cannot be, though its checksum is right ({error!r}). Nothing was changed. Put the "
+        "file back from a copy; `penstock doctor` shows what can be saved"
+    )
+
+
+def _check_places(offsets: Sequence[int], sizes: Sequence[int], length: int) -> None:
+    """Bodies lie in their group; else reading one could ask for any number of bytes."""
+    if max(map(operator.add, offsets, sizes), default=0) > length:
+        raise ValueError("a message outside of its group")
 
 
 def thaw(state: State, image: Image) -> int | None:
@@ -278,11 +319,13 @@ class _Puts:
             end = start + length
             if own != number or magic != groups.MAGIC or kind != b"h" or save_xid != _SAVE_XID or not number:
                 break
-            if length - tail != _ONE or end > limit or tail < groups.HEAD_SIZE:
+            if length - tail != _ONE or end > limit or tail < groups.HEAD_SIZE or seen > LAST:
                 break
             record, at, seq, priority, visible_at, expires_at, body, size, crc = put(
                 data, start + tail + groups.TAIL.size
             )
+            if body + size > tail or seq > LAST or not 0 <= at <= LAST:
+                break
             if record != PUT_ONE or end_of(data, end - 5) != (crc32(data[start : end - 5]), 1):
                 break
             if seq != self._first + len(self._priority) or len(self._priority) >= _BATCH:

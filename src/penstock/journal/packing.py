@@ -17,7 +17,7 @@ from penstock.errors import PenstockError
 from penstock.files import File
 from penstock.journal.bodies import Damaged
 from penstock.journal.building import Moved, Order, Result, Stop, fill, refuse
-from penstock.journal.files import Segment
+from penstock.journal.files import Segment, mode_of
 from penstock.journal.shelf import Cut, JournalShelf
 
 
@@ -62,7 +62,7 @@ def build(
     temporary = files.path(files.temporary(_stamp(shelf, cut)))
     moved: list[Moved] = []
     try:
-        file = disk.open(temporary, create=True)
+        file = disk.open(temporary, create=True, mode=mode_of(cut.files))
         if leaves_nothing(cut):
             emptied(cut)
             file.sync()

@@ -12,8 +12,8 @@ from penstock.journal.catalog import Entry
 from penstock.journal.files import ROTATED, Segment
 from penstock.journal.format import Dialect
 from penstock.journal.format import Entry as KestrelEntry
-from penstock.journal.loading import Loader, Rest, look_at_rest, read_groups
-from penstock.journal.records import Image, PageImage, decode_all
+from penstock.journal.loading import IMPOSSIBLE, Loader, Rest, look_at_rest, read_groups
+from penstock.journal.records import Image, LoadName, PageImage, decode_all
 from penstock.journal.recovery import lacks_latest
 from penstock.journal.segments import replay_order
 from penstock.journal.snapshot import Snapshot
@@ -107,8 +107,12 @@ def read(journal: Found, index: Snapshot | None = None, kind: type[Ledger] = Led
     first, offset = 0, 0
     if index is not None:
         reading.indexed = True
-        index.number(journal.segments)
-        reading.loader.resume(index.load(ledger), index.at)
+        try:
+            index.number(journal.segments)
+            reading.loader.resume(index.load(ledger), index.at)
+        except StoreCorrupt as error:
+            reading.damage = Damage(0, 0, str(error))
+            return reading
         first, offset = len(index.files) - 1, index.files[-1]["size"]
     for position, segment in enumerate(journal.segments[first:], first):
         reading.damage = _read_segment(journal, reading, position, segment, offset)
@@ -119,7 +123,7 @@ def read(journal: Found, index: Snapshot | None = None, kind: type[Ledger] = Led
         reading.loader.finish()
     except StoreCorrupt as error:
         reading.damage = reading.damage or Damage(len(journal.segments), 0, str(error))
-    reading.damage = reading.damage or _missing_end(journal, reading)
+    reading.damage = _forgotten(journal, reading) or reading.damage or _missing_end(journal, reading)
     if known is not None and reading.damage is None:
         ledger.skip_to(known.first)
     return reading
@@ -158,11 +162,15 @@ def _read_segment(journal: Found, reading: Reading, position: int, segment: Segm
     return None
 
 
+def _forgotten(journal: Found, reading: Reading) -> Damage | None:
+    if journal.forgotten and reading.loader.begun:
+        return Damage(0, 0, f"{journal.forgotten} is missing, in which its name and settings were")
+    return None
+
+
 def _missing_end(journal: Found, reading: Reading) -> Damage | None:
     reached, there = reading.loader.next_group, len(journal.segments)
     known = journal.known
-    if journal.forgotten and reading.loader.begun:
-        return Damage(0, 0, f"{journal.forgotten} is missing, in which its name and settings were")
     if known is not None and not reading.foreign and lacks_latest(known, reached, journal.segments, journal.clean):
         return Damage(
             there, 0, f"it ends with group {reached - 1}, but its latest file began with group {known.latest}"
@@ -187,16 +195,17 @@ def left_of(segments: Sequence[Segment], reading: Reading, damage: Damage) -> tu
     offset = damage.offset
     for segment in segments[damage.position :]:
         for group in _whole_groups(segment, offset):
-            for item in decode_all(group.records):
-                if isinstance(item, PageImage):
-                    rows = zip(item.page.keys(), item.page.state, strict=False)
-                    there.update(item.first + key for key, state in rows if state)
-                elif not isinstance(item, Image):
-                    record = item[0]
-                    if isinstance(record, Put):
-                        there.update(range(record.first, record.first + len(record.priority)))
-                    elif isinstance(record, Ack | Pop | Remove):
-                        gone.update(record.seqs)
+            with suppress(*IMPOSSIBLE):
+                for item in decode_all(group.records, sum(each.size for each in segments)):
+                    if isinstance(item, PageImage):
+                        rows = zip(item.page.keys(), item.page.state, strict=False)
+                        there.update(item.first + key for key, state in rows if state)
+                    elif not isinstance(item, Image | LoadName):
+                        record = item[0]
+                        if isinstance(record, Put):
+                            there.update(range(record.first, record.first + len(record.priority)))
+                        elif isinstance(record, Ack | Pop | Remove):
+                            gone.update(record.seqs)
         offset = 0
     ledger = reading.ledger
     before = {seq for state in _WAITING for seq in ledger.listed(state, 0, ledger.size())}

@@ -24,7 +24,17 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from penstock.journal.columns import decode, decode_texts, encode, encode_texts
-from penstock.journal.fields import U32, Bodies, decode_list, decode_text, decode_u32, encode_list, encode_text
+from penstock.journal.fields import (
+    MOST,
+    U32,
+    Bodies,
+    check_count,
+    decode_list,
+    decode_text,
+    decode_u32,
+    encode_list,
+    encode_text,
+)
 from penstock.journal.images import (
     KEPT,
     PAGE,
@@ -158,12 +168,14 @@ def encode_load(name: str) -> bytes:
     return bytes([_LOAD]) + encode_text(name)
 
 
-def decode_all(data: memoryview) -> Iterator[Item]:
-    """Everything that stands in the tail of a group, in order."""
+def decode_all(data: memoryview, most: int = MOST) -> Iterator[Item]:
+    """Everything that stands in the tail of a group, in order; `most` messages are in any record of it."""
     offset = 0
     while offset < len(data):
-        item, offset = _DECODE[data[offset]](data, offset)
+        item, offset = _DECODE[data[offset]](data, offset, most)
         yield item
+    if offset > len(data):
+        raise ValueError("the last record is cut off")
 
 
 def renumber(data: bytearray, at: int, first: int) -> tuple[str, list[Recorded]]:
@@ -173,7 +185,7 @@ def renumber(data: bytearray, at: int, first: int) -> tuple[str, list[Recorded]]
     while offset < len(data):
         if data[offset] != _LOAD:
             _NUMBERING.pack_into(data, offset + 1, at, first)
-        item, offset = _DECODE[data[offset]](view, offset)
+        item, offset = _DECODE[data[offset]](view, offset, MOST)
         if isinstance(item, LoadName):
             load = item.name
         elif not isinstance(item, Image):
@@ -181,21 +193,22 @@ def renumber(data: bytearray, at: int, first: int) -> tuple[str, list[Recorded]]
     return load, records
 
 
-def _decode_put_one(data: memoryview, offset: int) -> tuple[Item, int]:
+def _decode_put_one(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
     _, at, seq, priority, visible_at, expires_at, start, size, crc = PUT_ONE_FIELDS.unpack_from(data, offset)
     record = Put(at, seq, [priority], [visible_at], [expires_at], {})
     return (record, Bodies([start], [size], [crc])), offset + PUT_ONE_FIELDS.size
 
 
-def _decode_put(data: memoryview, offset: int) -> tuple[Item, int]:
+def _decode_put(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
     _, at, first, count = _PUT_FIELDS.unpack_from(data, offset)
+    check_count(count, most)
     priority, offset = decode("q", data, offset + _PUT_FIELDS.size, count)
     visible_at, offset = decode("q", data, offset, count)
     expires_at, offset = decode("q", data, offset, count)
     starts, offset = decode("I", data, offset, count)
     sizes, offset = decode("I", data, offset, count)
     crcs, offset = decode("I", data, offset, count)
-    keyed, offset = decode_list(data, offset)
+    keyed, offset = decode_list(data, offset, most)
     keys: dict[str, int] = {}
     if keyed:
         texts, offset = decode_texts(data, offset, len(keyed))
@@ -203,41 +216,42 @@ def _decode_put(data: memoryview, offset: int) -> tuple[Item, int]:
     return (Put(at, first, priority, visible_at, expires_at, keys), Bodies(starts, sizes, crcs)), offset
 
 
-def _decode_claim(data: memoryview, offset: int) -> tuple[Item, int]:
+def _decode_claim(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
     _, at, lease_until, nonce = _CLAIM_FIELDS.unpack_from(data, offset)
     consumer, offset = decode_text(data, offset + _CLAIM_FIELDS.size)
-    seqs, offset = decode_list(data, offset)
+    seqs, offset = decode_list(data, offset, most)
     return (Claim(at, seqs, lease_until, consumer or "", nonce), None), offset
 
 
-def _decode_pop(data: memoryview, offset: int) -> tuple[Item, int]:
+def _decode_pop(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
     _, at = _AT.unpack_from(data, offset)
     consumer, offset = decode_text(data, offset + _AT.size)
-    seqs, offset = decode_list(data, offset)
+    seqs, offset = decode_list(data, offset, most)
     return (Pop(at, seqs, consumer or ""), None), offset
 
 
-def _decode_fail(data: memoryview, offset: int) -> tuple[Item, int]:
+def _decode_fail(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
     _, at, visible_at = _AT_AND_TIME.unpack_from(data, offset)
     reason, offset = decode_text(data, offset + _AT_AND_TIME.size)
-    seqs, offset = decode_list(data, offset)
+    seqs, offset = decode_list(data, offset, most)
     return (Fail(at, seqs, visible_at, reason), None), offset
 
 
-def _decode_extend(data: memoryview, offset: int) -> tuple[Item, int]:
+def _decode_extend(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
     _, at, lease_until = _AT_AND_TIME.unpack_from(data, offset)
-    seqs, offset = decode_list(data, offset + _AT_AND_TIME.size)
+    seqs, offset = decode_list(data, offset + _AT_AND_TIME.size, most)
     return (Extend(at, seqs, lease_until), None), offset
 
 
-def _decode_simple(data: memoryview, offset: int) -> tuple[Item, int]:
+def _decode_simple(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
     kind, at = _AT.unpack_from(data, offset)
-    seqs, offset = decode_list(data, offset + _AT.size)
+    seqs, offset = decode_list(data, offset + _AT.size, most)
     return (_SIMPLE[kind](at, seqs), None), offset
 
 
-def _decode_restore(data: memoryview, offset: int) -> tuple[Item, int]:
+def _decode_restore(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
     _, at, first, count = _PUT_FIELDS.unpack_from(data, offset)
+    check_count(count, most)
     offset += _PUT_FIELDS.size
     states = bytes(data[offset : offset + count])
     attempts, offset = decode("I", data, offset + count, count)
@@ -258,17 +272,17 @@ def _decode_restore(data: memoryview, offset: int) -> tuple[Item, int]:
     ), offset
 
 
-def _decode_load(data: memoryview, offset: int) -> tuple[Item, int]:
+def _decode_load(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
     name, offset = decode_text(data, offset + 1)
     return LoadName(name or ""), offset
 
 
-def _decode_stream(data: memoryview, offset: int) -> tuple[Item, int]:
-    record, offset = decode_stream(data, offset)
+def _decode_stream(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
+    record, offset = decode_stream(data, offset, most)
     return (record, None), offset
 
 
-_DECODE: dict[int, Callable[[memoryview, int], tuple[Item, int]]] = {
+_DECODE: dict[int, Callable[[memoryview, int, int], tuple[Item, int]]] = {
     PUT_ONE: _decode_put_one,
     _PUT: _decode_put,
     _CLAIM: _decode_claim,

@@ -16,7 +16,7 @@ from penstock.journal.catalog import Catalog, Entry
 from penstock.journal.files import ROTATED, JournalFiles, Segment
 from penstock.journal.format import Dialect
 from penstock.journal.format import Entry as KestrelEntry
-from penstock.journal.loading import BEGINNINGS, Loader, Rest, look_at_rest
+from penstock.journal.loading import BEGINNINGS, Loader, Rest, is_ours, look_at_rest
 from penstock.journal.segments import journals
 from penstock.journal.strays import is_journal
 from penstock.ledger import Ledger
@@ -80,6 +80,12 @@ class Recovery:
         if known is not None and known.latest:
             names = [name for name in names if not self._is_stray(files, name)]
         journal.segments = self._open_segments(files, names)
+        if known is None and file not in self._adopting and any(map(is_ours, journal.segments)):
+            raise StoreCorrupt(
+                f"{files.path(file)!r} is a queue's journal, but {self._catalog.settings_of(file)!r} is missing, "
+                "in which the queue's name and settings were. Nothing was changed. Put back a copy of that file, "
+                "or the one of a queue with the same name and settings in another store"
+            )
         starts = known.starts if known else [1]
         loader = Loader(ledger, starts)
         offset, at = 0, 0
@@ -103,12 +109,6 @@ class Recovery:
                 strange = strange or not rest.torn
             offset = 0
         loader.finish()
-        if known is None and loader.begun and file not in self._adopting:
-            raise StoreCorrupt(
-                f"{files.path(file)!r} is a queue's journal, but {self._catalog.settings_of(file)!r} is missing, "
-                "in which the queue's name and settings were. Put back a copy of that file. Without one, move the "
-                "journal's files to an empty folder and open that: the queue then has default settings"
-            )
         if clean is not None and loader.next_group < clean and not foreign:
             raise StoreCorrupt(
                 f"the journal of queue {ledger.name!r} ends with group {loader.next_group - 1}, but the store was "

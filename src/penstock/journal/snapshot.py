@@ -16,10 +16,11 @@ from penstock.contents import Frozen
 from penstock.files import Disk, write_hint
 from penstock.index.rows import Page
 from penstock.journal.checksum import crc32
-from penstock.journal.files import ROTATED, Segment
+from penstock.journal.fields import LAST
+from penstock.journal.files import PLACE_BITS, ROTATED, Segment
 from penstock.journal.groups import MAGIC
-from penstock.journal.images import Image, RestImage, encode_kept, encode_page, encode_rest
-from penstock.journal.loading import thaw
+from penstock.journal.images import Image, KeptImage, PageImage, RestImage, encode_kept, encode_page, encode_rest
+from penstock.journal.loading import IMPOSSIBLE, impossible, thaw
 from penstock.journal.records import Bodies, decode_all
 from penstock.journal.stream_records import encode_streams
 from penstock.state import State
@@ -92,16 +93,26 @@ class Snapshot:
             segment.number = number
 
     def next_seq(self) -> int:
-        """The number of the next message when it was written."""
-        rest = [item for item in decode_all(self._records) if isinstance(item, RestImage)]
-        return rest[-1].frozen.next_seq
+        """The number of the next message when it was written; 0 if it does not say."""
+        try:
+            rest = [item for item in decode_all(self._records, len(self._records)) if isinstance(item, RestImage)]
+        except IMPOSSIBLE:
+            return 0
+        return rest[-1].frozen.next_seq if rest else 0
 
     def load(self, state: State) -> int:
         """Fill an empty state; which number the next group has."""
         next_group = 1
-        for item in decode_all(self._records):
-            if isinstance(item, Image):
-                next_group = thaw(state, item) or next_group
+        known = {each["number"]: each["size"] for each in self.files}
+        try:
+            for item in decode_all(self._records, len(self._records)):
+                if isinstance(item, PageImage | KeptImage):
+                    _check_places(item.page, known)
+                if isinstance(item, Image):
+                    next_group = thaw(state, item) or next_group
+            state.check_streams()
+        except IMPOSSIBLE as error:
+            raise impossible("the snapshot of an index", error) from error
         return next_group
 
 
@@ -116,7 +127,23 @@ def read(disk: Disk, path: str) -> Snapshot | None:
         return None
     start = len(_KIND) + 4
     end = start + _U32.unpack_from(data, len(_KIND))[0]
-    return Snapshot(json.loads(data[start:end]), memoryview(data)[end:-4], len(data))
+    try:
+        header = json.loads(data[start:end])
+        numbers = [each[key] for each in header["files"] for key in ("number", "size")]
+        named = all(each.keys() >= {"name", "ending"} for each in header["files"])
+        if named and all(type(number) is int and 0 <= number < LAST for number in [*numbers, header["at"]]):
+            return Snapshot(header, memoryview(data)[end:-4], len(data))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        pass  # it is whole, and says what cannot be
+    return None
+
+
+def _check_places(page: Page, known: dict[int, int]) -> None:
+    """Bodies lie in the files that it names."""
+    if not {place >> PLACE_BITS for place in page.place} <= known.keys():
+        raise ValueError("a message in no file")
+    if max(page.size) > max(known.values()):
+        raise ValueError("a message that is longer than any file")
 
 
 def _ending(segment: Segment, size: int) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 
 from penstock.clock import Clock, ElapsedClock, SystemClock
 from penstock.errors import DiskFull, InvalidArgument, NotSupported, QueueNotFound, StoreUnavailable
-from penstock.files import Disk, SystemDisk
+from penstock.files import Disk, SystemDisk, unavailable
 from penstock.journal import pins
 from penstock.journal.ballast import Ballast, is_full
 from penstock.journal.catalog import FOLDER, Catalog, Entry, queue_of
@@ -17,6 +17,8 @@ from penstock.journal.commits import stopped
 from penstock.journal.files import JournalFiles, Listing
 from penstock.journal.format import DIALECTS, Dialect
 from penstock.journal.intake import Intake, Load
+from penstock.journal.loading import is_ours
+from penstock.journal.reading import close, open_segments
 from penstock.journal.recovery import Journal, Recovery
 from penstock.journal.segments import journals
 from penstock.journal.shelf import JournalShelf, Sink
@@ -125,9 +127,18 @@ class JournalKeeper(LiveKeeper):
             if name != FOLDER and journals([name]):
                 warn(self._folder, name)
         strangers = [file for file in journals(listing.names) if file not in entries and file not in strays]
-        if not set(strangers) <= set(self._catalog.adopting()):
-            self._catalog.keep_adopting(strangers)
+        adopting = set(self._catalog.adopting())
+        if new := [file for file in strangers if file not in adopting and not self._is_ours(file)]:
+            self._catalog.keep_adopting(sorted([*new, *adopting]))
         return strangers
+
+    def _is_ours(self, file: str) -> bool:
+        """Whether a journal that is not known is ours nevertheless."""
+        segments = open_segments(self._folder, file, self._disk)
+        try:
+            return any(map(is_ours, segments))
+        finally:
+            close(segments)
 
     def _taken(self) -> list[str]:
         """What no new journal may be called."""
@@ -140,6 +151,15 @@ class JournalKeeper(LiveKeeper):
         """Pack a queue's journal now; how many bytes that freed."""
         with self.packing(queue) as upkeep:
             return upkeep.pack()
+
+    def shrinks(self, queue: str) -> bool:
+        """Whether packing makes a queue's journal smaller."""
+        return self._upkeep_of(queue).shrinks()
+
+    def shrink(self, queue: str) -> int:
+        """Pack a queue's journal if that makes it smaller; how many bytes that freed."""
+        with self.packing(queue) as upkeep:
+            return upkeep.pack() if upkeep.shrinks() else 0
 
     @contextmanager
     def packing(self, queue: str) -> Iterator[Upkeep]:
@@ -340,9 +360,12 @@ def open_journal(
     """Open the journals in a folder, which is made if it is not there; `locked` is called once it is ours."""
     if dialect not in DIALECTS:
         raise InvalidArgument(f"dialect={dialect!r} is none of {', '.join(DIALECTS)}")
-    return JournalKeeper(
-        folder, clock or SystemClock(), sync, dialect, disk or SystemDisk(), threads, segment_size, locked
-    )
+    try:
+        return JournalKeeper(
+            folder, clock or SystemClock(), sync, dialect, disk or SystemDisk(), threads, segment_size, locked
+        )
+    except OSError as error:
+        raise unavailable(error.filename or folder, error) from error
 
 
 __all__ = ["FOLDER", "JournalKeeper", "open_journal"]

@@ -70,7 +70,7 @@ def encode_stream(record: StreamRecord) -> bytes:
             return _AT.pack(DELETE, at) + encode_text(stream)
 
 
-def decode_stream(data: memoryview, offset: int) -> tuple[StreamRecord, int]:
+def decode_stream(data: memoryview, offset: int, most: int) -> tuple[StreamRecord, int]:
     """The record at offset, and where it ends."""
     kind, at = _AT.unpack_from(data, offset)
     offset += _AT.size
@@ -84,7 +84,7 @@ def decode_stream(data: memoryview, offset: int) -> tuple[StreamRecord, int]:
     if kind == CLAIM:
         nonce, offset = decode_u64(data, offset)
         stream, offset = decode_text(data, offset)
-        seqs, offset = decode_list(data, offset)
+        seqs, offset = decode_list(data, offset, most)
         return StreamClaim(at, stream or "", batch, seqs, nonce), offset
     delay = 0
     if kind == FAIL_LATER:
@@ -95,7 +95,7 @@ def decode_stream(data: memoryview, offset: int) -> tuple[StreamRecord, int]:
         return StreamFollow(at, stream or "", reader or "", batch), offset
     if kind in (FAIL, FAIL_LATER):
         reason, offset = decode_text(data, offset)
-        seqs, offset = decode_list(data, offset)
+        seqs, offset = decode_list(data, offset, most)
         return StreamFail(at, stream or "", batch, seqs, reason, delay), offset
     return _SIMPLE[kind](at, stream or "", batch), offset
 
@@ -123,7 +123,7 @@ def encode_streams(frozen: FrozenStreams) -> bytes:
     return b"".join(parts)
 
 
-def decode_streams(data: memoryview, offset: int) -> tuple[FrozenStreams, int]:
+def decode_streams(data: memoryview, offset: int, most: int) -> tuple[FrozenStreams, int]:
     """The streams at offset, and where they end."""
     later = data[offset] == STREAMS_LATER
     last_batch, offset = decode_u64(data, offset + 1)
@@ -141,8 +141,8 @@ def decode_streams(data: memoryview, offset: int) -> tuple[FrozenStreams, int]:
         holds, offset = data[offset], offset + 1
         if holds:
             number, at = _HELD.unpack_from(data, offset)
-            seqs, offset = decode_list(data, offset + _HELD.size)
-            failed, offset = decode_list(data, offset)
+            seqs, offset = decode_list(data, offset + _HELD.size, most)
+            failed, offset = decode_list(data, offset, most)
             reasons: list[str | None] = []
             if failed:
                 reasons, offset = decode_texts(data, offset, len(failed))

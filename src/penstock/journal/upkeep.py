@@ -13,6 +13,7 @@ from penstock.errors import DiskFull, PenstockError
 from penstock.journal import packing, snapshot
 from penstock.journal.building import Result
 from penstock.journal.catalog import Catalog, Entry
+from penstock.journal.checkup import packed_size
 from penstock.journal.commits import stopped
 from penstock.journal.recovery import Journal
 from penstock.journal.shelf import Cut, JournalShelf
@@ -63,10 +64,14 @@ class Upkeep:
         if total < self._least or self._wanted or not self._is_open() or self._waits():
             return
         size = shelf.state.size()
-        waste = total - shelf.state.stored - _OVERHEAD * size
-        wasted = total >= self._pack_from and waste > max(shelf.sink.segment_size, total // 2)
+        wasted = total >= self._pack_from and self._waste() > max(shelf.sink.segment_size, total // 2)
         if wasted or (not size and total >= self._empty_from):
             self._pack_soon()
+
+    def _waste(self) -> int:
+        """About how many bytes of the journal are not needed any more."""
+        state = self.shelf.state
+        return self.shelf.total() - state.stored - _OVERHEAD * state.size()
 
     def _waits(self) -> bool:
         """Whether someone who follows the queue has still to read what packing would take; not for ever."""
@@ -138,6 +143,15 @@ class Upkeep:
             freed = packing.swap(self.shelf, cut, built)
         self._finish()
         return freed
+
+    def shrinks(self) -> bool:
+        """Whether packing makes the journal smaller; with another dialect it is rewritten in any case."""
+        shelf = self.shelf
+        if self._waste() > shelf.total() // 2:
+            return True
+        with shelf.lock:
+            frozen, next_group, total = shelf.state.freeze(), shelf.next_group, shelf.total()
+        return shelf.sink.dialect != "doc" or packed_size(frozen, next_group) < total
 
     def _prepare(self) -> None:
         self._emptied_to = None

@@ -188,7 +188,9 @@ class SharedKeeper:
 
     def pack(self, queue: str) -> int:
         """Pack a queue's journal now; how many bytes that freed."""
-        return self._run(lambda keeper: keeper.pack(queue))
+        return self._run(
+            lambda keeper: keeper.shrink(queue) if isinstance(keeper, JournalKeeper) else keeper.pack(queue)
+        )
 
     def stored(self, queue: str) -> int:
         """Bytes of a queue's journal."""

@@ -8,10 +8,11 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidArgument, StoreLocked
+from penstock.files import ReadingDisk, unavailable
 from penstock.journal.catalog import FOLDER
 from penstock.journal.format import DIALECTS, Dialect
 from penstock.journal.store import open_journal
@@ -130,18 +131,7 @@ def become_owner(folder: Folder) -> Owner | None:
     except StoreLocked:
         return None
     except OSError as error:
-        _explain(folder.path, error)
-
-
-def _explain(folder: str, error: OSError) -> NoReturn:
-    if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-        raise error
-    raise type(error)(
-        error.errno,
-        f"the store {folder!r} cannot be written by user {os.geteuid()} ({error.strerror}): open it as the user "
-        "that it belongs to, or copy it to where you may write",
-        error.filename,
-    ) from error
+        raise unavailable(error.filename or folder.path, error) from error
 
 
 def locked(folder: str, why: object) -> StoreLocked:
@@ -155,7 +145,7 @@ def locked(folder: str, why: object) -> StoreLocked:
 def holder(folder: str) -> str:
     """Which process has the store."""
     try:
-        with open(os.path.join(folder, FOLDER, "lock"), "rb") as file:
-            return file.read(100).decode(errors="replace").strip() or "another process"
+        with ReadingDisk().open(os.path.join(folder, FOLDER, "lock")) as file:
+            return file.read(0, 100).decode(errors="replace").strip() or "another process"
     except OSError:
         return "another process"

@@ -8,16 +8,20 @@ is removed by the next. Nothing here goes through the door to disks: sockets are
 to outlive a crash.
 """
 
+import errno
 import os
 import select
 import socket
+import stat
 import struct
 import tempfile
 from contextlib import suppress
 
+from penstock.files import ReadingDisk, SystemDisk
 from penstock.journal.catalog import FOLDER
 
 _LONGEST = 107  # bytes of a socket's path
+_PREFIX = "penstock-"  # of a folder elsewhere
 _BACKLOG = 4_096
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
@@ -29,26 +33,45 @@ def share_of(folder: str) -> str:
 
 def find(share: str) -> str:
     """The path of the socket, if there is one."""
-    with suppress(FileNotFoundError), open(os.path.join(share, "path"), "rb") as file:
-        return os.fsdecode(file.read())
+    with suppress(FileNotFoundError), ReadingDisk().open(os.path.join(share, "path")) as file:
+        path = os.fsdecode(file.read(0, _LONGEST + 1))
+        if _is_elsewhere(path):
+            return path
     return os.path.join(share, "socket")
+
+
+def _is_elsewhere(path: str) -> bool:
+    """Whether a path is one that bind() has made for this user; another could have written any other."""
+    folder = os.path.dirname(path)
+    if os.path.basename(path) != "socket" or not os.path.basename(folder).startswith(_PREFIX):
+        return False
+    try:
+        found = os.lstat(folder)
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def bind(share: str) -> socket.socket:
     """Listen; for who holds the store's lock."""
     with suppress(FileExistsError):
         os.mkdir(share, 0o700)
+    if not stat.S_ISDIR(os.lstat(share).st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), share)
     os.chmod(share, 0o700)
     remove(share)
     path = os.path.join(share, "socket")
     if len(os.fsencode(path)) <= _LONGEST:
         with suppress(OSError):  # not every file system has sockets
             return _listen(path)
-    elsewhere = tempfile.mkdtemp(prefix="penstock-")  # only for this user, too
+    elsewhere = tempfile.mkdtemp(prefix=_PREFIX)  # only for this user, too
     path = os.path.join(elsewhere, "socket")
-    with open(os.path.join(share, "path.new"), "wb") as file:
-        file.write(os.fsencode(path))
-    os.replace(file.name, os.path.join(share, "path"))  # before there is a socket, so that none is ever left over
+    new = os.path.join(share, "path.new")
+    with suppress(FileNotFoundError):
+        os.unlink(new)
+    with SystemDisk().open(new, exclusive=True) as file:
+        file.write(0, os.fsencode(path))
+    os.replace(new, os.path.join(share, "path"))  # before there is a socket, so that none is ever left over
     try:
         return _listen(path)
     except BaseException:
@@ -64,8 +87,8 @@ def remove(share: str) -> None:
     if os.path.dirname(path) != share:
         with suppress(OSError):
             os.rmdir(os.path.dirname(path))
-        with suppress(OSError):
-            os.unlink(os.path.join(share, "path"))
+    with suppress(OSError):
+        os.unlink(os.path.join(share, "path"))
 
 
 def has_visitors(listening: socket.socket) -> bool:

@@ -57,7 +57,8 @@ class OwnersKeeper(LocalKeeper):
 
     async def pack(self, queue: str) -> int:
         """Pack a queue's journal."""
-        return await self._in_thread(self._owned.pack, queue)
+        owned = self._owned
+        return await self._in_thread(owned.shrink if isinstance(owned, JournalKeeper) else owned.pack, queue)
 
     async def stored(self, queue: str) -> int:
         """The bytes of a queue's journal."""

@@ -25,7 +25,7 @@ from typing import Any
 
 from penstock.clock import SystemClock
 from penstock.errors import NotSupported, StoreCorrupt, StoreUnreachable
-from penstock.files import SystemDisk, unavailable
+from penstock.files import SystemDisk, refuse_links, unavailable
 from penstock.journal.ballast import is_full
 from penstock.slate.binding import Database, Fenced, blocking, load, told
 from penstock.slate.locking import StoreLock
@@ -84,10 +84,17 @@ class Folder:
                 f"{self.what} cannot be made safe: this system ({sys.platform}) cannot sync a file system, and "
                 'SlateDB does not sync its files: use a journal store, a bucket, or sync="never" at your own risk'
             )
+        if os.path.isdir(self.folder):
+            refuse_links(self._disk, self.folder)  # before anything is made or removed behind one
         os.makedirs(self.subfolder, exist_ok=True)
         os.makedirs(self._objects, exist_ok=True)
         os.makedirs(self._wal, exist_ok=True)
+        for folder in (self.subfolder, self._objects, self._db, *self._db_folders()):
+            refuse_links(self._disk, folder)
         self._lock.take()
+
+    def _db_folders(self) -> list[str]:
+        return [each.path for each in os.scandir(self._db) if each.is_dir(follow_symlinks=False)]
 
     def unlock(self) -> None:
         """Let others open the store."""

@@ -109,7 +109,7 @@ def _rounds(keeper: JournalKeeper, queues: Iterable[str]) -> Iterator[tuple[list
     messages = size = 0
     for queue in queues:
         count, stored = sum(keeper.counts(queue).values()), keeper.stored(queue)
-        if count > _MESSAGES:
+        if count > _MESSAGES or not keeper.shrinks(queue):  # which is then left as it is
             alone.append(queue)
             continue
         if together and (messages + count > _MESSAGES or size + stored > _BYTES):
