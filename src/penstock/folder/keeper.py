@@ -84,12 +84,12 @@ class FolderKeeper:
                 if DEFAULT not in self._catalog.read() and DEFAULT not in self._catalog.refused:
                     self._catalog.make(DEFAULT, Settings(), _new_mark())
             self._read()
-        self._guard.is_open = True
+        self._guarding.is_open = True
 
     @property
     def failure(self) -> BaseException | None:
         """What has stopped the store in this process; None if nothing has."""
-        return self._guard.failure
+        return self._guarding.failure
 
     @property
     def _guard(self) -> Guard:
