@@ -63,13 +63,13 @@ def recover(shared: Shared, catalog: Catalog) -> None:
 def help_the_dead(shared: Shared, gone: list[str]) -> None:
     """Finish what processes began that are gone, or undo it."""
     if gone:
-        _sync_all(shared)
+        sync_all(shared)
         _finish_batches(shared, gone)
         _drop_unfinished(shared, gone)
         _put_back(shared, gone)
 
 
-def _sync_all(shared: Shared) -> None:
+def sync_all(shared: Shared) -> None:
     """Make durable what somebody died over. Of moves the targets first: a source synced before could lose one."""
     tree = shared.tree
     tree.sync(SETTINGS, KEYS, LONG, QUEUES)
