@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from penstock.files import StrPath, SystemDisk
 from penstock.folder import layout
 from penstock.folder.keeper import open_folder
 from penstock.store import Store
+from tests.slate.loop_disk import missing
 
 COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()"]
 SUM = "user.penstock.sum"
@@ -637,6 +639,51 @@ def test_a_file_in_the_place_of_a_store_and_a_folder_of_others_are_named(tmp_pat
         journal.queue().put(b"a")
     with pytest.raises(StoreUnavailable, match="is no folder store"):
         penstock.open(f"folder:{tmp_path / 'journal'}")
+
+
+# A full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """An ext4 file system of a few megabytes."""
+    if missing():
+        pytest.skip(missing())
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    with open(tmp_path / "image", "wb") as file:
+        file.truncate(6 << 20)
+    subprocess.run(["mkfs.ext4", "-q", tmp_path / "image"], check=True)
+    subprocess.run(["mount", "-o", "loop", tmp_path / "image", mounted], check=True)
+    try:
+        yield mounted
+    finally:
+        subprocess.run(["umount", mounted], check=True)
+
+
+def test_a_store_filled_by_puts_can_be_worked_off(small_disk: Path) -> None:
+    with penstock.open(f"folder:{small_disk / 'store'}", sync="never") as store:
+        jobs = store.create("jobs")
+        put = 0
+        with suppress(penstock.DiskFull):
+            while True:
+                jobs.put(b"x" * 3_000, headers={"long": "y" * 100})
+                put += 1
+        assert put > 300
+        for _ in range(put // 2):
+            [message] = jobs.claim(consumer="a host:1234")
+            assert len(message.payload) == 3_000
+            message.ack()
+        failed = jobs.claim(5)
+        jobs.fail(*failed, reason="no")
+        worked = 0
+        while jobs.pop() is not None:
+            worked += 1
+        assert worked == put - put // 2
+    examined = subprocess.run(
+        [*COMMAND, "--store", f"folder:{small_disk / 'store'}", "doctor"], capture_output=True
+    )
+    assert examined.returncode == 0
 
 
 # The reaper

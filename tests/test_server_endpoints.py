@@ -296,13 +296,19 @@ def test_settings_are_given_in_the_query(make: Make, curl: Curl) -> None:
 
 def test_none_stands_for_none_and_what_is_not_given_has_its_default(make: Make, curl: Curl) -> None:
     path = make("?keep_done=none&filter=none&priorities=none")
-    expected = {**Settings(), "keep_done": None, "filter": None, "priorities": None}
+    expected = {
+        **Settings(),
+        "keep_done": None,
+        "filter": None,
+        "priorities": None,
+        "max_attempts": 0,
+    }  # MQ-Core's
     assert curl("GET", path).json["settings"] == expected
 
 
 def test_a_queue_that_is_there_is_fine_unless_other_settings_are_asked_for(make: Make, curl: Curl) -> None:
     path = make("?max_size=10&keep_done=60")
-    for query in ["", "?max_size=10", "?keep_done=60&max_size=10", "?max_attempts=5", "?keep_done=60.0"]:
+    for query in ["", "?max_size=10", "?keep_done=60&max_size=10", "?max_attempts=0", "?keep_done=60.0"]:
         assert curl("PUT", path + query).status == 204
     problem = assert_problem(curl("PUT", f"{path}?max_size=11&keep_done=60"), 409, "QueueExists")
     assert "max_size" in problem["detail"]

@@ -13,6 +13,7 @@ from tests.simulation.scheduler import Scheduler
 from tests.simulation.world import FOLDER, World
 
 PLACES = itertools.count(1)
+BALLAST = 1_000  # bytes
 
 
 class SimulatedNeighbours:
@@ -56,7 +57,12 @@ class FolderWorld(World):
     def _open(self) -> None:
         neighbours = SimulatedNeighbours(self._machine, next(self._processes), self.scheduler)
         self.keeper = open_folder(
-            FOLDER, clock=self.clock, disk=self.disk, threads=self.scheduler, neighbours=neighbours
+            FOLDER,
+            clock=self.clock,
+            disk=self.disk,
+            threads=self.scheduler,
+            neighbours=neighbours,
+            ballast=BALLAST,
         )
         self._store = Store(FOLDER, self.keeper)
         if "default" not in self.promises:

@@ -103,6 +103,8 @@ def _examine_queue(tree: _ReadTree, listed: Listed) -> FolderExamination:
                 continue
             queue.files[folder] += 1
             queue.bytes += len(payload)
+            if folder == DONE and listed.settings.keep_done == 0:
+                continue  # nobody can ask for its content, which may have gone to make room
             if (wrong := tree.damage(stamp, payload)) is not None and tree.disk.exists(path):
                 text = f"message {uid} in {folder}/ is damaged: {wrong}"
                 queue.findings.append(Finding("problem", text, "a claim sets it aside", path))

@@ -4,10 +4,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.clock import Clock, SteadyClock, SystemClock
 from penstock.errors import (
+    DiskFull,
     InvalidArgument,
     LeaseExpired,
     NotSupported,
@@ -18,6 +19,7 @@ from penstock.errors import (
 )
 from penstock.files import Disk, SystemDisk
 from penstock.folder import recovery
+from penstock.folder.ballast import SIZE, Ballast
 from penstock.folder.catalog import Catalog, Listed
 from penstock.folder.guard import Guard
 from penstock.folder.neighbours import Neighbours, SystemNeighbours
@@ -38,6 +40,7 @@ from penstock.threads import SystemThreads, Threads
 if TYPE_CHECKING:
     from penstock.filters import Filter
 
+Answer = TypeVar("Answer")
 _MOST_PEERS = 1_000
 
 
@@ -53,8 +56,10 @@ class FolderKeeper:
         neighbours: Neighbours,
         sync: str,
         peers: int,
+        ballast: int,
     ) -> None:
         self.clock = clock
+        self._kept_free = ballast
         self._lock = threads.rlock()
         self._closed = self._is_forked = False
         self._open(folder, disk, threads, neighbours, sync, peers)
@@ -72,6 +77,7 @@ class FolderKeeper:
         self._clock = self.shared.clock
         self._catalog = Catalog(self.shared)
         self._upkeep = Upkeep(self.shared, self._keep_done)
+        self._ballast = Ballast(self.shared, self._kept_free, self._keep_done)
         self._waiting = Waiting(self._clock, self._read)
         self._queues: dict[str, FolderQueue] = {}
         self._made: dict[str, Listed] = {}
@@ -84,12 +90,13 @@ class FolderKeeper:
                 if DEFAULT not in self._catalog.read() and DEFAULT not in self._catalog.refused:
                     self._catalog.make(DEFAULT, Settings(), _new_mark())
             self._read()
-        self._guard.is_open = True
+            self._ballast.make(certain=False)
+        self._guarding.is_open = True
 
     @property
     def failure(self) -> BaseException | None:
         """What has stopped the store in this process; None if nothing has."""
-        return self._guard.failure
+        return self._guarding.failure
 
     @property
     def _guard(self) -> Guard:
@@ -211,6 +218,7 @@ class FolderKeeper:
         copy = replace(entry, headers=checked_headers({**(entry.headers or {}), PUBLISH_HEADER: published}))
         with self._guard, ExitStack() as locks:
             self._read()
+            self._ballast.make()
             with self._lock:
                 matching = self._matching(entry)
             for queue in matching:
@@ -228,19 +236,26 @@ class FolderKeeper:
         found = self.find(queue)
         with self._guard:
             self._tend()
+            self._ballast.make()
             return found.put(entries)
 
     def claim(self, queue: str, n: int, lease: float, wait: float, consumer: str) -> list[Message]:
         """Lease up to n messages."""
         found = self.find(queue)
-        with self._guard:
-            return self._waiting.take(found, n, wait, lambda ids: found.fetch(ids, lease, consumer))
+
+        def fetch(ids: list[str]) -> list[Message]:
+            return found.fetch(ids, lease, consumer)
+
+        return self._with_ballast(lambda: self._waiting.take(found, n, wait, fetch))
 
     def pop(self, queue: str, wait: float, consumer: str) -> Message | None:
         """Claim and acknowledge one message."""
         found = self.find(queue)
-        with self._guard:
-            taken = self._waiting.take(found, 1, wait, lambda ids: _listed(found.fetch_for_good(ids, consumer)))
+
+        def fetch(ids: list[str]) -> list[Message]:
+            return _listed(found.fetch_for_good(ids, consumer))
+
+        taken = self._with_ballast(lambda: self._waiting.take(found, 1, wait, fetch))
         return taken[0] if taken else None
 
     def ack(self, queue: str, receipts: Sequence[str]) -> None:
@@ -259,8 +274,8 @@ class FolderKeeper:
         self, queue: str, receipts: Sequence[str], how: str, delay: float = 0, reason: str | None = None
     ) -> None:
         found = self.find(queue)
+        lost = self._with_ballast(lambda: found.settle(receipts, how, delay, reason))
         with self._guard:
-            lost = found.settle(receipts, how, delay, reason)
             self._tend()
         if lost:
             raise LeaseExpired(queue, lost)
@@ -268,26 +283,22 @@ class FolderKeeper:
     def extend(self, queue: str, receipts: Sequence[str], lease: float) -> tuple[int, list[str]]:
         """Hold from now on."""
         found = self.find(queue)
-        with self._guard:
-            return found.extend(receipts, lease)
+        return self._with_ballast(lambda: found.extend(receipts, lease))
 
     def remove(self, queue: str, ids: Sequence[str]) -> int:
         """Take messages out in any state."""
         found = self.find(queue)
-        with self._guard:
-            return found.remove(ids)
+        return self._with_ballast(lambda: found.remove(ids))
 
     def redrive(self, queue: str, ids: Sequence[str] | None) -> int:
         """Start over with failed messages."""
         found = self.find(queue)
-        with self._guard:
-            return found.redrive(ids)
+        return self._with_ballast(lambda: found.redrive(ids))
 
     def purge(self, queue: str) -> int:
         """Take out everything but what is in flight."""
         found = self.find(queue)
-        with self._guard:
-            return found.purge()
+        return self._with_ballast(lambda: found.purge())
 
     def peek(self, queue: str, n: int) -> Iterator[Message]:
         """What claim would give."""
@@ -342,6 +353,17 @@ class FolderKeeper:
         with self._guard:
             return self._upkeep.reap()
 
+    def _with_ballast(self, call: Callable[[], Answer]) -> Answer:
+        """Do what may free space in the end; where there is none, with that which is kept free for it."""
+        while True:
+            try:
+                with self._guard:
+                    return call()
+            except DiskFull:
+                with self._guard:
+                    if not self._ballast.spend():
+                        raise
+
     def _tend(self) -> None:
         try:
             self._upkeep.tend()
@@ -377,8 +399,9 @@ def open_folder(
     disk: Disk | None = None,
     threads: Threads | None = None,
     neighbours: Neighbours | None = None,
+    ballast: int = SIZE,
 ) -> FolderKeeper:
-    """Open a folder store, which is made if it is not there."""
+    """Open a folder store, which is made if it is not there; `ballast` bytes are kept free in it."""
     if not folder:
         raise InvalidArgument("folder: without a folder; give folder:DIR")
     if sync == "interval":
@@ -392,6 +415,7 @@ def open_folder(
         neighbours or SystemNeighbours(),
         sync,
         peers,
+        ballast,
     )
 
 

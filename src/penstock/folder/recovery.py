@@ -63,14 +63,13 @@ def recover(shared: Shared, catalog: Catalog) -> None:
 def help_the_dead(shared: Shared, gone: list[str]) -> None:
     """Finish what processes began that are gone, or undo it."""
     if gone:
-        _sync_all(shared)
+        sync_all(shared)
         _finish_batches(shared, gone)
         _drop_unfinished(shared, gone)
-    for process in sorted(gone):
-        _put_back(shared, process)
+        _put_back(shared, gone)
 
 
-def _sync_all(shared: Shared) -> None:
+def sync_all(shared: Shared) -> None:
     """Make durable what somebody died over. Of moves the targets first: a source synced before could lose one."""
     tree = shared.tree
     tree.sync(SETTINGS, KEYS, LONG, QUEUES)
@@ -87,27 +86,29 @@ def undo(shared: Shared) -> None:
     shared.tree.sync(*sorted(touched), *([shared.tree.held] if touched else []))
 
 
-def _put_back(shared: Shared, process: str) -> None:
-    """Put what a process held where it was."""
+def _put_back(shared: Shared, gone: list[str]) -> None:
+    """Put what processes held where it was."""
     tree = shared.tree
-    folder = f"{HELD}/{process}"
+    folders = [f"{HELD}/{process}" for process in sorted(gone)]
     touched: set[str] = set()
     held: list[tuple[Held, str]] = []
-    for name in tree.names(folder):
-        parsed = parse_held(name)
-        path = tree.path(f"{folder}/{name}")
+    for path in [tree.path(f"{folder}/{name}") for folder in folders for name in tree.names(folder)]:
+        parsed = parse_held(os.path.basename(path))
         if parsed is None:
             with suppress(FileNotFoundError, IsADirectoryError, PermissionError):  # a probe, or `abandoned`
                 tree.disk.unlink(path)
         else:
             held.append((parsed, path))
-    held.sort(key=lambda each: each[0].taken, reverse=True)  # the latest first: it says where the message was
+    # The latest first, whoever gave it: it says where the message was. A machine that stopped while what one
+    # process held was being put back leaves older names in one folder and later ones in another.
+    held.sort(key=lambda each: each[0].taken, reverse=True)
     for parsed, path in held:
         touched.add(_bring_back(shared, path, parsed))
     tree.sync(*sorted(touched))
-    tree.sync(folder)
-    with suppress(OSError):
-        tree.disk.rmdir(tree.path(folder))
+    for folder in folders:
+        tree.sync(folder)
+        with suppress(OSError):
+            tree.disk.rmdir(tree.path(folder))
     tree.sync(HELD)
 
 

@@ -65,7 +65,8 @@ OPERATIONS = [
         id="put_queue",
         tag=_TAG,
         summary="Make a queue",
-        description="Its settings are in the query, with `none` for null. A body is discarded.",
+        description="Its settings are in the query, with `none` for null. A body is discarded. Unless "
+        "`max_attempts` is given, messages are delivered again and again.",
         parameters=[QUEUE, *query(**{name: schemas.in_query(name) for name in schemas.SETTINGS})],
         answers={
             "201": {"description": "It is new."},
