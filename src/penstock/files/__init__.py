@@ -12,7 +12,7 @@ What every store may rely on, and nothing more:
 """
 
 from penstock.files.door import Data, Disk, File, Status, StrPath
-from penstock.files.refusals import refusal, unavailable
+from penstock.files.refusals import is_refusal, refusal, unavailable
 from penstock.files.replacing import make_folder, replace_file, status_if_there, write_hint
 from penstock.files.system import ReadingDisk, SystemDisk, SystemFile
 
@@ -25,6 +25,7 @@ __all__ = [
     "StrPath",
     "SystemDisk",
     "SystemFile",
+    "is_refusal",
     "make_folder",
     "refusal",
     "replace_file",

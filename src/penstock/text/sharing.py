@@ -178,14 +178,24 @@ class SharedFile:
         """Read both files from their beginnings, and finish what a crash has interrupted."""
         head = self._mutex.file.read(0, noted)
         memory = mutex.read(head[HEAD:], HEAD)
-        intact, doubtful = mutex.read_seal(head) == seal_of(there), head[:HEAD] == mutex.DOUBTFUL
+        intact, doubtful = (
+            mutex.read_seal(head) == seal_of(there),
+            head[:HEAD] == mutex.DOUBTFUL or self._pair.doubtful,
+        )
         if doubtful:
             self._pair.write_again()
         data = self._pair.file.read(0, there.size)
         now = self._clock.now()
         document = parse(data)
         view, repairs, rewrite = load(
-            self.name, document, len(data), memory, intact, there.changed // 1_000_000 or now, max(now, memory.at)
+            self.name,
+            document,
+            len(data),
+            memory,
+            intact,
+            there.changed // 1_000_000 or now,
+            max(now, memory.at),
+            memory.end != max(noted, HEAD),
         )
         if data[: data.find(b"\n") + 1].endswith(b"\r\n") and data.endswith(b"\r\n"):
             view.line_end = b"\r\n"
@@ -339,10 +349,15 @@ class SharedFile:
         view.seen, view.new_seen = view.seen + view.new_seen, []
         self._reseal = True
 
-    def replace_file(self, data: bytes) -> None:
-        """Put another file in the queue's place; everything is read again after that."""
-        self._pair.replace(data)
+    def replace_file(self, data: bytes, end: int) -> None:
+        """Put another file in the place of one that had `end` bytes; everything is read again after that."""
+        self._pair.replace(data, end)
         self._view = None
+
+    @property
+    def names(self) -> int:
+        """How many names the queue's file has."""
+        return self._pair.file.status().names
 
     def read_all(self) -> bytes:
         """The whole file."""
