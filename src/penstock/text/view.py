@@ -199,7 +199,7 @@ def load(
             view.keys[each.key] = (id_, received_at + FIVE_MINUTES)
         row = _row(replace(entry, control=controls[at]), each, received_at, settings, now)
         if found is None and (damaged or not memory.lines) and each.lease is not None and each.lease[0] > now:
-            # The mutex file was lost, or a line of it: what the message itself says of its lease is all that is known.
+            # The mutex file was lost, or a line of it: all that is known is what the message itself says.
             found = _said_lease(entry, each, known[at].crc, id_) if row.state in (AVAILABLE, DELAYED) else None
             rewrite = rewrite or found is not None
         if found is not None:
