@@ -469,6 +469,14 @@ class SimulatedDisk:
         with self.operation("set_changed", str(path)):
             self._set_fact(path, NewFact(None, time))
 
+    def real(self, path: StrPath) -> str:
+        return str(path)
+
+    def copy_facts(self, source: StrPath, target: StrPath) -> None:
+        if self.has_attributes:
+            for name, value in self.attributes(source).items():
+                self.set_attribute(target, name, value)
+
     def attributes(self, path: StrPath) -> dict[str, bytes]:
         with self.operation("attributes", str(path)):
             self._check_attributes(path)

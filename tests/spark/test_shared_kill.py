@@ -57,7 +57,10 @@ def _kill_before_sync(last: int) -> None:
 
         return sync
 
-    for kind, names in ((SystemFile, ("sync", "write_through")), (SystemDisk, ("sync_folder", "sync_files"))):
+    for kind, names in (
+        (SystemFile, ("sync", "write_through", "append")),
+        (SystemDisk, ("sync_folder", "sync_files")),
+    ):
         for name in names:
             setattr(kind, name, counted(getattr(kind, name)))
     # The driver is then this process, and not what runs the tests.

@@ -15,7 +15,7 @@ from tests.kill_child import QUEUE
 from tests.test_folder_kill import SETTINGS, every_step
 
 CHANGING: tuple[tuple[type, Sequence[str]], ...] = (
-    (SystemFile, ("write", "write_through", "truncate", "sync", "set_changed")),
+    (SystemFile, ("write", "write_through", "append", "truncate", "sync", "set_changed")),
     (SystemDisk, ("open", "rename", "unlink", "sync_folder")),
 )
 

@@ -1,14 +1,21 @@
 """What people and other programs write into a queue's file is read, or warned about; never a traceback."""
 
+import errno
 import logging
+import os
+import socket
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 import penstock
+from penstock.files import StrPath, SystemDisk, SystemFile
+from penstock.store import Store
+from penstock.text.store import open_text
 
 
 @pytest.fixture
@@ -16,7 +23,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "default.tq"
 
 
-NAMES = [
+NAMES = (
     "id",
     "priority",
     "attempts",
@@ -27,10 +34,8 @@ NAMES = [
     "expires",
     "created",
     "key",
-    "encoding",
     "header",
-    "max_attempts",
-]
+)
 VALUES = st.one_of(
     st.integers().map(str),
     st.floats().map(str),
@@ -110,3 +115,153 @@ def test_a_message_that_another_program_has_marked_is_its_own_until_the_mark_is_
             file.seek(path.read_bytes().index(b"alice"))
             file.write(b"     ")
         assert [message.payload for message in queue.claim(2)] == [b"b"]
+
+
+# Packing, and files with several names
+
+
+def test_packing_keeps_what_a_person_has_commented_out(path: Path) -> None:
+    with penstock.open(path) as store:
+        queue = store.queue()
+        queue.put(b"removed by a person")
+        path.write_bytes(path.read_bytes().replace(b"-removed", b"#removed"))
+        queue.remove(queue.put(b"removed by us"))
+        queue.ack(*(queue.put(b"done"), queue.claim())[1])
+        assert store._keeper.pack("default") > 0  # type: ignore[attr-defined]
+        assert store._keeper.pack("default") == 0  # type: ignore[attr-defined]
+    data = path.read_bytes()
+    assert b"#removed by a person" in data
+    assert b"by us" not in data
+    assert b"done" not in data
+
+
+def test_packing_keeps_mode_and_attributes_and_a_symbolic_link(tmp_path: Path) -> None:
+    path, link = tmp_path / "default.tq", tmp_path / "elsewhere" / "default.tq"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    with penstock.open(link) as store:
+        queue = store.queue()
+        path.chmod(0o640)
+        os.setxattr(path, "user.note", b"mine")
+        queue.ack(*(queue.put(b"done"), queue.claim())[1])
+        assert store._keeper.pack("default") > 0  # type: ignore[attr-defined]
+        queue.put(b"next")
+    assert link.is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert os.getxattr(path, "user.note") == b"mine"
+    with penstock.open(path) as store:
+        assert [message.payload for message in store.queue().messages()] == [b"next"]
+
+
+@pytest.mark.parametrize("link", ["symbolic", "hard"])
+def test_a_file_under_two_names_has_one_lock_and_one_set_of_leases(tmp_path: Path, link: str) -> None:
+    path, other = tmp_path / "default.tq", tmp_path / "elsewhere" / "default.tq"
+    other.parent.mkdir()
+    with penstock.open(path) as store:
+        store.queue().put_many([b"a", b"b"])
+        assert [message.payload for message in store.queue().claim(lease=60)] == [b"a"]
+        other.symlink_to(path) if link == "symbolic" else other.hardlink_to(path)
+        with penstock.open(other) as second:
+            assert [message.payload for message in second.queue().claim(2, lease=60)] == [b"b"]
+            second.queue().put(b"c")
+            assert [message.payload for message in store.queue().claim(2, lease=60)] == [b"c"]
+            second._keeper.pack("default")  # type: ignore[attr-defined]
+    assert os.path.samefile(path, other)
+    assert [each.name for each in other.parent.iterdir()] == ["default.tq"]
+
+
+def test_a_store_whose_queues_are_one_file_publishes_once(tmp_path: Path) -> None:
+    with penstock.open(f"text:{tmp_path}") as store:
+        store.create("a", filter="kind = 'x'")
+        (tmp_path / "b.tq").symlink_to(tmp_path / "a.tq")
+        store.publish(b"p", headers={"kind": "x"})
+        assert store.queue("a").count() == store.queue("b").count() == 1
+
+
+# Strays, and disks that fail
+
+
+def test_what_is_no_file_is_skipped_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with penstock.open(f"text:{tmp_path}") as store, socket.socket(socket.AF_UNIX) as stray:
+        (tmp_path / "folder.tq").mkdir()
+        (tmp_path / "%_2.tq").mkdir()
+        os.mkfifo(tmp_path / "pipe.tq")
+        stray.bind(str(tmp_path / "socket.tq"))
+        (tmp_path / "link.tq").symlink_to("nowhere")
+        for _ in range(2):
+            assert [queue.name for queue in store.queues()] == ["default"]
+            store.publish(b"a")
+        store.queue().put(b"b")
+        with pytest.raises(penstock.QueueNotFound):
+            store.queue("pipe").put(b"c")
+    for name in ("folder", "%_2", "pipe", "socket"):
+        assert caplog.text.count(f"{name}.tq") == 1
+
+
+@pytest.mark.parametrize("name", ["folder.tq", "pipe.tq"])
+def test_a_path_that_is_no_file_is_refused_in_words(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder.tq").mkdir()
+    os.mkfifo(tmp_path / "pipe.tq")
+    with pytest.raises(penstock.StoreUnavailable, match=f"{name}': this is a"):
+        penstock.open(tmp_path / name)
+
+
+class FailingFile(SystemFile):
+    failing: int | None = None
+
+    def sync(self) -> None:
+        if FailingFile.failing is not None:
+            raise OSError(FailingFile.failing, os.strerror(FailingFile.failing), self.path)
+        super().sync()
+
+    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        if FailingFile.failing is not None:
+            raise OSError(FailingFile.failing, os.strerror(FailingFile.failing), self.path)
+        super().write(offset, data)
+
+
+class FailingDisk(SystemDisk):
+    def open(self, path: StrPath, **how: Any) -> SystemFile:
+        file = super().open(path, **how)
+        return FailingFile(file.path, os.dup(file._descriptor))
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "words"),
+    [
+        (errno.EIO, penstock.StoreClosed, "the disk failed"),
+        (errno.EROFS, penstock.StoreUnavailable, "the file system is read-only"),
+        (errno.EACCES, penstock.StoreUnavailable, "permission denied"),
+        (errno.EFBIG, penstock.StoreUnavailable, "the file may not grow"),
+    ],
+)
+def test_a_store_goes_on_by_itself_when_the_disk_does(
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[penstock.PenstockError], words: str
+) -> None:
+    with Store("", open_text(str(path), disk=FailingDisk())) as store:
+        queue = store.queue()
+        queue.put_many([b"a", b"b"])
+        [held] = queue.claim()
+        monkeypatch.setattr(FailingFile, "failing", number)
+        for operation in (held.ack, queue.claim, lambda: queue.put_many([b"c", b"d"])):
+            with pytest.raises(kind, match=words):
+                operation()
+        monkeypatch.setattr(FailingFile, "failing", None)
+        held.ack()
+        queue.put(b"e")
+        assert [message.payload for message in queue.messages()] in ([b"b", b"e"], [b"b", b"c", b"d", b"e"])
+
+
+def test_a_damaged_line_in_the_mutex_file_ends_no_lease_that_the_queue_still_names(path: Path) -> None:
+    with penstock.open(path) as store:
+        queue = store.queue()
+        queue.put_many([b"a", b"b", b"c"])
+        held = [*queue.claim(lease=60), *queue.claim(lease=60)]
+    mutex = path.with_name("default.tq.mutex")
+    data = bytearray(mutex.read_bytes())
+    data[data.index(b'"notes"')] ^= 1
+    mutex.write_bytes(data)
+    with penstock.open(path) as store:
+        queue = store.queue()
+        assert [message.payload for message in queue.claim(3)] == [b"c"]
+        queue.ack(*[message.receipt for message in held if message.receipt])

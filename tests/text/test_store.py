@@ -215,8 +215,14 @@ class FullDisk(SystemDisk):
                 raise OSError(errno.ENOSPC, "no space")
             write(offset, data)
 
+        def refusing_to_append(append: Callable[..., int], data: Data, *, sync: bool = False) -> int:
+            if self.full and os.fspath(path).endswith(self.full):
+                raise OSError(errno.ENOSPC, "no space")
+            return append(data, sync=sync)
+
         for name in ("write", "write_through"):
             setattr(file, name, partial(refusing, getattr(file, name)))
+        setattr(file, "append", partial(refusing_to_append, file.append))  # noqa: B010 - as above
         return file
 
 

@@ -19,6 +19,7 @@ class Status(NamedTuple):
     inode: int  # one number for as long as someone has the file open
     is_folder: bool
     mode: int = 0o666  # who may read and write it
+    is_file: bool = True  # and no folder, pipe, socket or device
 
 
 class File(Protocol):
@@ -126,6 +127,12 @@ class Disk(Protocol):
 
     def unlink(self, path: StrPath) -> None:
         """Take a file's name away; the content goes with its last name and its last open handle."""
+
+    def real(self, path: StrPath) -> str:
+        """The path that a symbolic link leads to; any other path as it is."""
+
+    def copy_facts(self, source: StrPath, target: StrPath) -> None:
+        """Give a file the owner, permissions and extended attributes of another."""
 
     def sync_folder(self, path: StrPath) -> None:
         """Make the names in a folder durable. After an OSError they may be lost whatever a later sync says."""

@@ -13,6 +13,8 @@ _WORDS = {
     errno.EISDIR: "this is a folder, where a file belongs: move it away",
     errno.ENOTDIR: "this is a file, where a folder belongs: move it away",
     errno.ELOOP: "this is a symbolic link, and links in a store are not followed: put the file itself there",
+    errno.EMLINK: "this file has several names (hard links), and its file system has no attributes to say "
+    "which of them has the lock: use a symbolic link instead",
     errno.ENXIO: "this is a pipe or a socket, where a file belongs: move it away",
     errno.ENOSPC: "no space is left on the disk: free some, and try again",
     errno.EDQUOT: "the disk quota is used up: free some space, and try again",
@@ -22,15 +24,15 @@ _WORDS = {
 }
 
 
-def is_refused(error: OSError) -> bool:
-    """Whether the system has not done something, and says why; after any other error nobody knows."""
-    return error.errno in _WORDS
-
-
 def refusal(path: StrPath, error: OSError) -> str:
     """Why the system refuses a path, and the next step."""
     words = _WORDS.get(error.errno or 0)
     return f"{os.fspath(path)!r}: " + (words or f"the disk failed ({error.strerror or error}): see `dmesg`")
+
+
+def is_refused(error: OSError) -> bool:
+    """Whether the system has refused to do something, rather than failed at it or had no space."""
+    return error.errno in _WORDS and error.errno not in (errno.ENOSPC, errno.EDQUOT)
 
 
 def unavailable(path: StrPath, error: OSError) -> StoreUnavailable:

@@ -263,6 +263,23 @@ class SystemDisk:
         """Take a file's name away."""
         os.unlink(path)
 
+    def real(self, path: StrPath) -> str:
+        """What the last link of a chain leads to."""
+        return os.path.realpath(path) if os.path.islink(path) else os.fspath(path)
+
+    def copy_facts(self, source: StrPath, target: StrPath) -> None:
+        """The owner first, as a change of it takes permissions away."""
+        there = os.stat(source)
+        if (there.st_uid, there.st_gid) != (os.stat(target).st_uid, os.stat(target).st_gid):
+            os.chown(target, there.st_uid, there.st_gid)
+        try:
+            for name in os.listxattr(source):
+                os.setxattr(target, name, os.getxattr(source, name))
+        except OSError as error:
+            if error.errno != errno.ENOTSUP:
+                raise
+        os.chmod(target, stat.S_IMODE(there.st_mode))
+
     def sync_folder(self, path: StrPath) -> None:
         """Make the names in a folder durable, with the fsync of the folder itself."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -347,7 +364,7 @@ def _fsync(path: StrPath) -> None:
 def _status(found: os.stat_result) -> Status:
     return Status(
         found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_nlink, found.st_ino,
-        stat.S_ISDIR(found.st_mode), stat.S_IMODE(found.st_mode),
+        stat.S_ISDIR(found.st_mode), stat.S_IMODE(found.st_mode), stat.S_ISREG(found.st_mode),
     )  # fmt: skip
 
 

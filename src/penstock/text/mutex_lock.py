@@ -1,11 +1,40 @@
-"""The lock of a text queue: an flock on the mutex file beside it, which may itself be replaced by a new one."""
+"""The lock of a text queue: an flock on the mutex file beside it, which may itself be replaced by a new one.
 
+A queue's file may have several names. A symbolic link is followed; of hard links, the file's attribute
+`penstock.name` says beside which one the mutex file lies.
+"""
+
+import errno
 import os
 from contextlib import suppress
 
 from penstock.files import Disk, File, status_if_there
 
 SUFFIX = ".mutex"
+_NAME = "penstock.name"
+
+
+def mutex_of(path: str, disk: Disk) -> str:
+    """The mutex file of a queue, whichever name of the queue's file is given."""
+    path = disk.real(path)
+    there = status_if_there(disk, path)
+    if there is None:
+        return path + SUFFIX
+    own = os.path.abspath(path)
+    try:
+        first = os.fsdecode(disk.attribute(path, _NAME) or b"")
+        if first == own:
+            return path + SUFFIX
+        # Only another name of the same file is believed, not whatever a stranger has written there.
+        if there.names > 1 and first:
+            found = status_if_there(disk, first)
+            if found is not None and found.inode == there.inode:
+                return first + SUFFIX
+        disk.set_attribute(path, _NAME, os.fsencode(own))  # before anyone can link to it
+    except OSError as error:
+        if there.names > 1:
+            raise OSError(errno.EMLINK, os.strerror(errno.EMLINK), path) from error
+    return path + SUFFIX
 
 
 class MutexLock:
@@ -13,6 +42,7 @@ class MutexLock:
 
     def __init__(self, queue_path: str, disk: Disk) -> None:
         self.path = queue_path + SUFFIX
+        self._queue_path = queue_path
         self.disk = disk
         self.size = 0  # of the file when the lock was taken
         self.inode = 0
@@ -73,6 +103,7 @@ class MutexLock:
                 file.close()
 
     def _open(self) -> File:
+        self.path = mutex_of(self._queue_path, self.disk)
         if self.disk.exists(self.path):
             try:
                 return self.disk.open(self.path)

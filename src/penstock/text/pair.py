@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.errors import StoreClosed
-from penstock.files import Disk, File, replace_file
+from penstock.files import Disk, File
 from penstock.text import mutex
 from penstock.text.mutex import HEAD
 from penstock.text.mutex_lock import MutexLock
@@ -51,6 +51,26 @@ class Sync:
             disk.sync_folder(folder)
 
 
+def replace_queue(disk: Disk, path: str, old: File, data: bytes, end: int) -> None:
+    """Durably put other bytes in the place of a file of `end` bytes; owner, mode and attributes stay."""
+    temporary = path + ".new"
+    with suppress(FileNotFoundError):
+        disk.unlink(temporary)
+    try:
+        with disk.open(temporary, create=True) as file:
+            disk.copy_facts(path, temporary)
+            file.write(0, data)
+            file.sync()
+            disk.rename(temporary, path)
+            disk.sync_folder(os.path.dirname(path) or ".")
+            if late := old.read(end, old.size() - end):
+                file.append(late, sync=True)  # that others have added meanwhile
+    except OSError:
+        with suppress(OSError):
+            disk.unlink(temporary)
+        raise
+
+
 class Pair:
     """The files of one queue, as bytes."""
 
@@ -63,6 +83,7 @@ class Pair:
         self.written = False  # whether the queue's file was changed since the last seal
         self.changed: int | None = None  # its time after that, if someone has looked
         self._file: File | None = None
+        self.doubtful = False  # whether a write or sync has failed here, although the mutex file may not say so
         self._last_line = HEAD
         self._keeps_times = False  # whether the file system is known to keep the times that it is given
 
@@ -102,9 +123,9 @@ class Pair:
         """Make that durable, if it is time."""
         self.sync.file(self.file)
 
-    def replace(self, data: bytes) -> None:
-        """Put another file in the queue's place."""
-        replace_file(self.disk, self.path, data)
+    def replace(self, data: bytes, end: int) -> None:
+        """Put another file in the queue's place, which had `end` bytes when it was read."""
+        replace_queue(self.disk, self.path, self.file, data, end)
 
     # The mutex file
 
@@ -138,7 +159,7 @@ class Pair:
             file.close()
             raise
         self.lock.replace(file)  # before anything else can fail: it is locked, and others have found it
-        self.disk.sync_folder(os.path.dirname(self.path) or ".")
+        self.disk.sync_folder(os.path.dirname(self.lock.path) or ".")
         return HEAD + len(line)
 
     def seal(self, end: int) -> mutex.Seal:
@@ -171,13 +192,15 @@ class Pair:
 
     def doubt(self) -> None:
         """Something failed: nobody knows which of the last bytes the disk has."""
-        with suppress(OSError):
+        self.doubtful = True
+        with suppress(OSError, RuntimeError):
             self.lock.file.write(0, mutex.DOUBTFUL)
 
     def write_again(self) -> None:
         """Let the disk have what programs read: the same bytes, once more."""
         self.file.write(0, self.read_all())
         self.file.sync()
+        self.doubtful = False
 
     # The end
 

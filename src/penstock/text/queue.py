@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from penstock.errors import InvalidArgument
-from penstock.files import Disk, File, SystemDisk, replace_file
+from penstock.files import Disk, File, SystemDisk
 from penstock.settings import utf8
 from penstock.text.appending import append_unborn, bear
 from penstock.text.format import (
@@ -26,6 +26,7 @@ from penstock.text.format import (
 )
 from penstock.text.mutex import DOUBTFUL
 from penstock.text.mutex_lock import MutexLock
+from penstock.text.pair import replace_queue
 
 _log = logging.getLogger("penstock")
 
@@ -44,9 +45,9 @@ class TextQueue:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, disk: Disk | None = None) -> None:
-        self.path = os.fspath(path)
-        self.problems: list[Problem] = []  # of the last reading
         self._disk = disk or SystemDisk()
+        self.path = self._disk.real(path)
+        self.problems: list[Problem] = []  # of the last reading
         self._lock = MutexLock(self.path, self._disk)
 
     def __iter__(self) -> Iterator[Entry]:
@@ -104,8 +105,10 @@ class TextQueue:
         with self._open() as file:
             data = file.read(0, file.size())
             kept = without(data, [each for each in parse(data).entries if each.control == PROCESSED])
+            if file.status().names > 1:  # another file would part them
+                return 0
             if len(kept) < len(data):
-                replace_file(self._disk, self.path, kept)
+                replace_queue(self._disk, self.path, file, kept, len(data))
         return len(data) - len(kept)
 
     def _read(self) -> Document:

@@ -6,6 +6,7 @@ from penstock.text.format import COMMENT, FAILED, PROCESSED, QUEUED
 from penstock.text.mutex import Note
 from penstock.text.turns import TurningQueue
 from penstock.text.variables import free, held
+from penstock.text.variables import removed as said_removed
 from penstock.text.view import View
 
 _BYTES = {"done": PROCESSED, "failed": FAILED}
@@ -35,6 +36,8 @@ class RecordingQueue(TurningQueue):
                 note.byte = PROCESSED if is_done else COMMENT
                 if not is_done:
                     removed[view.table.ids[seq]] = None
+                    if not view.is_persons(seq):
+                        mirrors += said_removed(*self.files.read([seq]))
             else:
                 note.byte = _BYTES.get(note.state, QUEUED)
             if note.state == "in_flight":

@@ -180,14 +180,17 @@ class SharedFile:
         memory = mutex.read(head[HEAD:], HEAD)
         if not self._clock.follow(memory.at, self._mutex.path):
             memory = memory._replace(at=0)
-        intact, doubtful = mutex.read_seal(head) == seal_of(there), head[:HEAD] == mutex.DOUBTFUL
+        intact = mutex.read_seal(head) == seal_of(there)
+        doubtful = head[:HEAD] == mutex.DOUBTFUL or self._pair.doubtful
         if doubtful:
             self._pair.write_again()
         data = self._pair.file.read(0, there.size)
         now, horizon = self._clock.now(), self._clock.horizon()
         document = parse(data)
-        modified = there.changed // 1_000_000 or now
-        view, repairs, rewrite = load(self.name, document, len(data), memory, intact, modified, now, horizon)
+        modified, damaged = there.changed // 1_000_000 or now, memory.end != max(noted, HEAD)
+        view, repairs, rewrite = load(
+            self.name, document, len(data), memory, intact, modified, now, horizon, damaged
+        )
         for time in (view.at, view.ahead):
             self._clock.follow(time, self.path)
         if data[: data.find(b"\n") + 1].endswith(b"\r\n") and data.endswith(b"\r\n"):
@@ -341,10 +344,15 @@ class SharedFile:
         view.seen, view.new_seen = view.seen + view.new_seen, []
         self._reseal = True
 
-    def replace_file(self, data: bytes) -> None:
-        """Put another file in the queue's place; everything is read again after that."""
-        self._pair.replace(data)
+    def replace_file(self, data: bytes, end: int) -> None:
+        """Put another file in the place of one that had `end` bytes; everything is read again after that."""
+        self._pair.replace(data, end)
         self._view = None
+
+    @property
+    def names(self) -> int:
+        """How many names the queue's file has."""
+        return self._pair.file.status().names
 
     def read_all(self) -> bytes:
         """The whole file."""

@@ -3,6 +3,8 @@
 `text:DIR` is a folder of such files, `NAME.tq` a store of that one queue.
 """
 
+import errno
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -19,8 +21,9 @@ from penstock.errors import (
     QueueNotFound,
     QueueProtected,
     StoreClosed,
+    StoreUnavailable,
 )
-from penstock.files import Disk, SystemDisk, make_folder, replace_file
+from penstock.files import Disk, SystemDisk, make_folder, refusal, replace_file, status_if_there, unavailable
 from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
 from penstock.live.keeper import check_start
@@ -30,7 +33,7 @@ from penstock.sharing import forks
 from penstock.streams import Streams, not_supported
 from penstock.text.format import parse
 from penstock.text.head import read_head, write_head
-from penstock.text.mutex_lock import MutexLock
+from penstock.text.mutex_lock import MutexLock, mutex_of
 from penstock.text.names import CHOSEN, SUFFIX, file_for, queue_of
 from penstock.text.pair import Sync
 from penstock.text.poller import Poller
@@ -40,6 +43,9 @@ from penstock.threads import SystemThreads, Threads
 
 if TYPE_CHECKING:
     from penstock.filters import Filter
+
+
+_log = logging.getLogger("penstock")
 
 
 class TextKeeper:
@@ -57,6 +63,7 @@ class TextKeeper:
         self._queues: dict[str, WorkingQueue] = {}
         self._filters: dict[str, Filter] = {}  # by their text
         self._closed = False
+        self._skipped: set[str] = set()
         self._prepare()
         forks.watch(self)
 
@@ -68,8 +75,9 @@ class TextKeeper:
                 self.create(queue_names.DEFAULT, Settings())
 
     def _make_folder(self) -> None:
-        make_folder(self._disk, self._folder)
-        self._disk.sync_folder(self._folder)  # who made or removed a queue may have stopped before this
+        with _errors_of_the_disk(self._folder):
+            make_folder(self._disk, self._folder)
+            self._disk.sync_folder(self._folder)  # who made or removed a queue may have stopped before this
 
     def _files(self) -> dict[str, str]:
         """The queues there are, and the path of each."""
@@ -81,13 +89,28 @@ class TextKeeper:
                 continue
             path = os.path.join(self._folder, file)
             name = queue_of(file)
-            if name is None:
-                name = self._said_name(path) or file.removesuffix(SUFFIX)[:255]
+            try:
+                there = status_if_there(self._disk, path)
+                if there is None:
+                    continue  # removed in this moment, or a link that leads nowhere
+                if not there.is_file or there.is_folder:
+                    raise OSError(errno.EISDIR if there.is_folder else errno.ENXIO, "", path)
+                if name is None:
+                    name = self._said_name(path) or file.removesuffix(SUFFIX)[:255]
+            except OSError as error:
+                self._skip(path, error)
+                continue
             found.setdefault(name, path)
         return found
 
+    def _skip(self, path: str, error: OSError | StoreUnavailable) -> None:
+        """Leave a file alone that is no queue, or not ours to read, and say so once."""
+        if path not in self._skipped:
+            self._skipped.add(path)
+            _log.warning("skipped: %s", refusal(path, error) if isinstance(error, OSError) else error)
+
     def _said_name(self, path: str) -> str | None:
-        with suppress(FileNotFoundError), _errors_of_the_disk(path), self._disk.open(path, follow=True) as file:
+        with suppress(FileNotFoundError), self._disk.open(path, follow=True) as file:
             return read_head(parse(file.read(0, 100_000)).entries)[1]
         return None
 
@@ -135,7 +158,10 @@ class TextKeeper:
         for name in sorted(self.files()):
             with suppress(QueueNotFound):  # removed in this moment
                 queue = self.find(name)
-                infos.append(QueueInfo(name, queue.settings, queue.counts()))
+                try:
+                    infos.append(QueueInfo(name, queue.settings, queue.counts()))
+                except StoreUnavailable as error:
+                    self._skip(queue.path, error)
         return infos
 
     def files(self) -> dict[str, str]:
@@ -156,6 +182,7 @@ class TextKeeper:
             return self._queues.setdefault(queue, self._working(queue, path))
 
     def _working(self, queue: str, path: str) -> WorkingQueue:
+        path = self._disk.real(path)
         return WorkingQueue(queue, path, self._disk, self._clock, self._threads, self._sync, self._poller.watch)
 
     def settings(self, queue: str) -> Settings:
@@ -173,10 +200,15 @@ class TextKeeper:
         published = os.urandom(16).hex()
         copy = replace(entry, headers=checked_headers({**(entry.headers or {}), PUBLISH_HEADER: published}))
         with ExitStack() as turns:
-            matching = []
+            matching: list[WorkingQueue] = []
+            paths: set[str] = set()
             for name in sorted(self.files()):  # in the same order for everyone, so that nobody waits in a circle
                 queue = self.find(name)
-                with suppress(QueueNotFound):
+                with suppress(QueueNotFound, StoreUnavailable):  # of those, listing the queues tells
+                    mutex = mutex_of(queue.path, self._disk)
+                    if mutex in paths:
+                        continue  # another name of the same file
+                    paths.add(mutex)
                     if self._matches(queue.settings.filter, entry):
                         turns.enter_context(queue.files.turn())
                         matching.append(queue)
@@ -319,9 +351,13 @@ class FileKeeper(TextKeeper):
 
     def _prepare(self) -> None:
         self._make_folder()
-        if not self._disk.exists(self._path):
+        with _errors_of_the_disk(self._path):
+            there = status_if_there(self._disk, self._path)
+            if there is not None and (there.is_folder or not there.is_file):
+                raise OSError(errno.EISDIR if there.is_folder else errno.ENXIO, "", self._path)
+        if there is None:
             with suppress(QueueExists):
-                self._create(self.only, self._path, b"")
+                self._create(self.only, self._disk.real(self._path), b"")
 
     def _files(self) -> dict[str, str]:
         with _errors_of_the_disk(self._path):
@@ -369,9 +405,7 @@ def _errors_of_the_disk(path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise StoreClosed(
-            f"the disk failed at {path!r} ({error}): look whether it is as it should be, and try again"
-        ) from error
+        raise unavailable(path, error) from error
 
 
 def _exists(queue: str) -> QueueExists:

@@ -6,7 +6,7 @@ from typing import TypeAlias, TypeVar
 
 from penstock.clock import SteadyClock
 from penstock.errors import PenstockError, QueueNotFound, StoreClosed
-from penstock.files import Disk
+from penstock.files import Disk, is_refused, unavailable
 from penstock.message import Message
 from penstock.text.pair import Sync
 from penstock.text.sharing import Edited, SharedFile
@@ -50,7 +50,7 @@ class TurningQueue:
         self._stopped: Callable[[], PenstockError] | None = None
 
     def run(self, operation: Callable[[View, int], Result]) -> Result:
-        """An operation in a turn of its own; an error of the disk ends the work, as nobody knows what it left."""
+        """An operation in a turn of its own; an error of the disk is told, and what it left is written again."""
         for _ in range(_TRIES):
             if self._stopped is not None:
                 raise self._stopped()
@@ -67,7 +67,7 @@ class TurningQueue:
             except Edited:
                 continue
             except OSError as error:
-                raise self._break(error) from error
+                raise self._told(error) from error
         raise StoreClosed(f"the file {self.path!r} changes all the time: edit it while nobody uses it")
 
     def _serve_first(self, view: View) -> tuple[View, int]:
@@ -85,17 +85,13 @@ class TurningQueue:
         view.forget(now)
         return now
 
-    def _break(self, error: OSError) -> StoreClosed:
-        path = self.path
-
-        def broken() -> StoreClosed:
-            return StoreClosed(
-                f"the disk failed while {path!r} was used ({error}), so that nobody knows what it holds: close "
-                "the store and open it again"
-            )
-
-        self.stop(broken)
-        return broken()
+    def _told(self, error: OSError) -> PenstockError:
+        if is_refused(error):
+            return unavailable(error.filename or self.path, error)
+        return StoreClosed(
+            f"the disk failed while {self.path!r} was used ({error}), so that nobody knows whether this was done: "
+            "look, and try again. What is in doubt is written again before anything else"
+        )
 
     # The line
 

@@ -35,6 +35,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 _ID = re.compile(r"[0-9a-f]{16}")
 _LEASE = re.compile(r"(\S+) ([0-9a-f]{16})")
 _NUMBER = re.compile(r"[-+]?\d+")
+_REMOVED = b"removed"
 _MOST_ATTEMPTS = 1_000_000_000  # so that there is room to count on
 _TIMES = (b"received", b"visible", b"expires", b"created")
 _PLAIN_NAME = re.compile(r'[^\s="][^\s=]*')
@@ -78,7 +79,7 @@ def facts(entry: Entry) -> Facts:
     times = {name: read_time(said.get(name)) for name in _TIMES}
     wrong = [name for name, number in ((b"priority", priority), (b"attempts", attempts)) if number is None]
     wrong += [name for name, time in times.items() if time is None and said.get(name)]
-    if said.get(b"lease") and until is None:
+    if said.get(b"lease") not in (None, "", "removed") and until is None:
         wrong.append(b"lease")
     mark = said.get(b"mutex", "") if not _LEASE.fullmatch(said.get(b"mutex", "")) else ""
     return Facts(
@@ -171,6 +172,18 @@ def held(entry: Entry, attempts: int, until: int, secret: str, consumer: str) ->
 def free(entry: Entry, attempts: int) -> list[tuple[int, bytes]]:
     """The same when nobody holds it."""
     return _mirrored(entry, attempts, b"", b"")
+
+
+def removed(entry: Entry) -> list[tuple[int, bytes]]:
+    """The same when it was taken out: a comment that no person has made, which packing may drop."""
+    return _mirrored(entry, facts(entry).attempts, _REMOVED, b"")
+
+
+def was_removed(entry: Entry) -> bool:
+    """Whether a message that Penstock has put was taken out by Penstock."""
+    return facts(entry).id is not None and any(
+        each.raw.rstrip(b" ") == b"lease=" + _REMOVED for each in entry.variables
+    )
 
 
 def _mirrored(entry: Entry, attempts: int, lease: bytes, consumer: bytes) -> list[tuple[int, bytes]]:

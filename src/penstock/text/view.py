@@ -138,11 +138,20 @@ def person_id(offset: int, crc: int) -> str:
 
 
 def load(
-    name: str, document: Document, size: int, memory: Memory, intact: bool, modified: int, now: int, horizon: int
+    name: str,
+    document: Document,
+    size: int,
+    memory: Memory,
+    intact: bool,
+    modified: int,
+    now: int,
+    horizon: int,
+    damaged: bool = False,
 ) -> Loaded:
     """Put together what the file says and what is noted.
 
-    `intact`: nobody but Penstock has changed the file. `horizon`: the latest time that is followed.
+    `intact`: nobody but Penstock has changed the file. `horizon`: the latest time that is followed. `damaged`: a
+    line of the mutex file cannot be read, so that it and those after it say nothing.
     """
     entries = document.entries
     settings, _, odd = read_head(entries)
@@ -193,8 +202,8 @@ def load(
         if each.key is not None and received_at + FIVE_MINUTES > now:
             view.keys[each.key] = (id_, received_at + FIVE_MINUTES)
         row = _row(replace(entry, control=controls[at]), each, received_at, settings, now)
-        if found is None and not memory.lines and each.lease is not None and each.lease[0] > now:
-            # The mutex file was lost: what the message itself says of its lease is all that is known.
+        if found is None and (damaged or not memory.lines) and each.lease is not None and each.lease[0] > now:
+            # The mutex file was lost, or a line of it: all that is known is what the message itself says.
             found = _said_lease(entry, each, known[at].crc, id_) if row.state in (AVAILABLE, DELAYED) else None
             rewrite = rewrite or found is not None
         if found is not None:

@@ -1,5 +1,6 @@
 """A text queue at work: all that can be asked of it, each an operation in a turn of its own."""
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -19,9 +20,10 @@ from penstock.text.newcomers import answers, numbered, text_crc
 from penstock.text.queue import without
 from penstock.text.recording import RecordingQueue
 from penstock.text.turns import Take
-from penstock.text.variables import facts, held, unborn, unborn_plain
+from penstock.text.variables import held, unborn, unborn_plain, was_removed
 from penstock.text.view import View, message_of
 
+_log = logging.getLogger("penstock")
 _CHUNK = 256  # messages that are listed in one turn
 _Settling: TypeAlias = Callable[[list[Receipt], int], tuple[Record | None, list[Receipt]]]
 
@@ -221,6 +223,9 @@ class WorkingQueue(RecordingQueue):
         """Drop what is done from the file, and what was taken out; how many bytes that frees."""
 
         def run(view: View, now: int) -> int:
+            if self.files.names > 1:
+                _log.warning("%s is not packed: it has several names, which another file would part", self.path)
+                return 0
             self._record(view, now)
             data = self.files.read_all()
             listed = {view.table.offsets[seq] for seq in view.ledger.listed("done", 0, len(view.table.ids))}
@@ -229,7 +234,7 @@ class WorkingQueue(RecordingQueue):
                 keys = [[key, each, until] for key, (each, until) in view.keys.items()]
                 if keys:  # what stood in the file is noted before it goes
                     self.files.record({"at": now, "keys": keys}, [], [])
-                self.files.replace_file(kept)
+                self.files.replace_file(kept, len(data))
             return len(data) - len(kept)
 
         return self.run(run)
@@ -300,7 +305,7 @@ def _seqs(view: View, ids: Sequence[str]) -> list[int]:
 
 
 def _is_over(entry: Entry, listed: set[int]) -> bool:
-    """Whether packing drops the entry: it is done and listed no more, or was put by us and taken out."""
+    """Whether packing drops the entry: it is done and listed no more, or we have taken it out, and no person."""
     if entry.control == PROCESSED:
         return entry.offset not in listed
-    return entry.control == COMMENT and facts(entry).id is not None
+    return entry.control == COMMENT and was_removed(entry)
