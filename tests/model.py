@@ -3,6 +3,7 @@
 Slow, and written without a glance at the ledger, so that the two agree only where both are right.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.settings import Settings
@@ -24,13 +25,14 @@ class Item:
     outcome: str | None = None  # "done" or "failed"
     reason: str | None = None
     stream: str | None = None  # that holds it
+    read_at: dict[str, int] = field(default_factory=dict)  # when each stream claimed it last
 
 
 @dataclass
 class Stream:
     reader: str
     held: tuple[int, list[int]] | None = None  # a batch: its number and its messages
-    failures: dict[int, str | None] = field(default_factory=dict)
+    failures: dict[int, tuple[str | None, int]] = field(default_factory=dict)  # why, and the delay
     settled: list[tuple[int, list[int]]] = field(default_factory=list)
 
 
@@ -120,9 +122,11 @@ class Model:
         available = [item for item in self.items if self.state(item) == "available"]
         return sorted(available, key=lambda item: (item.priority, item.seq))[:n]
 
-    def claim(self, n: int, lease: int, nonce: int) -> list[int]:
+    def claim(
+        self, n: int, lease: int, nonce: int, wanted: Callable[[Item], bool] = lambda item: True
+    ) -> list[int]:
         lease = min(lease, round(self.settings.max_lease * 1000))
-        claimed = self.next(n)
+        claimed = [item for item in self.next(len(self.items)) if wanted(item)][:n]
         for item in claimed:
             item.waiting, item.nonce, item.lease_until = False, nonce, self.now + lease
             item.attempts += 1
@@ -194,9 +198,19 @@ class Model:
         return None
 
     def next_batch(
-        self, stream: str, reader: str, start: int, n: int, nonce: int
+        self,
+        stream: str,
+        reader: str,
+        start: int,
+        n: int,
+        nonce: int,
+        since: int = 1 << 62,
+        below: int = 1 << 62,
     ) -> tuple[int, list[int]] | str | None:
-        """What is offered to a reader that has certainly read all up to `start`."""
+        """What is offered to a reader that has certainly read all up to `start`.
+
+        A run has what is below a number, and what the stream has not claimed since the run began.
+        """
         known = self.streams.get(stream)
         if known is None or known.reader != reader:
             return "no"
@@ -207,12 +221,16 @@ class Model:
             self.settle_batch(stream, start)
         elif start != numbers[-1]:
             return "no"
-        if known.held is None and (claimed := self.claim(n, 1, nonce)):
+
+        def is_due(item: Item) -> bool:
+            return item.seq < below and item.read_at.get(stream, -1) < since
+
+        if known.held is None and (claimed := self.claim(n, 1, nonce, is_due)):
             self.batches += 1
             known.held = (self.batches, sorted(claimed))
             for item in self.items:
                 if item.seq in claimed:
-                    item.stream, item.lease_until = stream, None
+                    item.stream, item.lease_until, item.read_at[stream] = stream, None, self.now
         return known.held
 
     def read_batch(self, stream: str, batch: int) -> list[int] | str:
@@ -224,12 +242,12 @@ class Model:
             return known.held[1]
         return known.settled[-1][1] if known.settled and known.settled[-1][0] == batch else "no"
 
-    def fail_some(self, stream: str, batch: int, seqs: list[int], reason: str | None) -> str | None:
+    def fail_some(self, stream: str, batch: int, seqs: list[int], reason: str | None, delay: int) -> str | None:
         known = self.streams.get(stream)
         if known is None:
             return "no"
         if known.held is not None and known.held[0] == batch:
-            known.failures |= {seq: reason for seq in seqs if seq in known.held[1]}
+            known.failures |= {seq: (reason, delay) for seq in seqs if seq in known.held[1]}
             return None
         return None if (known.settled and batch <= known.settled[-1][0]) or batch == 0 else "no"
 
@@ -241,7 +259,8 @@ class Model:
             return None if (known.settled and batch <= known.settled[-1][0]) or batch == 0 else "no"
         for item in self._let_go(stream):
             if item.seq in known.failures:
-                self._failed(item, self.now, known.failures[item.seq])
+                reason, delay = known.failures[item.seq]
+                self._failed(item, self.now + delay, reason)
             else:
                 self._done(item)
         known.settled.append(known.held)

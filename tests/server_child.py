@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -10,9 +11,20 @@ from types import TracebackType
 class ServerChild:
     """Serves a store from when it is made until stop(), kill(), or the end of the `with` block."""
 
-    def __init__(self, folder: Path | str, *options: str) -> None:
+    def __init__(self, folder: Path | str, *options: str, prefix: Sequence[str] = ()) -> None:
         self.errors = Path(str(folder).rpartition(":")[2] + ".errors")
-        command = [sys.executable, "-m", "penstock", "--store", str(folder), "serve", "--port", "0", *options]
+        command = [
+            *prefix,
+            sys.executable,
+            "-m",
+            "penstock",
+            "--store",
+            str(folder),
+            "serve",
+            "--port",
+            "0",
+            *options,
+        ]
         with self.errors.open("ab") as stderr:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr)
         assert self.process.stdout is not None

@@ -216,8 +216,8 @@ def test_delete_purge_redrive_and_remove(run: Run, store: penstock.Store, jobs: 
     assert run("redrive", "jobs", ids[1]).stdout == "1 message available again\n"
     assert printed(run("redrive", "jobs", "--json")) == {"redriven": 1}
     run("redrive", "jobs", code=3)
-    assert run("purge", "jobs").stdout == "removed 2 messages from jobs\n"
-    assert printed(run("purge", "jobs", "--json")) == {"purged": 0}
+    assert run("purge", "jobs", "--yes").stdout == "removed 2 messages from jobs\n"
+    assert printed(run("purge", "jobs", "--yes", "--json")) == {"purged": 0}
     assert run("delete", "jobs", "--yes").stdout == "deleted jobs\n"
     assert [info.name for info in store.queues()] == ["default"]
 
@@ -248,7 +248,7 @@ def test_publish_puts_into_the_queues_that_want_it(run: Run, store: penstock.Sto
         (["create", "x", "--filter", "upper(a) = 'b'"], 1, "^"),
         (["create", "x", "--keep-done", "long"], 2, "'long' is not a number of seconds"),
         (["create", "x", "--start", "beginning"], 1, "keeps no log of published messages"),
-        (["delete", "default"], 1, "'penstock purge default' empties it"),
+        (["delete", "default"], 1, "'penstock purge default --yes' empties it"),
         (["peek", "--state", "ready"], 2, "'ready' is not one of 'delayed'"),
         (["peek", "-n", "99999999999999999999", "--state", "failed"], 2, "is not in the range"),
         (["pop", "--raw", "--json"], 2, "leave one of them out"),
@@ -334,7 +334,8 @@ def test_raw_of_an_empty_queue_is_exit_code_three(run: Run, command: str) -> Non
     assert run(command, "--raw", code=3).stdout_bytes == b""
 
 
-COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()", "--store", "memory:"]
+ON_DISK = [sys.executable, "-c", "from penstock.cli import main; main()"]
+COMMAND = [*ON_DISK, "--store", "memory:"]
 
 
 def at_a_terminal(
@@ -364,6 +365,23 @@ def test_a_person_is_asked_before_a_queue_is_emptied(answer: bytes, code: int) -
     assert ("removed 0 messages" in shown) == (code == 0)
 
 
+@pytest.mark.parametrize("command", ["purge", "delete"])
+@pytest.mark.parametrize("stdin", ["< /dev/null", "<&-"])
+def test_without_a_terminal_what_destroys_needs_yes(command: str, stdin: str, tmp_path: Path) -> None:
+    with penstock.open(tmp_path) as store:
+        store.create("jobs").put_many([b"a", b"b"])
+    line = f"{shlex.join(ON_DISK)} --store {tmp_path} {command} jobs"
+    refused = subprocess.run(f"{line} {stdin}", shell=True, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "2 messages" in refused.stderr
+    assert "say --yes" in " ".join(refused.stderr.split())
+    with penstock.open(tmp_path) as store:
+        assert len(store.queue("jobs")) == 2
+    subprocess.run(f"{line} --yes {stdin}", shell=True, capture_output=True, check=True)
+    with penstock.open(tmp_path) as store:
+        assert [info.counts["available"] for info in store.queues() if info.name == "jobs"] in ([0], [])
+
+
 def test_a_person_who_asks_not_to_be_asked_is_not_asked() -> None:
     assert at_a_terminal("purge", "--yes") == (0, "removed 0 messages from default\r\n")
 
@@ -371,7 +389,7 @@ def test_a_person_who_asks_not_to_be_asked_is_not_asked() -> None:
 def test_a_person_who_forgets_the_payload_is_told_so() -> None:
     exit_code, shown = at_a_terminal("put", "default")
     assert exit_code == 2
-    assert "no payload: give it as an argument, as @FILE, or pipe it in" in shown
+    assert "no payload: give it as an argument" in shown
 
 
 def test_long_work_shows_its_progress_to_people_only(tmp_path: Path) -> None:
@@ -408,9 +426,27 @@ def test_output_that_goes_nowhere_is_no_traceback(redirection: str, message: str
 
 def test_a_closed_stdin_and_a_file_that_cannot_be_read_are_no_tracebacks() -> None:
     command = shlex.join(COMMAND)
-    for arguments, code in (("put default <&-", 2), ("put default @/proc/self/mem", 1)):
+    closed = ("put default", "put default -", "put default --lines", "publish", "sql -", "purge", "delete jobs")
+    for arguments, code in (
+        *((f"{each} <&-", 1 if each == "delete jobs" else 2) for each in closed),
+        ("list <&-", 0),
+        ("peek <&-", 3),
+        ("put default x <&-", 0),
+        ("put default @/proc/self/mem", 1),
+    ):
         result = subprocess.run(f"{command} {arguments}", shell=True, capture_output=True, text=True, check=False)
         assert (result.returncode, "Traceback" in result.stderr) == (code, False)
+
+
+@pytest.mark.parametrize("command", [["put", "jobs"], ["publish"]])
+def test_nothing_piped_in_is_no_payload_unless_it_is_asked_for(
+    run: Run, jobs: penstock.Queue, command: list[str]
+) -> None:
+    assert "no payload" in run(*command, stdin=b"", code=2).stderr
+    assert len(jobs) == 0
+    run(*command, "-", stdin=b"")
+    run(*command, "", stdin=b"")
+    assert [message.payload for message in jobs.peek(3)] == ([b"", b""] if command[0] == "put" else [])
 
 
 def test_bytes_that_are_no_text_are_put_as_they_were_typed() -> None:

@@ -114,7 +114,7 @@ def test_publishing_listing_and_deleting_across_processes(shell: Shell) -> None:
         ("default", 0),
         ("orders", 1),
     ]
-    assert shell.run("delete", "orders").stdout == "deleted orders\n"
+    assert shell.run("delete", "orders", "--yes").stdout == "deleted orders\n"
     assert [info["name"] for info in shell.json("list")] == ["default"]
     assert not list((shell.folder / "penstock-data").glob("orders*"))
 
@@ -186,7 +186,7 @@ def test_the_doctor_shows_what_a_sound_store_holds(shell: Shell) -> None:
 
 
 def test_the_doctor_does_not_make_a_store_that_is_not_there(shell: Shell) -> None:
-    assert "there is no folder './penstock-data'" in shell.run("doctor", code=1).stdout
+    assert "no store at ./penstock-data: " in shell.run("doctor", code=1).stderr
     assert not list(shell.folder.iterdir())
 
 
@@ -216,6 +216,7 @@ def test_packing_a_queue_that_is_not_there_packs_nothing(shell: Shell) -> None:
 
 
 def test_a_person_sees_that_queues_are_packed(tmp_path: Path) -> None:
+    penstock.open(tmp_path).close()
     command = [*COMMAND, "--store", str(tmp_path)]
     code, shown = at_a_terminal("pack", command=command)
     assert code == 0

@@ -331,6 +331,37 @@ def test_like_with_many_wildcards_does_not_go_back_over_the_text() -> None:
     assert time.thread_time() - started < 1
 
 
+LONG = "a" * 30_000
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (f"%{LONG}b%", LONG * 2),
+        (f"%{LONG}b", LONG * 2),
+        (f"%{LONG}b%c", LONG * 2 + "c"),
+        (f"%{'a_' * 10_000}b%", LONG * 2),
+        (f"%{'_' * 20_000}b%", LONG * 2),
+        (f"%{'a_' * 10_000}b", LONG * 2),
+        (f"%{LONG[:20_000]}b%{LONG[:20_000]}%", LONG * 2),
+    ],
+)
+def test_like_goes_over_the_text_once(pattern: str, text: str) -> None:
+    """To try the part between two % at each place anew would be billions of steps here."""
+    almost = parse(f"a LIKE '{pattern}'")
+    assert [almost.matches(subject({"a": text})) for _ in range(3)] == [False] * 3
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 120])
+def test_like_finds_long_parts_wherever_they_are(size: int) -> None:
+    part = ("x_" * size)[:size]
+    for before, after in [("", ""), ("x", ""), ("xyxy", "z"), ("y" * 100, "x" * 100)]:
+        text = before + ("xé" * size)[:size] + after
+        assert answer(f"a LIKE '%{part}%'", {"a": text}) is True
+        assert answer(f"a LIKE '%{part}y%'", {"a": text + "y"}) is alike(f"%{part}y%", text + "y")
+        assert answer(f"a LIKE '%{part}é%'", {"a": text}) is alike(f"%{part}é%", text)
+
+
 def test_a_filter_survives_pickling_and_copying_and_equals_its_like() -> None:
     original = parse("type = 'order'")
     for twin in pickle.loads(pickle.dumps(original)), copy.deepcopy(original), parse("type = 'order'"):

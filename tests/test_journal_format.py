@@ -12,7 +12,7 @@ from penstock.contents import Frozen
 from penstock.index.history import Attempt, pack
 from penstock.index.recent import RecentReceipts
 from penstock.index.rows import CLAIM_COLUMNS, COLUMNS, Page
-from penstock.index.streams import Batch, FrozenStreams, Stream
+from penstock.index.streams import Batch, Failure, FrozenStreams, Stream
 from penstock.journal import bodies, columns, groups
 from penstock.journal.format import DIALECTS, AddX, ConfirmRemove, Dialect, Entry, Remove, RemoveTentative, SaveXid
 from penstock.journal.format import decode as decode_entry
@@ -115,7 +115,7 @@ RECORDS = st.one_of(
     st.builds(Redrive, TIME, SEQS),
     st.builds(StreamBegin, TIME, TEXT, TEXT),
     st.builds(StreamClaim, TIME, TEXT, U64, SEQS, U64),
-    st.builds(StreamFail, TIME, TEXT, U64, SEQS, TEXT | st.none()),
+    st.builds(StreamFail, TIME, TEXT, U64, SEQS, TEXT | st.none(), U64),
     st.builds(StreamReplay, TIME, TEXT, U64),
     st.builds(StreamSettle, TIME, TEXT, U64),
     st.builds(StreamRelease, TIME, TEXT, U64),
@@ -278,7 +278,12 @@ class TestImages:
                 U32,
                 st.none() | U32,
                 st.none()
-                | st.tuples(U32, TIME, st.lists(U32, unique=True), st.dictionaries(U32, TEXT | st.none())),
+                | st.tuples(
+                    U32,
+                    TIME,
+                    st.lists(U32, unique=True),
+                    st.dictionaries(U32, st.builds(Failure, TEXT | st.none(), st.sampled_from([0, 0, 5]))),
+                ),
             ),
             max_size=3,
         ),

@@ -19,6 +19,7 @@ from penstock.errors import (
     StreamNotFound,
 )
 from penstock.index.rows import STATES
+from penstock.index.streams import Run
 from penstock.ledger import Ledger, Receipt
 from penstock.message import Entry
 from penstock.records import (
@@ -216,7 +217,12 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
             latest += [known.held[0]] * 2
         start = data.draw(st.sampled_from([0, *latest, self.model.batches + 1]))
         self.nonces += 1
-        expected = self.model.next_batch(stream, reader, start, n, self.nonces)
+        run = None
+        if data.draw(st.booleans()):
+            since = self.now - data.draw(st.sampled_from([0, 1, 100]))
+            run = Run("run", since, data.draw(st.integers(1, self.model.next_seq)))
+        limits = (run.since, run.below) if run else ()
+        expected = self.model.next_batch(stream, reader, start, n, self.nonces, *limits)
         try:
             settled, offered = self.ledger.stream_offer(stream, reader, start, self.now)
         except REFUSALS:
@@ -224,7 +230,9 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
             return
         self.record(settled)
         if offered is None:
-            claim = self.ledger.stream_claim(stream, n, self.nonces, self.now)
+            due = self.ledger.stream_due(stream, n, run) if run else []
+            claim = self.ledger.stream_claim(stream, n, self.nonces, self.now, run)
+            assert run is None or due == (claim.seqs if claim else [])
             self.record(claim)
             offered = claim and claim.batch
         assert (None if expected is None else expected[0]) == offered
@@ -244,13 +252,15 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
             assert list(rows.with_state(None)) == expected
             assert all(rows[seq][0].place[rows[seq][1]] == 0 for seq in expected)
 
-    @rule(stream=STREAMS, data=st.data(), reason=st.sampled_from([None, "bad"]))
-    def messages_of_a_batch_are_to_fail(self, stream: str, data: st.DataObject, reason: str | None) -> None:
+    @rule(stream=STREAMS, data=st.data(), reason=st.sampled_from([None, "bad"]), delay=st.sampled_from([0, 0, 5]))
+    def messages_of_a_batch_are_to_fail(
+        self, stream: str, data: st.DataObject, reason: str | None, delay: int
+    ) -> None:
         batch = max(0, self.latest(stream) + data.draw(st.sampled_from([0, 0, 0, 1, -1])))
         seqs = data.draw(st.lists(st.integers(0, self.model.next_seq), max_size=8))
         self.told(
-            self.model.fail_some(stream, batch, seqs, reason),
-            lambda: self.ledger.stream_fail(stream, batch, seqs, reason, self.now),
+            self.model.fail_some(stream, batch, seqs, reason, delay),
+            lambda: self.ledger.stream_fail(stream, batch, seqs, reason, self.now, delay),
         )
 
     @rule(stream=STREAMS, data=st.data())

@@ -24,6 +24,7 @@ from penstock.cli import cli
 from penstock.server import Access, Limits, RunningServer, roles, serve_in_thread, tokens
 from penstock.server.description.openapi import document
 from penstock.server.routes import find
+from penstock.sharing.keeper import live_keeper
 from tests.server_child import ServerChild
 
 PATHS = document()["paths"]
@@ -327,6 +328,36 @@ def test_a_server_reads_the_file_again_when_it_changes(
         assert ask(running.url, "GET", "/-/api/queues", second)[0] == 200
     finally:
         running.stop()
+
+
+@pytest.mark.parametrize(
+    "path", ["/default/messages?wait=60", "/-/api/queues/default/claim", "/-/api/queues/default/pop"]
+)
+def test_a_token_that_is_revoked_ends_its_long_polls(store: penstock.Store, tmp_path: Path, path: str) -> None:
+    tokens_file = str(tmp_path / "tokens")
+    secrets = {name: tokens.create(tokens_file, name, roles.CONSUME) for name in ("revoked", "good")}
+    running = serve_in_thread(store, access=Access(tokens_file))
+    method, body = ("GET", b"") if "?" in path else ("POST", b'{"wait": 60}')
+    queue = live_keeper(store).find("default")  # type: ignore[union-attr]
+    polls = {}
+    try:
+        for name, secret in secrets.items():
+            polls[name] = socket.create_connection(("127.0.0.1", int(running.url.rpartition(":")[2])))
+            head = f"{method} {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {secret}\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            polls[name].sendall(head.encode() + body)
+        until(lambda: queue.in_line == 2)
+        tokens.revoke(tokens_file, "revoked")
+        answer = b"".join(iter(lambda: polls["revoked"].recv(1 << 16), b""))  # and the connection ends
+        assert answer.startswith(b"HTTP/1.1 401 ")
+        until(lambda: queue.in_line == 1)
+        store.queue().put(b"for the other")
+        assert polls["good"].recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+    finally:
+        for each in polls.values():
+            each.close()
+        running.stop()
+        store.queue().purge()
 
 
 def test_the_commands_make_list_and_revoke_tokens(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The six endpoints of MQ-Core as a new user meets them: a server in a process of its own, and curl."""
 
+import http.client
 import json
 import re
 import shlex
@@ -16,7 +17,9 @@ from urllib.parse import quote
 import pytest
 
 import penstock
+from penstock.server import serve_in_thread
 from penstock.settings import Settings
+from penstock.sharing.keeper import live_keeper
 from tests.server_child import ServerChild
 
 DOCS = Path(__file__).parent.parent / "docs" / "http.md"
@@ -150,6 +153,33 @@ def assert_problem(answer: Answer, status: int, error: str) -> dict[str, Any]:
 
 
 # First steps
+
+
+@pytest.mark.parametrize("wait", ["61", "3600", "4294967295"])
+def test_no_request_waits_longer_than_a_minute(wait: str) -> None:
+    clock = penstock.SimulatedClock()
+    with penstock.open("memory:", clock=clock) as store:
+        server = serve_in_thread(store)
+        live = live_keeper(store)
+        assert live is not None
+        try:
+            for path, body in (
+                (f"/default/messages?wait={wait}", None),
+                ("/-/api/queues/default/claim", f'{{"wait": {wait}}}'),
+                ("/-/api/queues/default/pop", f'{{"wait": {wait}}}'),
+            ):
+                client = http.client.HTTPConnection(server.url.partition("://")[2])
+                client.request("POST" if body else "GET", path, body, {"Content-Type": "application/json"})
+                while not live.find("default").in_line:
+                    time.sleep(0.005)
+                clock.advance(59)
+                assert live.find("default").in_line
+                clock.advance(1)
+                answer = client.getresponse()
+                assert (answer.status, answer.read()) in [(204, b""), (200, b'{"messages":[]}')]
+                client.close()
+        finally:
+            server.stop()
 
 
 def test_the_commands_of_the_documentation_work_as_they_stand(tmp_path: Path) -> None:

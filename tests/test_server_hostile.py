@@ -869,6 +869,16 @@ def test_empty_lines_between_requests_are_skipped(victim: Victim) -> None:
     assert [client.answer().status for _ in range(2)] == [201, 201]
 
 
+def test_a_length_of_thousands_of_digits_is_refused(victim: Victim, jobs: penstock.Queue) -> None:
+    for digits in (b"1" * 5_001, b"0" * 5_000 + b"1"):
+        head = request("POST", "/jobs/messages", b"Content-Length: %b\r\n" % digits)
+        answer = victim.tell(head + b"a").last_answer()
+        assert (answer.status, answer.error) == (400, "BadRequest")
+    target = f"/-/followers/jobs/me/start?at={'1' * 5_001}"
+    assert victim.tell(request("GET", target)).answer().error == "InvalidArgument"
+    assert payloads(jobs) == []
+
+
 # Who leaves in the middle
 
 

@@ -176,6 +176,52 @@ def test_messages_that_processing_rejects_fail_when_the_batch_is_settled(opened:
     keeper.close()
 
 
+def drained(keeper: LiveKeeper, run: str, reject: Callable[[str], bool], rows: int) -> list[str]:
+    """What a run reads, batch by batch, with some of it rejected."""
+    read: list[str] = []
+    streams = keeper.streams()
+    last = streams.begin("default", "s", READER).settled
+    while (batch := streams.next("default", "s", READER, last, rows, MANY, run)) not in (None, last):
+        assert batch is not None
+        read += (found := ids(streams, batch))
+        streams.fail("default", "s", batch, [each for each in found if reject(each)], "no")
+        last = batch
+        put(keeper, 1)  # what comes meanwhile is for the next run
+    return read
+
+
+def test_a_run_reads_all_that_is_there_once_whatever_is_rejected(opened: Opening) -> None:
+    keeper = opened()
+    put(keeper, 1_000)
+    everything = [str(seq) for seq in range(1, 1_001)]
+    assert sorted(drained(keeper, "one", lambda each: int(each) <= 400, 100), key=int) == everything
+    again = drained(keeper, "two", lambda each: False, 300)
+    assert sorted(again, key=int)[:400] == everything[:400]
+    assert len(again) == 410  # and the ten that came meanwhile
+
+
+def test_a_rejected_message_comes_back_after_its_delay_also_after_a_restart(opened: Opening) -> None:
+    clock = penstock.SimulatedClock(1_000_000)
+    keeper = opened(clock)
+    put(keeper, 3)
+    streams = keeper.streams()
+    streams.begin("default", "s", READER)
+    assert streams.next("default", "s", READER, 0, 10, MANY) == 1
+    streams.fail("default", "s", 1, ["2"], "busy", 60)
+    keeper.close()
+    keeper = opened(clock)
+    if isinstance(keeper, JournalKeeper):
+        keeper.pack("default")
+    keeper.close()
+    keeper = opened(clock)
+    clock.advance(5)
+    assert keeper.streams().settle("default", "s", 1)
+    [message] = keeper.messages("default", "delayed")
+    assert (message.id, message.reason, message.visible_at) == ("2", "busy", clock.now() + 60_000)
+    clock.advance(60)
+    assert keeper.counts("default")["available"] == 1
+
+
 def test_one_process_reads_a_stream_and_the_next_takes_over_when_it_is_gone(opened: Opening) -> None:
     keeper = opened()
     streams = keeper.streams()

@@ -170,6 +170,15 @@ class Contents:
         """Say where the bodies of messages are that were put one after the other, from `first` on."""
         self._rows.place(first, places, sizes, crcs)
 
+    def expire(self, seq: int, at: int) -> None:
+        """Say when a message expires of which that was not known, or not rightly; 0 = never."""
+        page, position = self._rows[seq]
+        self._expiring += (at != 0) - (page.expires_at[position] != 0)
+        page.expires_at[position] = at
+        for time in {at, self._due(page, position)}:
+            if 0 < time < NEVER:
+                self._deadlines.add(time, seq)
+
     def move(
         self,
         first: int,

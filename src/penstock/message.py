@@ -18,6 +18,7 @@ MAX_KEY = 255
 LATEST = 253_402_300_799_999  # the last millisecond of the year 9999: what every reader of timestamps can show
 PUBLISH_HEADER = "penstock.publish"
 _RESERVED = "penstock."
+_OWN_BYTES = 64  # of the header above with an id of ours
 Payload: TypeAlias = bytes | str | bytearray | memoryview
 
 
@@ -169,9 +170,10 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(headers, Mapping):
         raise TypeError(f"headers are a dict of str: str, not {type(headers).__name__}")
     copy = dict(headers)
-    if len(copy) > MAX_HEADERS:
+    own = {PUBLISH_HEADER} & copy.keys()  # ours, beside those that a message may have
+    if len(copy) - len(own) > MAX_HEADERS:
         raise InvalidArgument(
-            f"{len(copy)} headers; a message has at most {MAX_HEADERS}: put the rest into the payload"
+            f"{len(copy) - len(own)} headers; a message has at most {MAX_HEADERS}: put the rest into the payload"
         )
     size = 0
     for name, value in copy.items():
@@ -181,7 +183,8 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
             raise InvalidArgument("a header without a name: name it")
         if name.startswith(_RESERVED) and name != PUBLISH_HEADER:
             raise InvalidArgument(f"header {name!r}: names that start with {_RESERVED!r} are Penstock's own")
-        size += len(utf8("header", name)) + len(utf8("header", value))
+        taken = len(utf8("header", name)) + len(utf8("header", value))
+        size += 0 if name in own and taken <= _OWN_BYTES else taken
     if size > MAX_HEADER_BYTES:
         raise InvalidArgument(
             f"headers of {size} bytes; the most is {MAX_HEADER_BYTES} altogether: put the rest into the payload"

@@ -25,6 +25,11 @@ def checked(name: str) -> str:
     )
 
 
+def is_legal(name: str) -> bool:
+    """Whether a queue can have that name."""
+    return _LEGAL.fullmatch(name) is not None
+
+
 def meant(name: str, keeper: object) -> str:
     """The queue that a name means in a store: one that is a single queue has it in the place of `default`."""
     name = checked(name)

@@ -2,10 +2,11 @@
 
 import os
 import re
+import shlex
 from typing import TYPE_CHECKING
 
 from penstock.clock import Clock
-from penstock.errors import InvalidArgument, NotSupported
+from penstock.errors import InvalidArgument, NotSupported, PenstockError
 from penstock.memory import open_memory
 from penstock.store import Store
 
@@ -135,6 +136,55 @@ def is_shared(url: str) -> bool:
     """Whether that is a store that any number of processes may open, without an owner."""
     matched = _SCHEME.match(url)
     return url.endswith(".tq") or bool(matched and matched[1].lower() in _SHARED)
+
+
+def check_there(url: str) -> None:
+    """Refuse a URL at which there is no store, for those who only read: opening would make one."""
+    if not is_there(url):
+        shown = shlex.quote(url)
+        make = f"touch {shown}" if url.endswith(".tq") else f"penstock --store {shown} create jobs"
+        raise PenstockError(f"no store at {url}: `{make}` makes one")
+
+
+def is_there(url: str) -> bool:
+    """Whether a store is at that URL, or something that opening it will explain. Nothing is made.
+
+    A server is not asked, and an empty folder is no store.
+    """
+    matched = _SCHEME.match(url)
+    scheme = matched[1].lower() if matched else "journal"
+    if scheme == "slate" and "://" in url:
+        from penstock.slate import moments
+
+        return moments.exists(url)
+    path = url[matched.end() :] if matched else url
+    path = path.partition("?")[0] if scheme == "slate" else path
+    if scheme not in ("journal", "slate", *_SHARED) or not path:
+        return True
+    if path.endswith(".tq") and scheme != "folder":
+        return os.path.lexists(path)
+    try:
+        with os.scandir(path) as entries:
+            return any(_is_of_store(scheme, entry) for entry in entries)
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:
+        return True
+    except OSError as error:
+        from penstock.files import unavailable
+
+        raise unavailable(path, error) from error
+
+
+def _is_of_store(scheme: str, entry: os.DirEntry[str]) -> bool:
+    """Whether a file or folder is there for the sake of a store of that kind."""
+    if scheme == "text":
+        return entry.name.endswith(".tq")
+    if scheme == "folder":
+        return entry.name in ("queues", "new") and entry.is_dir()
+    if scheme == "slate":
+        return entry.name == "db" and any(map(os.path.isdir, (f"{entry.path}/manifest", f"{entry.path}/wal")))
+    return entry.name == ".penstock" or entry.is_file()  # which may be Kestrel's: opening it tells
 
 
 def absolute(url: str) -> str:

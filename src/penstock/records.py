@@ -118,6 +118,7 @@ class StreamFail(NamedTuple):
     batch: int
     seqs: list[int]
     reason: str | None
+    delay: int = 0  # milliseconds from when it is settled
 
 
 class StreamReplay(NamedTuple):

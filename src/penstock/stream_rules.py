@@ -6,11 +6,12 @@ the store and the reader, the same messages are offered again under the same num
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TypeVar
 
 from penstock.errors import StreamInUse, StreamMismatch, StreamNotFound
 from penstock.index.rows import Rows
-from penstock.index.streams import Batch, Seqs, Stream
+from penstock.index.streams import Batch, Run, Seqs, Stream
 from penstock.records import (
     StreamBegin,
     StreamClaim,
@@ -84,14 +85,23 @@ class StreamRules(StreamState):
             raise self._mismatch(stream, found, start)
         return settled, None if found.held is None else found.held.number
 
-    def stream_claim(self, stream: str, n: int, nonce: int, now: int) -> StreamClaim | None:
-        """Let a stream that holds nothing claim a batch of up to n messages."""
+    def stream_due(self, stream: str, n: int, run: Run) -> list[int]:
+        """Up to n messages that a run has still to read, in the order of claiming."""
+        return list(islice((seq for seq in self._ready if self.is_due_in(run, stream, seq)), n))
+
+    def stream_claim(
+        self, stream: str, n: int, nonce: int, now: int, run: Run | None = None
+    ) -> StreamClaim | None:
+        """Let a stream that holds nothing claim a batch of up to n messages; in a run only those due in it."""
         self.advance(now)
-        seqs = self._ready.take(n, self.available()) if n else []
+        if run is not None:
+            seqs = self._take(n, lambda seq: self.is_due_in(run, stream, seq))
+        else:
+            seqs = self._ready.take(n, self.available()) if n else []
         return self._do(StreamClaim(now, stream, self._last_batch + 1, seqs, nonce)) if seqs else None
 
     def stream_fail(
-        self, stream: str, batch: int, seqs: Iterable[int], reason: str | None, now: int
+        self, stream: str, batch: int, seqs: Iterable[int], reason: str | None, now: int, delay: int = 0
     ) -> StreamFail | None:
         """Messages of a batch are to fail when it is settled; of one that is settled nothing changes any more."""
         self.advance(now)
@@ -101,7 +111,7 @@ class StreamRules(StreamState):
             return None
         there = set(found.held.seqs)
         failed = sorted({seq for seq in seqs if seq in there})
-        return self._do(StreamFail(now, stream, batch, failed, reason)) if failed else None
+        return self._do(StreamFail(now, stream, batch, failed, reason, delay)) if failed else None
 
     def stream_read(self, stream: str, batch: int, now: int) -> StreamReplay | None:
         """A batch is about to be read; StreamMismatch if it cannot be, any more or yet."""

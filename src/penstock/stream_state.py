@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.index.rows import IN_FLIGHT, Page, Rows
-from penstock.index.streams import Batch, Stream, compact, picked
+from penstock.index.streams import Batch, Failure, Run, Stream, compact, picked
 from penstock.records import (
     Claim,
     Record,
@@ -60,8 +60,35 @@ class StreamState(State):
             return stream.held is None
         if isinstance(record, StreamClaim):
             free = stream.held is None and record.batch > self._last_batch
-            return free and self._ready.take(len(record.seqs), self.available()) == record.seqs
+            return free and self._take(len(record.seqs), set(record.seqs).__contains__) == record.seqs
         return stream.held is not None and stream.held.number == record.batch
+
+    def _take(self, n: int, wanted: Callable[[int], bool]) -> list[int]:
+        """Take the next n available messages that are wanted; the others keep their places."""
+        taken: list[int] = []
+        left: list[int] = []
+        while len(taken) < n:
+            some = self._ready.take(n - len(taken), self.available() - len(taken) - len(left))
+            if not some:
+                break
+            for seq in some:
+                (taken if wanted(seq) else left).append(seq)
+        for seq in left:
+            page, at = self._rows[seq]
+            self._ready.come_back(seq, page.priority[at])
+        return taken
+
+    def is_due_in(self, run: Run, stream: str, seq: int) -> bool:
+        """Whether a run of a stream has still to read a message: one that came back since is for the next run."""
+        page, at = self._rows[seq]
+        if seq >= run.below:
+            return False
+        if page.claims is None or page.for_claims(at).claimed_at[at] < run.since:
+            return True
+        consumer = CONSUMER + stream
+        return not any(
+            each.consumer == consumer and each.claimed_at >= run.since for each in self._history.of(seq)
+        )
 
     def _begin(self, record: StreamBegin) -> None:
         stream = self._streams.get(record.stream)
@@ -77,7 +104,7 @@ class StreamState(State):
 
     def _fail_some(self, record: StreamFail) -> None:
         held = self._held_batch(record.stream)
-        held.failures.update(dict.fromkeys(record.seqs, record.reason))
+        held.failures.update(dict.fromkeys(record.seqs, Failure(record.reason, record.delay)))
 
     def _replay_batch(self, record: StreamReplay) -> None:
         self._held_batch(record.stream).failures.clear()
@@ -95,10 +122,10 @@ class StreamState(State):
                 page, at = self._rows[seq]
                 if not self._is_over(seq, page, at, record.at):
                     self._finish(seq, page, at, record.at)
-        for seq, reason in sorted(held.failures.items()):
+        for seq, (reason, delay) in sorted(held.failures.items()):
             page, at = self._rows[seq]
             if not self._is_over(seq, page, at, record.at):
-                self._end_attempt(seq, page, at, record.at, record.at, reason)
+                self._end_attempt(seq, page, at, record.at, record.at + delay, reason)
         self._tidy()
 
     def _release_batch(self, record: StreamRelease) -> None:

@@ -64,11 +64,14 @@ class Streams(Protocol):
     def begin(self, queue: str, stream: str, reader: str) -> StreamInfo:
         """Be the one process that reads a stream, and say again that one is; StreamInUse while another lives."""
 
-    def next(self, queue: str, stream: str, reader: str, start: int, rows: int, size: int) -> int | None:
+    def next(
+        self, queue: str, stream: str, reader: str, start: int, rows: int, size: int, run: str | None = None
+    ) -> int | None:
         """Settle batch `start`, which was certainly read; the number of the next, claimed if none is held.
 
         None if there is nothing to claim, or `rows` is 0. It has at most so many messages, and bytes beyond the
-        first message's.
+        first message's. With the name of a run, only messages that were there when the run was first named, and
+        each once: what fails in a run is for the next.
         """
 
     def read(self, queue: str, stream: str, batch: int, pins: str | None) -> BatchPlan:
@@ -104,8 +107,10 @@ class Streams(Protocol):
     def leave(self, queue: str, follower: str) -> None:
         """Follow no longer."""
 
-    def fail(self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None) -> None:
-        """Let these messages fail when the batch is settled."""
+    def fail(
+        self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None, delay: float = 0
+    ) -> None:
+        """Let these messages fail when the batch is settled, to be tried again so many seconds after that."""
 
     def settle(self, queue: str, stream: str, batch: int) -> bool:
         """Settle a batch; False if that was done before."""

@@ -138,14 +138,25 @@ def test_what_cannot_be_put_cannot_be_published(store: Store) -> None:
         store.publish(7)  # type: ignore[arg-type]
 
 
-def test_a_published_message_has_room_for_one_header_less(store: Store, make_queue: MakeQueue) -> None:
-    queue = make_queue("a", filter="1 = 1")
-    headers = {str(number): "" for number in range(255)}
+def test_a_published_message_may_have_as_many_headers_as_any(store: Store, make_queue: MakeQueue) -> None:
+    queue = make_queue(filter="`0` IS NOT NULL")
+    headers = {str(number): "" for number in range(256)}
     with pytest.raises(InvalidArgument, match="256 headers; a message has at most 255"):
         store.publish(b"x", headers=headers)
-    headers.pop("0")
-    store.publish(b"x", headers=headers)
-    assert len(queue.claim()[0].headers) == 255
+    headers.popitem()
+    published = store.publish(b"x", headers=headers)
+    [copy] = queue.claim()
+    assert copy.headers == {**headers, "penstock.publish": published}
+    store.queue().put(copy.payload, headers=copy.headers)
+    assert store.queue().claim()[0].headers == copy.headers
+
+
+def test_a_published_message_may_have_headers_as_long_as_any(store: Store, make_queue: MakeQueue) -> None:
+    queue = make_queue(filter="long IS NOT NULL")
+    with pytest.raises(InvalidArgument, match="the most is 65535 altogether"):
+        store.publish(b"x", headers={"long": "x" * 65_532})
+    store.publish(b"x", headers={"long": "x" * 65_531})
+    assert len(queue.claim()[0].headers["long"]) == 65_531
 
 
 def test_a_copy_may_be_put_elsewhere_with_all_its_headers(store: Store, make_queue: MakeQueue) -> None:

@@ -222,7 +222,7 @@ def test_a_large_payload_that_has_changed_or_is_missing_is_named(folder: Path, e
                 contents(folder)
             assert any(f"objects/{path.name} has changed" in text for text in problems(folder))
         path.unlink()
-        with pytest.raises(StoreCorrupt, match=f"has lost the payload 'objects/{path.name}"):
+        with pytest.raises(StoreCorrupt, match=f"has lost the payload objects/{path.name}"):
             contents(folder)
         assert any(f"objects/{path.name}" in text for text in problems(folder))
         path.write_bytes(content)
@@ -239,7 +239,7 @@ def test_a_large_payload_of_a_bucket_that_has_changed_or_is_missing_is_named(buc
             list(store.queue().messages())
         place.put_object(first, b"a" * 70_000)
         place.delete_object(second)
-        with pytest.raises(StoreCorrupt, match=f"has lost the payload 'objects/{second}"):
+        with pytest.raises(StoreCorrupt, match=f"has lost the payload objects/{second}"):
             list(store.queue().messages())
         assert not examine(bucket).sound
         place.put_object(second, b"b" * 70_000)
@@ -247,10 +247,8 @@ def test_a_large_payload_of_a_bucket_that_has_changed_or_is_missing_is_named(buc
 
 
 def test_large_payloads_without_a_checksum_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.slate import format as records
-
     with monkeypatch.context() as patched:
-        patched.setattr(records, "encode_object", lambda seq, _: records.encode_uri(f"objects/{seq}"))
+        patched.setattr("penstock.slate.entries.MAX_INLINE", 1 << 30)  # as versions before have written the log
         with penstock.open(f"slate:{tmp_path}", share=False) as store:
             store.queue().put(b"a" * 70_000)
     with penstock.open(f"slate:{tmp_path}", share=False) as store:

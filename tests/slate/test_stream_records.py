@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import StoreCorrupt
 from penstock.index.rows import IN_FLIGHT, PAGE, Page, Rows
-from penstock.index.streams import picked
+from penstock.index.streams import Failure, picked
 from penstock.slate import buckets, stream_records
 from penstock.slate import format as records
 from penstock.slate.format import Key
@@ -46,8 +46,13 @@ def test_keys_are_these_bytes(key: bytes, expected: str) -> None:
             "01 | 03 00 00 00 00 00 00 00 | E8 03 00 00 00 00 00 00",
         ),
         (
-            stream_records.encode_failures({7: "odd", 8: None}),
+            stream_records.encode_failures({7: Failure("odd"), 8: Failure(None)}),
             "02 00 | 07 00 00 00 00 00 00 00 | 01 03 00 'odd' | 08 00 00 00 00 00 00 00 | 00",
+        ),
+        (
+            stream_records.encode_failures({7: Failure("odd", 1000), 8: Failure(None)}),
+            "02 00 | 07 00 00 00 00 00 00 00 | 01 03 00 'odd' | 08 00 00 00 00 00 00 00 | 00 |"
+            "01 00 | 07 00 00 00 00 00 00 00 | E8 03 00 00 00 00 00 00",
         ),
         (
             stream_records.encode_kept(1000, 1, [(7,), (3,), (1001,), (0,), (2,), (1024,), (1,)], [(7, "no")]),
@@ -95,8 +100,8 @@ def test_a_stream_comes_back(row: StreamRow) -> None:
     assert stream_records.decode_stream(stream_records.encode_stream(row)) == row
 
 
-@given(st.dictionaries(ids, st.none() | texts, max_size=5))
-def test_failures_come_back(failures: dict[int, str | None]) -> None:
+@given(st.dictionaries(ids, st.builds(Failure, st.none() | texts, u64), max_size=5))
+def test_failures_come_back(failures: dict[int, Failure]) -> None:
     assert stream_records.decode_failures(stream_records.encode_failures(failures)) == failures
 
 
@@ -139,7 +144,7 @@ def content(page: Page) -> list[tuple[object, ...]]:
     [
         (stream_records.decode_last_batch, stream_records.encode_last_batch(1)),
         (stream_records.decode_stream, stream_records.encode_stream(StreamRow("x", 1, 1, 1, (1, 1)))),
-        (stream_records.decode_failures, stream_records.encode_failures({1: "x", 2: None})),
+        (stream_records.decode_failures, stream_records.encode_failures({1: Failure("x"), 2: Failure(None)})),
         (stream_records.decode_kept, stream_records.encode_kept(1, 1, [(1,)] * 7, [(1, "x")])),
     ],
 )

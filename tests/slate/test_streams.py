@@ -139,7 +139,8 @@ def test_what_is_to_fail_is_known_after_a_restart_and_forgotten_with_the_batch(l
         found = {}
         for key, value in life.rows().items():
             if records.parse_key(key).kind == records.FAILURES:
-                found.update(stream_records.decode_failures(value))
+                for message, failure in stream_records.decode_failures(value).items():
+                    found[message] = failure.reason
         return found
 
     assert failures() == {int(ids[0]): "odd", int(ids[7]): None, int(ids[2_000]): None}

@@ -215,7 +215,7 @@ def test_what_a_server_keeps_is_archived_and_removed_through_it(spark: SparkSess
 
 
 def test_wrong_places_are_refused(spark: SparkSession, home: Path) -> None:
-    with pytest.raises(PenstockError, match="there is no store"):
+    with pytest.raises(PenstockError, match="no store at "):
         archive(spark, home / "none", home / "archive")
     penstock.open(home / "store").close()
     with pytest.raises(InvalidArgument, match="inside of the store"):

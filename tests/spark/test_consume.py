@@ -141,6 +141,25 @@ def test_rows_that_processing_rejects_fail_when_the_batch_is_settled(
     assert reasons == {"7": ("odd", "available"), "8": ("odd", "available"), "9": ("odder", "available")}
 
 
+def test_drain_delivers_all_that_is_there_once_however_many_rows_are_rejected(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    with penstock.open(store) as opened:
+        ids = opened.create("many").put_many([b"x"] * 1_000)
+    seen: list[str] = []
+
+    def process(batch: DataFrame, number: int) -> None:
+        seen.extend(row.id for row in batch.select("id").collect())
+        penstock.spark.fail(batch.where("cast(id AS bigint) % 5 < 2"), "no", delay=3_600)
+        penstock.spark.fail(batch.where("cast(id AS bigint) % 5 = 0"), "at once")
+
+    penstock.spark.drain(consuming(spark, store, "many", maxRowsPerBatch=100), process, tmp_path / "checkpoint")
+    assert sorted(seen, key=int) == sorted(ids, key=int)
+    with penstock.open(store) as opened:
+        assert opened.queue("many").counts()["delayed"] == 200
+        assert opened.queue("many").counts()["available"] == 200
+
+
 def test_two_streams_share_a_queue_and_two_queries_never_one_stream(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:

@@ -37,7 +37,7 @@ def load(spark: SparkSession, folder: Path, **options: str) -> DataFrame:
     [
         ({"queue": "lost"}, QueueNotFound, "there is no queue 'lost' in the store"),
         ({"table": "log"}, InvalidArgument, "table 'log' is for slate stores, and "),
-        ({"store": "/nowhere"}, PenstockError, "there is no store '/nowhere': no such folder"),
+        ({"store": "/nowhere"}, PenstockError, "no store at /nowhere: `penstock --store "),
         ({}, StoreCorrupt, "message 2 of queue 'jobs' is damaged, at offset"),  # found by a task
     ],
 )

@@ -225,6 +225,10 @@ def test_a_store_is_converted_once(spark: SparkSession, tmp_path: Path) -> None:
     source, target = varied(tmp_path / "a"), str(tmp_path / "b")
     first, again = (jobs.convert(spark, source, target) for _ in range(2))
     assert (first.repeated, again.repeated) == (False, True)
+    with penstock.open(source) as store:
+        store.queue().put(b"later")
+    with pytest.raises(PenstockError, match=r"has changed since \(queue 'default': \d+ messages then, \d+ now"):
+        jobs.convert(spark, source, target)
     assert len(messages(target, "default")) == 1
 
 

@@ -176,7 +176,7 @@ def test_messages_in_other_states_are_not_even_read(spark: SparkSession, tmp_pat
 @pytest.mark.parametrize(
     ("options", "schema", "says"),
     [
-        ({"store": "nowhere"}, "", "there is no store '/.*/nowhere'"),
+        ({"store": "nowhere"}, "", "no store at /.*/nowhere: "),
         ({"queue": "lost"}, "", "there is no queue 'lost' in the store"),
         ({"queue": "two words"}, "", "queue name 'two words' has ' ' at position 3"),
         ({"table": "log"}, "", "table 'log' is for slate stores, and "),

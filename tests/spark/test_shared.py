@@ -74,6 +74,18 @@ def test_rows_become_messages(spark: SparkSession, url: str) -> None:
         assert found[0].headers == {"a": "b"}
 
 
+def test_a_load_says_what_it_brought_and_that_it_was_done_before(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text("one\ntwo\nthree\n")
+    first, again = (jobs.load(spark, str(lines), url, "jobs") for _ in range(2))
+    assert (first.repeated, again.repeated) == (False, True)
+    assert first.rows == again.rows == [["jobs", 3, 11]]
+    with penstock.open(url) as store:
+        assert store.queue("jobs").counts()["available"] == 6
+
+
 def test_a_row_that_cannot_be_is_named_and_nothing_is_put(spark: SparkSession, url: str) -> None:
     rows = spark.sql("SELECT if(id = 7, NULL, 'x') AS payload FROM range(10)").coalesce(1)
     with pytest.raises(PySparkException, match="row 8 of partition 0: its payload is NULL"):

@@ -144,7 +144,7 @@ def test_moments_of_processes_that_are_gone_are_dropped(url: str) -> None:
 
 
 def test_what_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException, match="there is no store"):
+    with pytest.raises(PySparkException, match="no store at "):
         load(spark, f"slate:{tmp_path / 'none'}").collect()
     penstock.open(f"slate:{tmp_path}").close()
     with pytest.raises(PySparkException, match="there is no queue 'lost'"):

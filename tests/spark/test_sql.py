@@ -91,7 +91,7 @@ def test_a_question_that_cannot_be_answered_is_an_error_of_one_line(tmp_path: Pa
 @pytest.mark.parametrize(
     ("store", "query", "says"),
     [
-        ("nowhere", "SELECT count(*) FROM penstock_messages", "penstock: there is no store '"),
+        ("nowhere", "SELECT count(*) FROM penstock_messages", "penstock: no store at "),
         ("store", "SELECT nope FROM penstock_queues", NO_COLUMN),
     ],
 )

@@ -23,6 +23,7 @@ from penstock.errors import (
     QueueNotFound,
     QueueProtected,
 )
+from penstock.opening import check_there
 
 NOTHING_THERE = 3
 DEFAULT_STORE = "./penstock-data"
@@ -33,7 +34,7 @@ _HINTS: list[tuple[type[PenstockError], str]] = [
     (QueueExists, "'penstock show NAME' shows its settings"),
     (DiskFull, "'penstock doctor' shows what takes the space"),
     (QueueFull, "'penstock show NAME' shows what fills it"),
-    (QueueProtected, "'penstock purge default' empties it"),
+    (QueueProtected, "'penstock purge default --yes' empties it"),
     (LeaseExpired, "'penstock claim NAME --lease SECONDS' asks for a longer lease"),
 ]
 
@@ -82,9 +83,17 @@ class App(click.Group):
         return result
 
 
-def open_store(ctx: click.Context, peers: int = 0) -> penstock.Store:
-    """The store that --store names, closed with the command."""
-    return ctx.with_resource(penstock.open(ctx.find_root().params["store"], peers=peers))
+def open_store(ctx: click.Context, peers: int = 0, make: bool = False) -> penstock.Store:
+    """The store that --store names, closed with the command; made if that is wanted and it is not there."""
+    url = ctx.find_root().params["store"] if make else store_url(ctx)
+    return ctx.with_resource(penstock.open(url, peers=peers))
+
+
+def store_url(ctx: click.Context) -> str:
+    """What --store says, where a store must be."""
+    url: str = ctx.find_root().params["store"]
+    check_there(url)
+    return url
 
 
 def nothing_there(ctx: click.Context) -> NoReturn:
@@ -93,8 +102,10 @@ def nothing_there(ctx: click.Context) -> NoReturn:
 
 
 def _complete_queue(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    url = ctx.find_root().params.get("store") or DEFAULT_STORE
     try:
-        with penstock.open(ctx.find_root().params.get("store") or DEFAULT_STORE) as store:
+        check_there(url)
+        with penstock.open(url) as store:
             infos = store.queues()
     except PenstockError:
         return []
@@ -155,9 +166,19 @@ def _headers(ctx: click.Context, param: click.Parameter, given: tuple[str, ...])
 
 
 def confirm(yes: bool, question: str) -> None:
-    """Ask a person before something cannot be undone; a script is not asked."""
-    if not yes and sys.stdin is not None and sys.stdin.isatty():
-        click.confirm(question, abort=True)
+    """Ask a person before something cannot be undone; a script has to say --yes."""
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise click.UsageError(f"{question} This cannot be undone: say --yes, or run it at a terminal to be asked")
+    click.confirm(question, abort=True)
+
+
+def yes_option(command: Command) -> Command:
+    """The --yes option of commands that destroy."""
+    return click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")(
+        command
+    )
 
 
 def say(as_json: bool, value: dict[str, Any], text: str) -> None:

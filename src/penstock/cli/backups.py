@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from penstock.cli import output
-from penstock.cli.app import cli, json_option
+from penstock.cli.app import cli, json_option, store_url
 from penstock.index.rows import STATES
 from penstock.opening import is_slate
 
@@ -39,7 +39,7 @@ def backup(ctx: click.Context, dest: str, no_verify: bool, as_json: bool) -> Non
     This is for journal stores, and for slate stores in folders, of which the copy is that of one moment (open it
     as slate:DEST), on the machine that has the folder; a server that keeps the store may go on.
     """
-    url = ctx.find_root().params["store"]
+    url = store_url(ctx)
     began = time.monotonic()
     with _shown(dest) as progress:
         # Here, because most commands need neither.

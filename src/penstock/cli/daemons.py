@@ -46,16 +46,17 @@ Examples:
 )
 @click.option("--source", required=True, type=_FOLDER, metavar="DIR", help="The folder remove/ of a store.")
 @click.option("--once", is_flag=True, help="Look once and end.")
+@click.option("--force", is_flag=True, help="Also in another folder of a store: every file in it goes.")
 @json_option
-def reaper(source: str, once: bool, as_json: bool) -> None:
+def reaper(source: str, once: bool, force: bool, as_json: bool) -> None:
     """Unlink messages that were removed, until Ctrl-C or SIGTERM.
 
     In a folder store also those that are done and no longer listed. What consumers may still settle again stays
-    for five minutes. In a folder that is no store's, every file goes.
+    for five minutes. In a folder that is no store's, every file goes; other folders of a store are refused.
     """
     from penstock.folder import daemons
 
-    _run(daemons.reaper(source), "unlinked", once, as_json)
+    _run(daemons.reaper(source, force), "unlinked", once, as_json)
 
 
 def _run(work: Callable[[], int], what: str, once: bool, as_json: bool) -> None:

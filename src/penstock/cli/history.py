@@ -2,7 +2,9 @@
 
 import click
 
-from penstock.cli.app import cli
+import penstock
+from penstock.cli import output
+from penstock.cli.app import cli, confirm, store_url, yes_option
 from penstock.cli.pipeline import job_options, print_summary, watched_session
 
 
@@ -10,7 +12,7 @@ from penstock.cli.pipeline import job_options, print_summary, watched_session
     epilog="""\b
 Examples:
   penstock archive /var/archive
-  penstock archive /var/archive --remove --id archive-2026-03-01
+  penstock archive /var/archive --remove --yes --id archive-2026-03-01
   penstock archive /var/archive --remove --dry-run --json
 
 In Spark the archive is a table as any other:
@@ -18,12 +20,14 @@ In Spark the archive is a table as any other:
 )
 @click.argument("dest", type=click.Path(file_okay=False))
 @click.option("--remove", is_flag=True, help="Then take out of the store what is in the archive.")
+@yes_option
 @job_options
 @click.pass_context
 def archive(
     ctx: click.Context,
     dest: str,
     remove: bool,
+    yes: bool,
     run: str | None,
     dry_run: bool,
     master: str | None,
@@ -36,12 +40,17 @@ def archive(
     Done messages are there to be copied for as long as their queue keeps them (keep_done).
 
     With --remove each message that was read back from the archive and found to be the same is taken out of the
-    store, also while another process has it open.
+    store, also while another process has it open. It asks first at a terminal; elsewhere it needs --yes.
     """
+    url = store_url(ctx)
+    if remove and not dry_run and not yes:
+        with penstock.open(url) as store:
+            settled = sum(info.counts["done"] + info.counts["failed"] for info in store.queues())
+        confirm(yes, f"Take {output.plural(settled, 'message')} out of {url} once archived?")
     with watched_session("archiving", master) as spark:
         from penstock.spark import jobs
 
-        summary = jobs.archive(spark, ctx.find_root().params["store"], dest, remove, run, dry_run)
+        summary = jobs.archive(spark, url, dest, remove, run, dry_run)
     print_summary(summary, as_json)
 
 
@@ -73,8 +82,9 @@ def report(
     mailed as it is, and DIR/report.json with all numbers. Each message counts once, whether it is in the store or
     in the archive. Queues that do not keep done messages (keep_done=0) show only what is still there.
     """
+    url = store_url(ctx)
     with watched_session("reporting", master) as spark:
         from penstock.spark import jobs
 
-        summary = jobs.report(spark, ctx.find_root().params["store"], out, archive, window, run, dry_run)
+        summary = jobs.report(spark, url, out, archive, window, run, dry_run)
     print_summary(summary, as_json)

@@ -23,6 +23,7 @@ from penstock.cli.progress import counted
 from penstock.errors import PenstockError
 from penstock.index.rows import STATES
 from penstock.message import Draft, Message
+from penstock.names import DEFAULT
 from penstock.settings import MAX_COUNT
 
 _BATCH = 1000
@@ -63,10 +64,14 @@ def put(
     """Put a message into QUEUE and print its id.
 
     The payload is the argument, the content of @FILE, or stdin (-, or nothing at all when something is piped in).
+    An empty one is given as '' or -.
     """
     if lines and key is not None:
         raise click.UsageError("--key names one message and --lines puts many; leave one of them out")
-    handle = open_store(ctx).queue(queue)
+    body = b"" if lines else read_payload(payload)  # before a store is made
+    # Other queues are not in a store that is made now; a file of the text store is its queue.
+    make = queue in ("", DEFAULT) or ctx.find_root().params["store"].endswith(".tq")
+    handle = open_store(ctx, make=make).queue(queue)
     if lines:
         count = 0
         for batch in counted(_batches(read_lines(payload)), f"putting into {handle.name}"):
@@ -79,7 +84,7 @@ def put(
             count += len(batch)
         say(as_json, {"count": count}, f"put {output.plural(count, 'message')} into {handle.name}")
     else:
-        put_id = handle.put(read_payload(payload), priority, headers, delay, retention, key)
+        put_id = handle.put(body, priority, headers, delay, retention, key)
         say(as_json, {"id": put_id}, put_id)
 
 
@@ -108,8 +113,10 @@ def publish(
 
     Those are the queues whose filter matches. Prints the id that the copies carry in the header penstock.publish.
     The payload is the argument, the content of @FILE, or stdin (-, or nothing at all when something is piped in).
+    An empty one is given as '' or -.
     """
-    published = open_store(ctx).publish(read_payload(payload), headers, priority, delay, retention)
+    body = read_payload(payload)  # before a store is made
+    published = open_store(ctx, make=True).publish(body, headers, priority, delay, retention)
     say(as_json, {"id": published}, published)
 
 

@@ -2,8 +2,9 @@
 
 import click
 
-from penstock.cli.app import cli, json_option
+from penstock.cli.app import cli, json_option, store_url
 from penstock.cli.pipeline import job_options, master_option, print_summary, watched_session
+from penstock.opening import check_there
 from penstock.working.signals import stop_signals
 
 
@@ -53,13 +54,14 @@ def load(
     `payload`, a line of text, or the only column there is. All rows become messages at once, or none; rows that a
     queue would refuse are named. The same load again (the same files and options) does nothing.
     """
+    url = store_url(ctx)
     with watched_session("loading", master) as spark:
         from penstock.spark import jobs
 
         summary = jobs.load(
             spark,
             source,
-            ctx.find_root().params["store"],
+            url,
             queue,
             format=kind,
             payload_column=payload_column,
@@ -90,6 +92,7 @@ def convert(source: str, target: str, run: str | None, dry_run: bool, master: st
     arrives as available. What TO cannot hold is named before anything is written. It takes effect as a whole, or
     not at all.
     """
+    check_there(source)
     with watched_session("converting", master) as spark:
         from penstock.spark import jobs
 
@@ -116,10 +119,10 @@ def route(ctx: click.Context, once: bool, checkpoint: str | None, master: str | 
     by itself. Without --once it goes on until Ctrl-C or SIGTERM, and then says what it has routed.
     """
     told: list[int] = []
+    url = store_url(ctx)
     with watched_session("routing", master) as spark, stop_signals(told.append):
         from penstock.spark import jobs
 
-        url = ctx.find_root().params["store"]
         summary = jobs.route(spark, url, available_now=once, checkpoint=checkpoint, stopped=lambda: bool(told))
     print_summary(summary, as_json)
 

@@ -56,9 +56,19 @@ def message_as_json(message: Message) -> dict[str, Any]:
 
 
 def queue_as_json(info: QueueInfo) -> dict[str, Any]:
-    """A queue's name, settings and counts, and its lag if it has one."""
-    lag = {} if info.lag is None else {"lag": info.lag}
-    return {"name": info.name, "settings": dict(info.settings), "counts": info.counts, **lag}
+    """A queue's name, settings and counts, its lag if it has one, and what is wrong with its filter."""
+    more = {"lag": info.lag, "filter_problem": _filter_problem(info)}
+    said = {name: value for name, value in more.items() if value is not None}
+    return {"name": info.name, "settings": dict(info.settings), "counts": info.counts, **said}
+
+
+def _filter_problem(info: QueueInfo) -> str | None:
+    """Why a filter, which another program wrote, lets nothing in."""
+    if info.settings.filter is None:
+        return None
+    from penstock.filters import reason_against  # here, because few need it
+
+    return reason_against(info.settings.filter)
 
 
 def print_messages(messages: Sequence[Message]) -> None:
@@ -84,6 +94,8 @@ def print_queue(info: QueueInfo) -> None:
     rows = [[state, f"{info.counts[state]:,}"] for state in STATES]
     if info.lag is not None:
         rows.append(["lag", f"{info.lag:,}"])
+    if (problem := _filter_problem(info)) is not None:
+        rows.append(["filter problem", f"{problem} Nothing is routed here."])
     rows += [[name, _setting(name, value)] for name, value in dict(info.settings).items()]
     console = _console(_WIDE)
     if console is not None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli import output
-from penstock.cli.app import cli, json_option
+from penstock.cli.app import cli, json_option, store_url
+from penstock.cli.payloads import check_stdin
 from penstock.cli.pipeline import master_option, watched_session
 from penstock.errors import InvalidArgument
 
@@ -42,12 +43,15 @@ def sql(ctx: click.Context, query: str, limit: int | None, master: str | None, a
     of a message, a queue and an attempt. It reads a folder straight from its files, also while another process has
     it open, and changes nothing.
     """
+    if query == "-":
+        check_stdin()
     text = sys.stdin.read() if query == "-" else query
+    url = store_url(ctx)
     # JSON is printed while it comes: beside a bar on the same terminal neither could be read.
     with watched_session("asking", master, progress=not (as_json and sys.stdout.isatty())) as spark:
         from penstock.spark import views
 
-        views(spark, ctx.find_root().params["store"])
+        views(spark, url)
         frame = spark.sql(text)
         if as_json:
             _print_json(frame, limit)

@@ -14,6 +14,7 @@ from penstock.cli.app import (
     say,
     seconds,
     seconds_or_forever,
+    yes_option,
 )
 from penstock.names import DEFAULT
 from penstock.settings import Settings
@@ -113,8 +114,8 @@ def create(
     description: str,
     as_json: bool,
 ) -> None:
-    """Create QUEUE."""
-    store = open_store(ctx)
+    """Create QUEUE, and the store if it is not there."""
+    store = open_store(ctx, make=True)
     name = store.create(
         queue,
         max_size,
@@ -138,11 +139,11 @@ Example:
   penstock delete jobs --yes"""
 )
 @queue_argument()
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
 @click.pass_context
 def delete(ctx: click.Context, queue: str, yes: bool, as_json: bool) -> None:
-    """Delete QUEUE and all its messages, for good. Asks first at a terminal."""
+    """Delete QUEUE and all its messages, for good. Asks first at a terminal; elsewhere it needs --yes."""
     store = open_store(ctx)
     handle = store.queue(queue)
     if handle.name != DEFAULT:  # which is refused anyway
@@ -157,11 +158,11 @@ Example:
   penstock purge jobs --yes"""
 )
 @queue_argument(required=False)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
 @click.pass_context
 def purge(ctx: click.Context, queue: str, yes: bool, as_json: bool) -> None:
-    """Empty QUEUE of everything but what consumers hold. Asks first at a terminal."""
+    """Empty QUEUE of everything but what consumers hold. Asks first at a terminal; elsewhere it needs --yes."""
     handle = open_store(ctx).queue(queue)
     counts = handle.counts()
     waiting = sum(counts.values()) - counts["in_flight"]

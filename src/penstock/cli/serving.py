@@ -110,7 +110,7 @@ def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: A
     ctx.call_on_close(stopped)  # once the store is closed
     access = None if given["tokens"] is None else Access(given["tokens"], given["open_monitoring"])
     tls = _tls(given["tls_cert"], given["tls_key"])
-    store = open_store(ctx, given["peers"])
+    store = open_store(ctx, given["peers"], make=True)
     limits = Limits(
         given["max_connections"], given["max_buffered"], given["arriving"], given["leaving"], given["idle"]
     )

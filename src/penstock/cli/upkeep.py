@@ -8,7 +8,7 @@ import click
 
 import penstock
 from penstock.cli import output
-from penstock.cli.app import cli, json_option, open_store
+from penstock.cli.app import cli, json_option, open_store, store_url
 from penstock.cli.pipeline import job_options, print_summary, watched_session
 from penstock.cli.progress import counted
 from penstock.errors import NotSupported
@@ -16,9 +16,11 @@ from penstock.index.rows import STATES
 from penstock.opening import is_slate
 
 if TYPE_CHECKING:
+    from penstock.folder.doctor import FolderExamination
     from penstock.journal.examination import Examination, QueueExamination
     from penstock.slate.doctor import SlateQueue
 
+FILES = ("queues", "delay", "failed", "done")  # folders of a folder store in which messages lie
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+]+):")  # as in opening.py
 _COLUMNS = ("files", "bytes", "groups", *STATES, "packing frees")
 _SLATE_COLUMNS = ("bytes", *STATES, "lag")
@@ -33,21 +35,26 @@ Examples:
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Examine a journal or a slate store and explain what is found.
+    """Examine a journal, a slate or a folder store and explain what is found.
 
     Reads every byte and changes none, whether or not another process has the store open. For each queue: its
     files, its messages by state as of now, and about how many bytes packing would free; of a slate store, the
-    bytes of its payloads, and its lag behind the log. Then what was found, a line each: ok; note, for what opening
-    deals with or what does no harm; problem, for what needs you. An arrow says what to do. Exits with 1 if there
-    is a problem.
+    bytes of its payloads, and its lag behind the log; of a folder store, its files by folder. Then what was found,
+    a line each: ok; note, for what opening deals with or what does no harm; problem, for what needs you. An arrow
+    says what to do. Exits with 1 if there is a problem.
     """
-    url = ctx.find_root().params["store"]
+    url = store_url(ctx)
     # Here, because most commands need neither.
     if is_slate(url):
         from penstock.slate import doctor
 
         slate = doctor.examine(url)
         _report(slate, lambda: _print_slate_queues(slate.queues), as_json)
+    elif url.lower().startswith("folder:"):
+        from penstock.folder import doctor as folders
+
+        found = folders.examine(url[len("folder:") :])
+        _report(found, lambda: _print_folder_queues(found.queues), as_json)
     else:
         from penstock.journal.doctor import examine
 
@@ -88,7 +95,7 @@ def pack(
     what would be freed, also of a store that is open elsewhere.
     """
     if on_spark:
-        url = ctx.find_root().params["store"]
+        url = store_url(ctx)
         if not is_slate(url):
             _folder(url)  # before Spark starts, which takes a while
         with watched_session("packing queues", master) as session:
@@ -128,7 +135,7 @@ def expire(ctx: click.Context, run: str | None, dry_run: bool, master: str | Non
     has some, as pack --spark does, and says how many there were, the bytes that they took, and what was freed in
     all. A second run finds nothing. With --dry-run nothing is changed, and the store may be open elsewhere.
     """
-    url = ctx.find_root().params["store"]
+    url = store_url(ctx)
     if not is_slate(url):
         _folder(url)
     with watched_session("letting go", master) as session:
@@ -190,6 +197,14 @@ def _print_slate_queues(queues: "list[SlateQueue]") -> None:
     ]
     if rows:
         output.print_table(["queue", *_SLATE_COLUMNS], rows, right=_SLATE_COLUMNS)
+
+
+def _print_folder_queues(queues: "list[FolderExamination]") -> None:
+    rows = [
+        [queue.name, f"{queue.bytes:,}", *(f"{queue.files[folder]:,}" for folder in FILES)] for queue in queues
+    ]
+    if rows:
+        output.print_table(["queue", "bytes", *FILES], rows, right=("bytes", *FILES))
 
 
 def _print_queues(queues: "list[QueueExamination]") -> None:

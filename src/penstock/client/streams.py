@@ -35,7 +35,9 @@ class RemoteStreams:
         """Be the one process that reads a stream."""
         return self._post(queue, stream, "begin", {"reader": reader}, lambda body: _info(jsons.loads(body)))
 
-    def next(self, queue: str, stream: str, reader: str, start: int, rows: int, size: int) -> int | None:
+    def next(
+        self, queue: str, stream: str, reader: str, start: int, rows: int, size: int, run: str | None = None
+    ) -> int | None:
         """Settle a batch that was certainly read; the number of the next."""
 
         def read(body: bytes) -> int | None:
@@ -43,6 +45,7 @@ class RemoteStreams:
             return None if batch is None else int(batch)
 
         given = {"reader": reader, "start": start, "rows": rows, "bytes": size}
+        given |= {} if run is None else {"run": run}
         return self._post(queue, stream, "next", given, read)
 
     def read(self, queue: str, stream: str, batch: int, pins: str | None) -> BatchPlan:
@@ -97,10 +100,12 @@ class RemoteStreams:
         start = f"DELETE {_follower(queue, follower)}"
         self._ask(Call("end of following", start, "", None, True, lambda answer: None))
 
-    def fail(self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None) -> None:
+    def fail(
+        self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None, delay: float = 0
+    ) -> None:
         """Let these messages fail when the batch is settled."""
         for start in range(0, len(ids), _MOST):
-            given = {"ids": ids[start : start + _MOST], "reason": reason}
+            given = {"ids": ids[start : start + _MOST], "reason": reason, **({"delay": delay} if delay else {})}
             self._post(queue, stream, f"{batch}/fail", given, lambda body: None)
 
     def settle(self, queue: str, stream: str, batch: int) -> bool:

@@ -22,6 +22,7 @@ code point. LIKE knows %, _ and the escapes \\%, \\_ and \\\\. The logic is SQL'
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from penstock.errors import InvalidFilter
 from penstock.filters.evaluation import Check, compile_check
 from penstock.filters.expressions import (
     FIELDS,
@@ -64,6 +65,7 @@ __all__ = [
     "integer",
     "numeric",
     "parse",
+    "reason_against",
 ]
 
 
@@ -97,3 +99,12 @@ def parse(text: str) -> Filter:
     True
     """
     return Filter(text, parse_expression(text))
+
+
+def reason_against(text: str) -> str | None:
+    """Why a filter cannot be understood; None if it can."""
+    try:
+        parse(text)
+    except InvalidFilter as error:
+        return str(error)
+    return None

@@ -33,11 +33,18 @@ def mover(source: str, destination: str, delay: float) -> Round:
     return lambda: _move_due(source, destination, delay)
 
 
-def reaper(source: str) -> Round:
+def reaper(source: str, force: bool = False) -> Round:
     """What a reaper does again and again; how many files it unlinked."""
     _check_folder(source)
     keeper = _store_of(source, layout.REMOVE)
-    return keeper.reap if keeper is not None else lambda: _unlink_all(source)
+    if keeper is not None:
+        return keeper.reap
+    if not force and (root := _root_of(source)) is not None:
+        raise InvalidArgument(
+            f"{source!r} is part of the store in {root!r}, and every file in it would go: give "
+            f"{os.path.join(root, layout.REMOVE)!r}, or --force if that is what you want"
+        )
+    return lambda: _unlink_all(source)
 
 
 def repeat(round_: Round, stopping: threading.Event, every: float = EVERY) -> int:
@@ -81,6 +88,19 @@ def _store_of(folder: str, name: str) -> FolderKeeper | None:
     if last != name or not os.path.isdir(os.path.join(root, layout.OWN)):
         return None
     return open_folder(root)
+
+
+def _root_of(folder: str) -> str | None:
+    """The store, or the tree of MQ-Core, in which a folder lies, at any depth; but for its remove/."""
+    below, root = "", os.path.realpath(folder)
+    while True:
+        names = set(os.listdir(root)) if os.access(root, os.R_OK | os.X_OK) else set()
+        is_tree = {layout.NEW, layout.QUEUES, layout.DELAY} <= names
+        if layout.OWN in names or (is_tree and below != layout.REMOVE):
+            return root
+        if root == os.path.dirname(root):
+            return None
+        root, below = os.path.split(root)
 
 
 def _is(folder: str, keeper: FolderKeeper, name: str) -> bool:

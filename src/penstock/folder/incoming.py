@@ -13,9 +13,11 @@ from penstock.folder.layout import (
     DONE,
     FAILED,
     HELD,
+    LONG_AHEAD,
     NEW,
     QUEUES,
     REMOVE,
+    first_order,
     is_id,
     order_of,
     parse_flat,
@@ -198,15 +200,16 @@ class OpenQueue(KnownQueue):
         self._has_order = True
         ids = [name for name in self._tree.names(home(QUEUES, self.file)) if is_id(name)]
         ids += [uid for queue, uid in filter(None, map(parse_flat, self._tree.names(DELAY))) if queue == self.file]
-        if not ids:
+        latest = first_order(self._clock.now()) + LONG_AHEAD
+        last = max((uid for uid in ids if order_of(uid) <= latest), key=order_of, default=None)
+        if last is None:
             return
-        last = max(ids, key=order_of)
         self._tree.saw(order_of(last))
         for folder in (QUEUES, DELAY):
             with suppress(FileNotFoundError):
                 path = self._tree.place(folder, self.file, last)
                 stamp = self._tree.stamp_of(path, last)
-                if stamp.stamped:
+                if stamp.stamped and stamp.sound:
                     self._clock.follow(stamp.received, path)
 
     def _new_stamp(self, uid: str, entry: Entry, now: int) -> Stamp:

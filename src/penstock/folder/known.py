@@ -154,8 +154,8 @@ class KnownQueue:
             if row.state == "available":
                 self._discard(QUEUES, [uid])
             return
-        self._tree.saw(stamp.order)
-        if stamp.stamped:
+        if stamp.stamped and stamp.sound:
+            self._tree.saw(stamp.order)
             self._clock.follow(stamp.received, path)
             if row.state == "in_flight" and stamp.holder is not None:
                 self._clock.follow(stamp.holder.claimed_at, path)
@@ -163,7 +163,7 @@ class KnownQueue:
 
     def _is_ahead(self, stamp: Stamp) -> bool:
         """Whether the name of a file that we have not put says a time to come."""
-        return layout.time_of(stamp.order) > self._clock.now() + _MINUTE
+        return stamp.order > max(layout.first_order(self._clock.now() + _MINUTE), self._tree.order)
 
     def _rename(self, path: str, uid: str) -> None:
         """Give a file whose name says a time to come an id of its own: it arrives now."""

@@ -42,6 +42,7 @@ _LEASE = "lease"  # says where a held message was: in delay/, and in flight
 _LONGEST = 180  # bytes of a queue's file name: an id, and where a message comes from, must fit behind it
 _EPOCH = 122_192_928_000_000_000  # from 1582, where the time of a UUID starts, to 1970, in ticks
 _TICKS = 10_000  # of 100 ns in a millisecond
+LONG_AHEAD = 86_400_000 * _TICKS  # of an order: a day. Further, a clock was wrong, or it is nobody's
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.ASCII)
 _HELD = re.compile(r"([a-z]+)\.([0-9a-f]+)\.([0-9a-f]+):([^:]+):(.+)", re.ASCII)
 

@@ -295,6 +295,9 @@ def _stamp_holder(tree: Tree, won: Won, consumer: str) -> None:
         values = {"receipt": won.stamp.holder.to_bytes()}
         if not won.stamp.stamped:
             values["order"] = str(won.stamp.order).encode()
+            if won.stamp.received > won.at:  # an id may be ahead of its time
+                won.stamp.received_at = won.at
+                values["received_at"] = str(won.at).encode()
             values["sum"] = checksum(won.payload, {**won.stamp.found, **values})
         tree.stamp(won.held, values)
 

@@ -48,7 +48,7 @@ class Tree:
         self.has_attributes = True
         self._synced, self._now = synced, now
         self._node, self._sequence = layout.node_of(process), int.from_bytes(os.urandom(2), "big") & 0x3FFF
-        self._order = 0
+        self.order = 0  # of the latest id
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._doing = _Doing()
@@ -142,19 +142,20 @@ class Tree:
     def next_ids(self, now: int, count: int) -> list[str]:
         """Ids for messages that arrive now, later than any before."""
         with self._lock:
-            first = max(layout.first_order(now), self._order + 1)
-            self._order = first + count - 1
+            first = max(layout.first_order(now), self.order + 1)
+            self.order = first + count - 1
         return [layout.make_id(order, self._sequence, self._node) for order in range(first, first + count)]
 
     def _next_order(self) -> int:
         with self._lock:
-            self._order = max(layout.first_order(self._now()), self._order + 1)
-            return self._order
+            self.order = max(layout.first_order(self._now()), self.order + 1)
+            return self.order
 
     def saw(self, order: int) -> None:
-        """Ids from now on are later than that."""
-        with self._lock:
-            self._order = max(self._order, order)
+        """Ids from now on are later than that, unless it is implausible."""
+        if order <= layout.first_order(self._now()) + layout.LONG_AHEAD:
+            with self._lock:
+                self.order = max(self.order, order)
 
     # Names
 

@@ -15,6 +15,21 @@ from penstock.index.rows import CLAIM_COLUMNS, COLUMNS, PAGE, Claims, Page, Rows
 Seqs = Sequence[int]
 
 
+class Failure(NamedTuple):
+    """What is to become of a message that fails when its batch is settled."""
+
+    reason: str | None
+    delay: int = 0  # milliseconds from then on until it is tried again
+
+
+class Run(NamedTuple):
+    """One run of a stream that reads what is there when it begins, each message once."""
+
+    name: str
+    since: int  # when it began
+    below: int  # the number that the next message would have got
+
+
 @dataclass(slots=True)
 class Batch:
     """Messages that a stream holds under a number."""
@@ -22,7 +37,7 @@ class Batch:
     number: int
     at: int  # when it was claimed
     seqs: Seqs  # ascending; none if it was given back
-    failures: dict[int, str | None] = field(default_factory=dict)  # what is to fail when it is settled, and why
+    failures: dict[int, Failure] = field(default_factory=dict)  # what is to fail when it is settled
 
     def copy(self) -> "Batch":
         """The batch as it is now; the numbers of its messages never change."""

@@ -15,8 +15,8 @@ fields.py. A message's `offset` counts from where its group starts.
    13 restore   i64 at, u64 first, u32 count, u8 state each, columns of attempts, claimed_at, settled_at, texts
                 consumers and reasons, u32 count of those with earlier attempts: u32 position, u32 length, attempts
    14 load      text name of the load that this group's messages came with, see intake.py
-   15 to 21, 24 streams, see stream_records.py
-   22, 23       images of streams, see there and images.py
+   15 to 21, 24, 25 streams, see stream_records.py
+   22, 23, 26   images of streams, see there and images.py
 """
 
 import struct
@@ -39,7 +39,15 @@ from penstock.journal.images import (
     decode_rest,
     decode_streams_image,
 )
-from penstock.journal.stream_records import BEGIN, FOLLOW, STREAMS, decode_stream, encode_stream
+from penstock.journal.stream_records import (
+    BEGIN,
+    FAIL_LATER,
+    FOLLOW,
+    STREAMS,
+    STREAMS_LATER,
+    decode_stream,
+    encode_stream,
+)
 from penstock.records import (
     Ack,
     Claim,
@@ -277,6 +285,8 @@ _DECODE: dict[int, Callable[[memoryview, int], tuple[Item, int]]] = {
     _LOAD: _decode_load,
     **dict.fromkeys(range(BEGIN, STREAMS), _decode_stream),
     STREAMS: decode_streams_image,
+    STREAMS_LATER: decode_streams_image,
     FOLLOW: _decode_stream,
+    FAIL_LATER: _decode_stream,
     KEPT: decode_kept,
 }

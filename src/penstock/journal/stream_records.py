@@ -9,11 +9,13 @@
              i64 position (-1: it does not follow), u8 whether it holds a batch, that: u64 number, i64 at, list of
              seqs, list of those to fail, texts why
 24 follow    i64 at, u64 position, text stream, text reader
+25 fail      as 17, with u64 delay in milliseconds after the batch
+26 streams   as 22, with u64 delay of each that is to fail after the texts
 """
 
 import struct
 
-from penstock.index.streams import Batch, FrozenStreams, Stream, compact
+from penstock.index.streams import Batch, Failure, FrozenStreams, Stream, compact
 from penstock.journal.columns import decode_texts, encode_texts
 from penstock.journal.fields import (
     U32,
@@ -38,7 +40,7 @@ from penstock.records import (
 )
 
 BEGIN, CLAIM, FAIL, REPLAY, SETTLE, RELEASE, DELETE, STREAMS = range(15, 23)
-FOLLOW = 24
+FOLLOW, FAIL_LATER, STREAMS_LATER = 24, 25, 26
 _I64 = struct.Struct("<q")
 _AT = struct.Struct("<Bq")
 _BATCH = struct.Struct("<BqQ")
@@ -57,9 +59,9 @@ def encode_stream(record: StreamRecord) -> bytes:
             return _AT.pack(BEGIN, at) + encode_text(stream) + encode_text(reader)
         case StreamClaim(at, stream, batch, seqs, nonce):
             return _CLAIM.pack(CLAIM, at, batch, nonce) + encode_text(stream) + encode_list(seqs)
-        case StreamFail(at, stream, batch, seqs, reason):
-            texts = encode_text(stream) + encode_text(reason)
-            return _BATCH.pack(FAIL, at, batch) + texts + encode_list(seqs)
+        case StreamFail(at, stream, batch, seqs, reason, delay):
+            start = _CLAIM.pack(FAIL_LATER, at, batch, delay) if delay else _BATCH.pack(FAIL, at, batch)
+            return start + encode_text(stream) + encode_text(reason) + encode_list(seqs)
         case StreamReplay(at, stream, batch) | StreamSettle(at, stream, batch) | StreamRelease(at, stream, batch):
             return _BATCH.pack(_KINDS[type(record)], at, batch) + encode_text(stream)
         case StreamFollow(at, stream, reader, position):
@@ -84,14 +86,17 @@ def decode_stream(data: memoryview, offset: int) -> tuple[StreamRecord, int]:
         stream, offset = decode_text(data, offset)
         seqs, offset = decode_list(data, offset)
         return StreamClaim(at, stream or "", batch, seqs, nonce), offset
+    delay = 0
+    if kind == FAIL_LATER:
+        delay, offset = decode_u64(data, offset)
     stream, offset = decode_text(data, offset)
     if kind == FOLLOW:
         reader, offset = decode_text(data, offset)
         return StreamFollow(at, stream or "", reader or "", batch), offset
-    if kind == FAIL:
+    if kind in (FAIL, FAIL_LATER):
         reason, offset = decode_text(data, offset)
         seqs, offset = decode_list(data, offset)
-        return StreamFail(at, stream or "", batch, seqs, reason), offset
+        return StreamFail(at, stream or "", batch, seqs, reason, delay), offset
     return _SIMPLE[kind](at, stream or "", batch), offset
 
 
@@ -99,7 +104,13 @@ def encode_streams(frozen: FrozenStreams) -> bytes:
     """All streams of a queue, but for the messages that they keep; nothing if there never was one."""
     if not frozen.last_batch and not frozen.streams:
         return b""
-    parts = [bytes([STREAMS]), U64.pack(frozen.last_batch), U32.pack(len(frozen.streams))]
+    held_now = [stream.held for stream in frozen.streams.values() if stream.held is not None]
+    later = any(failure.delay for held in held_now for failure in held.failures.values())
+    parts = [
+        bytes([STREAMS_LATER if later else STREAMS]),
+        U64.pack(frozen.last_batch),
+        U32.pack(len(frozen.streams)),
+    ]
     for name, stream in frozen.streams.items():
         parts += [encode_text(name), encode_text(stream.reader), U64.pack(stream.settled), U64.pack(stream.before)]
         held, position = stream.held, stream.position
@@ -107,12 +118,14 @@ def encode_streams(frozen: FrozenStreams) -> bytes:
         if held is not None:
             failed = sorted(held.failures)
             parts += [_HELD.pack(held.number, held.at), encode_list(held.seqs), encode_list(failed)]
-            parts.append(encode_texts([held.failures[seq] for seq in failed]) if failed else b"")
+            parts.append(encode_texts([held.failures[seq].reason for seq in failed]) if failed else b"")
+            parts += [U64.pack(held.failures[seq].delay) for seq in failed] if later else []
     return b"".join(parts)
 
 
 def decode_streams(data: memoryview, offset: int) -> tuple[FrozenStreams, int]:
     """The streams at offset, and where they end."""
+    later = data[offset] == STREAMS_LATER
     last_batch, offset = decode_u64(data, offset + 1)
     count, offset = decode_u32(data, offset)
     streams: dict[str, Stream] = {}
@@ -133,5 +146,10 @@ def decode_streams(data: memoryview, offset: int) -> tuple[FrozenStreams, int]:
             reasons: list[str | None] = []
             if failed:
                 reasons, offset = decode_texts(data, offset, len(failed))
-            stream.held = Batch(number, at, compact(seqs), dict(zip(failed, reasons, strict=True)))
+            stream.held = Batch(number, at, compact(seqs))
+            for seq, reason in zip(failed, reasons, strict=True):
+                delay = 0
+                if later:
+                    delay, offset = decode_u64(data, offset)
+                stream.held.failures[seq] = Failure(reason, delay)
     return FrozenStreams(last_batch, streams), offset

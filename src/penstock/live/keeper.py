@@ -104,9 +104,12 @@ class LiveKeeper:
         shelf = self._new_shelf(ledger, lock)
         self._queues[queue] = self._new_queue(ledger, shelf, lock)
         if ledger.settings.filter is not None:
-            from penstock import filters  # here, because most processes need none
+            self._add_filter(queue, ledger.settings.filter)
 
-            self._filters[queue] = filters.parse(ledger.settings.filter)
+    def _add_filter(self, queue: str, text: str) -> None:
+        from penstock import filters  # here, because most processes need none
+
+        self._filters[queue] = filters.parse(text)
 
     def queues(self) -> list[QueueInfo]:
         """Every queue, by name."""

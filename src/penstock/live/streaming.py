@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from penstock.clock import Clock
 from penstock.errors import StreamInUse
 from penstock.index.rows import Page, Rows
+from penstock.index.streams import Run
 from penstock.ledger import Ledger
 from penstock.live.following import PAGE, UNHEARD, Feed, Feeds
 from penstock.live.queue import LiveQueue
@@ -47,6 +48,7 @@ class LiveStreams(Generic[OneShelf]):
         self._find = find
         self._names = names
         self._heard: dict[tuple[str, str], int] = {}  # when the reader of a stream was last heard
+        self._runs: dict[tuple[str, str], Run] = {}  # the latest run of each stream
         self._opened = clock.now()
         self._feeds = Feeds(clock, self._feed)
 
@@ -72,18 +74,22 @@ class LiveStreams(Generic[OneShelf]):
 
         return self._change(queue, begin)
 
-    def next(self, queue: str, stream: str, reader: str, start: int, rows: int, size: int) -> int | None:
+    def next(
+        self, queue: str, stream: str, reader: str, start: int, rows: int, size: int, run: str | None = None
+    ) -> int | None:
         """Settle a batch that was certainly read; the number of the next, claimed if none is held."""
 
         def go_on(now: int, known: Known[OneShelf]) -> int | None:
             ledger, count = known.ledger, min(rows, known.ledger.available())
+            current = self._run(queue, stream, run, now, ledger)
             known.shelf.make_room(claims=count)
             settled, offered = ledger.stream_offer(stream, reader, start, now)
             _keep(known, settled)
             if offered is None and count:
                 if ledger.stored > size:  # else all of it fits
-                    count = known.live.fitting(ledger.peek(count), size)
-                claimed = ledger.stream_claim(stream, count, int.from_bytes(os.urandom(8)), now)
+                    ahead = ledger.stream_due(stream, count, current) if current else ledger.peek(count)
+                    count = known.live.fitting(ahead, size)
+                claimed = ledger.stream_claim(stream, count, int.from_bytes(os.urandom(8)), now, current)
                 _keep(known, claimed)
                 offered = claimed and claimed.batch
             self._heard[queue, stream] = now
@@ -158,12 +164,16 @@ class LiveStreams(Generic[OneShelf]):
         """Let go of all who follow."""
         self._feeds.close()
 
-    def fail(self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None) -> None:
+    def fail(
+        self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None, delay: float = 0
+    ) -> None:
         """Let these messages fail when the batch is settled."""
+
+        milliseconds = round(delay * 1000)
 
         def fail(now: int, known: Known[OneShelf]) -> None:
             known.shelf.make_room(claims=len(ids))
-            _keep(known, known.ledger.stream_fail(stream, batch, parse_ids(ids), reason, now))
+            _keep(known, known.ledger.stream_fail(stream, batch, parse_ids(ids), reason, now, milliseconds))
 
         self._change(queue, fail)
 
@@ -211,6 +221,15 @@ class LiveStreams(Generic[OneShelf]):
     def _feed(self, queue: str) -> Feed:
         """What one who follows is read from."""
         raise NotImplementedError
+
+    def _run(self, queue: str, stream: str, name: str | None, now: int, ledger: Ledger) -> Run | None:
+        """The run of that name, which begins when it is first heard of."""
+        if name is None:
+            return None
+        known = self._runs.get((queue, stream))
+        if known is None or known.name != name:
+            known = self._runs[queue, stream] = Run(name, now, ledger.next_seq)
+        return known
 
     def _check_gone(self, queue: str, stream: str, reader: str) -> None:
         gone = is_reader_gone(reader)

@@ -9,7 +9,7 @@ from penstock.arguments import checked_consumer, checked_lease, checked_reason, 
 from penstock.errors import InvalidArgument
 from penstock.keeper import QueueInfo
 from penstock.message import Entry, Message, check_limits
-from penstock.server.bodies import batch_answer, batch_type, texts
+from penstock.server.bodies import batch_answer, batch_type, checked_wait, texts
 from penstock.server.bodies import json_answer as _json
 from penstock.server.bodies import json_object as _object
 from penstock.server.bodies import whole_number as _whole
@@ -74,7 +74,7 @@ async def claim(keeper: ServedKeeper, request: Request) -> Answer:
     with jsons.arguments():
         n = whole("n", given.get("n", 1), 1, MAX_COUNT)
         lease = checked_lease(given.get("lease", 30))
-        wait = seconds("wait", given.get("wait", 0))
+        wait = checked_wait(given.get("wait", 0))
         consumer = checked_consumer(_consumer(given, request))
     claimed = await keeper.claim(name, min(n, jsons.MAX_MESSAGES), lease, wait, consumer, _MOST)
     return batch_answer(request, claimed)
@@ -84,7 +84,7 @@ async def pop(keeper: ServedKeeper, request: Request) -> Answer:
     """POST Q/pop."""
     name, given = _queue(request), _object(request, "wait", "consumer")
     with jsons.arguments():
-        wait = seconds("wait", given.get("wait", 0))
+        wait = checked_wait(given.get("wait", 0))
         consumer = checked_consumer(_consumer(given, request))
     popped = await keeper.pop(name, wait, consumer)
     return batch_answer(request, [] if popped is None else [popped])

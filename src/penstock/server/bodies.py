@@ -7,11 +7,12 @@ from penstock.arguments import checked_ids
 from penstock.errors import InvalidArgument
 from penstock.message import Message
 from penstock.server.exchange import JSON, Answer, Problem, Request
-from penstock.settings import whole
+from penstock.settings import seconds, whole
 from penstock.wire import frames, jsons
 
 _FRAME = f"Content-Type: {frames.MEDIA_TYPE}\r\n".encode()
 _FRAME_TYPE = frames.MEDIA_TYPE.encode()
+MAX_WAIT = 60.0  # seconds of one long poll; who wants to wait longer asks again
 
 
 def json_answer(value: dict[str, Any], status: int = 200) -> Answer:
@@ -27,6 +28,11 @@ def json_object(request: Request, *known: str) -> dict[str, Any]:
     given = jsons.loads_object(request.body)
     jsons.check_known(given, known, "this request")
     return given
+
+
+def checked_wait(wait: float) -> float:
+    """The seconds that a consumer waits: those that it asked for, up to the longest."""
+    return min(seconds("wait", wait), MAX_WAIT)
 
 
 def batch_type(request: Request) -> str:

@@ -58,6 +58,7 @@ class Connection(asyncio.Protocol):
         self._ending = False  # after the answer to come
         self._lost = False
         self._caller = Caller()
+        self._revoked: Problem | None = None  # what ends a long poll whose token is no longer good
 
     # From the transport
 
@@ -275,6 +276,12 @@ class Connection(asyncio.Protocol):
             return
         if self._waiting:
             request = self._waiting.popleft()
+            access = self.service.access
+            if access is not None and (problem := self._caller.problem(access, request)) is not None:
+                self._release(request)  # its token was good when it came
+                self._drop_waiting()
+                self._refuse(refusal(problem))
+                return
             if self._paused and not self._waiting:
                 self._paused = False
                 self.transport.resume_reading()
@@ -302,7 +309,9 @@ class Connection(asyncio.Protocol):
         try:
             answer = await request.route.handler(self.service.keeper, request)
         except asyncio.CancelledError:
-            if self.service.stopping and not self._lost:
+            if self._revoked is not None and not self._lost:
+                answer = refusal(self._revoked, close=True)
+            elif self.service.stopping and not self._lost:
                 answer = refusal(GOING, close=True)
             else:
                 self._release(request)
@@ -347,6 +356,16 @@ class Connection(asyncio.Protocol):
         if self._current is None:
             self._close()
         elif self._current.route.polls and self._task is not None:
+            self._task.cancel()
+
+    def check_caller(self) -> None:
+        """End a long poll whose token is no longer good."""
+        request, access = self._current, self.service.access
+        if request is None or access is None or self._task is None or not request.route.polls:
+            return
+        self._revoked = self._caller.problem(access, request)
+        if self._revoked is not None:
+            self._drop_waiting()
             self._task.cancel()
 
     def give_up(self) -> None:

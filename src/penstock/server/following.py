@@ -18,7 +18,7 @@ async def start(keeper: ServedKeeper, request: Request) -> Answer:
     """GET F/start."""
     queue, follower = _follower(request)
     at = request.parameters("at").get("at", "earliest")
-    if at not in _NAMED and not (at.isascii() and at.isdigit() and int(at) <= MAX_NUMBER):
+    if at not in _NAMED and not (at.isascii() and at.isdigit() and len(at) < 20 and int(at) <= MAX_NUMBER):
         raise InvalidArgument(f"at={at!r}: give earliest, latest, or milliseconds since the epoch")
     starting = at if at in _NAMED else int(at)
     after, gaps = await keeper.with_streams(lambda streams: streams.start(queue, follower, starting))

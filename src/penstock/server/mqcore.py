@@ -7,8 +7,8 @@ from penstock.arguments import checked_consumer, checked_lease
 from penstock.errors import InvalidArgument, QueueExists
 from penstock.keeper import QueueInfo
 from penstock.message import Draft, Entry, Message, checked
+from penstock.server.bodies import checked_wait
 from penstock.server.exchange import JSON, Answer, Problem, Request
-from penstock.settings import seconds
 from penstock.wire import jsons
 
 _MAX_HEADERS = 16_384  # bytes of X-Message-Headers in an answer: more than clients read
@@ -33,10 +33,10 @@ async def show_queue(keeper: ServedKeeper, request: Request) -> Answer:
 
 
 async def create_queue(keeper: ServedKeeper, request: Request) -> Answer:
-    """PUT /{queue}."""
+    """PUT /{queue}: as MQ-Core has it, a message is delivered again and again unless the query limits that."""
     name = names.checked(request.arguments[0])
     asked = request.parameters(*jsons.SETTINGS)
-    wanted = jsons.settings_from_query(asked.items())
+    wanted = jsons.settings_from_query({"max_attempts": "0", **asked}.items())
     try:
         await keeper.create(name, wanted)
         return Answer(201)
@@ -60,7 +60,7 @@ async def fetch_message(keeper: ServedKeeper, request: Request) -> Answer:
     name = names.checked(request.arguments[0])
     given = request.parameters("lease", "wait", "consumer")
     lease = checked_lease(jsons.number("lease", given.get("lease", "30")))
-    wait = seconds("wait", jsons.number("wait", given.get("wait", "0")))
+    wait = checked_wait(jsons.number("wait", given.get("wait", "0")))
     consumer = checked_consumer(given.get("consumer", request.peer))
     claimed = await keeper.claim(name, 1, lease, wait, consumer)
     if not claimed:

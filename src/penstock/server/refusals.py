@@ -8,6 +8,7 @@ from penstock.server import logs
 from penstock.server.exchange import Answer, Problem, Request, refusal, refusal_of
 
 MAX_HEADERS = 32_768  # bytes
+_DIGITS = 20  # of a Content-Length; zeros in front may be many, and Python reads no more than 4,300
 OVERLOADED = Problem("Overloaded", "the server has too much to do: try again a little later")
 GOING = Problem("StoreClosed", "the server is stopping: try again a little later")
 FAILED = Problem("ServerError", "the server failed at this request; its log says why")
@@ -24,7 +25,10 @@ def of_head(request: Request, http: str) -> Problem | None:
         b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked"
     ):
         return Problem("UnsupportedMediaType", "send the body as it is: neither packed nor encoded")
-    if b"content-length" in headers and int(headers[b"content-length"]) > request.most:
+    length = headers.get(b"content-length", b"0")
+    if len(length) > _DIGITS:
+        return Problem("BadRequest", f"the Content-Length has more than {_DIGITS} digits")
+    if int(length) > request.most:
         return too_large(request)
     return None
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import socket
 import threading
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
@@ -20,13 +22,15 @@ from penstock.opening import is_remote
 from penstock.server.access import Hosts
 from penstock.server.connection import Connection
 from penstock.server.deadlines import Deadlines
+from penstock.server.exchange import as_bytes, refusal
 from penstock.server.forwarding import forwarding
 from penstock.server.heads import Heads
+from penstock.server.refusals import OVERLOADED
 from penstock.sharing.keeper import is_guest, live_keeper
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.server.access import Access
     from penstock.store import Store
@@ -35,6 +39,8 @@ _TICK = 1.0  # seconds
 _GRACE = 5.0  # seconds for requests to end when the server stops
 _BACKLOG = 4_096
 _HOUSEKEEPING = 5  # ticks
+_AT_ONCE = 64  # connections that are accepted before others have their turn
+_KEPT, _MOST_KEPT = 128, 1_024  # descriptors for the store: threads that read and commit, new queues, packing
 _log = logging.getLogger("penstock.server")
 
 
@@ -82,8 +88,12 @@ class Service:
         self.buffered = 0
         self.stopping = False
         self._connections: set[Connection] = set()
+        self.coming: set[asyncio.Task[None]] = set()  # connections that were accepted and are not yet at work
         self._nobody = asyncio.Event()
         self._ticks = 0
+        self._most = 0  # connections, as far as there are descriptors
+        self._counted = float("-inf")  # when that was found out
+        self._generation = 0 if access is None else access.generation  # of the tokens that long polls came with
         self._tending: asyncio.Future[None] | None = None
         self._tick()
 
@@ -94,10 +104,22 @@ class Service:
 
     def welcome(self, connection: Connection) -> bool:
         """Whether one more can be served."""
-        if self.stopping or len(self._connections) >= self.limits.connections:
+        if self.stopping:
             return False
         self._connections.add(connection)
         return True
+
+    def has_room(self, coming: int) -> bool:
+        """Whether one more can be served beside those that are there and those that are about to be.
+
+        The store needs descriptors, too: it fails without, so it comes first.
+        """
+        there = len(self._connections) + coming
+        now = self.loop.time()
+        if now - self._counted > _TICK:
+            self._counted = now
+            self._most = min(self.limits.connections, spare_files() + there)
+        return not self.stopping and there < self._most
 
     def farewell(self, connection: Connection) -> None:
         """A connection has ended."""
@@ -131,6 +153,10 @@ class Service:
         self._timer = self.loop.call_later(_TICK, self._tick)
         if self.access is not None:
             self.access.refresh()
+            if self.access.generation != self._generation:
+                self._generation = self.access.generation
+                for connection in list(self._connections):
+                    connection.check_caller()
         self._ticks += 1
         if self.keeper.failure is not None:  # the store has said in the log what it was
             self.give_up()
@@ -155,6 +181,82 @@ class Service:
         # Of a connection, which has ended thereby, or of accepting one, which is tried again.
         if not context.keys() & {"transport", "protocol", "socket"}:
             self.give_up()
+
+
+class Acceptor:
+    """Accepts connections at a listening socket for as long as there is room.
+
+    Each one counts from when it is accepted, during its TLS handshake too. What is too much is told so.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        listening: socket.socket,
+        connection: Callable[[Service], Connection],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._service = service
+        self._listening = listening
+        self._connection = connection
+        self._tls = tls
+        self._timer: asyncio.TimerHandle | None = None
+        listening.setblocking(False)
+        self._begin()
+
+    def close(self) -> None:
+        """Accept no more; handshakes end."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._service.loop.remove_reader(self._listening)
+        self._listening.close()
+        if self._tls is not None:  # the others are there in a moment, and are told
+            for task in list(self._service.coming):
+                task.cancel()
+
+    def _begin(self) -> None:
+        self._service.loop.add_reader(self._listening, self._accept)
+
+    def _accept(self) -> None:
+        service = self._service
+        for _ in range(_AT_ONCE):
+            try:
+                accepted, _ = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no descriptor to be had, which may pass
+                _log.warning("cannot accept connections: %s", error.strerror)
+                service.loop.remove_reader(self._listening)
+                self._timer = service.loop.call_later(_TICK, self._begin)
+                return
+            accepted.setblocking(False)
+            if accepted.family != socket.AF_UNIX:
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if service.has_room(len(service.coming)):
+                task = service.loop.create_task(self._connect(accepted))
+                service.coming.add(task)
+                task.add_done_callback(service.coming.discard)
+            else:
+                self._turn_away(accepted)
+
+    async def _connect(self, accepted: socket.socket) -> None:
+        deadline = None if self._tls is None else self._service.limits.arriving
+        try:
+            await self._service.loop.connect_accepted_socket(
+                lambda: self._connection(self._service), accepted, ssl=self._tls, ssl_handshake_timeout=deadline
+            )
+        except OSError:  # of which SSLError is one: the client has gone, or speaks no TLS
+            accepted.close()
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
+
+    def _turn_away(self, accepted: socket.socket) -> None:
+        with accepted, suppress(OSError):
+            if self._tls is None:
+                self._service.answers[503] += 1
+                accepted.send(as_bytes(refusal(OVERLOADED), keep_alive=False))
+                accepted.recv(1 << 16)  # or closing would reset the connection, and with it the answer
 
 
 class Server:
@@ -184,7 +286,7 @@ class Server:
         self._hosts = Hosts(allow_hosts, encrypted=tls is not None)
         self._tls = tls
         self._access_log = access_log
-        self._servers: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor] = []
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Begin to answer."""
@@ -198,15 +300,7 @@ class Server:
         self._service = Service(local, self._limits, self._access, self._hosts, self._access_log)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._service.on_error)
-        for each in sockets:
-            server = await loop.create_server(
-                lambda: Connection(self._service),
-                sock=each,
-                backlog=_BACKLOG,
-                ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else self._limits.arriving,
-            )
-            self._servers.append(server)
+        self._acceptors = [Acceptor(self._service, each, Connection, self._tls) for each in sockets]
 
     async def failure(self) -> None:
         """Return once something went wrong that is no request's, so that the server had better end."""
@@ -218,8 +312,8 @@ class Server:
 
     async def stop(self) -> None:
         """Stop accepting, finish what was begun, end what waits."""
-        for server in self._servers:
-            server.close()
+        for acceptor in self._acceptors:
+            acceptor.close()
         await self._service.stop()
         await self._local.detach()
 
@@ -262,6 +356,18 @@ def check_reach(listening: socket.socket, access: Access | None, insecure: bool)
             "could do everything: give --tokens FILE (see `penstock token create --help`), or --insecure if only "
             "friends can reach it"
         )
+
+
+def spare_files() -> int:
+    """How many more descriptors this process can have, beside those that are kept for its store."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if most == resource.RLIM_INFINITY:
+        return 1 << 30
+    try:
+        there = len(os.listdir("/dev/fd"))
+    except OSError:  # no such list here
+        there = 64
+    return most - there - min(_MOST_KEPT, max(_KEPT, most // 4), most // 2)
 
 
 def raise_file_limit() -> None:

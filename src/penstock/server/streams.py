@@ -8,13 +8,14 @@ from penstock.arguments import checked_reason
 from penstock.errors import InvalidArgument
 from penstock.server.bodies import batch_answer, json_answer, json_object, texts, whole_number
 from penstock.server.exchange import Answer, Request
-from penstock.settings import whole
+from penstock.settings import seconds, text, whole
 from penstock.streams import checked_stream
 from penstock.wire import jsons
 
 MAX_BATCH = 2**63 - 1
 MAX_ROWS = 100_000_000
 MAX_READER = 512
+MAX_RUN = 64
 _LIMIT = 1_000
 _BYTES = b"Content-Type: application/octet-stream\r\n"
 
@@ -37,13 +38,15 @@ async def begin(keeper: ServedKeeper, request: Request) -> Answer:
 async def go_on(keeper: ServedKeeper, request: Request) -> Answer:
     """POST S/next."""
     queue, stream = _stream(request)
-    given = json_object(request, "reader", "start", "rows", "bytes")
-    reader = _reader(given)
+    given = json_object(request, "reader", "start", "rows", "bytes", "run")
+    reader, run = _reader(given), given.get("run")
     with jsons.arguments():
         start = whole("start", given.get("start", 0), 0, MAX_BATCH)
         rows = whole("rows", given.get("rows", _LIMIT), 0, MAX_ROWS)
         size = whole("bytes", given.get("bytes", MAX_BATCH), 1, MAX_BATCH)
-    batch = await keeper.with_streams(lambda streams: streams.next(queue, stream, reader, start, rows, size))
+        if run is not None:
+            run = text("run", run, 1, MAX_RUN)
+    batch = await keeper.with_streams(lambda streams: streams.next(queue, stream, reader, start, rows, size, run))
     return json_answer({"batch": batch})
 
 
@@ -86,12 +89,13 @@ async def messages(keeper: ServedKeeper, request: Request) -> Answer:
 async def fail(keeper: ServedKeeper, request: Request) -> Answer:
     """POST S/{batch}/fail."""
     queue, stream = _stream(request)
-    batch, given = _batch(request), json_object(request, "ids", "reason")
-    reason = given.get("reason")
+    batch, given = _batch(request), json_object(request, "ids", "reason", "delay")
+    with jsons.arguments():
+        delay, reason = seconds("delay", given.get("delay", 0)), given.get("reason")
     if not isinstance(reason, str | None):
         raise InvalidArgument('"reason" is a text, or null')
     ids, reason = texts(given, "ids"), checked_reason(reason)
-    await keeper.with_streams(lambda streams: streams.fail(queue, stream, batch, ids, reason))
+    await keeper.with_streams(lambda streams: streams.fail(queue, stream, batch, ids, reason, delay))
     return Answer(204)
 
 

@@ -71,6 +71,15 @@ class GuestKeeper(RemoteKeeper):
         """Bytes of a queue's journal."""
         return self._run(stored(queue))
 
+    def instance(self) -> str | None:
+        """The instance of a slate store; None if its owner does not say, as an earlier version."""
+
+        def read(answer: Answer) -> str | None:
+            found: str | None = jsons.loads(answer.body).get("instance")
+            return found
+
+        return self._run(Call("look at the instance", "GET /-/share/position", "", None, True, read))
+
     def load(self, load: Load) -> bool:
         """Have a load that was staged in the folder take effect."""
         return self._run(take_in(load))

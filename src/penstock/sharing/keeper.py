@@ -62,6 +62,7 @@ class SharedKeeper:
         if isinstance(self._keeper, GuestKeeper):
             try:
                 self._find_owner(self._keeper, self._time.monotonic() + self._patience)
+                self._check_instance()
             except (Gone, StoreUnreachable) as error:
                 self.close()
                 raise locked(folder.path, error) from error
@@ -242,6 +243,15 @@ class SharedKeeper:
 
     def _guest(self) -> GuestKeeper:
         return GuestKeeper(self._folder.path, self._folder.share, self._timeout, self._folder.clock)
+
+    def _check_instance(self) -> None:
+        """Refuse a slate store that another process has open as another instance."""
+        if self._folder.slate:
+            from penstock.slate.loading import check_asked  # here, as few need it
+            from penstock.slate.moments import parse
+
+            found = self.slate(lambda owner: owner.instance())
+            check_asked(parse(self._folder.slate).instance, set() if found is None else {found})
 
     def _prepare(self) -> None:
         if not self._closing.wait(SETTLED):

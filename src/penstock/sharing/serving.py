@@ -32,7 +32,7 @@ from penstock.server.bodies import json_answer
 from penstock.server.connection import Connection
 from penstock.server.exchange import Answer, Request, Route
 from penstock.server.roles import ANYONE  # whoever may connect may do everything
-from penstock.server.running import Limits, Service, new_loop
+from penstock.server.running import Acceptor, Limits, Service, new_loop
 from penstock.sharing import place, slate
 from penstock.sharing.loading import take_in
 from penstock.sharing.slate import SlateOwner
@@ -149,13 +149,13 @@ class Serving:
         stopping = asyncio.Event()
         local = OwnersKeeper(self._keeper)
         service = self._service = Service(local, Limits())
-        server = await loop.create_unix_server(lambda: LocalConnection(service), sock=self._listening)
+        acceptor = Acceptor(service, self._listening, LocalConnection)
         loop.add_reader(self._waking, stopping.set)
         await stopping.wait()
         loop.remove_reader(self._waking)
-        while place.has_visitors(self._listening):  # nobody can find the socket any more
+        while place.has_visitors(self._listening) or service.coming:  # nobody can find the socket any more
             await asyncio.sleep(0.001)
-        server.close()
+        acceptor.close()
         await self._finish(service, local)
         await local.detach()
 
@@ -216,7 +216,7 @@ async def _tidy(keeper: OwnersKeeper, request: Request) -> Answer:
 
 
 async def _position(keeper: OwnersKeeper, request: Request) -> Answer:
-    return json_answer({"position": _owner(keeper).position()})
+    return json_answer({"position": _owner(keeper).position(), "instance": _owner(keeper).instance()})
 
 
 async def _route(keeper: OwnersKeeper, request: Request) -> Answer:

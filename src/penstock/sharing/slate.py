@@ -35,6 +35,9 @@ class SlateOwner(Protocol):
     def position(self) -> int:
         """How far the queues are in the log."""
 
+    def instance(self) -> str | None:
+        """The instance that was opened."""
+
     def route(self, matches: Matches) -> dict[str, int]:
         """Deliver; how many messages were, by queue."""
 
@@ -72,6 +75,10 @@ class SlateGuest:
     def position(self) -> int:
         """How far the queues are in the log."""
         return int(self._ask("look at the log", "GET /-/share/position", None, "position"))
+
+    def instance(self) -> str | None:
+        """The instance that was opened."""
+        return self._keeper.instance()
 
     def route(self, matches: Matches) -> dict[str, int]:
         """Have messages delivered."""

@@ -27,9 +27,11 @@ class SharedStreams:
         """Be the one process that reads a stream."""
         return self._ask(lambda streams: streams.begin(queue, stream, reader))
 
-    def next(self, queue: str, stream: str, reader: str, start: int, rows: int, size: int) -> int | None:
+    def next(
+        self, queue: str, stream: str, reader: str, start: int, rows: int, size: int, run: str | None = None
+    ) -> int | None:
         """Settle a batch that was certainly read; the number of the next."""
-        return self._ask(lambda streams: streams.next(queue, stream, reader, start, rows, size))
+        return self._ask(lambda streams: streams.next(queue, stream, reader, start, rows, size, run))
 
     def read(self, queue: str, stream: str, batch: int, pins: str | None) -> BatchPlan:
         """Where the messages of a batch are."""
@@ -61,9 +63,11 @@ class SharedStreams:
         """Follow no longer."""
         self._ask(lambda streams: streams.leave(queue, follower))
 
-    def fail(self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None) -> None:
+    def fail(
+        self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None, delay: float = 0
+    ) -> None:
         """Let these messages fail when the batch is settled."""
-        self._ask(lambda streams: streams.fail(queue, stream, batch, ids, reason))
+        self._ask(lambda streams: streams.fail(queue, stream, batch, ids, reason, delay))
 
     def settle(self, queue: str, stream: str, batch: int) -> bool:
         """Settle a batch; False if that was done before."""

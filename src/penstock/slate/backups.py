@@ -75,7 +75,7 @@ def backup(
     try:
         destination.begin()
         made = _copy(store, destination, progress or (lambda copied, total: None))
-        counts = _verified(destination, clock) if verify else _counted(destination, clock)
+        counts = (_verified if verify else _counted)(destination, clock, where.log)
         destination.finish()
     except BaseException:
         destination.abandon()
@@ -159,10 +159,10 @@ def _loading(moment: Moment) -> list[tuple[str, str]]:
     return found
 
 
-def _verified(destination: Destination, clock: Clock | None) -> dict[str, dict[str, int]]:
+def _verified(destination: Destination, clock: Clock | None, log: str) -> dict[str, dict[str, int]]:
     """Read all of the copy; the messages of each queue."""
     found: Examination[SlateQueue] = Examination(destination.partial, _now(clock))
-    doctor.look(_whole(destination), Folder(destination.partial, "never"), found)
+    doctor.look(_whole(destination), Folder(destination.partial, "never"), log, found)
     problems = [finding.text for _, finding in found.all_findings() if finding.severity == "problem"]
     if problems:
         raise StoreCorrupt(
@@ -172,10 +172,13 @@ def _verified(destination: Destination, clock: Clock | None) -> dict[str, dict[s
     return {queue.name: queue.counts for queue in found.queues}
 
 
-def _counted(destination: Destination, clock: Clock | None) -> dict[str, dict[str, int]]:
+def _counted(destination: Destination, clock: Clock | None, log: str) -> dict[str, dict[str, int]]:
     """The messages of each queue, from the records of queues alone."""
-    with closing(moments.opened(_whole(destination))) as view:
-        contents = loading.load(view)
+    _, view = moments.opened_for(_whole(destination), log)
+    with closing(view):
+        contents = loading.load(view, log)
+        if loading.has_others(contents):
+            loading.measure(contents, view, log)
     counts = {}
     for name, loaded in sorted(contents.queues.items()):
         loaded.ledger.advance(max(_now(clock), contents.at))

@@ -6,7 +6,6 @@ bodies is known until they were read, and before bodies are deleted those that s
 
 import threading
 import weakref
-import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -16,7 +15,7 @@ from penstock.errors import StoreCorrupt
 from penstock.live.shelf import Body
 from penstock.slate import entries
 from penstock.slate.binding import Database
-from penstock.slate.format import decode_metadata, decode_payload, log_prefix, parse_object, payload_key
+from penstock.slate.format import decode_metadata, decode_payload, log_prefix, object_of, payload_key
 from penstock.slate.primitives import key_u64
 
 _KEPT = 32 << 20  # bytes of bodies that are kept in memory after they were written
@@ -155,27 +154,18 @@ class Bodies:
     def _get(self, key: bytes) -> bytes | None:
         return self._database.get(key)
 
-    def _body(self, payload: bytes, metadata: bytes) -> Body:
-        content = decode_payload(payload)
+    def _body(self, payload: bytes, entry: bytes) -> Body:
+        content, metadata = decode_payload(payload), decode_metadata(entry)
         if isinstance(content, str):
+            name = content
             try:
-                content = fetch(self._objects, content, self._what)
+                content = self._objects.get_object(object_of(name))
             except FileNotFoundError:
                 raise StoreCorrupt(
-                    f"{self._what} has lost the payload {content!r}: put that file back from a backup"
+                    f"{self._what} has lost the payload {name}: put that file back from a backup"
                 ) from None
-        return entries.body_of(decode_metadata(metadata), content)
-
-
-def fetch(objects: Objects, uri: str, what: str) -> bytes:
-    """A payload that is an object; FileNotFoundError, StoreCorrupt."""
-    name, checksum = parse_object(uri)
-    payload = objects.get_object(name)
-    if checksum is not None and zlib.crc32(payload) != checksum:
-        raise StoreCorrupt(
-            f"{what} is damaged: the payload objects/{name} has changed: put that file back from a backup"
-        )
-    return payload
+            entries.check_object(name, content, metadata.headers.get(entries.CHECKSUM_HEADER), self._what)
+        return entries.body_of(metadata, content)
 
 
 def runs_of(seqs: list[int], near: int = _NEAR) -> Iterator[list[int]]:

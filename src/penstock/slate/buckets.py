@@ -6,7 +6,7 @@ state; what those have no room for is in ours.
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.index.rows import (
     AVAILABLE,
@@ -22,14 +22,16 @@ from penstock.index.rows import (
 )
 from penstock.slate import format as records
 from penstock.slate import own, stream_records
-from penstock.slate.format import BUCKET_BITS, MAX_ATTEMPTS
+from penstock.slate.format import BUCKET_BITS, MAX_ATTEMPTS, MAX_ID
 from penstock.slate.own import Claimed
+from penstock.slate.primitives import Undecodable
 
 _WAITING = (DELAYED, AVAILABLE)
 _NOTHING = (records.encode_active([], []), records.encode_settled([]))
 KINDS = (records.ACTIVE, records.DONE, records.FAILED, records.SIZES, records.CLAIMS)
 OF_THE_DOCUMENT = {records.ACTIVE: _NOTHING[0], records.DONE: _NOTHING[1], records.FAILED: _NOTHING[1]}
 _UNTOUCHED = bytes((AVAILABLE, DELAYED))
+_SHRINK = 8  # a page has room for few rows if at most one in this many is there
 _kinds: dict[frozenset[int], frozenset[int]] = {}
 
 
@@ -152,16 +154,62 @@ def _claims(first: int, page: Page, keys: Sequence[int], history: Callable[[int]
     return found
 
 
+def of_others(values: dict[int, bytes]) -> set[int]:
+    """The messages under the document's key of a queue that another program has listed there, whatever their IDs.
+
+    Whatever Penstock lists there is in the sizes as well.
+    """
+    if all(len(value) <= len(_NOTHING[0]) for kind, value in values.items() if kind in OF_THE_DOCUMENT):
+        return set()
+    known = own.decode_size_columns(values[records.SIZES])[:1] if records.SIZES in values else []
+    return {each.id for group in _documented(values) for each in group}.difference(*known)
+
+
+def spread(values: dict[int, bytes], others: set[int]) -> dict[int, dict[int, bytes]]:
+    """What another program has listed under the document's key, in the buckets in which that belongs."""
+    if max(others) > MAX_ID:
+        raise Undecodable(f"message {max(others)}: Penstock knows those with IDs below 2^62")
+    found: dict[int, tuple[list[Any], list[Any], list[Any], list[Any]]] = {}
+    for kind, group in enumerate(_documented(values)):
+        for each in group:
+            found.setdefault(each.id >> BUCKET_BITS, ([], [], [], []))[kind].append(each)
+    split: dict[int, dict[int, bytes]] = {}
+    for number, (available, in_flight, done, failed) in sorted(found.items()):
+        active = {records.ACTIVE: records.encode_active(available, in_flight)} if available or in_flight else {}
+        settled = {records.DONE: done, records.FAILED: failed}
+        split[number] = active | {kind: records.encode_settled(each) for kind, each in settled.items() if each}
+    ours = {kind: values[kind] for kind in (records.SIZES, records.CLAIMS) if kind in values}
+    split[0] = split.get(0, {}) | ours
+    return split
+
+
+def joined(ours: dict[int, bytes], others: dict[int, bytes]) -> dict[int, bytes]:
+    """A bucket of which another program has listed some messages elsewhere; what ours say of a message counts."""
+    known = {each.id for group in _documented(ours) for each in group}
+    groups = zip(_documented(ours), _documented(others), strict=True)
+    available, in_flight, done, failed = (
+        [*here, *[each for each in more if each.id not in known]] for here, more in groups
+    )
+    active = records.encode_active(available, in_flight)
+    settled = {records.DONE: records.encode_settled(done), records.FAILED: records.encode_settled(failed)}
+    return {**ours, records.ACTIVE: active, **settled}
+
+
+def _documented(values: dict[int, bytes]) -> list[list[Any]]:
+    """The messages of a bucket in the document's records: available, in flight, done, failed."""
+    done, failed = (
+        records.decode_settled(values.get(kind, _NOTHING[1])) for kind in (records.DONE, records.FAILED)
+    )
+    return [*records.decode_active(values.get(records.ACTIVE, _NOTHING[0])), done, failed]
+
+
 def decode(number: int, values: dict[int, bytes], now: int) -> Thawed | None:
     """The page that a bucket's records make, as it was at that time; None if the bucket is empty."""
     if (lone := _lone(values, now)) is not None:
         return Thawed(number << BUCKET_BITS, lone, {})
     if (plain := _plain(values, now)) is not None:
         return Thawed(number << BUCKET_BITS, plain, {})
-    available, in_flight = records.decode_active(values.get(records.ACTIVE, _NOTHING[0]))
-    done, failed = (
-        records.decode_settled(values.get(kind, _NOTHING[1])) for kind in (records.DONE, records.FAILED)
-    )
+    available, in_flight, done, failed = _documented(values)
     # Of messages that another program put nothing is known, so that their payloads stay.
     sizes = {each.id: each for each in own.decode_sizes(values.get(records.SIZES, _NOTHING[1]))}
     claims = {each.id: each for each in own.decode_claims(values.get(records.CLAIMS, _NOTHING[1]))}
@@ -185,6 +233,8 @@ def decode(number: int, values: dict[int, bytes], now: int) -> Thawed | None:
         if state:
             known = sizes.get((number << BUCKET_BITS) + at)
             page.size[at], page.crc[at] = (known.size, known.flags) if known else (0, own.PUBLISHED)
+    if page.live * _SHRINK <= len(page.state):
+        page.shrink()
     history = {each.id: each.history for each in claims.values() if each.history}
     return Thawed(number << BUCKET_BITS, page, history)
 
@@ -237,7 +287,7 @@ def _empty(ids: list[int]) -> Page:
     for name in COLUMNS:
         column: array[int] = getattr(page, name)
         column.frombytes(bytes(column.itemsize * size))
-    page.live = len(ids)
+    page.live = len(set(ids))
     return page
 
 

@@ -20,6 +20,7 @@ from penstock.errors import InvalidArgument
 from penstock.garbage import without_collection
 from penstock.live.queue import LiveQueue
 from penstock.message import Entry
+from penstock.slate.format import instance_of
 from penstock.slate.routing import Matches, Router, Wanted
 
 if TYPE_CHECKING:
@@ -98,6 +99,10 @@ class BulkOwner:
     def position(self) -> int:
         """All queues but those that are held were offered what is before this number of the log."""
         return self._keeper._log.position
+
+    def instance(self) -> str:
+        """The instance that was opened."""
+        return instance_of(self._keeper._log_key)
 
     def route(self, matches: Matches) -> dict[str, int]:
         """Deliver; how many messages were, by queue."""

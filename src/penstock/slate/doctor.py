@@ -12,23 +12,28 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 from penstock.clock import SystemClock
-from penstock.errors import PenstockError, StoreCorrupt, StoreUnavailable
+from penstock.errors import InvalidArgument, PenstockError, StoreCorrupt, StoreUnavailable
 from penstock.files import SystemDisk, unavailable
+from penstock.filters import reason_against
 from penstock.index.rows import STATES
 from penstock.journal.examination import Examination, Finding
 from penstock.journal.staging import began_at
 from penstock.processes import is_gone
 from penstock.slate import entries, loading, moments
 from penstock.slate import format as records
-from penstock.slate.bodies import fetch
 from penstock.slate.bucket import BucketPlace
 from penstock.slate.dumping import DECODERS, NAMES, readable
 from penstock.slate.folder import RESTORE, SUBFOLDER, Folder
-from penstock.slate.format import parse_key, parse_object
+from penstock.slate.format import parse_key
 from penstock.slate.staging import STAGED, Staging, staging_of
 from penstock.slate.view import Moment, View
 
 _MOST = 20  # findings of one kind
+_AS_IT_IS = "nothing: it is left as it is"
+_HELD = (
+    "nothing is routed to it, and other queues are not affected: work it off, delete it, and create it anew with "
+    "a filter of Penstock's"
+)
 _RESTORE = "put the store back from a backup, or copy it and open the copy to see what is left"
 
 
@@ -75,7 +80,7 @@ def examine(url: str, now: int | None = None) -> Examination[SlateQueue]:
         for path in aside:  # what is read is what opening would find
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(moment.held, os.path.relpath(path, where.where)))
-        look(moment, place, found)
+        look(moment, place, where.log, found)
     finally:
         moments.drop(moment)
     return found
@@ -147,8 +152,8 @@ class _Seen:
     def __init__(self) -> None:
         self.findings: list[Finding] = []
         self.counts: Counter[int] = Counter()
-        self.payloads: set[int] = set()
-        self.objects: dict[str, str] = {}  # URIs by name
+        self.payloads: dict[int, int] = {}  # with their sizes, if they are in their records
+        self.objects: dict[str, str | None] = {}  # with their checksums, as far as the log says them
         self.log: dict[int, int] = {}  # with the sizes of those that were published
         self.last_published = 0
         self.loads: dict[str, dict[str, object]] = {}
@@ -160,11 +165,13 @@ class _Seen:
             decoded = DECODERS[parsed.kind](value)  # type: ignore[operator]
             self.counts[parsed.kind] += 1
             if parsed.kind == records.PAYLOAD:
-                self.payloads.add(parsed.number)
+                self.payloads[parsed.number] = len(decoded) if isinstance(decoded, bytes) else 0
                 if isinstance(decoded, str):
-                    self.objects[parse_object(decoded)[0]] = decoded
+                    self.objects[records.object_of(decoded)] = None
             elif parsed.kind == records.LOG:
-                self.log[parsed.number] = entries.size_of(decoded) or 0
+                self.log[parsed.number] = entries.size_of(decoded) or self.payloads.get(parsed.number, 0)
+                if (name := str(parsed.number)) in self.objects:  # payloads come before the log
+                    self.objects[name] = decoded.headers.get(entries.CHECKSUM_HEADER)
                 if entries.is_published(decoded):
                     self.last_published = max(self.last_published, parsed.number)
             elif parsed.kind == records.LOAD:
@@ -176,17 +183,18 @@ class _Seen:
             )
 
 
-def look(moment: Moment, place: Folder | BucketPlace, found: Examination[SlateQueue]) -> None:
+def look(moment: Moment, place: Folder | BucketPlace, log: str, found: Examination[SlateQueue]) -> None:
     """Read every row of a moment, and compare what belongs together."""
     seen = _Seen()
     try:
-        with closing(moments.opened(moment)) as view:
+        _, view = moments.opened_for(moment, log)
+        with closing(view):
             for some in view.batches(b"\x00", b"\xff"):
                 for key, value in some:
                     seen.take(key, value)
             if not seen.findings:
-                _look_at_queues(view, seen, found)
-    except StoreCorrupt as error:
+                _look_at_queues(view, log, seen, found)
+    except (StoreCorrupt, InvalidArgument) as error:
         seen.findings.append(Finding("problem", str(error), _RESTORE))
     found.findings += _shortened(seen.findings)
     found.findings += _objects(seen, place, found.holder)
@@ -198,8 +206,14 @@ def look(moment: Moment, place: Folder | BucketPlace, found: Examination[SlateQu
         )
 
 
-def _look_at_queues(view: View, seen: _Seen, found: Examination[SlateQueue]) -> None:
-    contents = loading.load(view)
+def _look_at_queues(view: View, log: str, seen: _Seen, found: Examination[SlateQueue]) -> None:
+    contents = loading.load(view, log)
+    if loading.has_others(contents):
+        loading.measure(contents, view, log)
+    for name in contents.strangers:
+        found.findings.append(
+            Finding("note", f"there is a queue {name!a}, which no queue of Penstock can be called", _AS_IT_IS)
+        )
     if contents.leftovers:
         found.findings.append(
             Finding("note", "a queue was deleted, but not all of its records", "nothing: opening removes them")
@@ -225,6 +239,8 @@ def _look_at_queues(view: View, seen: _Seen, found: Examination[SlateQueue]) -> 
                     f"put the store back from a backup, or `penstock remove {name} {missing[0]}`",
                 )
             )
+        if (text := ledger.settings.filter) is not None and (reason := reason_against(text)) is not None:
+            queue.findings.append(Finding("note", f"its filter is not understood: {reason}", _HELD))
         if ledger.settings.filter is not None:
             own, held = loaded.position[-1] if loaded.position else (0, False)
             position = own if held else max(own, contents.position)
@@ -236,7 +252,8 @@ def _objects(seen: _Seen, place: Folder | BucketPlace, holder: str | None) -> It
     lost, damaged = sorted(seen.objects.keys() - there), []
     for name in sorted(seen.objects.keys() & there):
         try:
-            fetch(place, seen.objects[name], place.what)
+            payload = place.get_object(name)
+            entries.check_object(os.path.join("objects", name), payload, seen.objects[name], place.what)
         except FileNotFoundError:  # it has gone just now
             pass
         except (StoreCorrupt, StoreUnavailable) as error:

@@ -2,22 +2,26 @@
 
 What the document has no field for rides in headers of our own: the queue that a message was put into (one that was
 published has none), a priority other than 0, of published ones the size, which filters may ask for, and when
-exactly they expire if whole seconds do not say; and headers that would be more than 255 with these.
+exactly they expire if whole seconds do not say; the checksum of a payload that is an object beside the database,
+which no record covers; and headers that would be more than 255 with these.
 """
 
 import json
+import zlib
 from collections.abc import Mapping
 
+from penstock.errors import StoreCorrupt
 from penstock.live.shelf import Body
 from penstock.message import MAX_HEADERS, PUBLISH_HEADER
-from penstock.slate.format import METADATA, Metadata, encode_metadata
+from penstock.slate.format import MAX_INLINE, METADATA, Metadata, encode_metadata
 
 QUEUE_HEADER = "penstock.queue"
 PRIORITY_HEADER = "penstock.priority"
 EXPIRES_AT_HEADER = "penstock.expires_at"
 SIZE_HEADER = "penstock.size"
+CHECKSUM_HEADER = "penstock.crc32"
 MORE_HEADER = "penstock.headers"
-OURS = {QUEUE_HEADER, PRIORITY_HEADER, EXPIRES_AT_HEADER, SIZE_HEADER, MORE_HEADER}
+OURS = {QUEUE_HEADER, PRIORITY_HEADER, EXPIRES_AT_HEADER, SIZE_HEADER, CHECKSUM_HEADER, MORE_HEADER}
 _MAX_RETENTION = 2**32 - 1
 
 
@@ -31,7 +35,7 @@ class PutEntries:
 
     def encode(self, seq: int, priority: int, body: Body, visible_at: int, expires_at: int) -> bytes:
         """The log entry of a message."""
-        if priority or body[1]:
+        if priority or body[1] or len(body[0]) > MAX_INLINE:
             return encode_metadata(metadata_of_put(seq, self._queue, priority, body, visible_at, expires_at))
         retention = _seconds(expires_at - body[3]) if expires_at else 0
         return METADATA.pack(seq, body[2], body[3], visible_at, retention, 1) + self._end
@@ -59,7 +63,9 @@ def metadata_of_published(
 
 
 def _metadata(seq: int, body: Body, visible_at: int, retention: int, own: dict[str, str]) -> Metadata:
-    _, headers, created_at, received_at = body
+    payload, headers, created_at, received_at = body
+    if len(payload) > MAX_INLINE:
+        own[CHECKSUM_HEADER] = f"{zlib.crc32(payload):08x}"
     if not headers:
         return Metadata(seq, created_at, received_at, visible_at, retention, own)
     return Metadata(seq, created_at, received_at, visible_at, retention, _fitting(headers, own))
@@ -79,6 +85,12 @@ def _fitting(headers: Mapping[str, str], own: dict[str, str]) -> dict[str, str]:
 def _seconds(milliseconds: int) -> int:
     """A retention in whole seconds, none of them too few."""
     return min(-(-milliseconds // 1000), _MAX_RETENTION)
+
+
+def check_object(name: str, payload: bytes, checksum: str | None, what: str) -> None:
+    """Compare a payload with what the log says; StoreCorrupt. Versions before this one said nothing."""
+    if checksum is not None and checksum != f"{zlib.crc32(payload):08x}":
+        raise StoreCorrupt(f"{what} is damaged: the payload {name} has changed: put that file back from a backup")
 
 
 def body_of(metadata: Metadata, payload: bytes) -> Body:

@@ -378,8 +378,8 @@ class Folder:
         self.set_aside([os.path.join(self._objects, name) for name in names])
 
     def list_objects(self) -> list[str]:
-        """The names of all payloads."""
-        return os.listdir(self._objects)
+        """The names of all payloads; another program's database has none."""
+        return names_in(self._objects)
 
 
 def replay_after(place: Folder, manifest: int) -> int:

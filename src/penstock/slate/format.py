@@ -28,9 +28,7 @@ Changing it: a new layout gets a new version byte, and a reader of the old one s
 Released types keep their meaning; unknown versions and types are refused.
 """
 
-import re
 import struct
-import zlib
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -50,6 +48,7 @@ from penstock.slate.primitives import (
 VERSION = 1
 PAYLOAD, ACTIVE, DONE, FAILED, ATTEMPTS, CONFIG = range(1, 7)
 SETTINGS, SIZES, CLAIMS, RECENT, POSITION, EXPIRY, CLOCK, LOG_END, LOAD, RUN, SINK = range(7, 18)  # ours: own.py
+INSTANCE = 18  # ours: own.py
 BATCHES, STREAM, FAILURES, KEPT = range(20, 24)  # ours: stream_records.py
 FOLLOWED, HELD_BACK = 24, 25  # ours: followed.py
 LOG, SEQ_BLOCK = -1, -2  # OpenData-Log's, whose types 1 and 2 only the key tells from those above
@@ -85,7 +84,6 @@ _SETTLED = struct.Struct("<QqH")
 METADATA = struct.Struct("<QqqqIB")
 _CONFIG = struct.Struct("<HI")
 _SEQ_BLOCK = struct.Struct(">QQ")
-_CHECKED = re.compile(r"(.*)#crc32=([0-9a-f]{8})")
 
 
 class Key(NamedTuple):
@@ -176,6 +174,11 @@ def _of_queue(kind: int, queue: str) -> bytes:
     return bytes((VERSION, kind)) + terminated(queue.encode())
 
 
+def instance_of(log: str) -> str:
+    """The instance of which a log is; the empty name if it is that of none."""
+    return log.removeprefix(LOG_KEY).removeprefix("/")
+
+
 def log_prefix(log: str) -> bytes:
     """What the keys of all entries of a log begin with."""
     return b"\x01\x01" + terminated(log.encode())
@@ -195,18 +198,18 @@ def parse_key(key: bytes) -> Key:
         return Key(kind, number=_number(key, 2))
     if kind == PAYLOAD:
         name, end = unterminated(key, 2)
-        return Key(LOG, name.decode(), _number(key, end))
+        return Key(LOG, _text(name), _number(key, end))
     if kind in (*_OF_QUEUES, *_OF_LOADS):
         name, end = unterminated(key, 2)
         if end == len(key):
-            return Key(kind, name.decode())
+            return Key(kind, _text(name))
         if kind in (*_BUCKETS, RECENT, HELD_BACK):
-            return Key(kind, name.decode(), _number(key, end))
+            return Key(kind, _text(name), _number(key, end))
     if kind in (STREAM, FAILURES, KEPT) and (known := _parse_stream_key(kind, key)) is not None:
         return known
     if kind == EXPIRY and len(key) == 18:
         return Key(kind, number=_number(key, 10), time=_number(key[:10], 2))
-    if kind in (CLOCK, LOG_END) and len(key) == 2:
+    if kind in (CLOCK, LOG_END, INSTANCE) and len(key) == 2:
         return Key(kind)
     raise Undecodable(
         f"the database has a record of type {kind} with a key that this version of Penstock does not know "
@@ -218,8 +221,13 @@ def _parse_stream_key(kind: int, key: bytes) -> Key | None:
     name, end = unterminated(key, 2)
     stream, end = unterminated(key, end)
     if kind == STREAM:
-        return Key(kind, name.decode(), stream=stream.decode()) if end == len(key) else None
-    return Key(kind, name.decode(), _number(key, end), stream=stream.decode())
+        return Key(kind, _text(name), stream=_text(stream)) if end == len(key) else None
+    return Key(kind, _text(name), _number(key, end), stream=_text(stream))
+
+
+def _text(name: bytes) -> str:
+    """A name; bytes of another program that are not UTF-8 become no queue's name, and are never written."""
+    return name.decode(errors="surrogateescape")
 
 
 def _number(key: bytes, start: int) -> int:
@@ -241,16 +249,14 @@ def encode_uri(uri: str) -> bytes:
     return b"\x02" + utf8(uri)
 
 
-def encode_object(seq: int, payload: bytes) -> bytes:
-    """The URI of a payload that is an object of ours, with a checksum as its fragment."""
-    return encode_uri(f"objects/{seq}#crc32={zlib.crc32(payload):08x}")
-
-
-def parse_object(uri: str) -> tuple[str, int | None]:
-    """The name of an object of ours, and the checksum of what it holds; versions before this one wrote none."""
+def object_of(uri: str) -> str:
+    """The name of the object beside the database that a URI stands for; Undecodable if it stands for another."""
     name = uri.removeprefix("objects/")
-    matched = _CHECKED.fullmatch(name)
-    return (name, None) if matched is None else (matched[1], int(matched[2], 16))
+    if name == uri or not (name.isascii() and name.isdecimal()):
+        raise Undecodable(
+            f"a payload is at {uri!r}, and this version of Penstock knows those beside the database, objects/ID"
+        )
+    return name
 
 
 def decode_payload(value: bytes) -> bytes | str:
@@ -390,6 +396,17 @@ def decode_config(value: bytes) -> Config:
     max_attempts, keep_done = reader.fields(_CONFIG)
     reader.end()
     return Config(wanted, max_attempts, keep_done)
+
+
+def decode_others_config(value: bytes) -> Config:
+    """The same of another program. The document leaves the encoding of filters open: bytes of one are shown."""
+    try:
+        return decode_config(value)
+    except Undecodable:
+        if len(value) < _CONFIG.size:
+            raise
+    wanted = f"({value[: -_CONFIG.size].hex(' ')})"  # which no filter of ours can be
+    return Config(wanted, *_CONFIG.unpack(value[-_CONFIG.size :]))
 
 
 def encode_seq_block(block: SeqBlock) -> bytes:

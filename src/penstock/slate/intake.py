@@ -212,7 +212,7 @@ class Intake:
         live = self._keeper.find(queue)
         shelf = self._keeper._shelves[queue]
         if shelf.held:
-            raise held(shelf.ledger)
+            raise held(shelf)
         live.run(lambda now: shelf.ledger.expect_room(more, now))
 
         def expect_no_more() -> None:

@@ -7,7 +7,7 @@ their bodies stay, whatever has become of them in the queue.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from penstock.index.rows import Rows
-from penstock.index.streams import Stream
+from penstock.index.streams import Failure, Stream
 from penstock.records import (
     StreamClaim,
     StreamDelete,
@@ -34,7 +34,7 @@ class Keeping:
     def __init__(self, state: StreamState) -> None:
         self._state = state
         self._held: dict[str, set[int]] = {}  # buckets of the messages that each stream holds
-        self._failures: dict[str, dict[int, dict[int, str | None]]] = {}  # by stream, bucket and message
+        self._failures: dict[str, dict[int, dict[int, Failure]]] = {}  # by stream, bucket and message
         self._kept: dict[str, Rows] = {}  # of each stream, as the state had them when it was last told
         self._changed: set[str] = set()  # streams
         self._written: set[str] = set()  # those that the database has
@@ -52,10 +52,10 @@ class Keeping:
                 self._held[name] = {seq >> BUCKET_BITS for seq in stream.held.seqs}
                 self._add_failures(name, stream.held.failures.items())
 
-    def _add_failures(self, stream: str, failures: Iterable[tuple[int, str | None]]) -> set[tuple[str, int]]:
+    def _add_failures(self, stream: str, failures: Iterable[tuple[int, Failure]]) -> set[tuple[str, int]]:
         of_stream, changed = self._failures.setdefault(stream, {}), set()
-        for seq, reason in failures:
-            of_stream.setdefault(seq >> BUCKET_BITS, {})[seq] = reason
+        for seq, failure in failures:
+            of_stream.setdefault(seq >> BUCKET_BITS, {})[seq] = failure
             changed.add((stream, seq >> BUCKET_BITS))
         return changed
 
@@ -63,7 +63,7 @@ class Keeping:
         """A record was applied: which buckets it has changed, and which bodies nobody needs any more."""
         name, changed, gone = record.stream, set[int](), list[int]()
         if isinstance(record, StreamFail):
-            failures = dict.fromkeys(record.seqs, record.reason).items()
+            failures = dict.fromkeys(record.seqs, Failure(record.reason, record.delay)).items()
             self._buckets_changed[records.failures_key] |= self._add_failures(name, failures)
             return changed, gone
         if isinstance(record, StreamReplay | StreamSettle | StreamRelease):

@@ -1,31 +1,39 @@
 """From the records of a database to the queues they describe."""
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Collection, Iterator
 from heapq import merge
 from itertools import groupby
 from typing import NamedTuple
+from urllib.parse import quote
 
 from penstock.contents import Frozen
-from penstock.index.pages import IN_FLIGHT, Page, positions_in
+from penstock.errors import InvalidArgument
+from penstock.index.pages import DONE, FAILED, IN_FLIGHT, Page, positions_in
 from penstock.index.recent import SettledMinute
 from penstock.index.streams import Batch, FrozenStreams, Stream, compact
 from penstock.ledger import Ledger
+from penstock.names import is_legal
 from penstock.settings import FIVE_MINUTES, Settings
 from penstock.slate import buckets, own, stream_records
 from penstock.slate import format as records
 from penstock.slate.binding import Database, Row
 from penstock.slate.bodies import runs_of
-from penstock.slate.entries import size_of
+from penstock.slate.entries import expires_at_of, is_published, size_of
 from penstock.slate.followed import Held, Marks, decode_held, decode_marks
 from penstock.slate.format import BUCKET_BITS, VERSION, parse_key
 from penstock.slate.lately import NotedReceipts
 from penstock.slate.own import LARGE
-from penstock.slate.primitives import key_u64
+from penstock.slate.primitives import Undecodable, key_u64
 from penstock.stream_state import CONSUMER
 
 _MINUTE = 60_000
 _NEAR = 64  # entries of the log that a scan rather skips than begins again
 PRIORITIES = (0, 255)  # what the document's u8 holds
+_UNCONFIGURED = records.Config(None, 0, 0)
+_PAYLOADS = bytes((VERSION, records.PAYLOAD))
+_ALWAYS = 253_402_300_800_000  # milliseconds: the year 10000; a message with a later deadline has none
+_log = logging.getLogger("penstock")
 
 
 class Loaded(NamedTuple):
@@ -43,6 +51,8 @@ class Loaded(NamedTuple):
     followed: list[Marks]  # one, if it was followed
     held_back: dict[int, Held]  # for followers
     unmeasured: list[int]  # messages whose sizes only the log knows
+    others: set[int]  # messages that another program has listed under the document's key
+    unsorted: set[int]  # buckets that are still to be written because of these
 
 
 class Contents(NamedTuple):
@@ -51,10 +61,14 @@ class Contents(NamedTuple):
     queues: dict[str, Loaded]
     seq_block: bytes | None
     at: int
+    highest: int  # of all numbers of messages that were seen
     position: int
     log_gone: int | None  # the highest number that has left the log; None: nobody has looked
     leftovers: list[Row]  # of queues that were being deleted: what is still to be removed
     leftover_messages: list[int]
+    strangers: list[str]  # queues of another program whose names no queue of ours can have
+    unconfigured: list[str]  # its queues that have no config
+    is_recorded: bool  # whether the name of the instance is
 
 
 def of_kind(database: Database, kind: int) -> Iterator[tuple[bytes, bytes]]:
@@ -62,9 +76,40 @@ def of_kind(database: Database, kind: int) -> Iterator[tuple[bytes, bytes]]:
     return database.scan(bytes((VERSION, kind)), bytes((VERSION, kind + 1)))
 
 
-def load(database: Database) -> Contents:
+def check_instance(database: Database, log: str) -> bool:
+    """Refuse to read a database as another instance than it is; whether its name is recorded.
+
+    Queues, counters and payloads have no instance in their keys, so one database has one. Without a record the log
+    says which; one that was never written to becomes whichever it is opened as.
+    """
+    value, asked = database.get(own.INSTANCE_KEY), records.instance_of(log)
+    if value is not None:
+        found = {own.decode_instance(value)}
+    else:
+        start = bytes((VERSION, records.PAYLOAD)) + records.LOG_KEY.encode()
+        first, last = next(database.scan(start, start + b"\xff"), None), database.last(start, start + b"\xff")
+        keys = [] if first is None or last is None else [first[0], last]
+        found = {records.instance_of(parse_key(key).queue) for key in keys}
+    check_asked(asked, found)
+    return value is not None
+
+
+def check_asked(asked: str, found: Collection[str]) -> None:
+    """Refuse an instance that is none of those in a database; InvalidArgument."""
+    if found and asked not in found:
+        names = " and ".join([f"the instance {name!r}" if name else "no named instance" for name in sorted(found)])
+        name = min(found)
+        url = f"?instance={quote(name)}" if name else "no ?instance="
+        raise InvalidArgument(
+            f"instance={asked!r}: the queues of this database are those of {names}, and it has one instance: open "
+            f"it with {url}, or another folder or prefix for another instance"
+        )
+
+
+def load(database: Database, log: str) -> Contents:
     """Read the queues; Undecodable if there is anything that this version does not know."""
-    known = ((1, records.SINK), (records.BATCHES, records.HELD_BACK))
+    is_recorded = check_instance(database, log)
+    known = ((1, records.INSTANCE), (records.BATCHES, records.HELD_BACK))
     starts = [b"\x00", *[bytes((VERSION, last + 1)) for _, last in known]]
     ends = [*[bytes((VERSION, first)) for first, _ in known], b"\xff"]
     for start, end in zip(starts, ends, strict=True):
@@ -72,12 +117,21 @@ def load(database: Database) -> Contents:
             parse_key(unknown)
     clock = database.get(own.CLOCK_KEY)
     at = 0 if clock is None else own.decode_clock(clock)
-    queues = {name: _new(name, settings) for name, settings in settings_of(database).items()}
+    settings, is_ours = _settings_of(database)
+    strangers = {name for name in settings if not is_legal(name)}
+    queues = {name: _new(name, each) for name, each in settings.items() if name not in strangers}
+    unconfigured: list[str] = []
     leftovers: list[Row] = []
     leftover_messages: list[int] = []
     _load_streams(database, queues, leftovers)
-    for key, values in _buckets(database):
+    for key, values, stored, others in _spread(_buckets(database)):
         name, number = key.queue, key.number
+        if not is_legal(name):
+            strangers.add(name)
+            continue
+        if name not in queues and not is_ours:
+            unconfigured.append(name)
+            queues[name] = _new(name, own.settings_from(_UNCONFIGURED))
         found = queues.get(name)
         if found is None:
             leftovers += [(records.queue_key(kind, name, number), None) for kind in values]
@@ -85,12 +139,16 @@ def load(database: Database) -> Contents:
             leftover_messages += [each.id for each in sizes if not each.flags & own.PUBLISHED]
         else:
             _take_bucket(found, number, values, at)
+            if others is not None:
+                found.unsorted.add(number)
+                found.present[number] = stored
+            if others is not None and not number:
+                found.others.update(others)
     _load_batches(database, queues, leftovers, leftover_messages)
     _load_recent(database, queues, leftovers, at)
     log_gone = _load_followed(database, queues, leftovers, leftover_messages)
     seq_block = database.get(records.SEQ_BLOCK_KEY)
-    # Without a position of ours another program has looked after the queues, up to its end.
-    position = sum(records.decode_seq_block(seq_block)) if seq_block is not None else 0
+    position = None
     for row, value in of_kind(database, records.POSITION):
         name = parse_key(row).queue
         if name in queues:
@@ -99,22 +157,104 @@ def load(database: Database) -> Contents:
             position = own.decode_position(value)[0]
         else:
             leftovers.append((row, None))
-    return Contents(queues, seq_block, at, position, log_gone, leftovers, leftover_messages)
+    # Another program has looked after the queues as far as they have messages, or any was claimed.
+    offered = max((max(found.others) for found in queues.values() if found.others), default=0)
+    highest = max((found.ledger.next_seq - 1 for found in queues.values()), default=0)
+    if position is None:
+        attempts = bytes((VERSION, records.ATTEMPTS))
+        offered = max(offered, highest, _last_number(database, attempts))
+        highest = max(highest, _last_number(database, _PAYLOADS))
+    if offered:
+        position = max(position or 0, offered + 1)
+    return Contents(
+        queues, seq_block, at, highest, position or 0, log_gone, leftovers, leftover_messages,
+        sorted(strangers), unconfigured, is_recorded,
+    )  # fmt: skip
+
+
+def _last_number(database: Database, prefix: bytes) -> int:
+    """The highest ID in keys that consist of a prefix and an ID."""
+    last = database.last(prefix, prefix + key_u64(records.MAX_ID + 1))
+    return 0 if last is None else int.from_bytes(last[-8:])
+
+
+def has_others(contents: Contents) -> bool:
+    """Whether another program has listed messages of which the log is to be asked: see measure()."""
+    return any(found.others for found in contents.queues.values())
+
+
+class Adoption(NamedTuple):
+    """What is to be known of a log before a store is loaded."""
+
+    moved: dict[bytes, bytes | None]  # entries that another program has logged under other numbers, as they belong
+    expiries: list[Row]  # of its messages
+    last: int  # number of the log
+
+
+def adoption(database: Database, log: str) -> Adoption:
+    """Entries that another program has logged since Penstock last wrote: under their messages' IDs, and to expire.
+
+    The document numbers messages and the log apart; here a message's entry is found by its ID.
+    """
+    end, prefix = database.get(own.LOG_END_KEY), records.log_prefix(log)
+    key = database.last(prefix, prefix + b"\xff" * 8)
+    last, start = 0 if key is None else int.from_bytes(key[-8:]), 0 if end is None else own.decode_log_end(end)
+    moved: dict[bytes, bytes | None] = {}
+    expiries: list[Row] = []
+    if start > last:
+        return Adoption(moved, expiries, last)
+    for key, value in database.scan(prefix + key_u64(start), prefix + b"\xff" * 8):
+        metadata = records.decode_metadata(value)
+        if metadata.id > records.MAX_ID:
+            raise Undecodable(f"message {metadata.id} in the log: Penstock knows those with IDs below 2^62")
+        if metadata.id != int.from_bytes(key[-8:]):
+            moved.setdefault(key, None)
+            moved[prefix + key_u64(metadata.id)] = value
+            last = max(last, metadata.id)
+        if is_published(metadata) and size_of(metadata) is None and metadata.retention:
+            expiries.append((own.expiry_key(expires_at_of(metadata) or 0, metadata.id), b""))
+    return Adoption(moved, expiries, last)
 
 
 def measure(contents: Contents, database: Database, log: str) -> None:
-    """Find out the sizes of messages that are in no sizes record: published ones, of which the log knows."""
-    wanted: dict[int, list[Ledger]] = {}
+    """Find out what only the log knows: sizes that are in no sizes record, and when messages of others expire."""
+    wanted: dict[int, list[Loaded]] = {}
     for found in contents.queues.values():
-        for seq in found.unmeasured:
-            wanted.setdefault(seq, []).append(found.ledger)
-    for seq, value in _log_entries(database, records.log_prefix(log), sorted(wanted)):
-        for ledger in wanted.get(seq, ()):
-            ledger.place(seq, (0,), (size_of(records.decode_metadata(value)) or 0,), (own.PUBLISHED,))
+        for seq in {*found.unmeasured, *found.others}:
+            wanted.setdefault(seq, []).append(found)
+    unsaid: list[int] = []
+    for seq, value in _numbered(database, records.log_prefix(log), sorted(wanted)):
+        if seq not in wanted:
+            continue
+        metadata = records.decode_metadata(value)
+        if (size := size_of(metadata)) is None:
+            unsaid.append(seq)
+        for found in wanted[seq]:
+            if size is not None:
+                found.ledger.place(seq, (0,), (size,), (own.PUBLISHED,))
+            if seq in found.others:
+                _take_times(found.ledger, metadata)
+    for seq, value in _numbered(database, _PAYLOADS, unsaid):  # another program has logged them, and no sizes
+        for found in wanted.get(seq, ()) if value[:1] == b"\x01" else ():
+            found.ledger.place(seq, (0,), (len(value) - 3,), (own.PUBLISHED,))
 
 
-def _log_entries(database: Database, prefix: bytes, seqs: list[int]) -> Iterator[tuple[int, bytes]]:
-    """Entries of the log, and some that lie between them; those that are gone are left out."""
+def _take_times(ledger: Ledger, metadata: records.Metadata) -> None:
+    """What the document's records have no room for, and when the log has the message go."""
+    page, at = ledger.locate(metadata.id)
+    deadline = page.expires_at[at]
+    if metadata.retention:
+        deadline = expires_at_of(metadata) or 0
+    elif deadline <= metadata.received_at or deadline >= _ALWAYS:
+        deadline = 0
+    if deadline != page.expires_at[at]:
+        ledger.expire(metadata.id, deadline)
+    if page.state[at] in (IN_FLIGHT, DONE, FAILED):
+        page.visible_at[at] = metadata.visible_at
+
+
+def _numbered(database: Database, prefix: bytes, seqs: list[int]) -> Iterator[tuple[int, bytes]]:
+    """Rows whose keys are a prefix and a number, and some that lie between; those that are gone are left out."""
     for run in runs_of(seqs, _NEAR):
         if len(run) == 1:  # a fraction of what a scan takes to begin
             value = database.get(prefix + key_u64(run[0]))
@@ -126,18 +266,26 @@ def _log_entries(database: Database, prefix: bytes, seqs: list[int]) -> Iterator
 
 def settings_of(database: Database) -> dict[str, Settings]:
     """The queues, with what they were made with."""
+    return {name: settings for name, settings in _settings_of(database)[0].items() if is_legal(name)}
+
+
+def _settings_of(database: Database) -> tuple[dict[str, Settings], bool]:
+    """The same of all, whatever their names; whether one of them was made here."""
     ours = {parse_key(key).queue: value for key, value in of_kind(database, records.SETTINGS)}
     found = {}
     for key, value in of_kind(database, records.CONFIG):
-        name, config = parse_key(key).queue, records.decode_config(value)
-        found[name] = own.decode_settings(ours[name], config) if name in ours else own.settings_from(config)
-    return found
+        name = parse_key(key).queue
+        if name in ours:
+            found[name] = own.decode_settings(ours[name], records.decode_config(value))
+        else:
+            found[name] = own.settings_from(records.decode_others_config(value))
+    return found, bool(ours)
 
 
 def _new(name: str, settings: Settings) -> Loaded:
     receipts = NotedReceipts()
     ledger = new_ledger(name, settings, receipts)
-    return Loaded(ledger, receipts, {}, [], {}, set(), [], {}, {}, [], {}, [])
+    return Loaded(ledger, receipts, {}, [], {}, set(), [], {}, {}, [], {}, [], set(), set())
 
 
 def new_ledger(name: str, settings: Settings, receipts: NotedReceipts) -> Ledger:
@@ -157,6 +305,37 @@ def _buckets(database: Database) -> Iterator[tuple[records.Key, dict[int, bytes]
 
     for rest, group in groupby(merge(*map(rows, buckets.KINDS)), key=lambda row: row[0]):
         yield parse_key(bytes((VERSION, records.ACTIVE)) + rest), {kind: value for _, kind, value in group}
+
+
+def _spread(
+    found: Iterator[tuple[records.Key, dict[int, bytes]]],
+) -> Iterator[tuple[records.Key, dict[int, bytes], frozenset[int], set[int] | None]]:
+    """The same in the same order, with what another program has listed under the document's key where it belongs.
+
+    Also the types of records that the bucket has in the database, and the other's messages of the queue, if any
+    are in the bucket.
+    """
+    queue, ids, split = "", set[int](), dict[int, dict[int, bytes]]()
+
+    def until(number: int) -> Iterator[tuple[records.Key, dict[int, bytes], frozenset[int], set[int] | None]]:
+        while split and (first := next(iter(split))) < number:
+            yield records.Key(records.ACTIVE, queue, first), split.pop(first), buckets.kinds_of(()), ids
+
+    for key, values in found:
+        if not key.number:
+            yield from until(records.MAX_ID)
+            queue, ids = key.queue, buckets.of_others(values)
+            split = buckets.spread(values, ids) if ids else {}
+            here = split.pop(0) if ids else values
+            yield key, here, buckets.kinds_of(values), ids or None
+            continue
+        yield from until(key.number if key.queue == queue else records.MAX_ID)
+        others = split.pop(key.number, None)
+        if others is None:
+            yield key, values, buckets.kinds_of(values), None
+        else:
+            yield key, buckets.joined(values, others), buckets.kinds_of(values), ids
+    yield from until(records.MAX_ID)
 
 
 def _take_bucket(found: Loaded, number: int, values: dict[int, bytes], at: int) -> None:
@@ -182,13 +361,13 @@ def _take_held(found: Loaded, first: int, page: Page) -> None:
     """Messages in flight without an end are those of streams' batches; of others the lease is over."""
     if page.claims is None:
         return
-    claims = page.for_claims(len(page.state) - 1)
+    claims, keys = page.for_claims(len(page.state) - 1), page.keys()
     for at, state in enumerate(page.state):
         if state == IN_FLIGHT and not claims.ends_at[at]:
             consumer = claims.consumer[at] or ""
             stream = found.streams.get(consumer.removeprefix(CONSUMER))
             if stream is not None and stream.held is not None and consumer.startswith(CONSUMER):
-                found.held.setdefault(consumer.removeprefix(CONSUMER), []).append(first + at)
+                found.held.setdefault(consumer.removeprefix(CONSUMER), []).append(first + keys[at])
             else:
                 claims.ends_at[at] = 1
 

@@ -35,8 +35,9 @@ class Log:
     """The log at work."""
 
     def __init__(
-        self, key: str, database: Database, writer: Writer, bodies: Bodies, ids: Ids, position: int
+        self, key: str, database: Database, writer: Writer, bodies: Bodies, ids: Ids, position: int, last: int
     ) -> None:
+        """`last`: the number of its last entry."""
         self.lock = threading.RLock()
         self.position = position  # every queue that is not held was offered what is before it
         self.on_expiry: Callable[[int], None] = lambda time: None  # called with the next time that something goes
@@ -56,8 +57,7 @@ class Log:
         self._written_position = -1  # so that it is known from the first commit on, even if nobody routes
         # Until something is put ids begin with a new block, far above the last entry.
         self.opened_at = ids.next
-        last = database.last(self._prefix, self._prefix + b"\xff" * 8)
-        self._last_found = 0 if last is None else int.from_bytes(last[-8:])
+        self._last_found = last
         writer.log = self
 
     def behind(self, position: int) -> int:
@@ -193,7 +193,7 @@ class Log:
             seq = metadata.id
             if len(payload) > MAX_INLINE:
                 changes.objects[seq] = payload
-                value = records.encode_object(seq, payload)
+                value = records.encode_uri(f"objects/{seq}")
             else:
                 value = records.encode_payload(payload)
             changes.rows.append((records.payload_key(seq), value))

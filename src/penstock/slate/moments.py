@@ -1,13 +1,15 @@
 """Moments of a slate store, wherever it lies."""
 
+from dataclasses import replace
 from typing import NamedTuple
 from urllib.parse import parse_qs
 
 from penstock.errors import InvalidArgument
-from penstock.slate import checkpoints, frozen
+from penstock.slate import checkpoints, frozen, loading
 from penstock.slate.bucket import BucketPlace
 from penstock.slate.folder import Folder
 from penstock.slate.format import LOG_KEY
+from penstock.slate.own import LOG_END_KEY
 from penstock.slate.staging import Staging, staging_of
 from penstock.slate.view import Moment, View
 
@@ -19,6 +21,7 @@ class Address(NamedTuple):
 
     where: str  # a folder, or the URL of a bucket
     log: str
+    instance: str
 
     @property
     def is_bucket(self) -> bool:
@@ -32,7 +35,7 @@ def parse(url: str) -> Address:
     instance = parse_qs(query).get("instance", [""])[-1]
     if not where:
         raise InvalidArgument("slate: without a folder or a bucket; give slate:DIR or slate:s3://bucket/prefix")
-    return Address(where, f"{LOG_KEY}/{instance}" if instance else LOG_KEY)
+    return Address(where, f"{LOG_KEY}/{instance}" if instance else LOG_KEY, instance)
 
 
 def take(url: str, owner: int, objects: bool = True) -> Moment:
@@ -58,6 +61,19 @@ def tail(url: str) -> int:
 def opened(moment: Moment) -> View:
     """Look at a moment, in any process."""
     return checkpoints.opened(moment, TIMEOUT) if "://" in moment.url else frozen.opened(moment, TIMEOUT)
+
+
+def opened_for(moment: Moment, log: str) -> tuple[Moment, View]:
+    """The same, and the moment with which tasks see what was opened.
+
+    In a database that Penstock has never written the log may have numbers of its own: see loading.adoption().
+    """
+    view = opened(moment)
+    if view.get(LOG_END_KEY) is None and (moved := loading.adoption(view, log).moved):
+        view.close()
+        moment = replace(moment, rows={**moment.rows, **moved})
+        view = opened(moment)
+    return moment, view
 
 
 def staging(url: str) -> Staging:

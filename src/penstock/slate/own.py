@@ -9,6 +9,7 @@
     expiry     01 0C | time u64 | message ID u64   -> nothing: a published message goes at that time
     clock      01 0D                               -> i64: the latest time that was recorded
     log end    01 0E                               -> u64: every lower number of the log is there, or never will be
+    instance   01 12                               -> Utf8: the name of the instance, empty without one
 
     Size               message ID u64 | bytes of the payload u32 | flags u8: 1 = published
     Claimed            message ID u64 | priority u8 | visible at i64 | retention deadline i64 | claimed at i64
@@ -29,12 +30,13 @@ from dataclasses import asdict
 from typing import NamedTuple
 
 from penstock.settings import Settings
-from penstock.slate.format import CLOCK, EXPIRY, LOG_END, VERSION, Config
+from penstock.slate.format import CLOCK, EXPIRY, INSTANCE, LOG_END, VERSION, Config
 from penstock.slate.primitives import Reader, Undecodable, array, blob, count, key_u64, optional, utf8
 
 PUBLISHED, LARGE = 1, 2  # flags of a message: others may have it; its payload is an object
 CLOCK_KEY = bytes((VERSION, CLOCK))
 LOG_END_KEY = bytes((VERSION, LOG_END))
+INSTANCE_KEY = bytes((VERSION, INSTANCE))
 _SIZE = struct.Struct("<QIB")
 _CLAIMED = struct.Struct("<QBqqqQ")
 _TIME = struct.Struct("<q")
@@ -209,3 +211,16 @@ def decode_log_end(value: bytes) -> int:
     (end,) = reader.fields(_ID)
     reader.end()
     return end
+
+
+def encode_instance(name: str) -> bytes:
+    """The name of the instance."""
+    return utf8(name)
+
+
+def decode_instance(value: bytes) -> str:
+    """The name of the instance."""
+    reader = Reader(value, "the instance")
+    name = reader.utf8()
+    reader.end()
+    return name

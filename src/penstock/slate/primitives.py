@@ -135,6 +135,11 @@ class Reader:
         """A text that may be missing."""
         return self.utf8() if self.take(1) == b"\x01" else None
 
+    @property
+    def left(self) -> int:
+        """Bytes that were not read yet."""
+        return len(self._data) - self._at
+
     def end(self) -> None:
         """There is no more."""
         if self._at != len(self._data):

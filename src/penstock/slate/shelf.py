@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.errors import QueueFull, StoreClosed
+from penstock.errors import NotSupported, QueueFull, StoreClosed
 from penstock.live.shelf import Body
 from penstock.message import Entry, Plain
 from penstock.records import (
@@ -41,8 +41,14 @@ _IN_BUCKET = (1 << BUCKET_BITS) - 1
 _NOTHING, _ALONE = buckets.kinds_of(()), buckets.kinds_of((records.ACTIVE,))
 
 
-def held(ledger: "Ledger") -> QueueFull:
+def held(shelf: "SlateShelf") -> QueueFull | NotSupported:
     """What is said to those who put into a queue that has not caught up with what was published."""
+    ledger = shelf.ledger
+    if not shelf.is_understood:
+        return NotSupported(
+            f"queue {ledger.name!r} has a filter that is not understood ({ledger.settings.filter}): published "
+            "messages may wait for it, which nothing may overtake. Work it off, delete it, and create it anew"
+        )
     try:
         ledger.check_room(1)
     except QueueFull:
@@ -94,6 +100,7 @@ class SlateShelf:
         self.lately = Lately(ledger.name, receipts)
         self.position: tuple[int, bool] | None = None  # in the log, see own.py; None: that of all queues
         self.was_held = False  # as the database has it
+        self.is_understood = True  # its filter, if it has one
         self._moved = False
         # Called where there may be room for what waits: by who holds no lock, or to have that done by another.
         self.on_room: Callable[[], None] = lambda: None
@@ -121,7 +128,7 @@ class SlateShelf:
         """Reserve ids for new messages, if there is space for them; DiskFull, and nothing has changed."""
         if entries:
             if self.held:
-                raise held(self.ledger)
+                raise held(self)
             self._writer.check_space(entries)
             self._writer.changed(self)  # before it takes numbers: see Writer._flush
             first = self._ids.reserve(len(entries))
@@ -162,6 +169,12 @@ class SlateShelf:
         self._changed.add(bucket)
         self._resized.add(bucket)
 
+    def sort(self, unsorted: set[int]) -> None:
+        """Write these buckets with the next commit: another program has listed their messages elsewhere."""
+        self._changed |= unsorted
+        self._resized |= unsorted
+        self._writer.wrote(self)
+
     def move(self, position: int, held: bool) -> None:
         """This queue is so far in the log; held: and stays there, whatever comes."""
         self.position = position, held
@@ -198,7 +211,7 @@ class SlateShelf:
             if large:
                 self._objects[seq] = body[0]
                 self.large.add(seq)
-            payload = records.encode_object(seq, body[0]) if large else payload_of(body[0])
+            payload = records.encode_uri(f"objects/{seq}") if large else payload_of(body[0])
             self._put.append((seq, payload, encode(seq, priority, body, visible_at, expires_at)))
             flags.append(own.LARGE if large else 0)
         self._bodies.add(seqs, bodies)

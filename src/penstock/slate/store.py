@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.clock import Clock
 from penstock.errors import (
+    InvalidFilter,
     InvalidPriority,
     NotSupported,
     PenstockError,
@@ -77,6 +78,7 @@ class SlateKeeper(LiveKeeper):
         self._deferred = deferred
         self._place = place
         self._closed = False
+        self._with_default: list[Row] = []  # what is written with the queue that every store has
         self._start: tuple[int, bool] | None = None  # where in the log the queue begins that is being made
         self._receipts: dict[str, NotedReceipts] = {}
         self._shelves: dict[str, SlateShelf] = {}
@@ -103,14 +105,16 @@ class SlateKeeper(LiveKeeper):
 
     def _load(self, log: str) -> None:
         with without_collection():
-            found = loading.load(self._database)
+            found = loading.load(self._database, log)
+            adopted = loading.adoption(self._database, log)
+            self._adopt(found, adopted, log)
             loading.measure(found, self._database, log)
         self._clock.at_least(found.at, self._place.what)
-        self._ids = Ids(found.seq_block)
+        self._ids = Ids(found.seq_block, max(found.highest, adopted.last))
         self._bodies = Bodies(self._database, self._place, log, self._place.what)
         self._writer = Writer(self._database, self._place, self._bodies, self._ids, self._threads, self._failed)
         self._log_key = log
-        self._log = Log(log, self._database, self._writer, self._bodies, self._ids, found.position)
+        self._log = Log(log, self._database, self._writer, self._bodies, self._ids, found.position, adopted.last)
         self._log.gone = found.log_gone
         self._log.on_expiry = lambda time: self._alarm.set(self._expire, time)
         self._log.needed = self._needed
@@ -125,6 +129,8 @@ class SlateKeeper(LiveKeeper):
         for loaded in found.queues.values():
             self._receipts[loaded.ledger.name] = loaded.receipts
             self._add(loaded.ledger)
+            if loaded.unsorted:
+                self._shelves[loaded.ledger.name].sort(loaded.unsorted)
         self._loaded = {}
         self._log.expire(self._clock.now())
         if any(shelf.followed.marks is not None for shelf in self._shelves.values()):
@@ -136,6 +142,25 @@ class SlateKeeper(LiveKeeper):
         self._commit()
         for name in self._router.behind():
             self.catch_up(name)
+
+    def _adopt(self, found: loading.Contents, adopted: loading.Adoption, log: str) -> None:
+        """Write what is missing of a database that another program has written, or an earlier version."""
+        rows = [*adopted.moved.items(), *adopted.expiries]
+        if not found.is_recorded:
+            named: Row = (own.INSTANCE_KEY, own.encode_instance(records.instance_of(log)))
+            (rows if DEFAULT in found.queues else self._with_default).append(named)
+        for name in found.unconfigured:
+            config = own.config_of(found.queues[name].ledger.settings)
+            rows.append((records.queue_key(records.CONFIG, name), records.encode_config(config)))
+        for name in found.strangers:
+            _log.warning(
+                "%s has a queue %a, which no queue of Penstock can be called: it is left as it is",
+                self._place.what, name,
+            )  # fmt: skip
+        if rows:
+            self._database.write(rows, self._database.timeout + len(rows) / 10_000)
+            self._database.flush()
+            self._place.make_durable()
 
     def _remove_leftovers(self, found: loading.Contents) -> None:
         """Finish what a crash has interrupted."""
@@ -207,6 +232,7 @@ class SlateKeeper(LiveKeeper):
             (records.queue_key(records.CONFIG, queue), records.encode_config(own.config_of(settings))),
             (records.queue_key(records.SETTINGS, queue), own.encode_settings(settings)),
             *[(records.queue_key(kind, queue), value) for kind, value in buckets.OF_THE_DOCUMENT.items()],
+            *(self._with_default if queue == DEFAULT else ()),
         ]
         self._writer.lead(lambda: self._writer.write_now(rows))
 
@@ -244,6 +270,19 @@ class SlateKeeper(LiveKeeper):
             subscriber = Subscriber(self._queues[name], ledger, self._shelves[name], self._filters[name], since)
             self._router.subscribe(name, subscriber)
 
+    def _add_filter(self, queue: str, text: str) -> None:
+        """A filter that another program wrote, or a later version, holds its queue until it is understood."""
+        try:
+            super()._add_filter(queue, text)
+        except InvalidFilter as error:
+            shelf = self._shelves[queue]
+            shelf.is_understood = False
+            if not shelf.held:
+                shelf.move(max(shelf.position[0] if shelf.position else 0, self._log.position), held=True)
+            _log.warning(
+                "queue %r gets nothing of what is published, as its filter is not understood: %s", queue, error
+            )
+
     def _deleting(self, queue: str, first: int) -> None:
         """The config goes first: without it, what is left of the queue is removed when the store is opened."""
         shelf = self._shelves[queue]
@@ -269,6 +308,9 @@ class SlateKeeper(LiveKeeper):
 
     def lag(self, queue: str) -> int | None:
         """How far a queue with a filter is behind the end of the log."""
+        shelf = self._shelves.get(queue)
+        if shelf is not None and not shelf.is_understood and shelf.position is not None:
+            return self._log.behind(shelf.position[0])
         return self._router.lag(queue)
 
     def publish(self, entry: Entry) -> str:

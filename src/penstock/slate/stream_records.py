@@ -4,9 +4,11 @@
     stream     01 15 | queue ID | stream                 -> reader Utf8 | settled u64 | before u64 | position i64
                                                             | held: 00, or 01 | number u64 | claimed at i64
     failures   01 16 | queue ID | stream | bucket u64    -> Array<Failure>: messages to fail when it is settled
+                                                            | Array<Delay>, left out if no message has one
     kept       01 17 | queue ID | stream | bucket u64    -> claimed at i64 | Array<Kept> | Array<Reason>
 
     Failure    message ID u64 | reason (00, or 01 and Utf8)
+    Delay      message ID u64 | milliseconds u64, from the settling on until it is tried again
     Kept       message ID u64 | priority u8 | visible at i64 | retention deadline i64 | attempts u32
                | bytes of the payload u32 | flags u8, as in sizes
     Reason     message ID u64 | Utf8: why the attempt before that batch has failed
@@ -22,10 +24,12 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from penstock.index.streams import Failure
 from penstock.slate.format import BATCHES, FAILURES, KEPT, STREAM, VERSION, queue_key
-from penstock.slate.primitives import Reader, array, count, key_u64, optional, terminated, utf8
+from penstock.slate.primitives import Reader, Undecodable, array, count, key_u64, optional, terminated, utf8
 
 _NUMBER = struct.Struct("<Q")
+_LATER = struct.Struct("<QQ")
 _BATCHES = struct.Struct("<QQq")
 _HELD = struct.Struct("<Qq")
 _CONSUMES = -1
@@ -120,15 +124,22 @@ def decode_stream(value: bytes) -> StreamRow:
     return StreamRow(name, settled, before, None if position == _CONSUMES else position, held)
 
 
-def encode_failures(failures: Mapping[int, str | None]) -> bytes:
-    """Messages of a bucket that are to fail, and why."""
-    return array([_NUMBER.pack(message) + optional(reason) for message, reason in failures.items()])
+def encode_failures(failures: Mapping[int, Failure]) -> bytes:
+    """Messages of a bucket that are to fail, and why; then the delays of those that have one, if any has."""
+    why = array([_NUMBER.pack(message) + optional(failure.reason) for message, failure in failures.items()])
+    later = [(message, failure.delay) for message, failure in failures.items() if failure.delay]
+    return why + (array([_LATER.pack(*each) for each in later]) if later else b"")
 
 
-def decode_failures(value: bytes) -> dict[int, str | None]:
-    """Messages of a bucket that are to fail, and why."""
+def decode_failures(value: bytes) -> dict[int, Failure]:
+    """Messages of a bucket that are to fail."""
     reader = Reader(value, "a failures record")
-    failures = {reader.fields(_NUMBER)[0]: reader.optional() for _ in range(reader.count())}
+    failures = {reader.fields(_NUMBER)[0]: Failure(reader.optional()) for _ in range(reader.count())}
+    for _ in range(reader.count() if reader.left else 0):
+        message, delay = reader.fields(_LATER)
+        if message not in failures:
+            raise Undecodable(f"a failures record has a delay of message {message}, which is not to fail")
+        failures[message] = Failure(failures[message].reason, delay)
     reader.end()
     return failures
 

@@ -99,6 +99,11 @@ class View(Database):
         """The value under a key."""
         return self._known[key] if key in self._known else super().get(key)
 
+    def last(self, start: bytes, end: bytes) -> bytes | None:
+        """The last key from one on, up to and without another, or one after it that is gone."""
+        latest = [key for key, value in self._latest if value is not None and start <= key < end]
+        return max([key for key in (super().last(start, end), *latest[-1:]) if key is not None], default=None)
+
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The rows from one key on, up to and without another, in the order of their keys."""
         for some in self.batches(start, end):

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -67,24 +68,33 @@ class FrameFolder:
 
 
 class Run:
-    """What is remembered of a run that may be repeated: the queues that have their messages."""
+    """What is remembered of a run that may be repeated: the queues that have their messages.
 
-    def __init__(self, disk: Disk, home: str, run: str | None) -> None:
+    The file is a JSON object: messages and bytes of each queue. A list of queues is what was written before.
+    """
+
+    def __init__(self, disk: Disk, store: str, run: str | None) -> None:
         self._disk = disk
+        home = os.path.join(shared_folder(store), _FOLDER)
         self._path = None if run is None else os.path.join(home, "loads", names.file_name(run))
-        self.queues: list[str] = []
+        self.queues: dict[str, list[int | None]] = {}
         if self._path is not None and disk.exists(self._path):
             with disk.open(self._path) as file:
-                self.queues = json.loads(file.read(0, file.size()) or json.dumps([_COMPLETE]))
+                found = json.loads(file.read(0, file.size()) or json.dumps([_COMPLETE]))
+            self.queues = found if isinstance(found, dict) else {name: [None, None] for name in found}
 
     @property
     def is_complete(self) -> bool:
         """Whether there is nothing left to do."""
         return _COMPLETE in self.queues
 
-    def remember(self, queue: str = _COMPLETE) -> None:
+    def brought(self) -> list[list[Any]]:
+        """The messages and bytes that came into each queue; None where an older version has not noted them."""
+        return [[queue, *numbers] for queue, numbers in sorted(self.queues.items()) if queue != _COMPLETE]
+
+    def remember(self, queue: str = _COMPLETE, messages: int = 0, size: int = 0) -> None:
         """Durably note that a queue has its messages, or that all have."""
-        self.queues.append(queue)
+        self.queues[queue] = [messages, size]
         if self._path is not None:
             make_folder(self._disk, os.path.dirname(self._path))
             replace_file(self._disk, self._path, json.dumps(self.queues).encode())
@@ -108,7 +118,7 @@ class SharedWriter(DataSourceArrowWriter):
         staged = os.path.join(self._home, "staged")
         remove_left(disk, staged)
         self._folder = os.path.join(staged, f"{process_name(driver())}.{secrets.token_hex(8)}")
-        self._repeated = Run(disk, self._home, target.run).is_complete
+        self._repeated = Run(disk, target.store, target.run).is_complete
         if not self._repeated:
             make_folder(disk, self._folder)
 
@@ -136,14 +146,15 @@ class SharedWriter(DataSourceArrowWriter):
             for queue, path in each.files if isinstance(each, Frames) else ():
                 files.setdefault(queue, []).append(path)
         with in_one_line(), penstock.open(self._target.store) as store:
-            run, now = Run(disk, self._home, self._target.run), SystemClock().now()
+            run, now = Run(disk, self._target.store, self._target.run), SystemClock().now()
             for queue, settings in self._target.create.items():
                 with suppress(QueueExists):
                     store.create(queue, **settings)
             for queue, paths in files.items():
                 if queue not in run.queues:
-                    store._keeper.put(queue, [entry for path in paths for entry in _entries(disk, path, now)])
-                    run.remember(queue)
+                    entries = [entry for path in paths for entry in _entries(disk, path, now)]
+                    store._keeper.put(queue, entries)
+                    run.remember(queue, len(entries), sum(len(entry.payload) for entry in entries))
             run.remember()
         self.abort(messages)
 

@@ -30,7 +30,7 @@ from penstock.journal.catalog import Catalog
 from penstock.journal.intake import Load, has_run, make_folder
 from penstock.journal.staging import Part, Piece
 from penstock.journal.viewing import StoreView
-from penstock.opening import is_remote, is_shared, is_slate
+from penstock.opening import check_there, is_remote, is_shared, is_slate
 from penstock.settings import Settings
 from penstock.sharing.keeper import check_reachable, open_shared
 from penstock.spark.errors import in_one_line
@@ -171,6 +171,7 @@ def writer_for(given: Mapping[str, str], schema: StructType, overwrite: bool) ->
     store, queue, run = parse_writing(given)
     if overwrite:
         raise InvalidArgument('a queue is never overwritten: write with .mode("append")')
+    check_there(store)
     made = json.loads(given.get("_create", "{}"))  # by the job that converts stores, as is the next
     create = {name: Settings(**settings) for name, settings in made.items()}
     target = Target(store, queue, run, create, given.get("_restore") == "true")

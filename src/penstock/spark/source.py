@@ -1,7 +1,7 @@
 """format("penstock"): a store's messages, queues and attempts as tables of Spark."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -13,8 +13,11 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from penstock.errors import PenstockError
+from penstock.opening import check_there
 from penstock.spark.errors import in_one_line
 from penstock.spark.options import Options, parse
 from penstock.spark.slate.options import is_log, log_schema, parse_log
@@ -63,34 +66,41 @@ class DefaultSource(DataSource):
             if ONLY_STREAMS.intersection(name.lower() for name in self._given):
                 return schema_of("messages", parse_stream(self._given).payload)
             options = parse(self._given)
+            check_there(options.store)
         return schema_of(options.table, options.payload)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads the columns that are wanted."""
         with in_one_line():
             options = parse(self._given)
+            check_there(options.store)
             check_schema(options.table, schema)
         return Reader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Reads a queue, or the log of a slate store, as a stream."""
-        with in_one_line():
-            if is_log(self._given):
-                return self._log_reader(schema)
-            options = parse_stream(self._given)
-            check_schema("messages", schema)
-            if options.consumes:
-                from penstock.spark.streaming.consuming import ConsumingReader
+        try:
+            return self._log_reader(schema) if is_log(self._given) else self._queue_reader(schema)
+        except PenstockError as error:
+            return RefusedReader(error)
 
-                return ConsumingReader(options, schema)
-            from penstock.spark.streaming.following import FollowingReader
+    def _queue_reader(self, schema: StructType) -> DataSourceStreamReader:
+        options = parse_stream(self._given)
+        check_there(options.store)
+        check_schema("messages", schema)
+        if options.consumes:
+            from penstock.spark.streaming.consuming import ConsumingReader
 
-            return FollowingReader(options, schema)
+            return ConsumingReader(options, schema)
+        from penstock.spark.streaming.following import FollowingReader
+
+        return FollowingReader(options, schema)
 
     def _log_reader(self, schema: StructType) -> DataSourceStreamReader:
         from penstock.spark.slate.following import LogReader
 
         options = parse_log(self._given)
+        check_there(options.read.store)
         if not options.route:
             check_schema("log", schema)
         return LogReader(options, schema)
@@ -108,6 +118,23 @@ class DefaultSource(DataSource):
 
         with in_one_line():
             return writer_for(self._given, schema, overwrite)
+
+
+class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Says why a stream cannot be read, when it is first asked.
+
+    PySpark 4.3 replaces what streamReader() itself raises by an UnboundLocalError of its own.
+    """
+
+    def __init__(self, error: PenstockError) -> None:
+        self._error = error
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        with in_one_line():
+            raise self._error
+
+    initialOffset = latestOffset = partitions = read = _refuse  # noqa: N815 - Spark's names
+    getDefaultReadLimit = prepareForTriggerAvailableNow = _refuse  # noqa: N815
 
 
 class Part(InputPartition):

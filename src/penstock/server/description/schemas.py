@@ -83,7 +83,7 @@ _SAYS = _documented(Settings)
 NAME = text("1 to 255 visible ASCII characters.", pattern="^[!-~]{1,255}$")
 PRIORITY = integer("Lower comes first.", LOWEST_PRIORITY, HIGHEST_PRIORITY, 0)
 LEASE = number("Seconds that the work may take; the queue's `max_lease` at most.", over=0, default=30)
-WAIT = number("Seconds to wait for a message if there is none.", default=0)
+WAIT = number("Seconds to wait for a message if there is none; more than 60 are 60.", default=0)
 CONSUMER = text(
     f"Who asks, for people to see; at most {MAX_CONSUMER} bytes. Otherwise the client's address.",
     minLength=1,

@@ -18,7 +18,7 @@ from penstock.server.description.operation import (
     query,
 )
 from penstock.server.description.schemas import integer, nullable, record, ref, text, texts
-from penstock.server.streams import MAX_BATCH, MAX_READER, MAX_ROWS
+from penstock.server.streams import MAX_BATCH, MAX_READER, MAX_ROWS, MAX_RUN
 from penstock.settings import MAX_COUNT
 from penstock.streams import LONGEST
 
@@ -86,7 +86,8 @@ OPERATIONS = [
         description=(
             "`start` is the number of a batch whose outcome is safe, 0 before the first: it is settled. The "
             "answer names the batch after it. Only if there is none yet, messages are claimed for it, in the "
-            "order of claiming; they are held until the batch is settled."
+            "order of claiming; they are held until the batch is settled. With a `run` only messages are claimed "
+            "that were there when that name was first given, each once: what fails in a run is for the next."
         ),
         parameters=[QUEUE, _STREAM],
         body=body(
@@ -96,6 +97,7 @@ OPERATIONS = [
                     "start": integer("The number of a batch, or 0.", 0, MAX_BATCH, 0),
                     "rows": integer("At most so many messages; 0: claim none.", 0, MAX_ROWS, 1_000),
                     "bytes": integer("No more bytes than that beyond the first message.", 1, MAX_BATCH, MAX_BATCH),
+                    "run": nullable(text("A name of your own for one run.", minLength=1, maxLength=MAX_RUN)),
                 },
                 "reader",
             ),
@@ -174,6 +176,7 @@ OPERATIONS = [
                 {
                     "ids": texts("Ids of messages; what is not in the batch is skipped."),
                     "reason": nullable(text("Why.", maxLength=MAX_REASON)),
+                    "delay": {**schemas.DELAY, "description": "Seconds from then on until they are tried again."},
                 },
                 "ids",
             ),

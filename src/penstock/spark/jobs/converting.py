@@ -2,13 +2,13 @@
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import penstock
-from penstock.errors import InvalidArgument, NotSupported
+from penstock.errors import InvalidArgument, NotSupported, PenstockError
 from penstock.index.rows import STATES
 from penstock.names import DEFAULT
-from penstock.opening import is_remote, is_shared, is_slate
+from penstock.opening import absolute, check_there, is_remote, is_shared, is_slate
 from penstock.settings import Settings
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.summary import Summary
@@ -35,13 +35,18 @@ def convert(
 
     Messages keep everything but their ids, which are new: payload, headers, times, priority, attempts and how they
     went, state. What is in flight arrives as available. A queue that the target has already must have the same
-    settings, and keeps what it holds.
+    settings, and keeps what it holds. A store is copied into another once: a second run does nothing, and is an
+    error if there is something new, unless it has an `id` of its own, which copies everything.
     """
+    check_there(source)
     queues = _queues(spark, source)
-    run = run_id(id, "convert", source=source, target=target, queues=queues)
+    run = run_id(id, "convert", source=absolute(source), target=absolute(target))
     if same(source, target):
         raise InvalidArgument(f"{source!r} and {target!r} are the same store")
-    if exists(target) and already_loaded(target, run) is not None:
+    before = already_loaded(target, run) if exists(target) else None
+    if before is not None:
+        if id is None:
+            _check_unchanged(source, target, before, queues)
         return Summary("convert", run, _COLUMNS, [], dry_run, repeated=True)
     if is_shared(target):
         _refuse_history(target, queues)
@@ -59,6 +64,8 @@ def convert(
         writer = (messages if restore else messages.select(*_NEW)).write.format("penstock").mode("append")
         writer.options(store=target, id=run, _restore=str(restore).lower(), _create=create).save()
     notes = ["messages in flight arrive as available"] if any(row[4] for row in rows) else []
+    if is_shared(target):
+        notes.append("messages arrive as new ones: attempts start at 0, and received_at is the time of this run")
     return Summary("convert", run, _COLUMNS, rows, dry_run, notes=notes)
 
 
@@ -72,6 +79,22 @@ def _queues(spark: "SparkSession", source: str) -> dict[str, tuple[Settings, dic
                 settings[name] = int(settings[name])
         found[row["name"]] = (Settings(**settings), {state: row[state] for state in STATES})
     return found
+
+
+def _check_unchanged(
+    source: str, target: str, before: list[list[Any]], queues: dict[str, tuple[Settings, dict[str, int]]]
+) -> None:
+    """Say why nothing is copied of what has changed since the last run."""
+    then = {queue: messages for queue, messages, _ in before}
+    for queue in sorted({*queues, *then}):
+        copied = then.get(queue, 0)
+        now = sum(queues[queue][1].values()) if queue in queues else 0
+        if copied is not None and copied != now:
+            raise PenstockError(
+                f"{source!r} was copied into {target!r} before, and has changed since (queue {queue!r}: "
+                f"{copied:,} messages then, {now:,} now). What is new cannot be told from what was copied, so "
+                "nothing was done: convert into another store, or copy all of it again with an --id of your own"
+            )
 
 
 def _refuse_history(target: str, queues: dict[str, tuple[Settings, dict[str, int]]]) -> None:

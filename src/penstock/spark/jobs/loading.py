@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import names
 from penstock.errors import InvalidArgument
+from penstock.opening import check_there
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.summary import Summary
 from penstock.spark.jobs.targets import already_loaded, loaded, settings_in
@@ -55,6 +56,7 @@ def load(
     """
     if queue is None and queue_column is None:
         raise InvalidArgument("into which queue? Name one, or the column that does")
+    check_there(store)
     arguments = {
         "queue": queue, "payload_column": payload_column, "payload_json": payload_json, "priority": priority,
         "headers": dict(headers or {}), "queue_column": queue_column, "options": dict(options or {}),

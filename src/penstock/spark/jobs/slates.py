@@ -6,8 +6,7 @@ from contextlib import closing
 
 from penstock import names
 from penstock.clock import SystemClock
-from penstock.errors import PenstockError
-from penstock.opening import absolute
+from penstock.opening import absolute, check_there
 from penstock.sharing.keeper import open_shared_slate
 from penstock.slate import loading, moments
 from penstock.spark.jobs.runs import run_id
@@ -44,11 +43,12 @@ def expire(store: str, given: str | None, dry_run: bool) -> Summary:
 
 def _let_go(url: str) -> tuple[list[list[Cell]], int]:
     """What each queue still has in the database, and time has let go."""
-    moment = moments.take(url, os.getpid(), objects=False)
+    moment, log = moments.take(url, os.getpid(), objects=False), moments.parse(url).log
     try:
-        with closing(moments.opened(moment)) as view:
-            found = loading.load(view)
-            loading.measure(found, view, moments.parse(url).log)
+        _, view = moments.opened_for(moment, log)
+        with closing(view):
+            found = loading.load(view, log)
+            loading.measure(found, view, log)
     finally:
         moments.drop(moment)
     now = max(SystemClock().now(), found.at)
@@ -67,7 +67,5 @@ def _let_go(url: str) -> tuple[list[list[Cell]], int]:
 
 
 def _there(store: str) -> str:
-    url = absolute(store)
-    if not moments.exists(url):  # opening would make it
-        raise PenstockError(f"there is no store {store!r}: nothing of one is there")
-    return url
+    check_there(store)
+    return absolute(store)

@@ -4,11 +4,10 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.clock import SystemClock
-from penstock.errors import NotSupported, PenstockError
+from penstock.errors import NotSupported
 from penstock.files import ReadingDisk
 from penstock.journal.viewing import StoreView
-from penstock.opening import is_slate, journal_folder
-from penstock.slate import moments
+from penstock.opening import check_there, journal_folder
 from penstock.spark.options import parse
 
 if TYPE_CHECKING:
@@ -31,11 +30,10 @@ def own_session(spark: "SparkSession") -> "SparkSession":
 def check_store(url: str) -> None:
     """An error of ours if there is no such store: what Spark says of it is long."""
     parse({"store": url})
+    check_there(url)
     folder = journal_folder(url)
     if folder is not None:
         StoreView(folder, ReadingDisk(), SystemClock().now())
-    if is_slate(url) and not moments.exists(url):
-        raise PenstockError(f"there is no store {url!r}: nothing of one is there")
 
 
 def table(session: "SparkSession", url: str, name: str, schema: str = "", **options: str) -> "DataFrame":
@@ -49,6 +47,5 @@ def folder_to_pack(store: str | os.PathLike[str]) -> str:
     folder = journal_folder(os.fspath(store))
     if folder is None:
         raise NotSupported(f"store {os.fspath(store)!r} has no journals to pack: this is for journal stores")
-    if not os.path.isdir(folder):  # opening would make it
-        raise PenstockError(f"there is no store {os.path.abspath(folder)!r}: no such folder")
+    check_there(folder)
     return os.path.abspath(folder)

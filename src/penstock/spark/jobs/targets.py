@@ -12,10 +12,9 @@ from penstock.files import ReadingDisk
 from penstock.journal.catalog import Catalog
 from penstock.journal.intake import read_run
 from penstock.journal.viewing import StoreView
-from penstock.opening import absolute, is_remote, is_shared, is_slate, journal_folder
+from penstock.opening import absolute, is_remote, is_shared, is_slate, is_there, journal_folder
 from penstock.settings import Settings
 from penstock.sharing.keeper import open_shared_slate
-from penstock.slate import moments
 
 
 def folder_of(store: str) -> str | None:
@@ -35,13 +34,8 @@ def same(one: str, other: str) -> bool:
 
 def exists(store: str) -> bool:
     """Whether there is such a store; of a server that is not asked."""
-    if is_shared(store):
-        path = absolute(store).removeprefix("text:").removeprefix("folder:")
-        return os.path.exists(path)
-    if is_slate(store):
-        return moments.exists(store)
     folder = folder_of(store)
-    return folder is None or os.path.isdir(os.path.join(folder, ".penstock"))
+    return is_there(store) if folder is None else os.path.isdir(os.path.join(folder, ".penstock"))
 
 
 def settings_in(store: str) -> dict[str, Settings]:
@@ -57,7 +51,10 @@ def already_loaded(store: str, run: str) -> list[list[Any]] | None:
     """What a run has brought into each queue: messages and bytes; None if it has not taken effect."""
     folder = folder_of(store)
     if is_shared(store):
-        return None  # the write itself finds out
+        from penstock.spark.shared_sink import Run  # here, because it needs pyspark
+
+        known = Run(ReadingDisk(), store, run)
+        return known.brought() if known.is_complete else None
     if is_slate(store):
         with closing(open_shared_slate(store)) as shared:
             return shared.slate(lambda owner: owner.run(run))

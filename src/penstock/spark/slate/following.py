@@ -5,7 +5,7 @@ committed in order; so a batch ends where the store has written that nothing low
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from penstock.slate import moments
+from penstock.slate import loading, moments
 from penstock.slate.format import log_prefix
 from penstock.slate.primitives import key_u64
 from penstock.slate.view import Moment, View
@@ -27,6 +27,7 @@ from penstock.spark.slate.planning import log_cuts, log_end, log_work
 from penstock.spark.slate.routing import filters_in
 
 _SEQUENCE = "sequence"
+_LOOKED_AT = 10_000  # entries
 
 
 class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -66,7 +67,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             before = int(start[_SEQUENCE])
             end = self._look() if self._until is None else self._until
             if isinstance(limit, ReadMaxRows):
-                end = min(end, self._first(before, end) + limit.max_rows)
+                end = min(end, self._reach(before, end, limit.max_rows))
             return {_SEQUENCE: max(before, end)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -108,20 +109,28 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._end
         self.stop()
         moment = moments.take(url, driver(), objects=bool({"payload", "size"}.intersection(self._schema.names)))
-        self._moment, view = moment, moments.opened(moment)
-        self._view, self._end = view, log_end(view)
+        self._moment = moment  # which is dropped, whatever happens
+        self._moment, view = moments.opened_for(moment, self._log)
+        loading.check_instance(view, self._log)
+        self._view, self._end = view, log_end(view, self._log)
         if self._options.route:
             self._filters = filters_in(view)
         return self._end
 
-    def _first(self, start: int, end: int) -> int:
-        """The first number from one on that there is: many may be missing, and make no batch of their own."""
+    def _reach(self, start: int, end: int, rows: int) -> int:
+        """A number after so many entries at most; those that are missing make no batch of their own."""
         if self._view is None or start >= end:
             return start
         prefix = log_prefix(self._log)
-        for key, _ in self._view.scan(prefix + key_u64(start), prefix + key_u64(end)):
-            return int.from_bytes(key[-8:])
-        return end
+        keys = (key for key, _ in self._view.scan(prefix + key_u64(start), prefix + key_u64(end)))
+        first = next(keys, None)
+        if first is None:
+            return end
+        reached = int.from_bytes(first[-8:]) + rows
+        if reached < end:  # the numbers may lie far apart, as another program's
+            last = max(islice(keys, min(rows, _LOOKED_AT) - 1), default=first)
+            reached = max(reached, int.from_bytes(last[-8:]) + 1)
+        return reached
 
 
 def _cuts(first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import StoreCorrupt
 from penstock.slate import entries
-from penstock.slate.bodies import fetch
-from penstock.slate.format import decode_metadata, decode_payload, log_prefix, payload_key
+from penstock.slate.format import decode_metadata, decode_payload, log_prefix, object_of, payload_key
 from penstock.slate.primitives import key_u64
 from penstock.slate.view import Values, View
 from penstock.spark.columns import column_of
@@ -84,6 +83,7 @@ def _with_payloads(found: "Entries", payloads: "Payloads", schema: pa.Schema) ->
     sizes: list[int] = []
     there: list[int] = []
     total = 0
+    checksums = found.checksums() if payloads.wanted else []
     for at, (seq, size) in enumerate(zip(found.sequences(), found.sizes.to_pylist(), strict=True)):
         content = b""
         if size is None or payloads.wanted:
@@ -91,6 +91,8 @@ def _with_payloads(found: "Entries", payloads: "Payloads", schema: pa.Schema) ->
             if payload is None:
                 continue  # it was removed, and this was about to be
             content, size = payload
+            if payloads.wanted:
+                entries.check_object(f"objects/{seq}", content, checksums[at], payloads.what)
         there.append(at)
         contents.append(content)
         sizes.append(size)
@@ -184,6 +186,11 @@ class Entries:
         at[self._owner[where]] = where
         return self._texts.take(pa.array(at, mask=at < 0))
 
+    def checksums(self) -> list[str | None]:
+        """Those of payloads that are objects."""
+        found: list[str | None] = self._said(entries.CHECKSUM_HEADER).to_pylist()
+        return found
+
     def sequences(self) -> list[int]:
         """Their numbers."""
         found: list[int] = self._head["id"].tolist()
@@ -249,6 +256,7 @@ class Payloads:
     def __init__(self, view: View, first: int, end: int, wanted: bool) -> None:
         self._view = view
         self.wanted = wanted
+        self.what = view.what
         self._rows = (row for some in view.batches(payload_key(first), payload_key(end)) for row in some)
         self._at, self._value = -1, b""
 
@@ -267,7 +275,7 @@ class Payloads:
         content = decode_payload(value)
         if isinstance(content, str):
             try:
-                content = fetch(self._view, content, self._view.what)
+                content = self._view.get_object(object_of(content))
             except FileNotFoundError:
                 return None
         return content if self.wanted else b"", len(content)

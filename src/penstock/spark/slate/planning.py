@@ -30,6 +30,7 @@ _PART_BYTES, _SMALL_PART_BYTES = 96 << 20, 4 << 20  # of payloads that one task 
 _PART_ROWS, _SMALL_PART_ROWS = 200_000, 20_000  # the same of rows, which are sent to it
 _BESIDE = 200  # bytes that a body costs beside its payload
 _LOG_PART, _SMALL_LOG_PART = 500_000, 20_000  # entries of the log
+_MOST_LOG_PARTS = 1_000
 _OF_JOURNALS = ("file", "offset", "crc")
 
 
@@ -52,9 +53,11 @@ def plan(options: Options, schema: pa.Schema) -> list[Work]:
     moment = moments.take(options.store, driver(), objects="payload" in schema.names or options.table == "log")
     needed = False
     try:
-        with closing(moments.opened(moment)) as view:
+        moment, view = moments.opened_for(moment, address.log)
+        with closing(view):
             if options.table == "log":
-                works = log_works(view, moment, address.log, 0, log_end(view))
+                loading.check_instance(view, address.log)
+                works = log_works(view, moment, address.log, 0, log_end(view, address.log))
             else:
                 works = _rows(view, moment, address.log, options, schema)
         needed = any(work.moment is not None for work in works)
@@ -64,10 +67,10 @@ def plan(options: Options, schema: pa.Schema) -> list[Work]:
             moments.drop(moment)
 
 
-def log_end(view: View) -> int:
-    """Up to where the log is complete."""
+def log_end(view: View, log: str) -> int:
+    """Up to where the log is complete; all of it is, if only another program has written it."""
     value = view.get(own.LOG_END_KEY)
-    return 0 if value is None else own.decode_log_end(value)
+    return loading.adoption(view, log).last + 1 if value is None else own.decode_log_end(value)
 
 
 def log_works(view: View, moment: Moment, log: str, first: int, end: int) -> list[Work]:
@@ -85,6 +88,8 @@ def log_cuts(first: int, end: int) -> list[int]:
     """Where parts of the log begin, and the last of them ends."""
     total = end - first
     count = max(-(-total // _LOG_PART), min(os.cpu_count() or 1, total // _SMALL_LOG_PART), 1)
+    if count > _MOST_LOG_PARTS:  # most numbers are missing, as in the log of another program
+        count = os.cpu_count() or 1
     return [first + total * number // count for number in range(count + 1)]
 
 
@@ -101,8 +106,9 @@ def _sliced(moment: Moment, log: str, first: int, end: int) -> Moment:
 
 
 def _rows(view: View, moment: Moment, log: str, options: Options, schema: pa.Schema) -> list[Work]:
-    found = loading.load(view)
-    if options.table == "messages" and BODY.intersection(schema.names):  # tasks and batches are cut by size
+    found = loading.load(view, log)
+    sized = options.table == "messages" and BODY.intersection(schema.names)  # tasks and batches are cut by size
+    if sized or loading.has_others(found):
         loading.measure(found, view, log)
     now = max(SystemClock().now(), found.at)
     ledgers = {name: loaded.ledger for name, loaded in sorted(found.queues.items())}

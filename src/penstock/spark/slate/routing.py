@@ -33,9 +33,9 @@ _ARROW = pa.schema([("queue", pa.string()), *((name, pa.int64()) for name in COL
 
 
 def filters_in(view: View) -> tuple[tuple[str, str], ...]:
-    """The queues that have filters, with these."""
-    found = loading.settings_of(view)
-    return tuple((queue, each.filter) for queue, each in sorted(found.items()) if each.filter is not None)
+    """The queues that have filters, with these; who has one that is not understood gets nothing."""
+    found = [(queue, each.filter) for queue, each in sorted(loading.settings_of(view).items()) if each.filter]
+    return tuple((queue, text) for queue, text in found if filters.reason_against(text) is None)
 
 
 @lru_cache(maxsize=4)

@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.slate import entries, moments
-from penstock.slate.bodies import fetch
-from penstock.slate.format import decode_metadata, decode_payload, log_prefix, payload_key
+from penstock.slate.format import decode_metadata, decode_payload, log_prefix, object_of, payload_key
 from penstock.slate.primitives import key_u64
 from penstock.slate.view import View
 from penstock.spark.columns import column_of
@@ -108,7 +107,11 @@ class Bodies:
             for key, value in some:
                 seq = int.from_bytes(key[-8:])
                 if seq in wanted and (not self._payloads or seq in payloads):
-                    found[seq] = entries.body_of(decode_metadata(value), payloads.get(seq, b""))
+                    metadata, payload = decode_metadata(value), payloads.get(seq, b"")
+                    if seq in payloads:
+                        checksum = metadata.headers.get(entries.CHECKSUM_HEADER)
+                        entries.check_object(f"objects/{seq}", payload, checksum, view.what)
+                    found[seq] = entries.body_of(metadata, payload)
 
 
 def payload_of(view: View, seq: int, value: bytes) -> bytes:
@@ -117,7 +120,7 @@ def payload_of(view: View, seq: int, value: bytes) -> bytes:
     if isinstance(content, bytes):
         return content
     try:
-        return fetch(view, content, view.what)
+        return view.get_object(object_of(content))
     except FileNotFoundError:
         raise PenstockError(
             f"message {seq} was settled after this DataFrame was planned, and its payload is gone: load() it again"

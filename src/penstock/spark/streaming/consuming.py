@@ -5,6 +5,7 @@ asked once Spark has committed all up to `start`, restarts included: then that i
 the batch that the stream holds, or a new one. Whatever Spark repeats after a crash, it finds the same messages.
 """
 
+import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -33,7 +34,7 @@ from penstock.spark.streaming import batches
 from penstock.spark.streaming.batches import BatchPart
 from penstock.spark.streaming.offsets import batch_of, offset_of
 from penstock.spark.streaming.options import StreamOptions
-from penstock.streams import HEARTBEAT, StreamInfo, Streams, boot, reader_name
+from penstock.streams import HEARTBEAT, Streams, boot, reader_name
 
 _PATIENCE = 15.0  # seconds in which the process that read the stream before may end
 _PAUSE = 0.1
@@ -58,22 +59,23 @@ class _Session:
         self.reader = reader_name()
         self._closing = threading.Event()
         try:
-            self.info = self._begin()
+            self._begin()
         except BaseException:
             self._store.close()
             raise
         if is_remote(options.store):  # who is elsewhere cannot see whether this process lives
             threading.Thread(target=self._say_so, name="penstock-heartbeat", daemon=True).start()
 
-    def begin(self) -> StreamInfo:
-        """Say that this process reads the stream; how that is."""
-        return self.streams.begin(self._options.queue, self._options.stream or "", self.reader)
+    def begin(self) -> None:
+        """Say that this process reads the stream."""
+        self.streams.begin(self._options.queue, self._options.stream or "", self.reader)
 
-    def _begin(self) -> StreamInfo:
+    def _begin(self) -> None:
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
-                return self.begin()
+                self.begin()
+                return
             except StreamInUse:  # a query that was stopped just now leaves its process behind for a moment
                 if time.monotonic() > deadline:
                     raise
@@ -98,7 +100,7 @@ class ConsumingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._open: _Session | None = None
         self._plans: list[str] = []  # folders of batches that may still be read
-        self._left: int | None = None  # messages that an availableNow run may still claim
+        self._run: str | None = None  # of a run that ends, the name
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": None, "_plans": []}
@@ -112,9 +114,8 @@ class ConsumingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """As many messages as there are now, and no more."""
-        with in_one_line():
-            self._left = self._session().begin().lag
+        """What is there now, each message once."""
+        self._run = secrets.token_hex(8)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Settle what Spark has committed, and offer what comes next."""
@@ -124,17 +125,12 @@ class ConsumingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 batches.drop(self._plans.pop())
             known = batch_of(start)
             rows = _MOST if isinstance(limit, ReadAllAvailable) else min(options.rows, _MOST)
-            rows = rows if self._left is None else min(rows, self._left)
-            before = session.info.batch
-            stream = options.stream or ""
+            after = known.batch if known else 0
             batch = session.streams.next(
-                options.queue, stream, session.reader, known.batch if known else 0, rows, options.size
+                options.queue, options.stream or "", session.reader, after, rows, options.size, self._run
             )
             if batch is None or (known is not None and batch == known.batch):
                 return start
-            if self._left is not None and batch > before:
-                session.info = session.begin()
-                self._left = max(0, self._left - session.info.messages)
             return offset_of(options, batch)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import penstock
 from penstock.arguments import checked_reason
 from penstock.errors import InvalidArgument
+from penstock.opening import check_there
+from penstock.settings import seconds
 from penstock.spark.streaming.checkpoints import committed
 from penstock.spark.streaming.offsets import BatchName, parse_receipt
 
@@ -28,6 +30,7 @@ def settle(checkpoint: str | os.PathLike[str]) -> int:
 
 
 def _settled(batch: BatchName) -> bool:
+    check_there(batch.store)
     with closing(penstock.open(batch.store)) as store:
         return store._keeper.streams().settle(batch.queue, batch.stream, batch.batch)
 
@@ -67,7 +70,7 @@ def drain(
     return sum(1 for each in query.recentProgress if each["numInputRows"])
 
 
-def fail(df: "DataFrame", reason: str | None = None) -> int:
+def fail(df: "DataFrame", reason: str | None = None, delay: float = 0) -> int:
     """Let messages of a batch fail, instead of being done, when the batch is settled; how many.
 
         def process(batch, number):
@@ -75,6 +78,7 @@ def fail(df: "DataFrame", reason: str | None = None) -> int:
 
     df: rows with the column `receipt`, as the source of mode "consume" has it
     reason: as in fail() of a queue
+    delay: seconds, from when the batch is settled, until they are tried again
 
     They are tried again, or have failed for good after the last attempt. What is said here counts for this run of
     the batch: if Spark runs it again, only what is said then.
@@ -84,16 +88,17 @@ def fail(df: "DataFrame", reason: str | None = None) -> int:
             "these rows have no column receipt, which says what they are of: keep it until here, as in "
             'select("receipt", ...)'
         )
-    reason = checked_reason(reason)
+    reason, delay = checked_reason(reason), seconds("delay", delay)
     failed: dict[BatchName, list[str]] = {}
     for (receipt,) in df.select("receipt").distinct().collect():
         batch, id_ = parse_receipt(str(receipt))
         failed.setdefault(batch, []).append(id_)
     for batch, ids in failed.items():
-        _fail(batch, ids, reason)
+        _fail(batch, ids, reason, delay)
     return sum(map(len, failed.values()))
 
 
-def _fail(batch: BatchName, ids: Iterable[str], reason: str | None) -> None:
+def _fail(batch: BatchName, ids: Iterable[str], reason: str | None, delay: float) -> None:
     with closing(penstock.open(batch.store)) as store:
-        store._keeper.streams().fail(batch.queue, batch.stream, batch.batch, sorted(ids, key=int), reason)
+        streams, ordered = store._keeper.streams(), sorted(ids, key=int)
+        streams.fail(batch.queue, batch.stream, batch.batch, ordered, reason, delay)

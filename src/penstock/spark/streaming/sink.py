@@ -25,7 +25,7 @@ from penstock.journal.intake import Load, make_folder
 from penstock.journal.staging import Part, Piece
 from penstock.journal.viewing import StoreView
 from penstock.landing import LONGEST, Landing
-from penstock.opening import is_remote, is_shared, is_slate
+from penstock.opening import check_there, is_remote, is_shared, is_slate
 from penstock.sharing.keeper import open_shared, open_shared_slate
 from penstock.slate.intake import Load as SlateLoad
 from penstock.slate.staging import new_name
@@ -212,6 +212,7 @@ def stream_writer_for(given: Mapping[str, str], schema: StructType) -> DataSourc
         raise InvalidArgument("option id is for df.write; a stream's batches are told apart by query and number")
     if is_shared(store):
         raise not_supported(f"store {store!r}")
+    check_there(store)
     target = Target(store, queue, None, {}, False)
     if is_remote(store):
         return RemoteStreamWriter(target, sink, schema)

@@ -39,7 +39,7 @@ def _of_slate(url: str) -> list[StreamInfo]:
     moment = moments.take(url, os.getpid(), objects=False)
     try:
         with closing(moments.opened(moment)) as view:
-            queues = loading.load(view).queues
+            queues = loading.load(view, moments.parse(url).log).queues
     finally:
         moments.drop(moment)
     return [stream for name in sorted(queues) for stream in queues[name].ledger.streams()]
