@@ -159,9 +159,10 @@ class World:
         self._by_hand("remove", ids=[id])
 
     def _by_hand(self, do: str, **asked: Any) -> None:
-        name, at = f"hand {self._payloads} {len(self._log)}", self.time.now()
-        self.history._record({"event": "start", "op": name, "at": at, "do": do, **asked})
-        self.history._record({"event": "unknown", "op": name, "at": at, "error": "a person's"})
+        name = f"hand {self._payloads} {len(self._log)}"
+        # A text file says at best when it was last changed, so that any time will do.
+        self.history._record({"event": "start", "op": name, "at": 0, "do": do, **asked})
+        self.history._record({"event": "unknown", "op": name, "at": 0, "error": "a person's"})
 
     # What is checked
 
@@ -212,7 +213,7 @@ class World:
 
     def kill_at(self, change: int) -> Callable[[], None]:
         """kill -9 before a change to a file."""
-        return lambda: _before(change, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        return lambda: before(change, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
     def fail_at(self, change: int) -> Callable[[], None]:
         """One error of the disk."""
@@ -220,7 +221,7 @@ class World:
         def fail() -> None:
             raise OSError(EIO, "Input/output error")
 
-        return lambda: _before(change, fail)
+        return lambda: before(change, fail)
 
     def full_at(self, size: int) -> Callable[[], None]:
         """Files cannot grow beyond a size, as on a full disk."""
@@ -233,7 +234,7 @@ class World:
         return limit
 
 
-def _before(number: int, act: Callable[[], object]) -> None:
+def before(number: int, act: Callable[[], object]) -> None:
     """Do something before a change of this process to a file, counted from now on."""
     left = [number]
 

@@ -20,7 +20,7 @@ from penstock.errors import (
     QueueProtected,
     StoreClosed,
 )
-from penstock.files import Disk, SystemDisk, make_folder, replace_file
+from penstock.files import Disk, SystemDisk, make_folder, replace_file, unavailable
 from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
 from penstock.live.keeper import check_start
@@ -68,8 +68,11 @@ class TextKeeper:
                 self.create(queue_names.DEFAULT, Settings())
 
     def _make_folder(self) -> None:
-        make_folder(self._disk, self._folder)
-        self._disk.sync_folder(self._folder)  # who made or removed a queue may have stopped before this
+        try:
+            make_folder(self._disk, self._folder)
+            self._disk.sync_folder(self._folder)  # who made or removed a queue may have stopped before this
+        except OSError as error:
+            raise unavailable(self._folder, error) from error
 
     def _files(self) -> dict[str, str]:
         """The queues there are, and the path of each."""
