@@ -237,3 +237,14 @@ def test_a_publish_for_which_there_is_no_space_in_one_queue_is_in_none(tmp_path:
         disk.full = ""
         store.publish(b"y", priority=1)
         assert [message.payload for queue in queues for message in queue.claim(5)] == [b"y", b"y"]
+
+
+@pytest.mark.parametrize("url", ["text:{}/data", "{}/jobs.tq"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ENOSPC])
+def test_a_disk_that_fails_while_a_store_is_opened_is_named(tmp_path: Path, url: str, code: int) -> None:
+    class FailingDisk(SystemDisk):
+        def sync_folder(self, path: StrPath) -> None:
+            raise OSError(code, os.strerror(code), path)
+
+    with pytest.raises(penstock.StoreUnavailable, match=str(tmp_path)):
+        open_text(url.format(tmp_path), disk=FailingDisk())

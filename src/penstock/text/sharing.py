@@ -160,7 +160,7 @@ class SharedFile:
             document = parse(self._pair.file.read(view.end, size - view.end), view.end)
             if document.problems:
                 return False
-            view.arrive(document.entries, now)
+            self._clock.follow(view.arrive(document.entries, now, self._clock.horizon()), self.path)
             view.end, view.ended = size, False
         found = [(seq, note) for note in lines.notes.values() if (seq := view.table.at(note.offset)) is not None]
         view.ledger.assign(found)

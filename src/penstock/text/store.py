@@ -75,9 +75,11 @@ class TextKeeper:
                 self.create(queue_names.DEFAULT, Settings())
 
     def _make_folder(self) -> None:
-        with _errors_of_the_disk(self._folder):
+        try:
             make_folder(self._disk, self._folder)
             self._disk.sync_folder(self._folder)  # who made or removed a queue may have stopped before this
+        except OSError as error:
+            raise unavailable(self._folder, error) from error
 
     def _files(self) -> dict[str, str]:
         """The queues there are, and the path of each."""

@@ -104,15 +104,18 @@ class View:
         """Whether a person wrote the message."""
         return "-" in self.table.ids[seq]
 
-    def arrive(self, entries: Sequence[Entry], now: int) -> None:
-        """Take in messages that another process has appended."""
+    def arrive(self, entries: Sequence[Entry], now: int, horizon: int) -> int:
+        """Take in messages that another process has appended; the latest time that they say."""
+        latest = 0
         for entry in entries:
             if entry.control == COMMENT:
                 continue
             said = facts(entry)
             # Whatever became of it since is noted, and applied after this.
-            row = _row(replace(entry, control=QUEUED), said, said.received_at or now, self.settings, now)
+            row = _row(replace(entry, control=QUEUED), said, said.received_at or now, self.settings, now, horizon)
             self.add(entry, said, row)
+            latest = max(latest, row.received_at)
+        return latest
 
     def add(self, entry: Entry, said: Facts, row: Row) -> None:
         """Take in a message that was appended and is not noted yet."""
@@ -201,7 +204,7 @@ def load(
         id_ = each.id if each.id is not None and counts[each.id] == 1 else person_id(entry.offset, known[at].crc)
         if each.key is not None and received_at + FIVE_MINUTES > now:
             view.keys[each.key] = (id_, received_at + FIVE_MINUTES)
-        row = _row(replace(entry, control=controls[at]), each, received_at, settings, now)
+        row = _row(replace(entry, control=controls[at]), each, received_at, settings, now, horizon)
         if found is None and (damaged or not memory.lines) and each.lease is not None and each.lease[0] > now:
             # The mutex file was lost, or a line of it: all that is known is what the message itself says.
             found = _said_lease(entry, each, known[at].crc, id_) if row.state in (AVAILABLE, DELAYED) else None
@@ -249,9 +252,9 @@ class _Seen:
         return next((time for end, time in self._seen if offset < end), 0)
 
 
-def _row(entry: Entry, said: Facts, received_at: int, settings: Settings, now: int) -> Row:
-    # Received by a clock that was ahead of ours: it waits for nothing.
-    visible_at = said.visible_at if said.visible_at is not None else min(received_at, now)
+def _row(entry: Entry, said: Facts, received_at: int, settings: Settings, now: int, horizon: int) -> Row:
+    # Received by a clock that is far ahead of ours: it waits for nothing.
+    visible_at = said.visible_at if said.visible_at is not None else received_at if received_at <= horizon else now
     if said.mark:
         visible_at = FAR
     if entry.control == QUEUED:
