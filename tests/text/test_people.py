@@ -229,7 +229,6 @@ class FailingDisk(SystemDisk):
 @pytest.mark.parametrize(
     ("number", "kind", "words"),
     [
-        (errno.EIO, penstock.StoreClosed, "the disk failed"),
         (errno.EROFS, penstock.StoreUnavailable, "the file system is read-only"),
         (errno.EACCES, penstock.StoreUnavailable, "permission denied"),
         (errno.EFBIG, penstock.StoreUnavailable, "the file may not grow"),

@@ -109,6 +109,7 @@ class SharedFile:
         self._view = None
         if isinstance(error, OSError):
             self._pair.doubt()
+            self._named = (-1, -1)
 
     # Looking
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("penstock")
+_STRAY = (errno.EISDIR, errno.ENXIO, errno.EACCES, errno.EPERM, errno.ELOOP)
 
 
 class TextKeeper:
@@ -100,6 +101,8 @@ class TextKeeper:
                 if name is None:
                     name = self._said_name(path) or file.removesuffix(SUFFIX)[:255]
             except OSError as error:
+                if error.errno not in _STRAY:  # it may well be a queue
+                    raise unavailable(path, error) from error
                 self._skip(path, error)
                 continue
             found.setdefault(name, path)

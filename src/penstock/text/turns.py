@@ -88,10 +88,16 @@ class TurningQueue:
     def _told(self, error: OSError) -> PenstockError:
         if is_refused(error):
             return unavailable(error.filename or self.path, error)
-        return StoreClosed(
-            f"the disk failed while {self.path!r} was used ({error}), so that nobody knows whether this was done: "
-            "look, and try again. What is in doubt is written again before anything else"
-        )
+        path = self.path
+
+        def broken() -> StoreClosed:
+            return StoreClosed(
+                f"the disk failed while {path!r} was used ({error}), so that nobody knows what it holds: close "
+                "the store and open it again"
+            )
+
+        self.stop(broken)
+        return broken()
 
     # The line
 
