@@ -93,7 +93,7 @@ class StoreClosed(PenstockError):
 
 
 class StoreUnavailable(PenstockError):
-    """The system refuses a file of the store; the message says why, and nothing was changed on that account."""
+    """The system refuses a file of the store; the message says why, and what to do."""
 
 
 class StoreUnreachable(PenstockError, ConnectionError):

@@ -73,7 +73,7 @@ def test_the_command_tells_people_and_programs(tmp_path: Path) -> None:
     assert '"sound": true' in told.output
     missing = CliRunner().invoke(cli, ["--store", f"slate:{tmp_path / 'nowhere'}", "doctor"])
     assert missing.exit_code == 1
-    assert "there is no slate store" in missing.output
+    assert "no store at" in missing.output
     assert not (tmp_path / "nowhere").exists()
 
 
