@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import InvalidArgument, StoreLocked
+from penstock.errors import InvalidArgument, StoreLocked, StoreUnreachable
 from penstock.files import ReadingDisk, unavailable
 from penstock.journal.catalog import FOLDER
 from penstock.journal.format import DIALECTS, Dialect
@@ -130,6 +130,8 @@ def become_owner(folder: Folder) -> Owner | None:
         return Owner(folder)
     except StoreLocked:
         return None
+    except StoreUnreachable:  # an OSError too, that says what is wrong
+        raise
     except OSError as error:
         raise unavailable(error.filename or folder.path, error) from error
 
