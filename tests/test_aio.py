@@ -36,6 +36,7 @@ def kept() -> Iterator[penstock.Store]:
 
 @pytest.fixture
 def url(kept: penstock.Store) -> Iterator[str]:
+    raise_file_limit()  # before the server looks how many connections that allows
     server = serve_in_thread(kept)
     yield server.url
     server.stop()
@@ -159,7 +160,6 @@ def test_a_consumer_that_is_cancelled_leaves_the_line(kept: penstock.Store, url:
 
 
 def test_thousands_wait_without_a_thread_of_their_own(kept: penstock.Store, url: str) -> None:
-    raise_file_limit()
     keeper = live_keeper(kept)
     assert isinstance(keeper, LiveKeeper)
     line = keeper.find("default")
