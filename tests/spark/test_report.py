@@ -279,4 +279,4 @@ def test_a_report_is_made_through_a_server_of_any_store(spark: SparkSession, tmp
             server.stop()
     document = json.loads((tmp_path / "report" / "report.json").read_text())
     assert document["streams"] == []
-    assert (tmp_path / "report" / "index.html").read_text()
+    assert (tmp_path / "report" / "report.html").read_text()
