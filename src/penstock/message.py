@@ -10,6 +10,7 @@ from penstock.errors import InvalidArgument, InvalidPriority, PayloadTooLarge
 from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_PAYLOAD, index, seconds, text, utf8
 
 if TYPE_CHECKING:
+    from penstock.index.history import Attempt
     from penstock.store import Queue
 
 MAX_HEADERS = 255
@@ -46,6 +47,27 @@ class Entry:
     retention: float | None = None
     key: str | None = None
     created_at: int | None = None
+
+
+@dataclass(slots=True)
+class Moved(Entry):
+    """A message that comes from another store, and what became of it there; what was in flight is available."""
+
+    received_at: int | None = None  # None = now
+    visible_at: int | None = None  # None = when it was received
+    expires_at: int | None = None  # None = never
+    state: str = "available"
+    attempts: int = 0
+    claimed_at: int | None = None
+    settled_at: int | None = None
+    consumer: str | None = None
+    reason: str | None = None
+    history: Sequence[Attempt] = ()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is still to be done."""
+        return self.state not in ("done", "failed")
 
 
 class Plain(Sequence[Entry]):

@@ -226,6 +226,11 @@ def test_a_store_is_converted_once(spark: SparkSession, tmp_path: Path) -> None:
     first, again = (jobs.convert(spark, source, target) for _ in range(2))
     assert (first.repeated, again.repeated) == (False, True)
     with penstock.open(source) as store:
+        [message] = store.queue().claim()
+        message.release()
+    with pytest.raises(PenstockError, match=r"has changed since \(as many messages, but attempts"):
+        jobs.convert(spark, source, target)
+    with penstock.open(source) as store:
         store.queue().put(b"later")
     with pytest.raises(PenstockError, match=r"has changed since \(queue 'default': \d+ messages then, \d+ now"):
         jobs.convert(spark, source, target)

@@ -1,13 +1,16 @@
 """Spark with stores that any number of processes may open: text and folder stores."""
 
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock
-from penstock.errors import NotSupported, PenstockError
+from penstock import Draft, SimulatedClock
+from penstock.errors import PenstockError
 from penstock.spark import jobs
 
 KINDS = ["text", "folder"]
@@ -108,22 +111,89 @@ def test_such_a_store_is_converted_into_a_journal_store(spark: SparkSession, url
         assert (failed.reason, store.queue("jobs").attempts(failed.id)[0].consumer) == ("no luck", "you")
 
 
-def test_what_waits_in_a_journal_store_is_converted_into_such_a_store(
+def shown(store: penstock.Store, queue: str) -> list[Any]:
+    found = store.queue(queue)
+    return [
+        (
+            each.payload, each.headers, each.priority, each.created_at, each.received_at, each.visible_at,
+            each.expires_at, each.attempts, each.state, each.claimed_at, each.consumer, each.settled_at,
+            each.reason, found.attempts(each.id),
+        )
+        for each in found.messages()
+    ]  # fmt: skip
+
+
+def lived(path: Path) -> str:
+    """A journal store with messages in every state."""
+    clock = SimulatedClock(int(time.time() * 1000) - 60_000)
+    with penstock.open(path, clock=clock) as store:
+        queue = store.create("mail", max_attempts=2, keep_done=None, priorities=(-5, 5))
+        queue.put_many(
+            [Draft(b"%d" % number, priority=number % 3, headers={"n": str(number)}) for number in range(9)]
+        )
+        queue.put(b"later", delay=1_000_000, created_at=5)
+        queue.put(b"\xff soon gone", retention=1_000_000)
+        for _ in range(2):
+            clock.advance(1)
+            for message in queue.claim(2, consumer="loser"):
+                clock.advance(1)
+                message.fail(reason="no luck")
+        for message in queue.claim(2, consumer="winner"):
+            clock.advance(2)
+            message.ack()
+        queue.claim(1, consumer="release")[0].release()
+        queue.claim(1, lease=40_000, consumer="holder")
+        queue.claim(1, consumer="loser")[0].fail(reason="once")
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_journal_store_is_converted_into_such_a_store_with_all_that_became_of_its_messages(
+    spark: SparkSession, kind: str, tmp_path: Path
+) -> None:
+    source, target = lived(tmp_path / "journal"), f"{kind}:{tmp_path / 'store'}"
+    summary = jobs.convert(spark, source, target)
+    assert summary.notes == ["messages in flight arrive as available"]
+    with penstock.open(source) as one, penstock.open(target) as other:
+        assert one.queue("mail").settings == other.queue("mail").settings
+        before, after = shown(one, "mail"), shown(other, "mail")
+        assert {row[8] for row in before} == {"delayed", "available", "in_flight", "done", "failed"}
+        [held] = [row for row in before if row[8] == "in_flight"]
+        ended = [each for each in held[13] if each.outcome is not None]
+        before[before.index(held)] = (*held[:8], "available", None, None, None, held[12], ended)
+        for is_done in (True, False):  # what is done comes apart, each in its order
+            assert [row for row in after if (row[8] == "done") == is_done] == [
+                row for row in before if (row[8] == "done") == is_done
+            ]
+        claimed = [each.payload for each in one.queue("mail").claim(20)]
+        assert [each.payload for each in other.queue("mail").claim(20) if each.payload != held[0]] == claimed
+
+
+def test_such_a_store_is_converted_into_another_of_the_kind(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    target = f"{url.partition(':')[0]}:{tmp_path / 'copy'}"
+    jobs.convert(spark, url, target)
+    with penstock.open(url) as one, penstock.open(target) as other:
+        assert sorted(shown(other, "jobs"), key=str) == sorted(shown(one, "jobs"), key=str)
+
+
+def test_a_second_conversion_does_nothing_and_says_what_has_changed(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
-    with penstock.open(tmp_path / "journal") as store:
-        queue = store.create("mail", max_attempts=3)
-        queue.put_many([penstock.Draft(b"a", headers={"x": "y"}), b"b"])
-        queue.put(b"later", delay=1000)
-    jobs.convert(spark, str(tmp_path / "journal"), url)
+    source = str(tmp_path / "journal")
+    with penstock.open(source) as store:
+        store.create("mail", keep_done=None).put_many([b"a", b"b"])
+    first, again = (jobs.convert(spark, source, url) for _ in range(2))
+    assert (first.repeated, again.repeated) == (False, True)
+    with penstock.open(source) as store:
+        store.queue("mail").pop()  # as many messages as before
+    with pytest.raises(PenstockError, match=r"has changed since \(as many messages, but attempts, what is done"):
+        jobs.convert(spark, source, url)
+    with penstock.open(source) as store:
+        store.queue("mail").put(b"c")
+    with pytest.raises(PenstockError, match=r"has changed since \(queue 'mail': 2 messages then, 3 now\)"):
+        jobs.convert(spark, source, url)
     with penstock.open(url) as store:
-        assert store.queue("mail").settings.max_attempts == 3
-        assert [message.payload for message in store.queue("mail").claim(5)] == [b"a", b"b"]
-        assert store.queue("mail").counts()["delayed"] == 1
-    with penstock.open(tmp_path / "journal") as store:
-        store.create("kept", keep_done=None).put(b"x")
-        store.queue("kept").pop()
-    with pytest.raises(PenstockError, match=r"has changed since \(queue 'kept': 0 messages then, 1 now\)"):
-        jobs.convert(spark, str(tmp_path / "journal"), url)
-    with pytest.raises(NotSupported, match="queue 'kept' has done or failed ones"):
-        jobs.convert(spark, str(tmp_path / "journal"), url, id="again")
+        assert store.queue("mail").counts()["available"] == 2
+    jobs.convert(spark, source, url, id="again")
+    with penstock.open(url) as store:
+        assert (store.queue("mail").counts()["available"], store.queue("mail").counts()["done"]) == (4, 1)

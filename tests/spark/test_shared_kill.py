@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,25 +18,35 @@ from penstock.spark.sink import Target
 
 SCHEMA = StructType([StructField("payload", StringType()), StructField("queue", StringType())])
 QUEUES = ("one", "two", "three")
+TIMES = ("received_at", "expires_at", "claimed_at", "settled_at")
 ROWS = 20
 
 
-def write(url: str) -> None:
+def write(url: str, restore: bool) -> None:
     """What Spark has a writer do, in one process: a task, and the commit."""
-    writer = SharedWriter(Target(url, None, "monday", {}, False), SCHEMA)
-    columns = [[f"row {row}" for row in range(ROWS)] * len(QUEUES), [each for each in QUEUES for _ in range(ROWS)]]
-    batch = pa.RecordBatch.from_arrays([pa.array(each) for each in columns], names=["payload", "queue"])
-    writer.commit([writer.write(iter([batch]))])
+    rows = ROWS * len(QUEUES)
+    columns: dict[str, pa.Array] = {
+        "payload": pa.array([f"row {row}" for row in range(ROWS)] * len(QUEUES)),
+        "queue": pa.array([each for each in QUEUES for _ in range(ROWS)]),
+    }
+    if restore:
+        columns["attempts"] = pa.array([3] * rows, pa.int32())
+        columns["state"] = pa.array(["done" if row % 2 else "failed" for row in range(rows)])
+        columns |= {name: pa.nulls(rows, pa.timestamp("us", "UTC")) for name in TIMES}
+        columns |= {name: pa.nulls(rows, pa.string()) for name in ("consumer", "reason")}
+        columns["history"] = pa.nulls(rows, pa.list_(pa.struct([])))
+    writer = SharedWriter(Target(url, None, "monday", {}, restore), SCHEMA)
+    writer.commit([writer.write(iter([pa.RecordBatch.from_pydict(columns)]))])
 
 
-def write_until_killed(url: str, last: int) -> bool:
+def write_until_killed(url: str, last: int, restore: bool) -> bool:
     """Let a process write, and kill it before its sync of that number; whether it was killed."""
     pid = os.fork()
     if not pid:
         status = 1
         try:
             _kill_before_sync(last)
-            write(url)
+            write(url, restore)
             status = 0
         finally:
             os._exit(status)
@@ -48,12 +59,12 @@ def _kill_before_sync(last: int) -> None:
     """In this process, which is a child: every kind of sync counts."""
     left = [last]
 
-    def counted(method: Callable[..., None]) -> Callable[..., None]:
-        def sync(*arguments: object) -> None:
+    def counted(method: Callable[..., Any]) -> Callable[..., Any]:
+        def sync(*arguments: object, **options: object) -> Any:
             left[0] -= 1
             if not left[0]:
                 os.kill(os.getpid(), signal.SIGKILL)
-            method(*arguments)
+            return method(*arguments, **options)
 
         return sync
 
@@ -67,26 +78,33 @@ def _kill_before_sync(last: int) -> None:
     vars(shared_sink)["driver"] = os.getpid
 
 
-def counts(url: str) -> dict[str, int]:
+def counts(url: str, restored: bool) -> dict[str, int]:
     with penstock.open(url) as store:
-        return {name: len(store.queue(name)) for name in QUEUES}
+        found = {name: store.queue(name).counts() for name in QUEUES}
+    if restored:
+        assert all(each["done"] == each["failed"] for each in found.values())
+        assert not any(each["available"] for each in found.values())
+    return {name: sum(each.values()) for name, each in found.items()}
 
 
+@pytest.mark.parametrize("restore", [False, True])
 @pytest.mark.parametrize("kind", ["text", "folder"])
-def test_a_killed_driver_leaves_each_queue_with_all_of_its_messages_or_none(kind: str, tmp_path: Path) -> None:
+def test_a_killed_driver_leaves_each_queue_with_all_of_its_messages_or_none(
+    kind: str, restore: bool, tmp_path: Path
+) -> None:
     seen, last = set(), 0
     while True:
         last += 1 if last < 12 else 5
         url = f"{kind}:{tmp_path / str(last)}"
         with penstock.open(url) as store:
             for name in QUEUES:
-                store.create(name)
-        killed = write_until_killed(url, last)
-        found = counts(url)
+                store.create(name, keep_done=None)
+        killed = write_until_killed(url, last, restore)
+        found = counts(url, restore)
         assert set(found.values()) <= {0, ROWS}, f"killed before sync {last}: {found}"
         seen.add(tuple(found.values()))
-        write(url)  # the run again
-        again = counts(url)
+        write(url, restore)  # the run again
+        again = counts(url, restore)
         # A queue that was written in the moment of the kill is not remembered: it may have its messages twice.
         assert all(each in (ROWS, 2 * ROWS) for each in again.values()), f"killed before sync {last}: {again}"
         assert sum(each == 2 * ROWS for each in again.values()) <= 1

@@ -6,15 +6,17 @@ of keys is it.
 """
 
 import json
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from penstock.files import replace_file
-from penstock.folder.layout import BATCHES, DELAY, NEW, QUEUES
-from penstock.folder.stamps import Stamp, checksum
+from penstock.folder.layout import BATCHES, DELAY, DONE, FAILED, NEW, QUEUES
+from penstock.folder.stamps import Holder, Stamp, checksum
 from penstock.folder.texts import read_json, read_text
 from penstock.folder.tree import Tree, folders_of, home
+from penstock.message import Moved
 
 
 @dataclass(slots=True)
@@ -26,11 +28,22 @@ class Newcomer:
     stamp: Stamp
     headers: dict[str, str] | None
     now: int
+    past: Moved | None = None  # what became of it in another store
 
     @property
     def folder(self) -> str:
         """Where it goes."""
+        if self.past is not None and not self.past.waits:
+            return DONE if self.past.state == "done" else FAILED
         return DELAY if self.stamp.visible > self.now else QUEUES
+
+    @property
+    def until(self) -> int:
+        """When its time in delay/ is over, or when it was settled."""
+        if self.folder == QUEUES:
+            return 0
+        settled = self.now if self.past is None or self.past.settled_at is None else self.past.settled_at
+        return self.stamp.visible if self.folder == DELAY else settled
 
 
 def write(tree: Tree, queue: str, newcomers: Sequence[Newcomer]) -> None:
@@ -41,17 +54,38 @@ def write(tree: Tree, queue: str, newcomers: Sequence[Newcomer]) -> None:
             path = tree.place(NEW, queue, each.uid)
             if each.headers:
                 each.stamp.headers = tree.keep(each.headers)
+            if each.past is not None:
+                _stamp_past(tree, each.stamp, each.past)
             written.append(path)
             tree.write_new(path, each.payload)
             if tree.has_attributes:
                 values = each.stamp.to_attributes()
                 tree.stamp(path, {**values, "sum": checksum(each.payload, values)})
-            if each.folder == DELAY:
-                tree.set_until(path, each.stamp.visible)
+            if each.folder != QUEUES:
+                tree.set_until(path, each.until)
         tree.sync_files(written)
     except BaseException:
         discard(tree, queue, newcomers)
         raise
+
+
+def _stamp_past(tree: Tree, stamp: Stamp, past: Moved) -> None:
+    """Say what became of a message in another store; whoever held it there does not any more."""
+    stamp.attempts = past.attempts
+    if past.reason is not None:
+        stamp.reason = tree.keep(past.reason)
+    # Without secrets: no receipt of the other store is good here. What was acknowledged is the holder's.
+    ended = [[*each, False, ""] for each in past.history if each.outcome != "acked"]
+    if ended:
+        stamp.history = tree.keep(ended)
+    if past.waits:
+        return
+    if past.claimed_at is not None:
+        secret = os.urandom(8).hex()
+        stamp.holder = Holder(secret, past.attempts, past.claimed_at, past.consumer or "")
+        stamp.ended = secret if past.state == "failed" else None
+    if past.state == "done":
+        stamp.settled_at = past.settled_at
 
 
 def discard(tree: Tree, queue: str, newcomers: Sequence[Newcomer]) -> None:
@@ -59,7 +93,7 @@ def discard(tree: Tree, queue: str, newcomers: Sequence[Newcomer]) -> None:
     for each in newcomers:
         with suppress(OSError):
             tree.disk.unlink(tree.place(NEW, queue, each.uid))
-        tree.forget(each.stamp.headers)
+        tree.forget(each.stamp.headers, each.stamp.reason, each.stamp.history)
     with suppress(OSError):
         tree.sync(NEW)  # else a machine that stops could bring them back, for nobody
 

@@ -26,7 +26,7 @@ from penstock.folder.layout import (
 )
 from penstock.folder.stamps import Stamp
 from penstock.folder.tree import home, is_full
-from penstock.message import Entry
+from penstock.message import Entry, Moved
 from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY
 
 
@@ -69,6 +69,17 @@ class OpenQueue(KnownQueue):
             return self.take_in(entries)
         with self.admission.locked():
             return self.admit(entries)
+
+    def restore(self, moved: Sequence[Moved]) -> None:
+        """Take in messages as they were in another store, all or none."""
+        self._tree.need_attributes("what became of messages in another store")
+        self.check(moved)
+        if not self.is_exact:
+            self.take_in(moved)
+            return
+        with self.admission.locked():
+            self.check_room(sum(each.waits for each in moved))
+            self.take_in(moved, exact=True)
 
     def admit(self, entries: Sequence[Entry]) -> list[str]:
         """The same where keys and room matter; the queue's lock is held."""
@@ -140,7 +151,14 @@ class OpenQueue(KnownQueue):
         now = self._clock.now()
         ids = self._tree.next_ids(now, len(entries))
         newcomers = [
-            Newcomer(uid, entry.payload, self._new_stamp(uid, entry, now), entry.headers, now)
+            Newcomer(
+                uid,
+                entry.payload,
+                self._new_stamp(uid, entry, now),
+                entry.headers,
+                now,
+                entry if isinstance(entry, Moved) else None,
+            )
             for uid, entry in zip(ids, entries, strict=True)
         ]
         keys = {entry.key: uid for uid, entry in zip(ids, entries, strict=True) if entry.key is not None}
@@ -172,8 +190,7 @@ class OpenQueue(KnownQueue):
                     self._check_delivery(newcomers, set(delivered))
             with self.lock:
                 for each in newcomers:
-                    until = each.stamp.visible if each.folder == DELAY else 0
-                    self._know(each.uid, self._row(each.folder, each.stamp, until))
+                    self._know(each.uid, self._row(each.folder, each.stamp, each.until))
         with self.lock:
             self.serve()
         if manifest is not None:
@@ -214,6 +231,10 @@ class OpenQueue(KnownQueue):
 
     def _new_stamp(self, uid: str, entry: Entry, now: int) -> Stamp:
         stamp = Stamp(order_of(uid), entry.priority, entry.created_at)
+        if isinstance(entry, Moved):
+            stamp.received_at = now if entry.received_at is None else entry.received_at
+            stamp.visible_at, stamp.expires_at = entry.visible_at, entry.expires_at or None
+            return stamp
         if time_of(stamp.order) != now:  # more messages in a millisecond than it has ticks
             stamp.received_at = now
         if entry.delay:

@@ -30,7 +30,7 @@ from penstock.folder.upkeep import Upkeep
 from penstock.folder.waiting import Waiting
 from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
-from penstock.message import PUBLISH_HEADER, Entry, Message, checked_headers
+from penstock.message import PUBLISH_HEADER, Entry, Message, Moved, checked_headers
 from penstock.names import DEFAULT
 from penstock.settings import Settings, whole
 from penstock.sharing import forks
@@ -238,6 +238,14 @@ class FolderKeeper:
             self._tend()
             self._ballast.make()
             return found.put(entries)
+
+    def restore(self, queue: str, moved: Sequence[Moved]) -> None:
+        """Take in messages as they were in another store, all or none."""
+        found = self.find(queue)
+        with self._guard:
+            self._tend()
+            self._ballast.make()
+            found.restore(moved)
 
     def claim(self, queue: str, n: int, lease: float, wait: float, consumer: str) -> list[Message]:
         """Lease up to n messages."""

@@ -222,7 +222,9 @@ def _drop_unfinished(shared: Shared, gone: list[str]) -> None:
                 if status is None:
                     continue
                 with suppress(OSError):
-                    tree.forget(tree.stamp_of(path, each).headers if status.names == 1 else None)
+                    if status.names == 1:
+                        stamp = tree.stamp_of(path, each)
+                        tree.forget(stamp.headers, stamp.reason, stamp.history)
                 with suppress(FileNotFoundError):
                     tree.disk.unlink(path)
     if by_queue:

@@ -98,6 +98,19 @@ class Stamp:
         values = {name: str(value).encode() for name, value in numbers.items() if value is not None}
         if self.headers is not None:
             values["headers"] = self.headers.encode()
+        return values | self._past()
+
+    def _past(self) -> dict[str, bytes]:
+        """What one is stamped with that was in another store before."""
+        texts = {"reason": self.reason, "history": self.history, "ended": self.ended}
+        values = {name: value.encode() for name, value in texts.items() if value is not None}
+        if self.holder is not None:
+            values["receipt"] = self.holder.to_bytes()
+        if self.settled_at is not None:
+            values["settled_at"] = b"%d" % self.settled_at
+        if self.attempts or values:
+            values["attempts"] = b"%d" % self.attempts
+            values["counted"] = counted(self.attempts, self.reason, self.history)
         return values
 
 

@@ -21,17 +21,19 @@ from pyspark.sql.types import StructType
 import penstock
 from penstock import names
 from penstock.clock import SystemClock
-from penstock.errors import NotSupported, QueueExists
+from penstock.errors import QueueExists
 from penstock.files import Disk, SystemDisk, make_folder, replace_file
+from penstock.folder.keeper import FolderKeeper
 from penstock.folder.neighbours import SystemNeighbours, process_name
 from penstock.journal.staging import remove_folder
-from penstock.message import Entry
+from penstock.message import Entry, Moved
 from penstock.opening import shared_folder
 from penstock.settings import Settings
 from penstock.spark.errors import in_one_line
 from penstock.spark.plans import driver
 from penstock.spark.sending import Sender
 from penstock.spark.sink import Target, check_columns, task
+from penstock.text.store import TextKeeper
 from penstock.wire.frames import decode_staged
 
 _FOLDER = ".penstock"
@@ -105,8 +107,6 @@ class SharedWriter(DataSourceArrowWriter):
 
     def __init__(self, target: Target, schema: StructType) -> None:
         check_columns(schema, target)
-        if target.restore:
-            raise NotSupported("a text or folder store takes new messages only")
         self._target = target
         with penstock.open(target.store) as store:
             there = {info.name: info.settings for info in store.queues()}
@@ -129,7 +129,8 @@ class SharedWriter(DataSourceArrowWriter):
             return Frames([])
         frames = FrameFolder(SystemDisk(), self._folder)
         with in_one_line():
-            sender = Sender(frames, "", f"{partition:05}-{attempt}", self._queues, self._target.queue, partition)
+            part, target = f"{partition:05}-{attempt}", self._target
+            sender = Sender(frames, "", part, self._queues, target.queue, partition, target.restore)
             for batch in iterator:
                 sender.add(batch)
             sender.finish()
@@ -153,7 +154,7 @@ class SharedWriter(DataSourceArrowWriter):
             for queue, paths in files.items():
                 if queue not in run.queues:
                     entries = [entry for path in paths for entry in _entries(disk, path, now)]
-                    store._keeper.put(queue, entries)
+                    _take_in(store, queue, entries)
                     run.remember(queue, len(entries), sum(len(entry.payload) for entry in entries))
             run.remember()
         self.abort(messages)
@@ -174,12 +175,28 @@ def remove_left(disk: Disk, staged: str) -> None:
                 remove_folder(disk, folder)
 
 
+def _take_in(store: penstock.Store, queue: str, entries: list[Entry]) -> None:
+    """Put messages of one queue in one durable step, or let them come as they were in another store."""
+    keeper, moved = store._keeper, [entry for entry in entries if isinstance(entry, Moved)]
+    if not moved:
+        keeper.put(queue, entries)
+    elif isinstance(keeper, TextKeeper | FolderKeeper):
+        keeper.restore(queue, moved)
+
+
 def _entries(disk: Disk, path: str, now: int) -> Iterator[Entry]:
     """The entries of a frame; times become what put() is asked for."""
     with disk.open(path) as file:
         staged = decode_staged(file.read(0, file.size()))
     visible_at, expires_at = staged.visible_at, staged.expires_at
     for at, entry in enumerate(staged.entries):
+        if staged.restored is not None:
+            past = {name: column[at] for name, column in staged.restored._asdict().items()}
+            past["history"] = past["history"] or ()
+            times = {"visible_at": visible_at, "expires_at": expires_at}
+            past |= {name: column[at] for name, column in times.items() if column}
+            yield Moved(entry.payload, entry.priority, entry.headers, created_at=entry.created_at, **past)
+            continue
         delay = max((visible_at[at] or 0) - now, 0) / 1000 if visible_at else 0
         if expires_at and expires_at[at] is not None:
             entry = replace(entry, retention=max((expires_at[at] or 0) - now, 1) / 1000)

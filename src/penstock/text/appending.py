@@ -27,12 +27,12 @@ def append_unborn(file: File, entries: Sequence[bytes], sync: bool = True, end: 
     return list(accumulate(map(len, entries[:-1]), initial=start))
 
 
-def bear(file: File, offsets: Sequence[int], sync: bool = True) -> None:
-    """Durably uncomment entries: one byte each."""
+def bear(file: File, offsets: Sequence[int], sync: bool = True, controls: str = "") -> None:
+    """Durably uncomment entries, or give them other control characters: one byte each."""
     if sync and len(offsets) == 1:
-        file.write_through(offsets[0], BORN)
+        file.write_through(offsets[0], controls.encode() or BORN)
         return
-    for offset in offsets:
-        file.write(offset, BORN)
+    for offset, control in zip(offsets, controls or QUEUED * len(offsets), strict=True):
+        file.write(offset, control.encode())
     if sync:
         file.sync()

@@ -14,7 +14,8 @@ JSON of a line, each part only if there is something to say:
 
     at        the time
     notes     messages by offset, each as it is from now on; an earlier note of the same message means nothing
-    born      ids of messages that were appended together; those still commented out are to be uncommented
+    born      ids of messages that were appended together; those still commented out are to be uncommented, or to
+              get the control characters of their notes, if they come from another store as something else
     settled   [receipt, how] of receipts that were settled; repeating that does nothing for five minutes
     keys      [key, id, until] of messages that left the file
     seen      [offset, time]: messages of people before that offset were there at that time

@@ -5,7 +5,7 @@ seal. Between turns a process only remembers, and checks at the next turn whethe
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from zlib import crc32
@@ -230,8 +230,18 @@ class SharedFile:
 
     # Writing
 
-    def append(self, unborn: Sequence[bytes], ids: Sequence[str], now: int) -> list[int]:
-        """Durably add messages, all of them or none; where they start."""
+    def append(
+        self,
+        unborn: Sequence[bytes],
+        ids: Sequence[str],
+        now: int,
+        controls: str = "",
+        notes: Mapping[int, Note] | None = None,
+    ) -> list[int]:
+        """Durably add messages, all of them or none; where they start.
+
+        Those that were elsewhere have control characters, and by their position what is noted about them.
+        """
         view = self.current()
         start = view.end
         try:
@@ -239,14 +249,14 @@ class SharedFile:
             offsets = append_unborn(self._pair.file, unborn, always, view.end if view.ended else None)
             if not always:
                 self._pair.sync_file()
-            if len(unborn) > 1:
-                self._note({"at": now, "born": list(ids)}, pending=True)
+            if len(unborn) > 1 or notes:
+                self._note({"at": now, "born": list(ids), **_placed(notes or {}, offsets)}, pending=True)
         except OSError as error:
             raise self._undo(error, view, b"".join(unborn)) from error
-        bear(self._pair.file, offsets, always)
+        bear(self._pair.file, offsets, always, controls)
         if not always:
             self._pair.sync_file()
-        if len(unborn) > 1:
+        if len(unborn) > 1 or notes:
             self._pair.note_is_done()
         there = status_if_there(self._disk, self.path)
         if there is None or there.inode != self._pair.inode:
@@ -388,3 +398,10 @@ class SharedFile:
     def _gone(self) -> QueueNotFound:
         self._view = None
         return QueueNotFound(f"there is no queue {self.name!r}: create it with store.create({self.name!r})")
+
+
+def _placed(notes: Mapping[int, Note], offsets: Sequence[int]) -> dict[str, Any]:
+    """What to say of messages, now that it is known where they are."""
+    for at, note in notes.items():
+        note.offset = offsets[at]
+    return {"notes": [note_as_json(note) for note in notes.values()]} if notes else {}

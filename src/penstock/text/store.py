@@ -27,7 +27,7 @@ from penstock.files import Disk, SystemDisk, make_folder, refusal, replace_file,
 from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
 from penstock.live.keeper import check_start
-from penstock.message import PUBLISH_HEADER, Entry, Message, checked_headers
+from penstock.message import PUBLISH_HEADER, Entry, Message, Moved, checked_headers
 from penstock.settings import Settings
 from penstock.sharing import forks
 from penstock.streams import Streams, not_supported
@@ -252,6 +252,10 @@ class TextKeeper:
     def put(self, queue: str, entries: Sequence[Entry]) -> list[str]:
         """Take in all entries or none."""
         return self.find(queue).put(entries)
+
+    def restore(self, queue: str, moved: Sequence[Moved]) -> None:
+        """Take in messages as they were in another store, all or none."""
+        self.find(queue).restore(moved)
 
     def claim(self, queue: str, n: int, lease: float, wait: float, consumer: str) -> list[Message]:
         """Lease up to n messages."""

@@ -114,7 +114,14 @@ def body(entry: Entry, received_at: int) -> tuple[bytes, dict[str, str], int]:
     return payload, headers, created_at
 
 
-def unborn(draft: Draft, id: str, received_at: int, visible_at: int, expires_at: int) -> bytes:  # noqa: A002
+def unborn(
+    draft: Draft,
+    id: str,  # noqa: A002
+    received_at: int,
+    visible_at: int,
+    expires_at: int,
+    attempts: int = 0,
+) -> bytes:
     """A new message as it is appended, commented out."""
     content, variables = draft.payload, [b"id=" + id.encode()]
     if not is_text(content):
@@ -134,7 +141,8 @@ def unborn(draft: Draft, id: str, received_at: int, visible_at: int, expires_at:
     for name, value in (draft.headers or {}).items():
         written = name if _PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
         variables.append(f"header {written}={quoted(value)}".encode())
-    return encode(COMMENT, content, [*variables, *RESERVED])
+    reserved = (b"attempts=%d" % attempts).ljust(len(RESERVED[0])), RESERVED[1]
+    return encode(COMMENT, content, [*variables, *reserved])
 
 
 def unborn_plain(payloads: list[bytes], ids: list[str], received_at: int) -> tuple[list[bytes], list[int]]:

@@ -9,13 +9,16 @@ from typing import TypeAlias
 
 from penstock.errors import LeaseExpired, PenstockError, QueueNotFound
 from penstock.index.history import Attempt
+from penstock.index.rows import STATES
+from penstock.journal.restoring import Restored, restore
 from penstock.ledger import Receipt
 from penstock.message import Entry as Draft
-from penstock.message import Message, Plain
-from penstock.records import Record
+from penstock.message import Message, Moved, Plain
+from penstock.records import Put, Record, Restore
 from penstock.settings import FIVE_MINUTES, Settings
 from penstock.state import ACKED, FAILED_ATTEMPT, RELEASED
-from penstock.text.format import COMMENT, PROCESSED, QUEUED, Entry, parse
+from penstock.text.format import COMMENT, FAILED, PROCESSED, QUEUED, Entry, parse
+from penstock.text.mutex import Note
 from penstock.text.newcomers import answers, numbered, text_crc
 from penstock.text.queue import without
 from penstock.text.recording import RecordingQueue
@@ -24,6 +27,7 @@ from penstock.text.variables import held, unborn, unborn_plain, was_removed
 from penstock.text.view import View, message_of
 
 _log = logging.getLogger("penstock")
+_CONTROLS = {"done": PROCESSED, "failed": FAILED}
 _CHUNK = 256  # messages that are listed in one turn
 _Settling: TypeAlias = Callable[[list[Receipt], int], tuple[Record | None, list[Receipt]]]
 
@@ -76,6 +80,41 @@ class WorkingQueue(RecordingQueue):
             if draft.key is not None and new_id is not None:
                 view.keys[draft.key] = (new_id, now + FIVE_MINUTES)
         return answers(ids, drafts, view)
+
+    def restore(self, moved: Sequence[Moved]) -> None:
+        """Take in messages as they were in another store, all or none."""
+        self.run(lambda view, now: self._restore(view, moved, now))
+
+    def _restore(self, view: View, moved: Sequence[Moved], now: int) -> None:
+        ledger, first = view.ledger, view.ledger.next_seq
+        for each in moved:
+            ledger.check_values(len(each.payload), each.priority)
+        if waiting := sum(each.waits for each in moved):
+            ledger.check_room(waiting)
+        received = [now if each.received_at is None else each.received_at for each in moved]
+        visible = [
+            at if each.visible_at is None else each.visible_at for at, each in zip(received, moved, strict=True)
+        ]
+        expires = [each.expires_at or 0 for each in moved]
+        ledger.replay(Put(now, first, [each.priority for each in moved], visible, expires, {}))
+        ledger.replay(_past(moved, first, now))
+        ids = [os.urandom(8).hex() for _ in moved]
+        columns = zip(moved, ids, received, visible, expires, strict=True)
+        entries = [unborn(*values, values[0].attempts) for values in columns]
+        crcs = [text_crc(entry) for entry in entries]
+        entries = _with_ends(entries, view.line_end)
+        controls = "".join(_CONTROLS.get(each.state, QUEUED) for each in moved)
+        notes = {}
+        for at, each in enumerate(moved):
+            note = ledger.note(first + at, Note(0, crcs[at], controls[at], "", ids[at]))
+            if not each.waits or note.attempts or note.reason is not None or note.history:
+                notes[at] = note
+        offsets = self.files.append(entries, ids, now, controls, notes)
+        for at, entry in enumerate(entries):
+            view.table.add(offsets[at], len(entry), crcs[at], received[at], controls[at], ids[at])
+            ledger.changed.pop(first + at, None)
+            if at in notes:
+                view.hold(first + at, notes[at])
 
     # Taking
 
@@ -298,6 +337,23 @@ class WorkingQueue(RecordingQueue):
 def _with_ends(entries: list[bytes], line_end: bytes) -> list[bytes]:
     """Entries with the line ends that the rest of the file has."""
     return entries if line_end == b"\n" else [entry.replace(b"\n", line_end) for entry in entries]
+
+
+def _past(moved: Sequence[Moved], first: int, now: int) -> Restore:
+    """What became of messages elsewhere, that are put here from that number on."""
+    columns = Restored(
+        [],
+        [STATES.index(each.state) + 1 for each in moved],
+        [each.attempts for each in moved],
+        [each.claimed_at or 0 for each in moved],
+        [each.settled_at or 0 for each in moved],
+        [each.consumer for each in moved],
+        [each.reason for each in moved],
+        [each.history for each in moved],
+    )
+    record = restore(columns)  # which counts from 0
+    history = {first + at: packed for at, packed in record.history.items()}
+    return record._replace(at=now, first=first, history=history)
 
 
 def _seqs(view: View, ids: Sequence[str]) -> list[int]:

@@ -1,5 +1,6 @@
 """The job `convert`: everything that is in one store goes into another, whatever keeps them."""
 
+import hashlib
 import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,7 @@ import penstock
 from penstock.errors import InvalidArgument, NotSupported, PenstockError
 from penstock.index.rows import STATES
 from penstock.names import DEFAULT
-from penstock.opening import absolute, check_there, is_remote, is_shared, is_slate
+from penstock.opening import absolute, check_there, is_remote, is_slate
 from penstock.settings import Settings
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.summary import Summary
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("queue", "made", *STATES, "messages")
 _DROPPED = ("id", "receipt", "lease_until")
-_NEW = ("queue", "payload", "headers", "priority", "created_at", "visible_at", "expires_at")
 _HISTORY = ("attempt", "consumer", "claimed_at", "ended_at", "outcome", "reason")
 
 
@@ -36,7 +36,7 @@ def convert(
     Messages keep everything but their ids, which are new: payload, headers, times, priority, attempts and how they
     went, state. What is in flight arrives as available. A queue that the target has already must have the same
     settings, and keeps what it holds. A store is copied into another once: a second run does nothing, and is an
-    error if there is something new, unless it has an `id` of its own, which copies everything.
+    error if anything has changed, unless it has an `id` of its own, which copies everything.
     """
     check_there(source)
     queues = _queues(spark, source)
@@ -45,11 +45,9 @@ def convert(
         raise InvalidArgument(f"{source!r} and {target!r} are the same store")
     before = already_loaded(target, run) if exists(target) else None
     if before is not None:
-        if id is None:
-            _check_unchanged(source, target, before, queues)
+        if id is None and already_loaded(target, _seen(spark, source, run, queues)) is None:
+            raise _changed(source, target, before, queues)
         return Summary("convert", run, _COLUMNS, [], dry_run, repeated=True)
-    if is_shared(target):
-        _refuse_history(target, queues)
     made = _to_be_made(target, {name: settings for name, (settings, _) in queues.items()})
     rows = [
         [name, "yes" if name in made else "", *(counts[state] for state in STATES), sum(counts.values())]
@@ -58,14 +56,13 @@ def convert(
     if not dry_run:
         if not exists(target):
             penstock.open(target).close()
+        if id is None:  # before the copy: what changes meanwhile has changed since
+            nothing = spark.createDataFrame([], "queue string, payload binary").write.format("penstock")
+            nothing.mode("append").options(store=target, id=_seen(spark, source, run, queues)).save()
         create = json.dumps({name: asdict(settings) for name, settings in made.items()})
-        messages = _messages(spark, source)
-        restore = not is_shared(target)
-        writer = (messages if restore else messages.select(*_NEW)).write.format("penstock").mode("append")
-        writer.options(store=target, id=run, _restore=str(restore).lower(), _create=create).save()
+        writer = _messages(spark, source).write.format("penstock").mode("append")
+        writer.options(store=target, id=run, _restore="true", _create=create).save()
     notes = ["messages in flight arrive as available"] if any(row[4] for row in rows) else []
-    if is_shared(target):
-        notes.append("messages arrive as new ones: attempts start at 0, and received_at is the time of this run")
     return Summary("convert", run, _COLUMNS, rows, dry_run, notes=notes)
 
 
@@ -81,30 +78,40 @@ def _queues(spark: "SparkSession", source: str) -> dict[str, tuple[Settings, dic
     return found
 
 
-def _check_unchanged(
+def _seen(spark: "SparkSession", source: str, run: str, queues: dict[str, tuple[Settings, dict[str, int]]]) -> str:
+    """The name of a run that says as what the source was copied: which messages, settled or not, which attempts.
+
+    What time alone does to messages that wait, and what ends an attempt without another, is no change.
+    """
+    from pyspark.sql import functions as f
+
+    settled = f.when(f.col("state").isin("done", "failed"), f.col("state")).otherwise("")
+    each = f.xxhash64("queue", "id", settled, "attempts").cast("decimal(38,0)")
+    messages = _table(spark, source, "messages").agg(f.sum(each).alias("all")).collect()[0]["all"]
+    settings = {name: asdict(settings) for name, (settings, _) in queues.items()}
+    text = json.dumps([str(messages), settings], sort_keys=True)
+    return f"{run}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _changed(
     source: str, target: str, before: list[list[Any]], queues: dict[str, tuple[Settings, dict[str, int]]]
-) -> None:
-    """Say why nothing is copied of what has changed since the last run."""
+) -> PenstockError:
+    """Why nothing is copied of what has changed since the last run."""
     then = {queue: messages for queue, messages, _ in before}
-    for queue in sorted({*queues, *then}):
-        copied = then.get(queue, 0)
-        now = sum(queues[queue][1].values()) if queue in queues else 0
-        if copied is not None and copied != now:
-            raise PenstockError(
-                f"{source!r} was copied into {target!r} before, and has changed since (queue {queue!r}: "
-                f"{copied:,} messages then, {now:,} now). What is new cannot be told from what was copied, so "
-                "nothing was done: convert into another store, or copy all of it again with an --id of your own"
-            )
-
-
-def _refuse_history(target: str, queues: dict[str, tuple[Settings, dict[str, int]]]) -> None:
-    """Such a store takes new messages only."""
-    settled = [name for name, (_, counts) in queues.items() if counts["done"] or counts["failed"]]
-    if settled:
-        raise NotSupported(
-            f"{target!r} takes messages that wait, and nothing was written: queue {settled[0]!r} has done or "
-            "failed ones. Archive them, or convert into a journal store"
-        )
+    now = {queue: sum(counts.values()) for queue, (_, counts) in queues.items()}
+    what = (
+        "as many messages, but attempts, what is done or failed, or settings are others, or a version copied it "
+    )
+    what += "that noted numbers only"
+    for queue in sorted({*now, *then}):
+        if then.get(queue, 0) not in (None, now.get(queue, 0)):
+            what = f"queue {queue!r}: {then.get(queue, 0):,} messages then, {now.get(queue, 0):,} now"
+            break
+    return PenstockError(
+        f"{source!r} was copied into {target!r} before, and has changed since ({what}). What is new cannot be "
+        "told from what was copied, so nothing was done: convert into another store, or copy all of it again "
+        "with an --id of your own"
+    )
 
 
 def _to_be_made(target: str, wanted: dict[str, Settings]) -> dict[str, Settings]:
