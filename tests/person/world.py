@@ -98,8 +98,8 @@ class World:
     def child(self, prepare: Callable[[], object], operations: int, nobody: bool = False) -> None:
         """Another process does some of that, and does not come to its end if what was prepared ends it."""
         self._children += 1
-        self._record_time()
         self._elapse()
+        self._record_time()
         told, tell = os.pipe()  # a file might be full
         pid = os.fork()
         if not pid:
@@ -160,9 +160,8 @@ class World:
 
     def _by_hand(self, do: str, **asked: Any) -> None:
         name = f"hand {self._payloads} {len(self._log)}"
-        # A text file says at best when it was last changed, so that any time will do.
-        self.history._record({"event": "start", "op": name, "at": 0, "do": do, **asked})
-        self.history._record({"event": "unknown", "op": name, "at": 0, "error": "a person's"})
+        self.history._record({"event": "start", "op": name, "at": self.time.now(), "do": do, **asked})
+        self.history._record({"event": "unknown", "op": name, "at": self.time.now(), "error": "a person's"})
 
     # What is checked
 
