@@ -200,6 +200,26 @@ def test_a_file_dropped_by_hand_comes_at_the_time_that_a_folder_store_has_record
         assert {each.claimed_at for each in store.queue().claim(3)} == {clock.now() + 600_000}
 
 
+@pytest.mark.parametrize("later", ["claim", "put"])
+def test_a_process_that_only_settles_does_so_at_the_time_that_is_recorded(shared: Open, later: str) -> None:
+    clock = SimulatedClock()
+    queue = shared(clock).queue()
+    queue.put_many([b"a", b"b"])
+    if later == "claim":
+        clock.advance(600)
+    held = queue.claim(2, lease=3_600)
+    if later == "put":
+        clock.advance(600)
+        queue.put(b"c")
+    clock.jump(-600)
+    fresh = shared(clock).queue()
+    fresh.release(held[0].receipt or "")
+    fresh.extend(held[1].receipt or "", lease=60)
+    times = {message.payload: message for message in fresh.messages()}
+    assert times[b"a"].visible_at == clock.now() + 600_000
+    assert times[b"b"].lease_until == clock.now() + 660_000
+
+
 def test_a_line_of_a_person_comes_at_the_time_that_a_text_store_has_recorded(tmp_path: Path) -> None:
     clock = SimulatedClock()
     url, file = f"text:{tmp_path}", tmp_path / "default.tq"
