@@ -178,6 +178,74 @@ def test_a_time_that_a_person_writes_into_a_text_file_moves_nothing(
         assert said.startswith(str(file))
 
 
+@pytest.mark.parametrize("last", ["put", "claim", "release"])
+def test_a_file_dropped_by_hand_comes_at_the_time_that_a_folder_store_has_recorded(
+    tmp_path: Path, last: str
+) -> None:
+    clock = SimulatedClock()
+    with penstock.open(f"folder:{tmp_path}", clock=clock) as store:
+        store.queue().put(b"a")
+        clock.advance(600)
+        if last == "put":
+            store.queue().put(b"b")
+        else:
+            [held] = store.queue().claim(lease=3_600)
+            if last == "release":
+                held.release()
+    (tmp_path / "queues/default/by hand").write_bytes(b"dropped")
+    clock.jump(-600)
+    with penstock.open(f"folder:{tmp_path}", clock=clock) as store:
+        [dropped] = [message for message in store.queue().messages() if message.payload == b"dropped"]
+        assert dropped.received_at == clock.now() + 600_000
+        assert {each.claimed_at for each in store.queue().claim(3)} == {clock.now() + 600_000}
+
+
+@pytest.mark.parametrize("later", ["claim", "put"])
+def test_a_process_that_only_settles_does_so_at_the_time_that_is_recorded(shared: Open, later: str) -> None:
+    clock = SimulatedClock()
+    queue = shared(clock).queue()
+    queue.put_many([b"a", b"b"])
+    if later == "claim":
+        clock.advance(600)
+    held = queue.claim(2, lease=3_600)
+    if later == "put":
+        clock.advance(600)
+        queue.put(b"c")
+    clock.jump(-600)
+    fresh = shared(clock).queue()
+    fresh.release(held[0].receipt or "")
+    fresh.extend(held[1].receipt or "", lease=60)
+    times = {message.payload: message for message in fresh.messages()}
+    assert times[b"a"].visible_at == clock.now() + 600_000
+    assert times[b"b"].lease_until == clock.now() + 660_000
+
+
+def test_a_line_of_a_person_comes_at_the_time_that_a_text_store_has_recorded(tmp_path: Path) -> None:
+    clock = SimulatedClock()
+    url, file = f"text:{tmp_path}", tmp_path / "default.tq"
+    with penstock.open(url, clock=clock) as store:
+        clock.advance(600)
+        store.queue().put(b"a")
+        with file.open("ab") as appended:
+            appended.write(b"-b\n")
+        clock.jump(-600)
+    with penstock.open(url, clock=clock) as store:
+        assert {message.received_at for message in store.queue().messages()} == {clock.now() + 600_000}
+
+
+def test_a_line_of_a_person_in_the_place_of_others_comes_when_it_is_met(tmp_path: Path) -> None:
+    clock = SimulatedClock()
+    url, file = f"text:{tmp_path}", tmp_path / "default.tq"
+    with penstock.open(url, clock=clock) as store:
+        file.write_bytes(b"-a\n-b\n-c\n")
+        store.queue().claim()
+        file.write_bytes(b"")
+        assert len(store.queue()) == 0
+        clock.advance(60)
+        file.write_bytes(b"-d\n")
+        assert [message.received_at for message in store.queue().messages()] == [clock.now()]
+
+
 @pytest.mark.parametrize("kind", ["journal", "slate"])
 def test_a_store_that_goes_on_ahead_of_the_clock_says_so_once(
     tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture

@@ -25,8 +25,6 @@ def lets_time_pass(world: World) -> None:
 def sets_the_clock(world: World) -> None:
     """Ahead or back by minutes; everyone looks at it."""
     seconds = world.random.choice([-600, -20, 20, 600])
-    if world.kind == "folder":  # in which a process that starts goes by the clock, until it has seen a message
-        seconds = abs(seconds)
     if not -2_000 < world.time.now() - world.clock.now() - seconds * 1000 < 2_000_000:
         return
     world.note(f"the clock is set by {seconds} s")

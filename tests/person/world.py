@@ -98,8 +98,8 @@ class World:
     def child(self, prepare: Callable[[], object], operations: int, nobody: bool = False) -> None:
         """Another process does some of that, and does not come to its end if what was prepared ends it."""
         self._children += 1
-        self._record_time()
         self._elapse()
+        self._record_time()
         told, tell = os.pipe()  # a file might be full
         pid = os.fork()
         if not pid:
@@ -160,9 +160,8 @@ class World:
 
     def _by_hand(self, do: str, **asked: Any) -> None:
         name = f"hand {self._payloads} {len(self._log)}"
-        # A text file says at best when it was last changed, so that any time will do.
-        self.history._record({"event": "start", "op": name, "at": 0, "do": do, **asked})
-        self.history._record({"event": "unknown", "op": name, "at": 0, "error": "a person's"})
+        self.history._record({"event": "start", "op": name, "at": self.time.now(), "do": do, **asked})
+        self.history._record({"event": "unknown", "op": name, "at": self.time.now(), "error": "a person's"})
 
     # What is checked
 
@@ -201,8 +200,16 @@ class World:
         lost = self.written - listed - told - self.removed
         popped = {event["op"] for event in self.history._events if event.get("do") == "pop"}
         answered = {event["op"] for event in self.history._events if event["event"] in ("told", "refused")}
-        # A pop that was never answered may have taken one.
-        assert len(lost) <= len(popped - answered), f"a person wrote {lost}, and nobody ever saw it"
+        # A pop that was never answered may have taken one, of which the files then tell.
+        assert lost <= self._taken(), f"a person wrote {lost}, and nobody ever saw it"
+        assert len(lost) <= len(popped - answered), f"a person wrote {lost}, and nobody asked for it"
+
+    def _taken(self) -> set[bytes]:
+        """What was taken for good, by the store's files."""
+        if self.kind == "text":
+            lines = (self.folder / f"{QUEUE}.tq").read_bytes().split(b"\n")
+            return {line[1:] for line in lines if line.startswith(b"=")}
+        return {path.read_bytes() for path in (self.folder / "remove").iterdir() if is_plain(path)}
 
     def close(self) -> None:
         for client in self.clients:

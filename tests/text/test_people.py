@@ -3,7 +3,10 @@
 import errno
 import logging
 import os
+import resource
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -264,3 +267,24 @@ def test_a_damaged_line_in_the_mutex_file_ends_no_lease_that_the_queue_still_nam
         queue = store.queue()
         assert [message.payload for message in queue.claim(3)] == [b"c"]
         queue.ack(*[message.receipt for message in held if message.receipt])
+
+
+def test_a_line_that_a_shell_appends_after_a_put_that_was_cut_off_is_a_message(path: Path) -> None:
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
+
+    with penstock.open(path) as store:
+        store.queue().put(b"a")
+    before = path.read_bytes()
+    put = [sys.executable, "-m", "penstock", "--store", str(path), "put", "default", "b"]
+    done = subprocess.run(put, capture_output=True, text=True, preexec_fn=limited)
+    assert "ulimit -f" in done.stderr
+    assert path.read_bytes() == before
+    for torn in (b"#", b"#payload", b"#payload\n\\id=5ca14a4b90b2596f\n\\recei"):
+        path.write_bytes(before + torn)
+        with penstock.open(path) as store:
+            assert len(store.queue()) == 1
+        with path.open("ab") as file:
+            file.write(b"-c\n")
+        with penstock.open(path) as store:
+            assert [message.payload for message in store.queue().messages()] == [b"a", b"c"]

@@ -77,7 +77,7 @@ class SystemFile:
     def append(self, data: Data, *, sync: bool = False) -> int:
         """Write at the end, which the system finds in the same step: a shell may append at any moment, too."""
         # Not O_APPEND: with it Linux appends every pwrite, whatever its offset.
-        if not _APPEND:
+        if not _APPEND or not data:
             offset = os.lseek(self._descriptor, 0, os.SEEK_END)
             (self.write_through if sync else self.write)(offset, data)
             return offset

@@ -212,6 +212,11 @@ class OpenQueue(KnownQueue):
                     "putting: put it again"
                 )
 
+    def _learn_time(self) -> None:
+        """What is stamped first by this process is not earlier than what was put last."""
+        if not self._seen and not self._has_order:
+            self._learn_order()
+
     def _learn_order(self) -> None:
         """What is put first by this process comes after what is there; for that the names are enough."""
         self._has_order = True
@@ -223,7 +228,7 @@ class OpenQueue(KnownQueue):
             return
         self._tree.saw(order_of(last))
         for folder in (QUEUES, DELAY):
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, PermissionError):
                 path = self._tree.place(folder, self.file, last)
                 stamp = self._tree.stamp_of(path, last)
                 if stamp.stamped and stamp.sound:

@@ -79,7 +79,7 @@ class KnownQueue:
             listed: dict[str, Collection[str]] = {
                 folder: names_of(listings[folder], self.file) for folder in watches if folder != QUEUES
             }
-            listed[QUEUES] = self._adopt(listings[QUEUES].names)
+            listed[QUEUES] = set(filter(is_id, listings[QUEUES].names))
             self._skip_strays(listings)
             for uid, row in self._rows.items():
                 folder = FOLDER[row.state]
@@ -91,6 +91,8 @@ class KnownQueue:
                 for uid in ids:
                     if self._rows.get(uid) is None and uid not in self._hands:
                         self._load(folder, uid)
+            for uid in self._adopt(listings[QUEUES].names):  # at the time that the others have recorded
+                self._load(QUEUES, uid)
             self._seen = listings
             self.serve()
             self._refreshed = self._clock.monotonic()
@@ -112,16 +114,10 @@ class KnownQueue:
             self._rows, self._distrusted = Rows(self.settings.keep_done), True
             raise
 
-    def _adopt(self, names: Iterable[str]) -> set[str]:
-        """The ids in the queue's folder; what was put there by hand gets one now, in the order of arrival."""
-        ids, foreign = set(), []
-        for name in names:
-            if is_id(name):
-                ids.add(name)
-            elif is_foreign(name):
-                foreign.append(name)
-        found = []
-        for name in foreign:
+    def _adopt(self, names: Iterable[str]) -> list[str]:
+        """Give ids to what was put into the queue's folder by hand, in the order of arrival; those ids."""
+        ids, found = [], []
+        for name in filter(is_foreign, names):
             path = self._tree.place(QUEUES, self.file, name)
             if self._tree.is_message(path) and (status := self._tree.status(path)) is not None:
                 found.append((status.moved, name))
@@ -129,7 +125,7 @@ class KnownQueue:
             if self._tree.move(
                 self._tree.place(QUEUES, self.file, name), self._tree.place(QUEUES, self.file, uid)
             ):
-                ids.add(uid)
+                ids.append(uid)
         return ids
 
     def _load(self, folder: str, uid: str) -> None:
@@ -157,7 +153,7 @@ class KnownQueue:
         if stamp.stamped and stamp.sound:
             self._tree.saw(stamp.order)
             self._clock.follow(stamp.received, path)
-            if row.state == "in_flight" and stamp.holder is not None:
+            if stamp.holder is not None:
                 self._clock.follow(stamp.holder.claimed_at, path)
         self._know(uid, row)
 

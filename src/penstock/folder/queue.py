@@ -118,6 +118,7 @@ class FolderQueue(OpenQueue):
         self, receipts: Sequence[str], how: str, delay: float = 0.0, reason: str | None = None
     ) -> list[str]:
         """Acknowledge, fail or release; the receipts that were lost."""
+        self._learn_time()
         now = self.advance()
         if reason is not None:
             self._tree.need_attributes("reason")
@@ -152,6 +153,7 @@ class FolderQueue(OpenQueue):
 
     def extend(self, receipts: Sequence[str], lease: float) -> tuple[int, list[str]]:
         """Hold from now on; until when, and the receipts that were lost."""
+        self._learn_time()
         now = self.advance()
         with self._in_hand(receipt.rpartition(".")[0] for receipt in receipts):
             won, lost = self._win(receipts, now, None)
@@ -182,6 +184,8 @@ class FolderQueue(OpenQueue):
                 found = None
             if found is not None:
                 won[uid] = found
+                if found.stamp.holder is not None:
+                    self._clock.follow(found.stamp.holder.claimed_at, found.held)
             elif how is None or not is_id(uid) or self._outcome(uid, secret, now) != _OUTCOMES[how]:
                 lost.append(receipt)
         return list(won.values()), lost

@@ -12,10 +12,10 @@ from zlib import crc32
 
 from penstock.clock import SteadyClock
 from penstock.errors import DiskFull, PenstockError, QueueNotFound
-from penstock.files import Disk, Status, status_if_there
+from penstock.files import Disk, Status, is_refused, status_if_there, unavailable
 from penstock.text import mutex
 from penstock.text.appending import append_unborn, bear
-from penstock.text.format import Entry, parse, parse_one
+from penstock.text.format import COMMENT, Document, Entry, parse, parse_one
 from penstock.text.mutex import HEAD, Note, note_as_json, seal_of
 from penstock.text.pair import FULL, Pair, Sync
 from penstock.text.view import View, load
@@ -186,8 +186,14 @@ class SharedFile:
         if doubtful:
             self._pair.write_again()
         data = self._pair.file.read(0, there.size)
-        now, horizon = self._clock.now(), self._clock.horizon()
         document = parse(data)
+        if not intact and _is_torn(data, document):  # a shell that appends to it would lengthen it
+            self._pair.written = True
+            self._pair.file.append(b"\n", sync=True)
+            there = self._pair.file.status()
+            data = self._pair.file.read(0, there.size)
+            document = parse(data)
+        now, horizon = self._clock.now(), self._clock.horizon()
         modified, damaged = there.changed // 1_000_000 or now, memory.end != max(noted, HEAD)
         view, repairs, rewrite = load(
             self.name, document, len(data), memory, intact, modified, now, horizon, damaged
@@ -305,7 +311,7 @@ class SharedFile:
     def _undo(self, error: OSError, view: View, appended: bytes = b"") -> Exception:
         """What to raise for an error before anything counted; if that was for want of space, it never was."""
         self._view = None
-        if error.errno not in FULL:
+        if error.errno not in FULL and not is_refused(error):
             return error
         try:
             # Bytes that a failed sync has left would else be there to read, and not on the disk.
@@ -322,7 +328,7 @@ class SharedFile:
         except OSError as worse:
             self._pair.doubt()
             return worse
-        return self._full()
+        return self._full() if error.errno in FULL else unavailable(error.filename or self.path, error)
 
     def _full(self) -> DiskFull:
         return DiskFull(
@@ -405,3 +411,9 @@ def _placed(notes: Mapping[int, Note], offsets: Sequence[int]) -> dict[str, Any]
     for at, note in notes.items():
         note.offset = offsets[at]
     return {"notes": [note_as_json(note) for note in notes.values()]} if notes else {}
+
+
+def _is_torn(data: bytes, document: Document) -> bool:
+    """Whether the file ends within a line as a put may have left it that was cut off: of a comment."""
+    last = document.entries[-1] if document.entries else None
+    return last is not None and last.control == COMMENT and not data.endswith(b"\n")

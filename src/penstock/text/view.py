@@ -167,6 +167,14 @@ def load(
         if each.id in memory.born and controls[at] == COMMENT:
             controls[at] = QUEUED
             repairs.append((entries[at].offset, QUEUED))
+    # The clock may be behind what is recorded here, and is not behind it any more once this was read.
+    times = [
+        each.received_at
+        for control, each in zip(controls, said, strict=True)
+        if control != COMMENT and each.id is not None and each.received_at is not None
+    ]
+    latest = max((time for time in times if time <= horizon), default=0)
+    now = max(now, latest)
     notes = (in_place if intact else by_content)(memory.notes.values(), known)
     rewrite = not intact and bool(memory.lines)
     for at, note in list(notes.items()):
@@ -180,7 +188,8 @@ def load(
             del notes[at]
             if (edited := _edited(note, controls[at], now)) is not None:
                 notes[at] = edited
-    view = View(settings, TextLedger(name, settings), Table(), document.problems, at=memory.at, end=size)
+    view = View(settings, TextLedger(name, settings), Table(), document.problems, end=size)
+    view.at = max(memory.at, latest)
     view.problems = [*document.problems, *(Problem(1, 0, each) for each in odd)]
     view.problems += [
         Problem(0, *each)
@@ -189,7 +198,7 @@ def load(
         for each in about.odd
     ]
     view.twins = {entries[at].offset: twin for at, twin in twins(known).items()}
-    view.seen = list(memory.seen)
+    view.seen = [(min(end, size), time) for end, time in memory.seen]  # what comes later was not there then
     seen = _Seen(view, entries, said, min(modified, now), size)
     rows: list[Row] = []
     for at, entry in enumerate(entries):
@@ -199,8 +208,6 @@ def load(
         received_at = each.received_at if each.received_at is not None else seen.time(entry.offset)
         if received_at > horizon:
             view.ahead = max(view.ahead, received_at)
-        elif each.id is not None:
-            view.at = max(view.at, received_at)
         id_ = each.id if each.id is not None and counts[each.id] == 1 else person_id(entry.offset, known[at].crc)
         if each.key is not None and received_at + FIVE_MINUTES > now:
             view.keys[each.key] = (id_, received_at + FIVE_MINUTES)
