@@ -12,7 +12,7 @@ from zlib import crc32
 
 from penstock.clock import SteadyClock
 from penstock.errors import DiskFull, PenstockError, QueueNotFound
-from penstock.files import Disk, Status, status_if_there
+from penstock.files import Disk, Status, is_refused, status_if_there
 from penstock.text import mutex
 from penstock.text.appending import append_unborn, bear
 from penstock.text.format import Entry, parse, parse_one
@@ -68,7 +68,7 @@ class SharedFile:
             try:
                 self._mutex.acquire()
             except FileNotFoundError:
-                raise self._gone() from None
+                raise self.gone() from None
             self._depth = 1
             try:
                 yield self._begin()
@@ -126,12 +126,12 @@ class SharedFile:
     def _refresh(self) -> View:
         there = status_if_there(self._disk, self.path)
         if there is None:
-            raise self._gone()
+            raise self.gone()
         if not self._pair.is_open or self._pair.inode != there.inode:
             try:
                 self._pair.open()
             except FileNotFoundError:
-                raise self._gone() from None
+                raise self.gone() from None
             there = self._pair.file.status()
             self._view = None
         if self._named != (self._pair.inode, self._mutex.inode):
@@ -293,9 +293,10 @@ class SharedFile:
         view.at = max(view.at, content["at"])
 
     def _undo(self, error: OSError, view: View, appended: bytes = b"") -> Exception:
-        """What to raise for an error before anything counted; if that was for want of space, it never was."""
+        """What to raise for an error before anything counted; what had no space, or was refused, never was."""
         self._view = None
-        if error.errno not in FULL:
+        is_full = error.errno in FULL
+        if not is_full and not is_refused(error):
             return error
         try:
             # Bytes that a failed sync has left would else be there to read, and not on the disk.
@@ -312,7 +313,7 @@ class SharedFile:
         except OSError as worse:
             self._pair.doubt()
             return worse
-        return self._full()
+        return self._full() if is_full else error
 
     def _full(self) -> DiskFull:
         return DiskFull(
@@ -347,8 +348,14 @@ class SharedFile:
 
     def replace_file(self, data: bytes, end: int) -> None:
         """Put another file in the place of one that had `end` bytes; everything is read again after that."""
-        self._pair.replace(data, end)
         self._view = None
+        try:
+            self._pair.replace(data, end)
+        except OSError as error:
+            there = status_if_there(self._disk, self.path)
+            if error.errno in FULL and there is not None and there.inode == self._pair.inode:
+                raise self._full() from error
+            raise
 
     @property
     def names(self) -> int:
@@ -385,6 +392,7 @@ class SharedFile:
             self._pair.close()
             self._view = None
 
-    def _gone(self) -> QueueNotFound:
+    def gone(self) -> QueueNotFound:
+        """The error for a queue whose files are not there any more."""
         self._view = None
         return QueueNotFound(f"there is no queue {self.name!r}: create it with store.create({self.name!r})")
