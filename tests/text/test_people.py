@@ -10,7 +10,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,6 +26,7 @@ from penstock.files import Status, StrPath, SystemDisk, SystemFile
 from penstock.server import serve_in_thread
 from penstock.store import Store
 from penstock.text.store import open_text
+from tests.slate.loop_disk import missing
 
 
 @pytest.fixture
@@ -173,7 +176,7 @@ def test_a_file_under_two_names_has_one_lock_and_one_set_of_leases(tmp_path: Pat
             assert [message.payload for message in second.queue().claim(2, lease=60)] == [b"b"]
             second.queue().put(b"c")
             assert [message.payload for message in store.queue().claim(2, lease=60)] == [b"c"]
-            second._store._keeper.pack("default")  # type: ignore[attr-defined]
+            second._keeper.pack("default")  # type: ignore[attr-defined]
     assert os.path.samefile(path, other)
     assert [each.name for each in other.parent.iterdir()] == ["default.tq"]
 
@@ -365,6 +368,83 @@ def test_a_limit_of_a_file_size_is_named_and_changes_nothing(path: Path) -> None
         assert path.read_bytes() == before
         assert [message.payload for message in store.queue().messages()] == [b"a"]
         store.queue().put(b"b")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """An ext4 file system of a few megabytes."""
+    if missing():
+        pytest.skip(missing())
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    with open(tmp_path / "image", "wb") as file:
+        file.truncate(6 << 20)
+    subprocess.run(["mkfs.ext4", "-q", tmp_path / "image"], check=True)
+    subprocess.run(["mount", "-o", "loop", tmp_path / "image", mounted], check=True)
+    try:
+        yield mounted
+    finally:
+        subprocess.run(["umount", mounted], check=True)
+
+
+@pytest.mark.parametrize(("url", "size"), [("text:{}", 3_000), ("{}/default.tq", 3_000), ("text:{}", 100)])
+def test_a_store_filled_by_puts_can_be_worked_off(small_disk: Path, url: str, size: int) -> None:
+    with penstock.open(url.format(small_disk / "store"), sync="never") as store:
+        jobs = store.queue()
+        put = 0
+        with suppress(penstock.DiskFull):
+            while True:
+                put += len(jobs.put_many([b"x" * size] * 10))
+        with suppress(penstock.DiskFull):
+            while True:
+                jobs.put(b"x" * size)
+                put += 1
+        with open(small_disk / "others", "wb", buffering=0) as others, suppress(OSError):
+            while others.write(bytes(1_000)):
+                pass  # whatever was left
+        assert put > 800
+        for _ in range(put // 2):
+            [message] = jobs.claim(consumer="a host:1234")
+            assert len(message.payload) == size
+            message.ack()
+        failed = jobs.claim(5)
+        jobs.fail(*failed, reason="no")
+        worked = 0
+        while jobs.pop() is not None:
+            worked += 1
+        assert worked == put - put // 2
+
+
+@pytest.mark.parametrize("many", [2, 1_000])
+def test_what_is_acknowledged_together_is_given_to_nobody_again(path: Path, many: int) -> None:
+    with penstock.open(path) as store, penstock.open(path) as other:
+        queue = store.queue()
+        queue.put_many([b"a"] * many)
+        assert len(other.queue()) == many
+        queue.ack(*queue.claim(many))
+        assert path.read_bytes().split(b"\n").count(b"=a") == many
+        assert len(other.queue()) == 0
+    with penstock.open(path) as again:
+        assert again.queue().claim() == []
+
+
+@pytest.mark.parametrize("acked", [0, 1, 200])
+@pytest.mark.parametrize("text", ["", "-by hand\n=done by hand\n# a comment\n"])
+def test_packing_never_makes_a_store_larger_and_forgets_no_key(path: Path, acked: int, text: str) -> None:
+    path.write_text(text)
+    keeper = open_text(str(path))
+    with Store("", keeper) as store:
+        queue = store.queue()
+        queue.pop()
+        ids = queue.put_many([penstock.Draft(b"", key=f"key {number}") for number in range(200)])
+        queue.ack(*(queue.claim(acked) if acked else []))
+        before = sum(each.stat().st_size for each in path.parent.iterdir())
+        freed = keeper.pack("default")
+        assert sum(each.stat().st_size for each in path.parent.iterdir()) <= before
+        assert freed > 0 or not (acked or text)
+        assert queue.put_many([penstock.Draft(b"", key=f"key {number}") for number in range(200)]) == ids
+    with penstock.open(path) as again:
+        assert again.queue().put_many([penstock.Draft(b"", key=f"key {n}") for n in range(200)]) == ids
 
 
 def test_packing_on_a_full_disk_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

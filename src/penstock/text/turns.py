@@ -6,7 +6,7 @@ from threading import Event
 from typing import TypeAlias, TypeVar
 
 from penstock.clock import SteadyClock
-from penstock.errors import PenstockError, QueueNotFound, StoreClosed
+from penstock.errors import DiskFull, PenstockError, QueueNotFound, StoreClosed
 from penstock.files import Disk, is_refused, unavailable
 from penstock.message import Message
 from penstock.text.pair import Sync
@@ -69,6 +69,10 @@ class TurningQueue:
                     return result
             except Edited:
                 continue
+            except DiskFull:
+                with self.turn():
+                    if not self.files.shorten():
+                        raise
         raise StoreClosed(f"the file {self.path!r} changes all the time: edit it while nobody uses it")
 
     def _serve_first(self, view: View) -> tuple[View, int]:
