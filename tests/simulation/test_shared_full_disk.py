@@ -6,12 +6,18 @@ import pytest
 
 import penstock
 from penstock import Draft
+from penstock.text import sharing
 from tests.simulation.folder_world import FolderWorld
 from tests.simulation.text_world import TextWorld
 from tests.simulation.world import Asking, World
 
 CAPACITY = 12_000
 KINDS: list[type[World]] = [TextWorld, FolderWorld]
+
+
+@pytest.fixture(autouse=True)
+def little_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "SPARE", 2_000)
 
 
 def fill(world: World, ask: Asking, size: int) -> int:
@@ -104,3 +110,26 @@ def test_however_little_room_there_is_an_operation_is_done_or_refused(kind: type
 
         kind(f"room {room}").run(script)
     assert {("put", "done"), ("put", "refused"), ("put_many", "refused")} <= outcomes
+
+
+@pytest.mark.parametrize(("kind", "size"), [(TextWorld, 10), (TextWorld, 900), (FolderWorld, 900)])
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_store_filled_by_puts_can_be_worked_off(kind: type[World], size: int, reopened: bool) -> None:
+    def script(world: World) -> None:
+        world.open()
+        world.disk.capacity = CAPACITY * 3
+        ask = world.ask()
+        fitted = fill(world, ask, size)
+        assert fitted > 5
+        if reopened:
+            world.reopen()
+        for number in range(fitted):
+            if number % 2:
+                assert ask.pop() is not None
+            else:
+                [message] = ask.claim()
+                assert ask.ack(message) == []
+        assert ask.pop() is None
+        world.close()
+
+    kind(f"{kind.__name__} {size} {reopened}").run(script)

@@ -7,6 +7,12 @@ import resource
 import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,9 +22,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.files import StrPath, SystemDisk, SystemFile
+from penstock.files import Status, StrPath, SystemDisk, SystemFile
+from penstock.server import serve_in_thread
 from penstock.store import Store
 from penstock.text.store import open_text
+from tests.slate.loop_disk import missing
 
 
 @pytest.fixture
@@ -252,6 +260,207 @@ def test_a_store_goes_on_by_itself_when_the_disk_does(
         held.ack()
         queue.put(b"e")
         assert [message.payload for message in queue.messages()] in ([b"b", b"e"], [b"b", b"c", b"d", b"e"])
+
+
+@pytest.mark.parametrize("url", ["text:{}", "{}/default.tq"])
+def test_after_an_error_of_the_disk_the_store_stops_and_says_why(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = url.format(tmp_path)
+    with Store(url, open_text(url, disk=FailingDisk())) as store:
+        queue = store.queue()
+        queue.put_many([b"a", b"b"])
+        server = serve_in_thread(store)
+        try:
+            assert asked(f"{server.url}/-/readyz") == 200
+            monkeypatch.setattr(FailingFile, "failing", errno.EIO)
+            with pytest.raises(penstock.StoreClosed, match="Input/output error"):
+                queue.claim()
+            assert asked(f"{server.url}/-/readyz") == 503
+            monkeypatch.setattr(FailingFile, "failing", None)
+            assert asked(f"{server.url}/-/readyz") == 503
+        finally:
+            server.stop()
+        for operation in (queue.claim, lambda: queue.put(b"c"), store.queues, lambda: store.publish(b"d")):
+            with pytest.raises(penstock.StoreClosed, match="Input/output error"):
+                operation()
+        with pytest.raises(penstock.StoreClosed, match="Input/output error"):
+            penstock.work(queue, lambda message: None)
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert [str(tmp_path) in error and "Input/output error" in error for error in errors] == [True]
+    with penstock.open(url) as again:
+        assert {message.payload for message in again.queue().messages()} == {b"a", b"b"}
+        again.queue().put(b"c")
+        [message] = again.queue().claim(1)
+        message.ack()
+
+
+def asked(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_who_waits_is_told_of_an_error_of_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class BlindDisk(FailingDisk):
+        def status(self, path: StrPath) -> Status:
+            if FailingFile.failing is not None:
+                raise OSError(FailingFile.failing, os.strerror(FailingFile.failing), os.fspath(path))
+            return super().status(path)
+
+    keeper = open_text(str(path), disk=BlindDisk())
+    with Store("", keeper) as store, ThreadPoolExecutor() as threads:
+        waiting = threads.submit(store.queue().claim, wait=60)
+        while not keeper.find("default").in_line:
+            time.sleep(0.001)
+        monkeypatch.setattr(FailingFile, "failing", errno.EIO)
+        with pytest.raises(penstock.StoreClosed, match="Input/output error"):
+            waiting.result()
+
+
+SERVE = """
+import errno, os
+from penstock.cli import main
+pwritev = os.pwritev
+def failing(*arguments):
+    if os.path.exists(os.environ["FAIL"]):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    return pwritev(*arguments)
+os.pwritev = failing
+main()
+"""
+
+
+@pytest.mark.parametrize("url", ["text:{}", "{}/default.tq"])
+def test_a_server_ends_with_an_error_when_its_disk_fails(tmp_path: Path, url: str) -> None:
+    url, fail = url.format(tmp_path / "store"), tmp_path / "fail"
+    command = [sys.executable, "-c", SERVE, "--store", url, "serve", "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "FAIL": str(fail)}
+    ) as server:
+        assert server.stdout is not None
+        messages = f"{server.stdout.readline().split()[0]}/default/messages"
+        with urllib.request.urlopen(messages, b"a") as answer:
+            assert answer.status == 201
+        fail.touch()
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(messages, b"b")
+        _, log = server.communicate()
+    assert server.returncode == 1
+    assert "Input/output error" in log
+    with penstock.open(url) as again:
+        assert b"a" in [message.payload for message in again.queue().messages()]
+
+
+def test_a_limit_of_a_file_size_is_named_and_changes_nothing(path: Path) -> None:
+    with penstock.open(path) as store:
+        store.queue().put(b"a")
+        before = path.read_bytes()
+        put = [sys.executable, "-m", "penstock", "--store", str(path), "put", "default", "x" * 5_000]
+        done = subprocess.run(
+            put, capture_output=True, text=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, 4_096)),
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert "ulimit -f" in done.stderr
+        assert path.read_bytes() == before
+        assert [message.payload for message in store.queue().messages()] == [b"a"]
+        store.queue().put(b"b")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """An ext4 file system of a few megabytes."""
+    if missing():
+        pytest.skip(missing())
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    with open(tmp_path / "image", "wb") as file:
+        file.truncate(6 << 20)
+    subprocess.run(["mkfs.ext4", "-q", tmp_path / "image"], check=True)
+    subprocess.run(["mount", "-o", "loop", tmp_path / "image", mounted], check=True)
+    try:
+        yield mounted
+    finally:
+        subprocess.run(["umount", mounted], check=True)
+
+
+@pytest.mark.parametrize(("url", "size"), [("text:{}", 3_000), ("{}/default.tq", 3_000), ("text:{}", 100)])
+def test_a_store_filled_by_puts_can_be_worked_off(small_disk: Path, url: str, size: int) -> None:
+    with penstock.open(url.format(small_disk / "store"), sync="never") as store:
+        jobs = store.queue()
+        put = 0
+        with suppress(penstock.DiskFull):
+            while True:
+                put += len(jobs.put_many([b"x" * size] * 10))
+        with suppress(penstock.DiskFull):
+            while True:
+                jobs.put(b"x" * size)
+                put += 1
+        with open(small_disk / "others", "wb", buffering=0) as others, suppress(OSError):
+            while others.write(bytes(1_000)):
+                pass  # whatever was left
+        assert put > 800
+        for _ in range(put // 2):
+            [message] = jobs.claim(consumer="a host:1234")
+            assert len(message.payload) == size
+            message.ack()
+        failed = jobs.claim(5)
+        jobs.fail(*failed, reason="no")
+        worked = 0
+        while jobs.pop() is not None:
+            worked += 1
+        assert worked == put - put // 2
+
+
+@pytest.mark.parametrize("many", [2, 1_000])
+def test_what_is_acknowledged_together_is_given_to_nobody_again(path: Path, many: int) -> None:
+    with penstock.open(path) as store, penstock.open(path) as other:
+        queue = store.queue()
+        queue.put_many([b"a"] * many)
+        assert len(other.queue()) == many
+        queue.ack(*queue.claim(many))
+        assert path.read_bytes().split(b"\n").count(b"=a") == many
+        assert len(other.queue()) == 0
+    with penstock.open(path) as again:
+        assert again.queue().claim() == []
+
+
+@pytest.mark.parametrize("acked", [0, 1, 200])
+@pytest.mark.parametrize("text", ["", "-by hand\n=done by hand\n# a comment\n"])
+def test_packing_never_makes_a_store_larger_and_forgets_no_key(path: Path, acked: int, text: str) -> None:
+    path.write_text(text)
+    keeper = open_text(str(path))
+    with Store("", keeper) as store:
+        queue = store.queue()
+        queue.pop()
+        ids = queue.put_many([penstock.Draft(b"", key=f"key {number}") for number in range(200)])
+        queue.ack(*(queue.claim(acked) if acked else []))
+        before = sum(each.stat().st_size for each in path.parent.iterdir())
+        freed = keeper.pack("default")
+        assert sum(each.stat().st_size for each in path.parent.iterdir()) <= before
+        assert freed > 0 or not (acked or text)
+        assert queue.put_many([penstock.Draft(b"", key=f"key {number}") for number in range(200)]) == ids
+    with penstock.open(path) as again:
+        assert again.queue().put_many([penstock.Draft(b"", key=f"key {n}") for n in range(200)]) == ids
+
+
+def test_packing_on_a_full_disk_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = open_text(str(path), disk=FailingDisk())
+    with Store("", keeper) as store:
+        queue = store.queue()
+        queue.put_many([b"a", b"b"])
+        queue.pop()
+        before = path.read_bytes()
+        monkeypatch.setattr(FailingFile, "failing", errno.ENOSPC)
+        with pytest.raises(penstock.DiskFull):
+            keeper.pack("default")
+        monkeypatch.setattr(FailingFile, "failing", None)
+        assert path.read_bytes() == before
+        assert keeper.pack("default") > 0
+        assert [message.payload for message in queue.claim(5)] == [b"b"]
 
 
 def test_a_damaged_line_in_the_mutex_file_ends_no_lease_that_the_queue_still_names(path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from penstock.contents import NEVER, Frozen
 from penstock.index.history import Attempt, pack
 from penstock.index.recent import RecentReceipts
-from penstock.index.rows import AVAILABLE, DONE, FAILED, GONE, IN_FLIGHT, PAGE, STATES, Page
+from penstock.index.rows import AVAILABLE, DELAYED, DONE, FAILED, GONE, IN_FLIGHT, PAGE, STATES, Page
 from penstock.ledger import Ledger
 from penstock.records import Put
 from penstock.text.mutex import Note
@@ -103,6 +103,10 @@ class TextLedger(Ledger):
         if state == AVAILABLE != before:
             self._ready.come_back(seq, page.priority[at])
 
+    def unsettled(self) -> int:
+        """How many messages there are that a consumer holds or may get."""
+        return self._counts[DELAYED] + self._counts[AVAILABLE] + self._counts[IN_FLIGHT]
+
     def note(self, seq: int, note: Note) -> Note:
         """Write down how a message is."""
         found = self._rows.find(seq)
@@ -133,6 +137,10 @@ class TextLedger(Ledger):
     def _drop(self, seq: int, page: Page, at: int) -> None:
         super()._drop(seq, page, at)
         self.changed[seq] = None
+
+    def _drop_runs(self, seqs: list[int], runs: list[tuple[Page, int, int]]) -> None:
+        super()._drop_runs(seqs, runs)
+        self.changed |= dict.fromkeys(seqs)
 
 
 def packed(notes: dict[int, Note]) -> dict[int, bytes]:

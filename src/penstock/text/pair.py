@@ -144,6 +144,17 @@ class Pair:
     def rewrite(self, content: dict[str, Any]) -> int:
         """Write the mutex file anew, with one line; where that ends. It is locked before others can find it."""
         line = mutex.line(content, pending=False)
+        try:
+            self._replace_mutex(line)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self.lock.file.truncate(self.lock.file.size())  # frees the space that is kept behind its end for this
+            self._replace_mutex(line)
+        self.disk.sync_folder(os.path.dirname(self.lock.path) or ".")
+        return HEAD + len(line)
+
+    def _replace_mutex(self, line: bytes) -> None:
         temporary = self.lock.path + ".new"
         with suppress(FileNotFoundError):
             self.disk.unlink(temporary)
@@ -159,8 +170,6 @@ class Pair:
             file.close()
             raise
         self.lock.replace(file)  # before anything else can fail: it is locked, and others have found it
-        self.disk.sync_folder(os.path.dirname(self.lock.path) or ".")
-        return HEAD + len(line)
 
     def seal(self, end: int) -> mutex.Seal:
         """Say how the file was left, so that others see at once whether a person has changed it since.

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from penstock.clock import SteadyClock
 from penstock.errors import DiskFull, PenstockError, QueueNotFound
-from penstock.files import Disk, Status, is_refused, status_if_there, unavailable
+from penstock.files import Disk, Status, is_refused, status_if_there
 from penstock.text import mutex
 from penstock.text.appending import append_unborn, bear
 from penstock.text.format import COMMENT, Document, Entry, parse, parse_one
@@ -22,6 +22,9 @@ from penstock.text.view import View, load
 from penstock.threads import Threads
 
 _COMPACT = 256 << 10  # bytes of mutex file that are never worth writing it anew
+SPARE = 256 << 10  # bytes that puts leave free for the mutex file, and so many more for each message:
+_EACH = 128  # the receipt of an ack, which is remembered for five minutes, twice
+_LINE = 600  # bytes that a line about one message has at most, mostly
 _RACY = 2_000_000_000  # nanoseconds: two changes within the file system's idea of a moment may look like one
 _log = logging.getLogger("penstock")
 
@@ -44,6 +47,7 @@ class SharedFile:
         self._clock = clock
         self._view: View | None = None
         self._mutex_inode = -1  # of the mutex file that the view knows
+        self._room = 0  # up to which size the mutex file can grow
         self._named = (-1, -1)  # the files whose names are durable, as far as we know
         self._depth = 0
         self._reseal = False
@@ -68,7 +72,7 @@ class SharedFile:
             try:
                 self._mutex.acquire()
             except FileNotFoundError:
-                raise self._gone() from None
+                raise self.gone() from None
             self._depth = 1
             try:
                 yield self._begin()
@@ -126,12 +130,12 @@ class SharedFile:
     def _refresh(self) -> View:
         there = status_if_there(self._disk, self.path)
         if there is None:
-            raise self._gone()
+            raise self.gone()
         if not self._pair.is_open or self._pair.inode != there.inode:
             try:
                 self._pair.open()
             except FileNotFoundError:
-                raise self._gone() from None
+                raise self.gone() from None
             there = self._pair.file.status()
             self._view = None
         if self._named != (self._pair.inode, self._mutex.inode):
@@ -177,6 +181,7 @@ class SharedFile:
 
     def _load(self, there: Status, noted: int) -> View:
         """Read both files from their beginnings, and finish what a crash has interrupted."""
+        self._room = 0
         head = self._mutex.file.read(0, noted)
         memory = mutex.read(head[HEAD:], HEAD)
         if not self._clock.follow(memory.at, self._mutex.path):
@@ -250,7 +255,9 @@ class SharedFile:
         """
         view = self.current()
         start = view.end
+        kept = SPARE + _EACH * view.ledger.unsettled()
         try:
+            self._have_room(view, len(ids), kept + SPARE // 4, kept)
             self._pair.written, always = True, self._pair.sync.always
             offsets = append_unborn(self._pair.file, unborn, always, view.end if view.ended else None)
             if not always:
@@ -286,6 +293,7 @@ class SharedFile:
         if view.new_seen:
             said = {**said, "seen": view.new_seen}
         try:
+            self._have_room(view, len(notes), SPARE, 0)
             self._note(said, pending=bool(changed))
         except OSError as error:
             raise self._undo(error, view) from error
@@ -303,15 +311,40 @@ class SharedFile:
         if view.mutex_end > max(_COMPACT, 4 * view.noted()):
             self._compact(view)
 
+    def _have_room(self, view: View, messages: int, wanted: int, kept: int) -> None:
+        """Have space in the mutex file for a line about so many messages, and so much more, if not as wanted.
+
+        It can always be written anew in the space behind its end, so that it never fills up for good.
+        """
+        size = view.mutex_end + _LINE * (messages + 1) + view.noted()
+        if size + kept > self._room:
+            try:
+                self._mutex.file.reserve(size + wanted)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                self._mutex.file.reserve(size + kept)
+                wanted = kept
+            self._room = size + wanted
+
+    def shorten(self) -> bool:
+        """Write the mutex file anew because the disk is full; False: that would not help."""
+        with self.turn() as view:
+            if view.mutex_end < 2 * view.noted() + _LINE:
+                return False
+            self._rewrite(view)
+            return True
+
     def _note(self, content: dict[str, Any], pending: bool) -> None:
         view = self.current()
         view.mutex_end = self._pair.note(view.mutex_end, content, pending)
         view.at = max(view.at, content["at"])
 
     def _undo(self, error: OSError, view: View, appended: bytes = b"") -> Exception:
-        """What to raise for an error before anything counted; if that was for want of space, it never was."""
+        """What to raise for an error before anything counted; what had no space, or was refused, never was."""
         self._view = None
-        if error.errno not in FULL and not is_refused(error):
+        is_full = error.errno in FULL
+        if not is_full and not is_refused(error):
             return error
         try:
             # Bytes that a failed sync has left would else be there to read, and not on the disk.
@@ -320,15 +353,16 @@ class SharedFile:
                 self._pair.file.truncate(view.end)
             elif not left.endswith(b"\n"):  # others have added something: ours stays, commented out
                 self._pair.file.append(b"\n")
-            self._mutex.file.truncate(view.mutex_end)
-            self._mutex.file.sync()  # a line that the disk has must not come back, as it counts
+            if self._mutex.file.size() > view.mutex_end:  # else the space behind it would be lost for nothing
+                self._mutex.file.truncate(view.mutex_end)
+                self._mutex.file.sync()  # a line that the disk has must not come back, as it counts
             self._pair.seal(
                 view.end
             )  # it is as it was: no need to write anything anew, for which there is no space
         except OSError as worse:
             self._pair.doubt()
             return worse
-        return self._full() if error.errno in FULL else unavailable(error.filename or self.path, error)
+        return self._full() if is_full else error
 
     def _full(self) -> DiskFull:
         return DiskFull(
@@ -354,7 +388,7 @@ class SharedFile:
             "keys": [[key, each, until] for key, (each, until) in view.keys.items()],
             "seen": view.seen + view.new_seen,
         }
-        view.mutex_end = self._pair.rewrite(content)
+        view.mutex_end, self._room = self._pair.rewrite(content), 0
         self._mutex_inode = self._mutex.inode
         self._named = (self._pair.inode, self._mutex.inode)
         view.notes = notes
@@ -363,8 +397,14 @@ class SharedFile:
 
     def replace_file(self, data: bytes, end: int) -> None:
         """Put another file in the place of one that had `end` bytes; everything is read again after that."""
-        self._pair.replace(data, end)
         self._view = None
+        try:
+            self._pair.replace(data, end)
+        except OSError as error:
+            there = status_if_there(self._disk, self.path)
+            if error.errno in FULL and there is not None and there.inode == self._pair.inode:
+                raise self._full() from error
+            raise
 
     @property
     def names(self) -> int:
@@ -401,7 +441,8 @@ class SharedFile:
             self._pair.close()
             self._view = None
 
-    def _gone(self) -> QueueNotFound:
+    def gone(self) -> QueueNotFound:
+        """The error for a queue whose files are not there any more."""
         self._view = None
         return QueueNotFound(f"there is no queue {self.name!r}: create it with store.create({self.name!r})")
 

@@ -6,7 +6,7 @@
 import errno
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,13 +17,23 @@ from penstock.errors import (
     DiskFull,
     InvalidArgument,
     NotSupported,
+    PenstockError,
     QueueExists,
     QueueNotFound,
     QueueProtected,
     StoreClosed,
     StoreUnavailable,
 )
-from penstock.files import Disk, SystemDisk, make_folder, refusal, replace_file, status_if_there, unavailable
+from penstock.files import (
+    Disk,
+    SystemDisk,
+    is_refused,
+    make_folder,
+    refusal,
+    replace_file,
+    status_if_there,
+    unavailable,
+)
 from penstock.index.history import Attempt
 from penstock.keeper import QueueInfo
 from penstock.live.keeper import check_start
@@ -35,7 +45,7 @@ from penstock.text.format import parse
 from penstock.text.head import read_head, write_head
 from penstock.text.mutex_lock import MutexLock, mutex_of
 from penstock.text.names import CHOSEN, SUFFIX, file_for, queue_of
-from penstock.text.pair import Sync
+from penstock.text.pair import FULL, Sync
 from penstock.text.poller import Poller
 from penstock.text.showing import Shown, shown
 from penstock.text.working import WorkingQueue
@@ -63,9 +73,12 @@ class TextKeeper:
         self._lock = self._threads.rlock()
         self._queues: dict[str, WorkingQueue] = {}
         self._filters: dict[str, Filter] = {}  # by their text
-        self._closed = False
+        self._closed = self._is_open = False
+        self._broken: Callable[[], StoreClosed] | None = None
+        self.failure: OSError | None = None  # what has stopped the store
         self._skipped: set[str] = set()
         self._prepare()
+        self._is_open = True
         forks.watch(self)
 
     def _prepare(self) -> None:
@@ -136,7 +149,7 @@ class TextKeeper:
 
     def _create(self, queue: str, path: str, head: bytes) -> None:
         lock = MutexLock(path, self._disk)
-        with _errors_of_the_disk(path):
+        try:
             lock.acquire()
             try:
                 if self._disk.exists(path):
@@ -150,6 +163,12 @@ class TextKeeper:
                 raise
             finally:
                 lock.close()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if is_refused(error) or error.errno in FULL:
+                raise unavailable(path, error) from error
+            raise self._fail(path, error) from error
 
     def delete(self, queue: str) -> None:
         """Remove a queue and its messages."""
@@ -188,7 +207,29 @@ class TextKeeper:
 
     def _working(self, queue: str, path: str) -> WorkingQueue:
         path = self._disk.real(path)
-        return WorkingQueue(queue, path, self._disk, self._clock, self._threads, self._sync, self._poller.watch)
+        return WorkingQueue(
+            queue, path, self._disk, self._clock, self._threads, self._sync, self._poller.watch, self._fail
+        )
+
+    def _fail(self, path: str, error: OSError) -> PenstockError:
+        """Stop the store in this process: nobody knows what the disk has after such an error."""
+        if not self._is_open:
+            return unavailable(error.filename or path, error)
+        why = refusal(error.filename or path, error)
+
+        def broken() -> StoreClosed:
+            return StoreClosed(
+                f"the store in {self._folder!r} was stopped in this process, as nobody knows what is on the disk "
+                f"after {why}; then open the store again, which checks and completes what was begun"
+            )
+
+        with self._lock:
+            if self.failure is None:
+                self.failure, self._broken = error, broken
+                _log.error("%s", broken())
+                for queue in self._queues.values():
+                    queue.stop(broken)
+        return broken()
 
     def settings(self, queue: str) -> Settings:
         """What the queue was created with."""
@@ -210,12 +251,13 @@ class TextKeeper:
             for name in sorted(self.files()):  # in the same order for everyone, so that nobody waits in a circle
                 queue = self.find(name)
                 with suppress(QueueNotFound, StoreUnavailable):  # of those, listing the queues tells
-                    mutex = mutex_of(queue.path, self._disk)
+                    with _errors_of_the_disk(queue.path):
+                        mutex = mutex_of(queue.path, self._disk)
                     if mutex in paths:
                         continue  # another name of the same file
                     paths.add(mutex)
                     if self._matches(queue.settings.filter, entry):
-                        turns.enter_context(queue.files.turn())
+                        turns.enter_context(queue.turn())
                         matching.append(queue)
             for queue in matching:
                 queue.check(copy)
@@ -348,6 +390,8 @@ class TextKeeper:
     def _check_open(self) -> None:
         if self._closed:
             raise _closed()
+        if self._broken is not None:
+            raise self._broken()
 
 
 class FileKeeper(TextKeeper):

@@ -1,11 +1,12 @@
 """A text queue's turns: one operation at a time among all processes, and the line of consumers who wait."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Event
 from typing import TypeAlias, TypeVar
 
 from penstock.clock import SteadyClock
-from penstock.errors import PenstockError, QueueNotFound, StoreClosed
+from penstock.errors import DiskFull, PenstockError, QueueNotFound, StoreClosed
 from penstock.files import Disk, is_refused, unavailable
 from penstock.message import Message
 from penstock.text.pair import Sync
@@ -40,10 +41,12 @@ class TurningQueue:
         threads: Threads,
         sync: Sync,
         waiting: Callable[["TurningQueue"], None],
+        failed: Callable[[str, OSError], PenstockError],
     ) -> None:
         self.name = name
         self.path = path
         self._waiting = waiting  # told when someone stands in line
+        self._failed = failed  # told of an error after which nobody knows what the disk has; what to raise
         self.files = SharedFile(name, path, disk, clock, threads, sync)
         self._clock = clock
         self._line: dict[Waiter, None] = {}
@@ -55,7 +58,7 @@ class TurningQueue:
             if self._stopped is not None:
                 raise self._stopped()
             try:
-                with self.files.turn() as view:
+                with self.turn() as view:
                     view, now = self._serve_first(view)
                     try:
                         result = operation(view, now)
@@ -66,8 +69,10 @@ class TurningQueue:
                     return result
             except Edited:
                 continue
-            except OSError as error:
-                raise self._told(error) from error
+            except DiskFull:
+                with self.turn():
+                    if not self.files.shorten():
+                        raise
         raise StoreClosed(f"the file {self.path!r} changes all the time: edit it while nobody uses it")
 
     def _serve_first(self, view: View) -> tuple[View, int]:
@@ -85,19 +90,18 @@ class TurningQueue:
         view.forget(now)
         return now
 
-    def _told(self, error: OSError) -> PenstockError:
-        if is_refused(error):
-            return unavailable(error.filename or self.path, error)
-        path = self.path
-
-        def broken() -> StoreClosed:
-            return StoreClosed(
-                f"the disk failed while {path!r} was used ({error}), so that nobody knows what it holds: close "
-                "the store and open it again"
-            )
-
-        self.stop(broken)
-        return broken()
+    @contextmanager
+    def turn(self) -> Iterator[View]:
+        """Have the files for oneself; an error of the disk is told in words, or stops the store."""
+        try:
+            with self.files.turn() as view:
+                yield view
+        except FileNotFoundError:
+            raise self.files.gone() from None  # the folder was moved away in this moment
+        except OSError as error:
+            if is_refused(error):
+                raise unavailable(error.filename or self.path, error) from error
+            raise self._failed(self.path, error) from error
 
     # The line
 
@@ -149,7 +153,10 @@ class TurningQueue:
             if view is None or view.ledger.available():
                 return True
             due = view.ledger.next_time()
-            return (due is not None and due <= self._clock.now()) or self.files.changed_outside()
+            try:
+                return (due is not None and due <= self._clock.now()) or self.files.changed_outside()
+            except OSError:
+                return True  # whoever takes the turn is told
 
     def _serve(self, view: View, now: int) -> None:
         while self._line and self.files.known is view and view.ledger.available():

@@ -23,7 +23,7 @@ from penstock.text.newcomers import answers, numbered, text_crc
 from penstock.text.queue import without
 from penstock.text.recording import RecordingQueue
 from penstock.text.turns import Take
-from penstock.text.variables import held, unborn, unborn_plain, was_removed
+from penstock.text.variables import facts, held, unborn, unborn_plain, was_removed
 from penstock.text.view import View, message_of
 
 _log = logging.getLogger("penstock")
@@ -268,9 +268,11 @@ class WorkingQueue(RecordingQueue):
             self._record(view, now)
             data = self.files.read_all()
             listed = {view.table.offsets[seq] for seq in view.ledger.listed("done", 0, len(view.table.ids))}
-            kept = without(data, [each for each in parse(data).entries if _is_over(each, listed)])
+            over = [each for each in parse(data).entries if _is_over(each, listed)]
+            kept = without(data, over)
             if len(kept) < len(data):
-                keys = [[key, each, until] for key, (each, until) in view.keys.items()]
+                said = {facts(each).id for each in over}
+                keys = [[key, each, until] for key, (each, until) in view.keys.items() if each in said]
                 if keys:  # what stood in the file is noted before it goes
                     self.files.record({"at": now, "keys": keys}, [], [])
                 self.files.replace_file(kept, len(data))
