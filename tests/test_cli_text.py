@@ -52,7 +52,7 @@ def test_a_message_goes_through_the_command_line(path: Path) -> None:
 
 
 def test_other_stores_have_no_entries_to_show(tmp_path: Path) -> None:
-    run(tmp_path / "data", "put", "default", "x")
+    assert run(tmp_path / "data", "create", "jobs").exit_code == 0
     ran = run(tmp_path / "data", "show", "--entries")
     assert ran.exit_code == 1
     assert "--entries is for text stores" in ran.stderr
