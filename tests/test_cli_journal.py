@@ -236,7 +236,10 @@ def test_a_store_in_memory_says_that_it_has_no_files(command: str, text: str) ->
 
 def test_packing_never_makes_a_queue_larger(shell: Shell) -> None:
     with penstock.open(shell.folder / "penstock-data") as store:
-        store.create("jobs").put(b"one")
+        jobs = store.create("jobs")
+        jobs.put(b"one", priority=5)
+        jobs.put_many([b"two", b"three"])
+        jobs.claim(lease=60)
     for _ in range(2):
         [result] = shell.json("pack", "jobs")
         assert result["freed"] == 0

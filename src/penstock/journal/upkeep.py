@@ -147,8 +147,6 @@ class Upkeep:
     def shrinks(self) -> bool:
         """Whether packing makes the journal smaller; with another dialect it is rewritten in any case."""
         shelf = self.shelf
-        if self._waste() > shelf.total() // 2:
-            return True
         with shelf.lock:
             frozen, next_group, total = shelf.state.freeze(), shelf.next_group, shelf.total()
         return shelf.sink.dialect != "doc" or packed_size(frozen, next_group) < total
