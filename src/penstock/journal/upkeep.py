@@ -148,8 +148,8 @@ class Upkeep:
         """Whether packing makes the journal smaller; with another dialect it is rewritten in any case."""
         shelf = self.shelf
         with shelf.lock:
-            frozen, next_group, total = shelf.state.freeze(), shelf.next_group, shelf.total()
-        return shelf.sink.dialect != "doc" or packed_size(frozen, next_group) < total
+            frozen, next_group, stored = shelf.state.freeze(), shelf.next_group, shelf.stored()
+        return shelf.sink.dialect != "doc" or packed_size(frozen, next_group) < stored
 
     def _prepare(self) -> None:
         self._emptied_to = None
