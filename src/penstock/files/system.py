@@ -51,7 +51,7 @@ class SystemFile:
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
-        self._is_locked = False
+        self._locked_by = 0  # the process that has taken the flock, or is about to
 
     def size(self) -> int:
         """The size in bytes."""
@@ -124,19 +124,19 @@ class SystemFile:
 
     def lock(self, *, wait: bool = False) -> bool:
         """Take the flock, which belongs to this open file: a second open here is refused as elsewhere."""
-        self._is_locked = True  # before it is, for a fork of another thread meanwhile
+        self._locked_by = os.getpid()  # before it is, for a fork of another thread meanwhile
         _locked.add(self)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
-            self._is_locked = False
+            self._locked_by = 0
             return False
         return True
 
     def unlock(self) -> None:
         """Let go of the flock."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        self._is_locked = False
+        self._locked_by = 0
 
     def status(self) -> Status:
         """What fstat says."""
@@ -151,16 +151,12 @@ class SystemFile:
         """Close the descriptor, once: its number may at once belong to another file."""
         descriptor, self._descriptor = self._descriptor, _CLOSED
         if descriptor != _CLOSED:
-            if self._is_locked:
+            if self._locked_by == os.getpid():
                 # Closing is not enough: a child that was forked meanwhile has the same open file, and its lock.
+                # In that child it must do: the lock is its parent's.
                 with suppress(OSError):
                     fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
-
-    def forked(self) -> None:
-        """In a child: let go of a file that the parent has locked, and of nothing that is the parent's."""
-        self._is_locked = False
-        self.close()
 
     def __enter__(self) -> Self:
         return self
@@ -179,8 +175,8 @@ _locked: "weakref.WeakSet[SystemFile]" = weakref.WeakSet()  # now, or some time 
 def _forked() -> None:
     """In a child: a lock must end with the parent that holds it."""
     for file in list(_locked):
-        if file._is_locked:
-            file.forked()
+        if file._locked_by:
+            file.close()
 
 
 os.register_at_fork(after_in_child=_forked)
