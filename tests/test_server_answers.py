@@ -34,7 +34,7 @@ def ask(server: ServerChild, path: str) -> bytes:
         ("", "GET", "/jobs/messages?lease=3600", None),
         ("", "POST", "/-/api/queues/jobs/claim", {"n": 1, "lease": 3600}),
         ("", "GET", "/-/api/queues/jobs/messages?limit=1000", None),
-        ("folder:", "GET", "/jobs/messages?lease=3600", None),
+        pytest.param("folder:", "GET", "/jobs/messages?lease=3600", None, marks=pytest.mark.long),
     ],
     ids=["get", "claim", "messages", "folder"],
 )
