@@ -23,7 +23,7 @@ run: setup ## The whole pipeline: 100,000 events through Spark, queues, archive 
 test: setup lint ## Lint, type check, and run the tests (about fifteen minutes)
 	@$(BIN)/python -m pytest tests/spark > .spark-tests.log 2>&1 & spark=$$!; \
 	$(BIN)/python -m pytest tests/conformance tests/simulation > .store-tests.log 2>&1 & stores=$$!; \
-	$(BIN)/python -m pytest --ignore=tests/spark --ignore=tests/conformance --ignore=tests/simulation; others=$$?; \
+	$(BIN)/python -m pytest tests/test_*.py tests/text tests/person tests/slate; others=$$?; \
 	wait $$stores; stored=$$?; wait $$spark; sparked=$$?; \
 	cat .store-tests.log .spark-tests.log; exit $$((others + stored + sparked))
 

@@ -418,6 +418,7 @@ class SlateKeeper(LiveKeeper):
             return
         self._closed = True
         self._alarm.cancel(self._tend_followers)
+        self._alarm.cancel(self._expire)
         super().close()
         self._catching_up.stop()
         try:
