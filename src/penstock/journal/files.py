@@ -9,6 +9,7 @@ from functools import reduce
 
 from penstock.files import Disk, File
 from penstock.journal.segments import is_temporary, journals, replay_order
+from penstock.threads import Lock
 
 PACKED, ROTATED = 0, 1 << 23  # where the numbers of the two kinds of segments start; a pack is always the first
 PLACE_BITS = 40
@@ -77,13 +78,39 @@ class Listing:
         return self._by_journal.get(journal, [])
 
 
+class SharedNames:
+    """The names in a folder that several journals share, synced by one thread at a time.
+
+    After a sync that failed, the system may take names for durable that are not: a sync for another journal would
+    succeed without them.
+    """
+
+    def __init__(self, folder: str, disk: Disk, lock: Lock) -> None:
+        self._folder = folder
+        self._disk = disk
+        self._lock = lock
+        self._failure: OSError | None = None
+
+    def sync(self) -> None:
+        """Make the names durable; after a failure never again."""
+        with self._lock:
+            if self._failure is not None:
+                raise OSError(self._failure.errno, self._failure.strerror, self._folder)
+            try:
+                self._disk.sync_folder(self._folder)
+            except OSError as error:
+                self._failure = error
+                raise
+
+
 class JournalFiles:
     """The names of a journal's files."""
 
-    def __init__(self, folder: str, name: str, disk: Disk) -> None:
+    def __init__(self, folder: str, name: str, disk: Disk, names: SharedNames | None = None) -> None:
         self.folder = folder
         self.name = name
         self.disk = disk
+        self._names = names
 
     def path(self, name: str) -> str:
         """Where one of the files is."""
@@ -103,7 +130,10 @@ class JournalFiles:
 
     def sync(self) -> None:
         """Make the names durable."""
-        self.disk.sync_folder(self.folder)
+        if self._names is None:
+            self.disk.sync_folder(self.folder)
+        else:
+            self._names.sync()
 
     def tidy(self, names: list[str]) -> list[str]:
         """Finish what a crash interrupted; the names in the order in which the files are read."""

@@ -14,7 +14,7 @@ from penstock.journal import pins
 from penstock.journal.ballast import Ballast, is_full
 from penstock.journal.catalog import FOLDER, Catalog, Entry, queue_of
 from penstock.journal.commits import stopped
-from penstock.journal.files import JournalFiles, Listing
+from penstock.journal.files import JournalFiles, Listing, SharedNames
 from penstock.journal.format import DIALECTS, Dialect
 from penstock.journal.intake import Intake, Load
 from penstock.journal.loading import is_ours
@@ -55,6 +55,7 @@ class JournalKeeper(LiveKeeper):
         super().__init__(clock, threads)
         self.folder = self._folder = os.fspath(folder)
         self._disk = disk
+        self._names = SharedNames(self._folder, disk, self._threads.lock())
         self._catalog = Catalog(self._folder, disk)
         ballast = Ballast(disk, self._catalog.ballast, self._threads.lock())
         elapsed = ElapsedClock(self._clock)
@@ -237,7 +238,7 @@ class JournalKeeper(LiveKeeper):
                     self._catalog.keep(journal.file, entry)
                     journal.entry = entry
 
-        files = JournalFiles(self._folder, journal.file, self._disk)
+        files = JournalFiles(self._folder, journal.file, self._disk, self._names)
         shelf = JournalShelf(
             files, ledger, lock, self._sink, journal.segments, journal.next_group, journal.at, begin
         )
@@ -290,7 +291,7 @@ class JournalKeeper(LiveKeeper):
             for name in self._disk.listfiles(self._folder)
             if name == file or is_journal(os.path.join(self._folder, name), self._disk, self._sink.dialect)
         ]
-        JournalFiles(self._folder, file, self._disk).remove(names)
+        JournalFiles(self._folder, file, self._disk, self._names).remove(names)
         self._catalog.forget(file)
 
     # Ending

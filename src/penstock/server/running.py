@@ -93,7 +93,7 @@ class Service:
         self.listing = asyncio.Semaphore(_LISTING)
         self.stopping = False
         self._connections: set[Connection] = set()
-        self.coming: set[asyncio.Task[None]] = set()  # connections that were accepted and are not yet at work
+        self.coming: dict[Connection, asyncio.Task[None]] = {}  # those that were accepted and are not yet at work
         self._nobody = asyncio.Event()
         self._ticks = 0
         self._most = 0  # connections, as far as there are descriptors
@@ -111,15 +111,16 @@ class Service:
         """Whether one more can be served."""
         if self.stopping:
             return False
+        self.coming.pop(connection, None)
         self._connections.add(connection)
         return True
 
-    def has_room(self, coming: int) -> bool:
+    def has_room(self) -> bool:
         """Whether one more can be served beside those that are there and those that are about to be.
 
         The store needs descriptors, too: it fails without, so it comes first.
         """
-        there = len(self._connections) + coming
+        there = len(self._connections) + len(self.coming)
         now = self.loop.time()
         if now - self._counted > _TICK:
             self._counted = now
@@ -231,7 +232,7 @@ class Acceptor:
         self._service.loop.remove_reader(self._listening)
         self._listening.close()
         if self._tls is not None:  # the others are there in a moment, and are told
-            for task in list(self._service.coming):
+            for task in list(self._service.coming.values()):
                 task.cancel()
 
     def _begin(self) -> None:
@@ -252,24 +253,25 @@ class Acceptor:
             accepted.setblocking(False)
             if accepted.family != socket.AF_UNIX:
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if service.has_room(len(service.coming)):
-                task = service.loop.create_task(self._connect(accepted))
-                service.coming.add(task)
-                task.add_done_callback(service.coming.discard)
+            if service.has_room():
+                connection = self._connection(service)
+                service.coming[connection] = service.loop.create_task(self._connect(accepted, connection))
             else:
                 self._turn_away(accepted)
 
-    async def _connect(self, accepted: socket.socket) -> None:
+    async def _connect(self, accepted: socket.socket, connection: Connection) -> None:
         deadline = None if self._tls is None else self._service.limits.arriving
         try:
             await self._service.loop.connect_accepted_socket(
-                lambda: self._connection(self._service), accepted, ssl=self._tls, ssl_handshake_timeout=deadline
+                lambda: connection, accepted, ssl=self._tls, ssl_handshake_timeout=deadline
             )
         except OSError:  # of which SSLError is one: the client has gone, or speaks no TLS
             accepted.close()
         except asyncio.CancelledError:
             accepted.close()
             raise
+        finally:
+            self._service.coming.pop(connection, None)
 
     def _turn_away(self, accepted: socket.socket) -> None:
         with accepted, suppress(OSError):
