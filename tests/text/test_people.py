@@ -146,6 +146,23 @@ def test_packing_keeps_what_a_person_has_commented_out(path: Path) -> None:
     assert b"done" not in data
 
 
+def test_packing_waits_for_a_program_that_has_the_file_open_to_append(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with penstock.open(path) as store:
+        store.queue().put("a")
+        store.queue().pop()
+        shell = subprocess.Popen(["sh", "-c", f"exec >> {path}; echo open >&2; read line; echo '-late'"],
+                                 stdin=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+        assert shell.stderr is not None
+        shell.stderr.readline()
+        assert store._keeper.pack("default") == 0  # type: ignore[attr-defined]
+        assert f"process {shell.pid} has it open to append" in caplog.text
+        shell.communicate(b"\n")
+        assert store._keeper.pack("default") > 0  # type: ignore[attr-defined]
+        assert [each.payload for each in store.queue().messages()] == [b"late"]
+
+
 def test_packing_keeps_mode_and_attributes_and_a_symbolic_link(tmp_path: Path) -> None:
     path, link = tmp_path / "default.tq", tmp_path / "elsewhere" / "default.tq"
     link.parent.mkdir()

@@ -11,6 +11,7 @@ What every store may rely on, and nothing more:
   order has a moment in which the file is in neither.
 """
 
+from penstock.files.appenders import appenders
 from penstock.files.door import Data, Disk, File, Kind, Status, StrPath
 from penstock.files.refusals import is_refused, refusal, unavailable
 from penstock.files.replacing import make_folder, refuse_links, replace_file, status_if_there, write_hint
@@ -26,6 +27,7 @@ __all__ = [
     "StrPath",
     "SystemDisk",
     "SystemFile",
+    "appenders",
     "is_refused",
     "make_folder",
     "refusal",

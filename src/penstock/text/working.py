@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeAlias
 
 from penstock.errors import LeaseExpired, PenstockError, QueueNotFound
+from penstock.files import appenders
 from penstock.index.history import Attempt
 from penstock.index.rows import STATES
 from penstock.journal.restoring import Restored, restore
@@ -264,6 +265,9 @@ class WorkingQueue(RecordingQueue):
         def run(view: View, now: int) -> int:
             if self.files.names > 1:
                 _log.warning("%s is not packed: it has several names, which another file would part", self.path)
+                return 0
+            if holders := appenders(self.path):
+                _log.warning("%s is not packed: process %d has it open to append", self.path, holders[0])
                 return 0
             self._record(view, now)
             data = self.files.read_all()
