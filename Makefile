@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all lint format bench clean
+.PHONY: help setup run check test test-all lint format bench clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,11 +19,17 @@ setup: .venv/.installed ## Create .venv with everything that development needs
 run: setup ## The whole pipeline: 100,000 events through Spark, queues, archive and report (a minute)
 	@$(BIN)/python examples/pipeline.py
 
+QUICK := system/test_clock.py system/test_simulated_disk.py contract filters rules wire stores/journal/test_kestrel_format.py \
+	stores/journal/test_journal_format.py stores/text/test_format.py stores/slate/test_format.py
+check: setup lint ## Lint, type check, and the quick tests: formats, rules, and the contract in memory (two minutes)
+	@$(BIN)/python -m pytest $(QUICK:%=tests/%)
+	@$(BIN)/python -m pytest tests/conformance -k 'memory and not http'
+
 # Three processes, as much of it is waiting for Java and for disks; what two of them have to say comes at the end.
-test: setup lint ## Lint, type check, and run the tests (about fifteen minutes)
+test: setup lint ## Lint, type check, and run the tests (a quarter of an hour)
 	@$(BIN)/python -m pytest tests/spark > .spark-tests.log 2>&1 & spark=$$!; \
 	$(BIN)/python -m pytest tests/conformance tests/simulation > .store-tests.log 2>&1 & stores=$$!; \
-	$(BIN)/python -m pytest tests/test_*.py tests/text tests/person tests/slate; others=$$?; \
+	$(BIN)/python -m pytest tests --ignore tests/spark --ignore tests/conformance --ignore tests/simulation; others=$$?; \
 	wait $$stores; stored=$$?; wait $$spark; sparked=$$?; \
 	cat .store-tests.log .spark-tests.log; exit $$((others + stored + sparked))
 
@@ -34,6 +40,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 format: setup ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix .

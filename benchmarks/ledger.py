@@ -10,9 +10,9 @@ from pathlib import Path
 
 import penstock
 from benchmarks.harness import Cell
-from penstock.ledger import Ledger
-from penstock.message import Entry
-from penstock.settings import Settings
+from penstock.contract.message import Entry
+from penstock.contract.settings import Settings
+from penstock.rules.ledger import Ledger
 
 NOW = 1_700_000_000_000
 SMALL, LARGE = 1_000, 1_000_000
@@ -94,9 +94,9 @@ def _bare_heap(_: Path) -> float:
 
 _RESIDENT = """
 import gc, sys
-from penstock.ledger import Ledger
-from penstock.message import Entry
-from penstock.settings import Settings
+from penstock.rules.ledger import Ledger
+from penstock.contract.message import Entry
+from penstock.contract.settings import Settings
 
 def resident():
     gc.collect()

@@ -13,7 +13,7 @@ import penstock.aio
 from benchmarks.harness import RAW_APPEND, RAW_SEQUENTIAL, Cell
 from benchmarks.journal import BATCH, SECONDS, random_payloads, rate
 from benchmarks.probes import KIB
-from penstock.slate.store import SlateKeeper
+from penstock.stores.slate.store import SlateBackend
 
 PRODUCERS = 256
 FEW, MANY = 1_000, 1_000_000
@@ -140,9 +140,9 @@ def _growth(folder: Path) -> float:
 def _settled(folder: Path) -> penstock.Store:
     """The store, once SlateDB has put what was written into tables, and those in order."""
     store = penstock.open(f"slate:{folder}", share=False)
-    keeper = store._keeper
-    assert isinstance(keeper, SlateKeeper)
-    keeper.collect()
+    backend = store._backend
+    assert isinstance(backend, SlateBackend)
+    backend.collect()
     tables, before = folder / "db" / "compacted", -1
     while (size := sum(path.stat().st_size for path in tables.iterdir())) != before:
         before = size

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from benchmarks.harness import Cell
 from benchmarks.spark import MESSAGES, _session
-from penstock.message import Entry
-from penstock.settings import Settings
-from penstock.slate import moments
-from penstock.slate.format import decode_metadata, log_prefix
-from penstock.slate.opening import open_slate
-from penstock.slate.primitives import key_u64
-from penstock.slate.view import Moment
+from penstock.contract.message import Entry
+from penstock.contract.settings import Settings
+from penstock.stores.slate import moments
+from penstock.stores.slate.format import decode_metadata, log_prefix
+from penstock.stores.slate.opening import open_slate
+from penstock.stores.slate.primitives import key_u64
+from penstock.stores.slate.view import Moment
 
 TOPICS = 1_000
 FEW, MANY = 10, 1_000  # filters
@@ -41,18 +41,18 @@ def _log(scratch: Path, queues: int) -> Path:
     """A store with so many entries in its log, and queues that share the topics; made once, removed at exit."""
     folder = Path(tempfile.mkdtemp(prefix="slate-", dir=scratch))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    with closing(open_slate(f"slate:{folder / 'store'}?router=off", sync="never")) as keeper:
+    with closing(open_slate(f"slate:{folder / 'store'}?router=off", sync="never")) as backend:
         for number in range(queues):
             wanted = ", ".join(f"'topic-{topic}'" for topic in range(number, TOPICS, queues))
-            keeper.create(f"queue-{number}", Settings(filter=f"topic IN ({wanted})"))
+            backend.create(f"queue-{number}", Settings(filter=f"topic IN ({wanted})"))
         for start in range(0, MESSAGES, BATCH):
             now = int(time.time() * 1000)
-            with keeper._log.lock:
+            with backend._log.lock:
                 for number in range(start, start + BATCH):
                     headers = {"topic": f"topic-{number * 7919 % TOPICS}", "source": "benchmark"}
-                    keeper._log.append(Entry(b"a message of the benchmark", headers=headers), now)
-            keeper._writer.commit(keeper._writer.written)
-        keeper.collect()
+                    backend._log.append(Entry(b"a message of the benchmark", headers=headers), now)
+            backend._writer.commit(backend._writer.written)
+        backend.collect()
     return folder / "store"
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import penstock
 from benchmarks.harness import RAW_APPEND, Cell
 from benchmarks.journal import BATCH, PREFILLED, random_payloads, rate
-from penstock.text.format import parse, scan
-from penstock.text.variables import unborn_plain
+from penstock.stores.text.format import parse, scan
+from penstock.stores.text.variables import unborn_plain
 
 GROUP, READING = "text, one thread", "text, reading"
 SIZE = 100_000_000  # bytes of the file that is read

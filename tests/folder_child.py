@@ -12,15 +12,15 @@ import time
 from random import Random
 
 import penstock
-from penstock.folder.keeper import FolderKeeper, open_folder
-from penstock.store import Store
+from penstock.contract.store import Store
+from penstock.stores.folder.backend import FolderBackend, open_folder
 from tests.history import History
 from tests.kill_child import QUEUE, Child
 
 
 class FolderChild(Child):
-    def __init__(self, keeper: FolderKeeper, queue: penstock.Queue, history: History, name: str) -> None:
-        self.tended = keeper
+    def __init__(self, backend: FolderBackend, queue: penstock.Queue, history: History, name: str) -> None:
+        self.tended = backend
         self.queue = queue
         self.history = history
         self.name = name
@@ -35,8 +35,8 @@ class FolderChild(Child):
 
 def main(log: str, name: str, folder: str) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    keeper = open_folder(folder)
-    queue = Store("", keeper).queue(QUEUE)
+    backend = open_folder(folder)
+    queue = Store("", backend).queue(QUEUE)
     history = History(
         penstock.SystemClock().now,
         queue.settings,
@@ -44,7 +44,7 @@ def main(log: str, name: str, folder: str) -> None:
         write=lambda line: os.write(descriptor, line.encode()),
     )
     history.look(queue, reopened=True)
-    FolderChild(keeper, queue, history, name).start()
+    FolderChild(backend, queue, history, name).start()
     print("ready", flush=True)  # noqa: T201 - the parent waits for this
     threading.Event().wait()
 

@@ -26,8 +26,8 @@ from typing import TypeVar
 
 import penstock
 from penstock import Draft, Message, Queue
-from penstock.message import Payload
-from penstock.settings import Settings
+from penstock.contract.message import Payload
+from penstock.contract.settings import Settings
 from tests.history_checker import Checker, Violation
 from tests.history_life import Record
 

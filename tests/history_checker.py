@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from penstock.settings import FIVE_MINUTES, Settings
+from penstock.contract.settings import FIVE_MINUTES, Settings
 from tests.history_life import SETTLING, Guess, Life, Operation, Record, lease_of, retention
 
 _UNCHANGING = ("payload", "headers", "priority", "created_at", "received_at", "expires_at")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from penstock.settings import FIVE_MINUTES, Settings
+from penstock.contract.settings import FIVE_MINUTES, Settings
 
 Record = dict[str, Any]  # an event, a draft or a message, as JSON has it
 FOREVER = 1 << 62

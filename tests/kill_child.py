@@ -17,12 +17,12 @@ from random import Random
 
 import penstock
 from penstock import Draft, Message, Queue
-from penstock.journal.format import Dialect
-from penstock.journal.store import JournalKeeper, open_journal
-from penstock.slate.opening import open_slate
-from penstock.slate.store import SlateKeeper
-from penstock.store import Store
-from penstock.text.store import TextKeeper, open_text
+from penstock.contract.store import Store
+from penstock.stores.journal.format import Dialect
+from penstock.stores.journal.store import JournalBackend, open_journal
+from penstock.stores.slate.opening import open_slate
+from penstock.stores.slate.store import SlateBackend
+from penstock.stores.text.store import TextBackend, open_text
 from tests.history import History
 
 QUEUE = "jobs"
@@ -39,7 +39,7 @@ class Options:
     segment_size: int
     kind: str = "journal"
 
-    def open(self) -> JournalKeeper | TextKeeper | SlateKeeper:
+    def open(self) -> JournalBackend | TextBackend | SlateBackend:
         if self.kind == "text":
             return open_text(f"text:{self.folder}", sync=self.sync)
         if self.kind == "slate":
@@ -52,10 +52,10 @@ class Options:
 
 class Child:
     def __init__(
-        self, keeper: JournalKeeper | TextKeeper | SlateKeeper, queue: Queue, history: History, name: str
+        self, backend: JournalBackend | TextBackend | SlateBackend, queue: Queue, history: History, name: str
     ) -> None:
-        self.keeper = keeper
-        self.other_priority = 255 if isinstance(keeper, SlateKeeper) else -(2**63)
+        self.backend = backend
+        self.other_priority = 255 if isinstance(backend, SlateBackend) else -(2**63)
         self.queue = queue
         self.history = history
         self.name = name
@@ -144,16 +144,16 @@ class Child:
     def pack(self, random: Random, name: str) -> None:
         while True:
             time.sleep(random.choice([0, 0.05, 0.2]))
-            if isinstance(self.keeper, SlateKeeper):
-                self.keeper.collect()
+            if isinstance(self.backend, SlateBackend):
+                self.backend.collect()
             else:
-                self.keeper.pack(QUEUE)
+                self.backend.pack(QUEUE)
 
 
 def main(log: str, name: str, options: str) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    keeper = Options(**json.loads(options)).open()
-    queue = Store("", keeper).queue(QUEUE)
+    backend = Options(**json.loads(options)).open()
+    queue = Store("", backend).queue(QUEUE)
     history = History(
         penstock.SystemClock().now,
         queue.settings,
@@ -161,7 +161,7 @@ def main(log: str, name: str, options: str) -> None:
         write=lambda line: os.write(descriptor, line.encode()),
     )
     history.look(queue, reopened=True)
-    Child(keeper, queue, history, name).start()
+    Child(backend, queue, history, name).start()
     print("ready", flush=True)  # noqa: T201 - the parent waits for this
     threading.Event().wait()
 

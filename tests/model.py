@@ -6,7 +6,7 @@ Slow, and written without a glance at the ledger, so that the two agree only whe
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.settings import Settings
+from penstock.contract.settings import Settings
 
 
 @dataclass

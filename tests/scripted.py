@@ -9,9 +9,9 @@ from typing import TypeAlias, cast
 
 import penstock
 import penstock.aio
-from penstock.aio import remote
-from penstock.client import keeper
-from penstock.settings import Settings
+from penstock.contract.settings import Settings
+from penstock.http.client import backend
+from penstock.http.client import coroutines as remote
 from penstock.wire import frames, jsons
 from tests.conformance.blocking import BlockingQueue, Loop
 
@@ -211,12 +211,12 @@ def queue_at(
 ) -> Iterator[penstock.Queue]:
     """A queue of a server that need not even be there."""
     if client == "sync":
-        with penstock.Store(url, keeper.RemoteKeeper(url, timeout, clock)) as store:
+        with penstock.Store(url, backend.RemoteBackend(url, timeout, clock)) as store:
             yield penstock.Queue(store, "jobs")
         return
 
     async def new_queue() -> penstock.aio.Queue:
-        return penstock.aio.Queue(penstock.aio.Store(url, remote.RemoteKeeper(url, timeout, clock)), "jobs")
+        return penstock.aio.Queue(penstock.aio.Store(url, remote.RemoteBackend(url, timeout, clock)), "jobs")
 
     loop = Loop()
     queue = loop.run(new_queue())

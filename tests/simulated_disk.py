@@ -34,7 +34,7 @@ from itertools import pairwise
 from random import Random
 from typing import Literal, Self
 
-from penstock.files import Data, Kind, Status, StrPath
+from penstock.system.files import Data, Kind, Status, StrPath
 
 Keep = Literal["nothing", "some", "everything"]
 
@@ -495,6 +495,9 @@ class SimulatedDisk:
             if used + len(name) + len(value) + 20 > self.attribute_space:
                 raise os_error(errno.ENOSPC, path)
             self._set_fact(path, NewFact(name, value))
+
+    def may_change(self, path: StrPath, *, times: bool = True) -> bool:
+        return True
 
     def is_being_written(self, path: StrPath) -> bool:
         with self.operation("is_being_written", str(path)):

@@ -13,7 +13,8 @@ import threading
 from random import Random
 
 import penstock
-from penstock.streams import reader_name
+from penstock.contract.stream_operations import Streams
+from penstock.contract.streams import reader_name
 
 QUEUE, STREAM = "jobs", "s"
 
@@ -35,7 +36,7 @@ def main(url: str, log: str, name: str) -> None:
 
     start = committed(log)
     with penstock.open(url) as store:
-        queue, streams, reader = store.queue(QUEUE), store._keeper.streams(), reader_name()
+        queue, streams, reader = store.queue(QUEUE), Streams(store.run), reader_name()
 
         def produce() -> None:
             number = 0

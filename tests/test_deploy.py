@@ -9,9 +9,9 @@ import pytest
 
 import penstock
 from penstock.cli import cli
-from penstock.server import serve_in_thread
-from penstock.server.roles import ROLES
-from tests.test_server_monitoring import ask, scrape
+from penstock.contract.roles import ROLES
+from penstock.http.server import serve_in_thread
+from tests.http.test_server_monitoring import ask, scrape
 
 ROOT = Path(__file__).parent.parent
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()

@@ -11,8 +11,8 @@ import pytest
 
 import penstock
 from penstock import Draft, Message, Queue, SimulatedClock
-from penstock.index.rows import STATES
-from penstock.settings import Settings
+from penstock.contract.message import STATES
+from penstock.contract.settings import Settings
 from tests.history import History, Violation
 
 SETTINGS = Settings(max_attempts=3)

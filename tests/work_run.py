@@ -12,6 +12,7 @@ from pathlib import Path
 
 import penstock
 from penstock import Message
+from penstock.workers import Fail
 from tests.server_child import ServerChild
 
 PROCESSES, CONCURRENCY, LEASE = 4, 64, 10
@@ -27,7 +28,7 @@ def handler(message: Message) -> None:
     """Four in a hundred fail once or twice, one fails always; a kill may cost each message one attempt more."""
     number = int(message.payload)
     if is_hopeless(number) or (number % 20 == 0 and message.attempts <= 1 + number // 20 % 2):
-        raise penstock.working.Fail(f"number {number}")
+        raise Fail(f"number {number}")
 
 
 def run(folder: Path, count: int) -> str:

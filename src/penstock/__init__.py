@@ -8,7 +8,9 @@
 ...         message.ack()
 """
 
-from penstock.clock import Clock, SimulatedClock, SystemClock
+from penstock.contract.message import Attempt, Draft, Message
+from penstock.contract.settings import QueueInfo, Settings
+from penstock.contract.store import Queue, Store
 from penstock.errors import (
     DiskFull,
     Forbidden,
@@ -17,6 +19,7 @@ from penstock.errors import (
     InvalidName,
     InvalidPriority,
     LeaseExpired,
+    LoadNotFound,
     NotSupported,
     PayloadTooLarge,
     PenstockError,
@@ -34,15 +37,10 @@ from penstock.errors import (
     StreamNotFound,
     Unauthorized,
 )
-from penstock.index.history import Attempt
-from penstock.keeper import QueueInfo
-from penstock.message import Draft, Message
 from penstock.opening import open  # noqa: A004 - penstock.open() is the contract's word
-from penstock.settings import Settings
-from penstock.store import Queue, Store
-from penstock.working import work
-
-__version__ = "0.1.0"
+from penstock.system.clock import Clock, SimulatedClock, SystemClock
+from penstock.version import __version__
+from penstock.workers import work
 
 __all__ = [
     "Attempt",
@@ -55,6 +53,7 @@ __all__ = [
     "InvalidName",
     "InvalidPriority",
     "LeaseExpired",
+    "LoadNotFound",
     "Message",
     "NotSupported",
     "PayloadTooLarge",
@@ -78,6 +77,7 @@ __all__ = [
     "StreamNotFound",
     "SystemClock",
     "Unauthorized",
+    "__version__",
     "open",
     "work",
 ]

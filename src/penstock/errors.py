@@ -80,6 +80,10 @@ class StreamMismatch(PenstockError):
     """A checkpoint and the stream disagree on what was read; the message says how to go on."""
 
 
+class LoadNotFound(PenstockError, LookupError):
+    """A load is not open here (any more), and has not taken effect: begin again."""
+
+
 class StoreLocked(PenstockError):
     """Another process holds the store and does not share it; close it there, or wait until that process ends."""
 

@@ -1,22 +1,17 @@
 """From a URL to a store."""
 
 import os
-import re
 import shlex
 from typing import TYPE_CHECKING
 
-from penstock.clock import Clock
+from penstock.contract.store import Store
+from penstock.contract.urls import SCHEME, SHARED, check_remote, check_sync, is_remote, journal_folder
+from penstock.engine.memory import open_memory
 from penstock.errors import InvalidArgument, NotSupported, PenstockError
-from penstock.memory import open_memory
-from penstock.store import Store
+from penstock.system.clock import Clock
 
 if TYPE_CHECKING:
-    from penstock.journal.format import Dialect
-
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+]+):")  # at least two letters: C:\queues is a path
-_SYNC = ("always", "interval", "never")
-_SHARED = ("text", "folder")
-_REMOTE = ("http", "https")
+    from penstock.stores.journal.format import Dialect
 
 
 def open(  # noqa: A001
@@ -56,37 +51,37 @@ def open(  # noqa: A001
     """
     check_sync(sync)
     url = os.fspath(url)
-    matched = _SCHEME.match(url)
+    matched = SCHEME.match(url)
     scheme = matched[1].lower() if matched else "journal"
     if peers and scheme != "folder":
         raise InvalidArgument(f"peers={peers}: store {url!r} has none; that is for folder stores")
     if scheme == "memory":
         return Store(url, open_memory(url[len("memory:") :], clock))
     if is_remote(url):
-        from penstock.client.keeper import open_remote
+        from penstock.http.client.backend import open_remote
 
         check_remote(sync, dialect)
         return Store(url, open_remote(url, timeout, clock, token, ca))
     if scheme == "folder":
-        from penstock.folder.keeper import open_folder
+        from penstock.stores.folder.backend import open_folder
 
         return Store(url, open_folder(url[len("folder:") :], clock=clock, sync=sync, peers=peers))
     if scheme == "slate":
-        from penstock.sharing.keeper import open_shared_slate
-        from penstock.slate.opening import open_slate
+        from penstock.sharing.backend import open_shared_slate
+        from penstock.stores.slate.opening import open_slate
 
         opened = open_shared_slate if share else open_slate
         return Store(url, opened(url, clock=clock, sync=sync, timeout=timeout))
     if (folder := journal_folder(url)) is not None:
         # Here, so that import penstock stays quick.
-        from penstock.journal.store import open_journal
-        from penstock.sharing.keeper import open_shared
+        from penstock.sharing.backend import open_shared
+        from penstock.stores.journal.store import open_journal
 
         if not share:
             return Store(url, open_journal(folder, clock=clock, sync=sync, dialect=dialect))
         return Store(url, open_shared(folder, clock=clock, sync=sync, dialect=dialect, timeout=timeout))
     if scheme == "text" or url.endswith(".tq"):
-        from penstock.text.store import open_text
+        from penstock.stores.text.store import open_text
 
         return Store(url, open_text(url, clock=clock, sync=sync))
     raise NotSupported(
@@ -96,54 +91,27 @@ def open(  # noqa: A001
     )
 
 
-def journal_folder(url: str) -> str | None:
-    """The folder of a journal store; None if the URL is that of another kind."""
-    matched = _SCHEME.match(url)
-    if url.endswith(".tq") or (matched and matched[1].lower() != "journal"):
-        return None
-    folder = url[len("journal:") :] if matched else url
-    if not folder:
-        raise InvalidArgument("journal: without a folder; give journal:DIR, or just the folder")
-    return folder
-
-
-def is_slate(url: str) -> bool:
-    """Whether that is a slate store."""
-    matched = _SCHEME.match(url)
-    return matched is not None and matched[1].lower() == "slate"
-
-
-def is_remote(url: str) -> bool:
-    """Whether a server keeps that store."""
-    matched = _SCHEME.match(url)
-    return matched is not None and matched[1].lower() in _REMOTE
-
-
-def check_sync(sync: str) -> None:
-    """Refuse what is no way to sync."""
-    if sync not in _SYNC:
-        raise InvalidArgument(f"sync={sync!r} is none of {', '.join(_SYNC)}")
-
-
-def check_remote(sync: str, dialect: str) -> None:
-    """Refuse to a client what the server has decided."""
-    for name, given, usual in (("sync", sync, "always"), ("dialect", dialect, "doc")):
-        if given != usual:
-            raise InvalidArgument(f"{name}={given!r}: that is for the server to say; give it to `penstock serve`")
-
-
-def is_shared(url: str) -> bool:
-    """Whether that is a store that any number of processes may open, without an owner."""
-    matched = _SCHEME.match(url)
-    return url.endswith(".tq") or bool(matched and matched[1].lower() in _SHARED)
+def is_file(url: str) -> bool:
+    """Whether that is a store of a single text file, which is its queue."""
+    matched = SCHEME.match(url)
+    return url.endswith(".tq") and (matched is None or matched[1].lower() == "text")
 
 
 def check_there(url: str) -> None:
     """Refuse a URL at which there is no store, for those who only read: opening would make one."""
     if not is_there(url):
-        shown = shlex.quote(url)
-        make = f"touch {shown}" if url.endswith(".tq") else f"penstock --store {shown} create jobs"
-        raise PenstockError(f"no store at {url}: `{make}` makes one")
+        raise PenstockError(f"no store at {url}: `{_making(url)}` makes one")
+
+
+def _making(url: str) -> str:
+    """The command that makes a store at that URL."""
+    if not is_file(url):
+        return f"penstock --store {shlex.quote(url)} create jobs"
+    matched = SCHEME.match(url)
+    path = url[matched.end() :] if matched else url
+    folder = os.path.dirname(path) or "."
+    first = "" if os.path.isdir(folder) else f"mkdir -p {shlex.quote(folder)} && "
+    return f"{first}touch {shlex.quote(path)}"
 
 
 def is_there(url: str) -> bool:
@@ -151,18 +119,18 @@ def is_there(url: str) -> bool:
 
     A server is not asked, and an empty folder is no store.
     """
-    matched = _SCHEME.match(url)
+    matched = SCHEME.match(url)
     scheme = matched[1].lower() if matched else "journal"
     if scheme == "slate" and "://" in url:
-        from penstock.slate import moments
+        from penstock.stores.slate import moments
 
         return moments.exists(url)
     path = url[matched.end() :] if matched else url
     path = path.partition("?")[0] if scheme == "slate" else path
-    if scheme not in ("journal", "slate", *_SHARED) or not path:
+    if scheme not in ("journal", "slate", *SHARED) or not path:
         return True
-    if path.endswith(".tq") and scheme != "folder":
-        return os.path.lexists(path)
+    if path.endswith(".tq") and scheme in ("journal", "text"):
+        return _leads_somewhere(path)
     try:
         with os.scandir(path) as entries:
             return any(_is_of_store(scheme, entry) for entry in entries)
@@ -171,7 +139,7 @@ def is_there(url: str) -> bool:
     except NotADirectoryError:
         return True
     except OSError as error:
-        from penstock.files import unavailable
+        from penstock.system.files import unavailable
 
         raise unavailable(path, error) from error
 
@@ -179,27 +147,36 @@ def is_there(url: str) -> bool:
 def _is_of_store(scheme: str, entry: os.DirEntry[str]) -> bool:
     """Whether a file or folder is there for the sake of a store of that kind."""
     if scheme == "text":
-        return entry.name.endswith(".tq")
+        return entry.name.endswith(".tq") and os.path.isfile(entry.path)
     if scheme == "folder":
         return entry.name in ("queues", "new") and entry.is_dir()
     if scheme == "slate":
-        return entry.name == "db" and any(map(os.path.isdir, (f"{entry.path}/manifest", f"{entry.path}/wal")))
-    return entry.name == ".penstock" or entry.is_file()  # which may be Kestrel's: opening it tells
+        return entry.name == "db" and any(
+            name.endswith(ending)
+            for folder, ending in (("manifest", ".manifest"), ("wal", ".sst"))
+            for name in _names(f"{entry.path}/{folder}")
+        )
+    from penstock.stores.journal.strays import USUAL
+
+    if entry.name == ".penstock":
+        return "queues" in _names(entry.path)
+    # What may be Kestrel's; opening it tells.
+    return entry.name not in USUAL and os.path.isfile(entry.path) and os.path.getsize(entry.path) > 0
 
 
-def absolute(url: str) -> str:
-    """The same store, for a process in another folder."""
-    matched = _SCHEME.match(url)
-    if is_remote(url) or (matched and matched[1].lower() == "memory"):
-        return url
-    start = matched.end() if matched else 0
-    if "://" in url[start:]:  # a bucket
-        return url
-    return url[:start] + os.path.abspath(url[start:])
+def _leads_somewhere(path: str) -> bool:
+    """Whether there is something, or a link to something; what cannot be looked at may be there."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
-def shared_folder(url: str) -> str:
-    """The folder in which a store lies that any number of processes may open."""
-    matched = _SCHEME.match(url)
-    path = url[matched.end() :] if matched else url
-    return os.path.dirname(os.path.abspath(path)) if path.endswith(".tq") else os.path.abspath(path)
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []

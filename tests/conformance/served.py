@@ -5,12 +5,12 @@ from typing import Any, cast
 
 import penstock
 import penstock.aio
-from penstock.aio.local import LocalKeeper
-from penstock.aio.threaded import ThreadedKeeper
-from penstock.client.keeper import open_remote
-from penstock.live.keeper import LiveKeeper
-from penstock.server import RunningServer, serve_in_thread
-from penstock.sharing.keeper import live_keeper
+from penstock.engine.backend import Engine
+from penstock.engine.coroutines import LocalBackend
+from penstock.engine.threaded import ThreadedBackend
+from penstock.http.client.backend import open_remote
+from penstock.http.server import RunningServer, serve_in_thread
+from penstock.sharing.backend import engine_of
 from tests.conformance.blocking import BlockingStore
 
 
@@ -69,11 +69,11 @@ class Owned:
 
     def __init__(self, folder: Path, clock: penstock.Clock) -> None:
         self._store = penstock.open(folder, clock=clock)
-        self.keeper = live_keeper(self._store)
+        self.backend = engine_of(self._store)
 
     @property
     def asynchronous(self) -> object:
-        return self.keeper
+        return self.backend
 
     def end(self) -> None:
         self._store.close()
@@ -84,8 +84,8 @@ class GuestStore(penstock.Store):
 
     def __init__(self, folder: Path, clock: penstock.Clock) -> None:
         self.served: Owned | None = Owned(folder, clock)
-        super().__init__(str(folder), penstock.open(folder, clock=clock)._keeper)
-        assert live_keeper(self) is None
+        super().__init__(str(folder), penstock.open(folder, clock=clock)._backend)
+        assert engine_of(self) is None
 
     def close(self) -> None:
         super().close()
@@ -119,13 +119,13 @@ def in_line_at_server(store: Any) -> int:
 
 
 def in_line_of_coroutines(store: Any) -> int:
-    keeper = store._target._keeper
-    return _in_line(keeper if isinstance(keeper, ThreadedKeeper) else keeper._owner.keeper)
+    backend = store._target._backend
+    return _in_line(backend if isinstance(backend, ThreadedBackend) else backend._owner.backend)
 
 
 def _in_line(asynchronous: object) -> int:
-    if isinstance(asynchronous, ThreadedKeeper):
+    if isinstance(asynchronous, ThreadedBackend):
         return asynchronous.in_line
-    keeper = asynchronous._keeper if isinstance(asynchronous, LocalKeeper) else asynchronous
-    assert isinstance(keeper, LiveKeeper)
-    return sum(keeper.find(info.name).in_line for info in keeper.queues())
+    backend = asynchronous._backend if isinstance(asynchronous, LocalBackend) else asynchronous
+    assert isinstance(backend, Engine)
+    return sum(backend.find(info.name).in_line for info in backend.queues())

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import penstock
-from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
-from penstock.text.head import write_head
+from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
+from penstock.stores.text.head import write_head
 from tests.conformance.served import (
     in_line_at_server,
     in_line_of_coroutines,
@@ -19,7 +19,7 @@ from tests.conformance.served import (
     open_http_folder,
     open_http_text,
 )
-from tests.slate.servers import open_slate_bucket
+from tests.stores.slate.servers import open_slate_bucket
 
 
 @dataclass(frozen=True)

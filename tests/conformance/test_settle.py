@@ -160,6 +160,23 @@ def test_a_repeat_does_not_touch_the_next_holder(queue: Queue, operation: str) -
     assert queue.counts() == NONE
 
 
+@pytest.mark.parametrize("operation", ["fail", "release"])
+@pytest.mark.parametrize("earlier_first", [True, False])
+def test_a_repeat_beside_the_receipt_that_holds_the_message_is_one(
+    queue: Queue, operation: str, earlier_first: bool
+) -> None:
+    earlier = claim_one(queue)
+    getattr(queue, operation)(earlier)
+    [held] = queue.claim()
+    getattr(queue, operation)(*([earlier, held] if earlier_first else [held, earlier]))
+    [again] = queue.claim()
+    assert (again.id, again.attempts) == (held.id, 3)
+    with pytest.raises(LeaseExpired) as lost:
+        queue.ack(again, held)
+    assert lost.value.receipts == [held.receipt]
+    assert queue.counts() == NONE
+
+
 @pytest.mark.parametrize(
     ("first", "then"), [("ack", "fail"), ("fail", "ack"), ("release", "ack"), ("ack", "extend")]
 )

@@ -68,7 +68,21 @@ def has_a_disk_that_fails(world: World) -> None:
     world.check()
 
 
+def has_a_disk_that_cannot_be_read(world: World) -> None:
+    look = world.random.randint(1, 200)
+    world.note(f"EIO at look {look}")
+    world.child(world.fail_at(look, looking=True), 20)
+    world.check()
+
+
 def has_a_full_disk(world: World) -> None:
+    change = world.random.randint(1, 60)
+    world.note(f"no space from change {change} on")
+    world.child(world.full_from(change), 20)
+    world.check()
+
+
+def limits_the_size_of_files(world: World) -> None:
     size = world.random.choice([0, 100, 1_000, 4_000])
     world.note(f"no file grows beyond {size} bytes")
     world.child(world.full_at(size), 10)
@@ -158,15 +172,26 @@ def removes_strays_that_look_like_queues(world: World) -> None:
 
 
 def links_the_file(world: World) -> None:
+    """Under another name, in another folder, by which another program works."""
     command = world.random.choice(["ln -f {file} {other}", "ln -sf {file} {other}"])
     world.shell(command, file=_file(world), other=world.home / "linked.tq")
+    world.child(lambda: None, 5, url=str(world.home / "linked.tq"), queue="linked")
 
 
 def forbids_the_file(world: World) -> None:
-    """A program of another user meets files that it may not open."""
-    world.shell("chmod 000 {file}", file=_file(world))
+    """A program of another user meets files that it may not open, or not write."""
+    mode = world.random.choice(["000", "444"])
+    world.shell("chmod a+rwX . * ; chmod {mode} {file}", mode=mode, file=_file(world))
     world.child(lambda: None, 3, nobody=True)
     world.shell("chmod 666 {file}", file=_file(world))
+
+
+def forbids_the_folder(world: World) -> None:
+    """A program of another user may write the files, but make none."""
+    mode = world.random.choice(["555", "000"])
+    world.shell("chmod a+rwX * ; chmod {mode} .", mode=mode)
+    world.child(lambda: None, 3, nobody=True)
+    world.shell("chmod 755 .")
 
 
 # To a folder store
@@ -205,11 +230,34 @@ def copies_a_file_elsewhere(world: World) -> None:
         world.shell("cp -a '{path}' {home}/copy", path=world.random.choice(files), home=world.home)
 
 
+def edits_a_file(world: World) -> None:
+    """Under a new name: what was there is gone, and another message comes."""
+    if files := _messages(world, f"queues/{QUEUE}"):
+        path, payload = world.random.choice(files), world.payload()
+        world.removes(path.name)
+        world.removed.add(path.read_bytes())
+        world.writes(payload)
+        command = "sed 's/.*/{payload}/' '{path}' > .new && rm '{path}' && mv .new 'queues/jobs/{name}'"
+        world.shell(command, payload=payload.decode(), path=path, name=f"edited{payload.decode()[8:]}")
+
+
+def moves_the_queue_away_and_back(world: World) -> None:
+    world.shell("mv queues/jobs away")
+    world.put()
+    world.shell("if [ -d queues/jobs ]; then mv away/* queues/jobs; rmdir away; else mv away queues/jobs; fi")
+
+
+def keeps_a_copy_of_hard_links(world: World) -> None:
+    """As backups do that share what has not changed; a program may die meanwhile."""
+    world.shell("rm -rf {home}/snapshot; cp -al . {home}/snapshot", home=world.home)
+
+
 def forbids_a_file(world: World) -> None:
-    """A program of another user meets a message that it may not read."""
+    """A program of another user meets a message that it may not read, or not write."""
     if files := _messages(world, f"queues/{QUEUE}"):
         path = world.random.choice(files)
-        world.shell("chmod 000 '{path}'", path=path)
+        mode = world.random.choice(["000", "444"])
+        world.shell("chmod -R a+rwX . ; chmod {mode} '{path}'", mode=mode, path=path)
         world.child(lambda: None, 3, nobody=True)
         world.shell("find . -name '{name}' -exec chmod 666 {{}} +", name=f"*{path.name}*")
 
@@ -234,16 +282,18 @@ def leaves_strays_in_the_tree(world: World) -> None:
 
 TO_ANY: tuple[Deed, ...] = (
     lets_time_pass, lets_time_pass, sets_the_clock, has_a_clock_that_glitches, restarts_a_program,
-    kills_a_program, has_a_disk_that_fails, has_a_full_disk, makes_strays,
+    kills_a_program, has_a_disk_that_fails, has_a_disk_that_cannot_be_read, has_a_full_disk,
+    limits_the_size_of_files, makes_strays,
 )  # fmt: skip
 TO: dict[str, tuple[Deed, ...]] = {
     "text": (
         *TO_ANY, appends_a_line, appends_a_line, appends_while_a_program_works, edits_with_sed, edits_with_vim,
         edits_in_place, touches_the_file, moves_the_file_away_and_back, makes_strays_that_look_like_queues,
-        removes_strays_that_look_like_queues, links_the_file, forbids_the_file,
+        removes_strays_that_look_like_queues, links_the_file, forbids_the_file, forbids_the_folder,
     ),
     "folder": (
-        *TO_ANY, drops_a_file, drops_a_file, removes_a_file, touches_a_file, copies_a_file_elsewhere,
-        forbids_a_file, leaves_strays_in_the_tree,
+        *TO_ANY, drops_a_file, drops_a_file, removes_a_file, edits_a_file, touches_a_file,
+        copies_a_file_elsewhere, keeps_a_copy_of_hard_links, moves_the_queue_away_and_back, forbids_a_file,
+        leaves_strays_in_the_tree,
     ),
 }  # fmt: skip

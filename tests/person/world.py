@@ -10,28 +10,37 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Callable
-from errno import EIO
+from errno import EIO, ENOSPC
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import penstock
 from penstock import Draft, PenstockError, SimulatedClock
-from penstock.clock import SteadyClock
-from penstock.files import SystemDisk, SystemFile
-from penstock.settings import Settings
+from penstock.contract.settings import Settings
+from penstock.system.clock import SteadyClock
+from penstock.system.files import SystemDisk, SystemFile
 from tests.history import History
 
 QUEUE = "jobs"
 SETTINGS = Settings(max_attempts=4)
 NOBODY = 65_534
 _CLIENTS = 3
-_CHANGES = (
-    (SystemFile, ("write", "write_through", "append", "truncate", "sync", "set_changed")),
+_Calls = tuple[tuple[type, tuple[str, ...]], ...]
+_CHANGES: _Calls = (
+    (SystemFile, ("write", "write_through", "append", "truncate", "reserve", "sync", "set_changed")),
     (
         SystemDisk,
-        ("open", "rename", "unlink", "mkdir", "sync_folder", "sync_files", "set_attribute", "set_changed"),
+        (
+            *("open", "rename", "link", "unlink", "mkdir", "rmdir", "copy_facts"),
+            *("sync_folder", "sync_files", "set_attribute", "set_changed"),
+        ),
     ),
+)
+_LOOKS: _Calls = (
+    (SystemFile, ("read", "size", "status")),
+    (SystemDisk, ("open", "listdir", "listfiles", "status", "attributes", "attribute")),
 )
 
 
@@ -48,7 +57,7 @@ class World:
         self.time = SteadyClock(self.clock)
         self.written: set[bytes] = set()  # by people, and not seen since
         self.removed: set[bytes] = set()  # by people
-        self._children = 0
+        self._children = self._deeds = 0
         self._payloads = 0
         self._log: list[str] = []
         self.history = History(self.time.now, SETTINGS, prompt=False)
@@ -66,36 +75,66 @@ class World:
         self._payloads += 1
         return b"payload %d" % self._payloads
 
-    def operate(self, history: History, queue: penstock.Queue) -> None:
-        """An operation; an error of Penstock is an answer."""
+    def operate(self, history: History, queue: penstock.Queue, takes: bool = True) -> None:
+        """An operation; an error of Penstock is an answer. Who `takes` nothing only looks at what is available."""
         random = self.random
         receipts = list(history.receipts)[-10:]
-        settle = random.choice([history.ack, history.ack, history.fail, history.release, history.extend])
+        # A folder store's processes notice a lease that another has made shorter only when it would have ended.
+        extend = partial(history.extend, lease=600 if self.kind == "folder" else 30)
+        settles: list[Callable[..., object]] = [history.ack, history.ack, history.fail, history.release, extend]
+        settle = random.choice(settles)
+        skips = self.kind == "folder" and not takes
+        redrive: Callable[..., object] = partial(self._redrive_some, history) if skips else history.redrive
         operations: list[Callable[[], object]] = [
             lambda: history.put(queue, Draft(self.payload(), random.choice([0, 0, 3]))),
             lambda: history.put(queue, Draft(self.payload(), delay=random.choice([1, 40]), retention=3_000)),
             lambda: history.put_many(queue, [self.payload() for _ in range(random.randint(2, 5))]),
-            lambda: history.claim(queue, random.randint(1, 3), random.choice([5, 30, 600])),
-            lambda: history.pop(queue),
+            lambda: (
+                history.claim(queue, random.randint(1, 3), random.choice([5, 30, 600]))
+                if takes
+                else list(queue.messages())
+            ),
+            lambda: history.pop(queue) if takes else list(queue.peek(9)),
             lambda: settle(queue, *random.sample(receipts, min(len(receipts), random.randint(1, 2)))),
-            lambda: history.redrive(queue),
+            lambda: redrive(queue),
         ]
         try:
             random.choice(operations)()
         except PenstockError as error:
             self.note(f"{type(error).__name__}: {error}")
 
+    def _redrive_some(self, history: History, queue: penstock.Queue) -> None:
+        """Redrive as another user, without an answer: it would say nothing of the messages that are skipped."""
+        name = history._next_name()
+        history._record({"event": "start", "op": name, "at": self.time.now(), "do": "redrive", "ids": []})
+        queue.redrive()
+
     def step(self) -> None:
         """One step of a client."""
         self._elapse()
         self.operate(self.history, self.queue())
+
+    def put(self) -> None:
+        """One step of a client that takes nothing."""
+        self._elapse()
+        try:
+            self.history.put(self.queue(), self.payload())
+        except PenstockError as error:
+            self.note(f"{type(error).__name__}: {error}")
 
     def _elapse(self) -> None:
         """In a folder store a process sees within a second what others have done."""
         if self.kind == "folder":
             self.clock.advance(1.001)
 
-    def child(self, prepare: Callable[[], object], operations: int, nobody: bool = False) -> None:
+    def child(
+        self,
+        prepare: Callable[[], object],
+        operations: int,
+        nobody: bool = False,
+        url: str | None = None,
+        queue: str = QUEUE,
+    ) -> None:
         """Another process does some of that, and does not come to its end if what was prepared ends it."""
         self._children += 1
         self._elapse()
@@ -107,7 +146,7 @@ class World:
             os.close(told)
             try:
                 signal.alarm(120)  # a process that hangs ends, and that is told
-                if nobody and not os.getuid():
+                if nobody and not os.getuid():  # which takes nothing, as it skips what it may not use
                     os.setgid(NOBODY)
                     os.setuid(NOBODY)
                 name = f"child {self._children}"
@@ -116,9 +155,9 @@ class World:
                 history.receipts |= self.history.receipts
                 prepare()
                 try:
-                    with penstock.open(self.url, clock=self.clock) as store:
+                    with penstock.open(url or self.url, clock=self.clock) as store:
                         for _ in range(operations):
-                            self.operate(history, penstock.Queue(store, QUEUE))
+                            self.operate(history, penstock.Queue(store, queue), takes=not nobody)
                 except PenstockError as error:
                     self.note(f"{type(error).__name__}: {error}")
                 status = 0
@@ -155,11 +194,14 @@ class World:
         self.written.add(payload)
 
     def removes(self, id: str) -> None:  # noqa: A002
-        """A person takes a message out."""
+        """A person takes a message out, and with it all that is known of its receipts."""
         self._by_hand("remove", ids=[id])
+        for receipt in [receipt for receipt, held in self.history.receipts.items() if held == id]:
+            del self.history.receipts[receipt]
 
     def _by_hand(self, do: str, **asked: Any) -> None:
-        name = f"hand {self._payloads} {len(self._log)}"
+        self._deeds += 1
+        name = f"hand {self._deeds}"
         self.history._record({"event": "start", "op": name, "at": self.time.now(), "do": do, **asked})
         self.history._record({"event": "unknown", "op": name, "at": self.time.now(), "error": "a person's"})
 
@@ -225,13 +267,30 @@ class World:
         """kill -9 before a change to a file."""
         return lambda: before(change, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
-    def fail_at(self, change: int) -> Callable[[], None]:
-        """One error of the disk."""
+    def fail_at(self, call: int, looking: bool = False) -> Callable[[], None]:
+        """One error of the disk, at a change or at a look."""
 
         def fail() -> None:
             raise OSError(EIO, "Input/output error")
 
-        return lambda: before(change, fail)
+        return lambda: before(call, fail, _LOOKS if looking else _CHANGES)
+
+    def full_from(self, change: int) -> Callable[[], None]:
+        """From a change on there is no space for anything new; what is there can be written over."""
+
+        def fill() -> None:
+            for kind, name, grows in (
+                (SystemFile, "append", lambda file, data, **_: len(data) > 0),
+                (SystemFile, "write", lambda file, offset, data: offset + len(data) > file.size()),
+                (SystemFile, "write_through", lambda file, offset, data: offset + len(data) > file.size()),
+                (SystemFile, "reserve", lambda file, size: True),
+                (SystemDisk, "mkdir", lambda disk, path: True),
+                (SystemDisk, "open", lambda disk, path, create=False, **_: create and not disk.exists(path)),
+                (SystemDisk, "set_attribute", lambda disk, path, name, value: len(value) > 0),
+            ):
+                setattr(kind, name, _without_space(getattr(kind, name), grows))
+
+        return lambda: before(change, fill)
 
     def full_at(self, size: int) -> Callable[[], None]:
         """Files cannot grow beyond a size, as on a full disk."""
@@ -244,8 +303,17 @@ class World:
         return limit
 
 
-def before(number: int, act: Callable[[], object]) -> None:
-    """Do something before a change of this process to a file, counted from now on."""
+def _without_space(method: Callable[..., Any], grows: Callable[..., bool]) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> Any:
+        if grows(*arguments, **options):
+            raise OSError(ENOSPC, "No space left on device")
+        return method(*arguments, **options)
+
+    return call
+
+
+def before(number: int, act: Callable[[], object], calls: _Calls = _CHANGES) -> None:
+    """Do something before a change of this process to a file, or another call, counted from now on."""
     left = [number]
 
     def counted(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -257,7 +325,7 @@ def before(number: int, act: Callable[[], object]) -> None:
 
         return change
 
-    for kind, names in _CHANGES:
+    for kind, names in calls:
         for name in names:
             if hasattr(kind, name):
                 setattr(kind, name, counted(getattr(kind, name)))

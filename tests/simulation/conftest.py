@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from penstock import arguments
-from penstock.journal import appending, files
+from penstock.contract import arguments
+from penstock.stores.journal import appending, files
 from tests.simulation.scripts import SECTOR
 
 

@@ -4,10 +4,10 @@ import itertools
 import zlib
 
 from penstock import Message
-from penstock.folder import layout
-from penstock.folder.keeper import open_folder
-from penstock.settings import Settings
-from penstock.store import Store
+from penstock.contract.settings import Settings
+from penstock.contract.store import Store
+from penstock.stores.folder import layout
+from penstock.stores.folder.backend import open_folder
 from tests.simulated_disk import SimulatedDisk
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.world import FOLDER, World
@@ -56,7 +56,7 @@ class FolderWorld(World):
 
     def _open(self) -> None:
         neighbours = SimulatedNeighbours(self._machine, next(self._processes), self.scheduler)
-        self.keeper = open_folder(
+        self.backend = open_folder(
             FOLDER,
             clock=self.clock,
             disk=self.disk,
@@ -64,13 +64,13 @@ class FolderWorld(World):
             neighbours=neighbours,
             ballast=BALLAST,
         )
-        self._store = Store(FOLDER, self.keeper)
+        self._store = Store(FOLDER, self.backend)
         if "default" not in self.promises:
             self._promise("default", Settings())
 
     def pack(self, name: str) -> None:
         """Instead: unlink what is settled, bring back what is due."""
-        self.attempt(self.keeper.tend, None)
+        self.attempt(self.backend.tend, None)
 
     def check_document(self, listing: dict[str, list[Message]]) -> None:
         """Anyone who lists the folders sees each message once, in its place, with its payload as the content."""

@@ -20,8 +20,8 @@ import traceback
 from collections.abc import Callable
 from random import Random
 
-from penstock.clock import SimulatedClock, milliseconds
-from penstock.threads import Lock
+from penstock.system.clock import SimulatedClock, milliseconds
+from penstock.system.threads import Lock
 from tests.simulated_disk import SimulatedCrash, SimulatedDisk
 
 _PATIENCE = 60.0  # seconds without a change of hands after which somebody must be blocked outside the scheduler

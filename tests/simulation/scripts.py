@@ -9,10 +9,19 @@ from dataclasses import asdict
 
 import penstock
 from penstock import Draft
-from penstock.journal import groups
-from penstock.journal.files import FILL, filling_end
-from penstock.journal.format import AddX, AddXid, ConfirmRemove, Entry, Remove, RemoveTentative, SaveXid, encode
-from penstock.settings import Settings
+from penstock.contract.settings import Settings
+from penstock.stores.journal import groups
+from penstock.stores.journal.files import FILL, filling_end
+from penstock.stores.journal.format import (
+    AddX,
+    AddXid,
+    ConfirmRemove,
+    Entry,
+    Remove,
+    RemoveTentative,
+    SaveXid,
+    encode,
+)
 from tests.history import History
 from tests.simulation.world import FOLDER, Promise, Script, World
 
@@ -264,7 +273,7 @@ def payloads_like_entries(world: World) -> None:
     """
     world.open()
     ask = world.ask()
-    world.keeper._queues["default"]._ledger.skip_to(0x06060606)
+    world.backend._queues["default"]._ledger.skip_to(0x06060606)
     ask.put()
     for size in (10, 200, 330, 0, 10, 300, 250, 0, 700, 10, 400, 0, 10, 330, 310, 10, 450, 0, 10, 420):
         ask.put((CONFIRMING * size if size else filling_and_entries(world)) + world.payload())
@@ -280,7 +289,7 @@ CONFIRMING = encode(ConfirmRemove(0x06060606))[:1]  # five of them, wherever the
 
 def filling_and_entries(world: World) -> bytes:
     """A payload that goes on as the filling up to its end, and then otherwise."""
-    end: int = world.attempt(lambda: world.keeper.stored("default"), 0)
+    end: int = world.attempt(lambda: world.backend.stored("default"), 0)
     start = end + groups.HEAD_SIZE + len(encode(AddX(0, 0, b"")))
     return FILL * (filling_end(end) - start) + CONFIRMING * 150
 

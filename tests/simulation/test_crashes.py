@@ -5,10 +5,10 @@ from random import Random
 
 import pytest
 
-from penstock.journal.files import Segment
-from penstock.journal.loading import Loader, Rest, look_at_rest
-from penstock.ledger import Ledger
-from penstock.settings import Settings
+from penstock.contract.settings import Settings
+from penstock.rules.ledger import Ledger
+from penstock.stores.journal.files import Segment
+from penstock.stores.journal.loading import Loader, Rest, look_at_rest
 from tests.simulated_disk import Keep, Luck, SimulatedDisk, Write
 from tests.simulation.scripts import SCRIPTS, SECTOR, world_for
 from tests.simulation.world import World, crash_states

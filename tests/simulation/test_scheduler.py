@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from penstock.threads import Lock
+from penstock.system.threads import Lock
 from tests.simulated_disk import SimulatedCrash, SimulatedDisk
 from tests.simulation.scheduler import Deadlock, ScheduledClock, Scheduler
 

@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from penstock import Draft
-from penstock.text import sharing
+from penstock.stores.text import sharing
 from tests.simulation.folder_world import FolderWorld
 from tests.simulation.text_world import TextWorld
 from tests.simulation.world import Asking, World

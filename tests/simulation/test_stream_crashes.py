@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import pytest
 
 from penstock import SimulatedClock
-from penstock.journal.following import Follower
-from penstock.journal.store import JournalKeeper, open_journal
-from penstock.message import Entry
-from penstock.streams import Streams
+from penstock.contract.message import Entry
+from penstock.stores.journal.following import Follower
+from penstock.stores.journal.store import JournalBackend, open_journal
 from tests.simulated_disk import Keep, SimulatedDisk
 
 FOLDER, QUEUE, STREAM, READER = "/data", "default", "s", "2147483647-1-1@x@here"
@@ -33,7 +33,7 @@ class Told:
     settled: int = 0  # the last that it knows to be settled
 
 
-def open_on(disk: SimulatedDisk, sync: str = "always") -> JournalKeeper:
+def open_on(disk: SimulatedDisk, sync: str = "always") -> JournalBackend:
     return open_journal(FOLDER, clock=SimulatedClock(), disk=disk, sync=sync)
 
 
@@ -53,40 +53,40 @@ def crash_states(script: Callable[[SimulatedDisk, Told], None]) -> Iterator[tupl
     yield from states
 
 
-def ids_of(streams: Streams, batch: int) -> list[str]:
+def ids_of(streams: Any, batch: int) -> list[str]:
     return [message.id for message in streams.messages(QUEUE, STREAM, batch, "", "", 1_000)]
 
 
 def consume(disk: SimulatedDisk, told: Told) -> None:
     """Messages come and are read batch by batch, packed, and the store is opened again in between."""
-    keeper = open_on(disk)
-    keeper.streams().begin(QUEUE, STREAM, READER)
+    backend = open_on(disk)
+    backend.streams().begin(QUEUE, STREAM, READER)
     for turn in range(4):
-        told.put += keeper.put(QUEUE, [Entry(b"%d" % number, number % 2) for number in range(3)])
-        batch = keeper.streams().next(QUEUE, STREAM, READER, told.read, 2, MANY)
+        told.put += backend.put(QUEUE, [Entry(b"%d" % number, number % 2) for number in range(3)])
+        batch = backend.streams().next(QUEUE, STREAM, READER, told.read, 2, MANY)
         assert batch is not None
         told.settled = told.read
-        told.batches[batch] = ids_of(keeper.streams(), batch)
+        told.batches[batch] = ids_of(backend.streams(), batch)
         if turn in (0, 2):
             told.failing.add(told.batches[batch][0])
-            keeper.streams().fail(QUEUE, STREAM, batch, told.batches[batch][:1], "no")
+            backend.streams().fail(QUEUE, STREAM, batch, told.batches[batch][:1], "no")
             told.failed |= told.failing
         told.read = batch  # it is processed, and that is committed elsewhere
         if turn == 1:
-            keeper.pack(QUEUE)
+            backend.pack(QUEUE)
         if turn == 2:
-            keeper.close()
-            keeper = open_on(disk)
-    keeper.streams().settle(QUEUE, STREAM, told.read)
+            backend.close()
+            backend = open_on(disk)
+    backend.streams().settle(QUEUE, STREAM, told.read)
     told.settled = told.read
-    keeper.close()
+    backend.close()
 
 
 def test_a_batch_that_was_told_is_the_same_after_any_power_cut_and_no_message_is_lost_or_comes_twice() -> None:
     looked = 0
     for disk, told, where in crash_states(consume):
-        keeper = open_on(disk)
-        streams = keeper.streams()
+        backend = open_on(disk)
+        streams = backend.streams()
         streams.begin(QUEUE, STREAM, READER)
         for number in {told.read, told.settled} - {0}:
             if number >= max(0, *[info.settled for info in streams.all()]):
@@ -100,8 +100,8 @@ def test_a_batch_that_was_told_is_the_same_after_any_power_cut_and_no_message_is
         assert set(told.put) <= set(seen), where
         assert all(seen[each] == 2 for each in told.failed), where
         assert {each for each, count in seen.items() if count != 1} <= told.failing, where
-        assert not any(keeper.counts(QUEUE).values()), where
-        keeper.close()
+        assert not any(backend.counts(QUEUE).values()), where
+        backend.close()
         looked += 1
     assert looked > 100
 
@@ -110,19 +110,19 @@ def test_a_batch_that_was_told_is_the_same_after_any_power_cut_and_no_message_is
 def test_what_a_follower_was_given_is_there_after_a_power_cut_under_the_same_number(sync: str) -> None:
     """Whatever the store has promised: a number that was read must never be another message's."""
     disk = SimulatedDisk(Random(0))
-    keeper = open_on(disk, sync)
+    backend = open_on(disk, sync)
     follower = Follower(FOLDER, QUEUE, 1, disk)
     follower.start(0)
     given: dict[int, int] = {}
     for turn in range(12):
-        keeper.put(QUEUE, [Entry(b"%d %d" % (turn, number)) for number in range(1 + turn % 3)])
+        backend.put(QUEUE, [Entry(b"%d %d" % (turn, number)) for number in range(1 + turn % 3)])
         if turn == 6:
-            keeper.pack(QUEUE)
+            backend.pack(QUEUE)
         if turn % 2:
             continue  # not seen yet: that may go
         follower.fill(1_000)
         given |= dict(zip(follower.entries.seq, follower.entries.crc, strict=True))
-        payloads = {int(message.id): message.payload for message in keeper.messages(QUEUE, None)}
+        payloads = {int(message.id): message.payload for message in backend.messages(QUEUE, None)}
         for keep in KEEPS:
             left = disk.if_it_crashed(Random(f"{turn} {keep}"), keep)
             again = open_on(left)
@@ -131,4 +131,4 @@ def test_what_a_follower_was_given_is_there_after_a_power_cut_under_the_same_num
             again.close()
     assert len(given) > 10
     follower.close()
-    keeper.close()
+    backend.close()

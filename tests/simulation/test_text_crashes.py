@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from penstock.text import sharing
+from penstock.stores.text import sharing
 from tests.simulated_disk import Keep
 from tests.simulation.text_world import TEXT_SCRIPTS, TextWorld, text_world
 from tests.simulation.world import crash_states

@@ -3,10 +3,10 @@
 from collections import Counter
 
 from penstock import Draft, Message, Store
-from penstock.settings import Settings
-from penstock.text.format import parse
-from penstock.text.store import open_text
-from penstock.text.variables import body, facts
+from penstock.contract.settings import Settings
+from penstock.stores.text.format import parse
+from penstock.stores.text.store import open_text
+from penstock.stores.text.variables import body, facts
 from tests.simulation import scripts
 from tests.simulation.world import FOLDER, UNSETTLED, Promise, Script, World
 
@@ -15,8 +15,8 @@ class TextWorld(World):
     """The same machine and the same promises, kept in text files."""
 
     def _open(self) -> None:
-        self.keeper = open_text(f"text:{FOLDER}", clock=self.clock, disk=self.disk, threads=self.scheduler)
-        self._store = Store(FOLDER, self.keeper)
+        self.backend = open_text(f"text:{FOLDER}", clock=self.clock, disk=self.disk, threads=self.scheduler)
+        self._store = Store(FOLDER, self.backend)
         if "default" not in self.promises:
             self._promise("default", Settings())
 
@@ -28,7 +28,7 @@ class TextWorld(World):
         """A reader of the format sees what was not acknowledged away, and at most what expired by itself."""
         for name, messages in listing.items():
             expected = Counter(message.payload for message in messages if message.state in UNSETTLED)
-            path = self.keeper._files()[name]
+            path = self.backend._files()[name]
             with self.disk.open(path) as file:
                 document = parse(file.read(0, file.size()))
             queued = [each for each in document.entries if each.control in "-!"]

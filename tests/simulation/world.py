@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 import penstock
 from penstock import Draft, Message, Queue, Store
-from penstock.journal import replay
-from penstock.journal.building import Result, build
-from penstock.journal.parallel import Round
-from penstock.journal.store import open_journal
-from penstock.settings import Settings
+from penstock.contract.settings import Settings
+from penstock.stores.journal import replay
+from penstock.stores.journal.building import Result, build
+from penstock.stores.journal.parallel import Round
+from penstock.stores.journal.store import open_journal
 from tests.history import History
 from tests.simulated_disk import Keep, SimulatedDisk
 from tests.simulation.scheduler import ScheduledClock, Scheduler
@@ -67,7 +67,7 @@ class World:
         self.payloads = 0
         self.starts: list[int] = []  # how many operations the disk had done each time that the store was opened
         self._store: Store | None = None
-        self.keeper: Any = None
+        self.backend: Any = None
 
     def run(self, script: Script) -> None:
         """Let the script run, and all whom it starts, to their end; what went wrong in one of them is raised."""
@@ -95,10 +95,10 @@ class World:
         self._open()
 
     def _open(self) -> None:
-        self.keeper = open_journal(
+        self.backend = open_journal(
             FOLDER, clock=self.clock, disk=self.disk, threads=self.scheduler, segment_size=self.segment_size
         )
-        self._store = Store(FOLDER, self.keeper)
+        self._store = Store(FOLDER, self.backend)
         if "default" not in self.promises:
             self._promise("default", Settings())
 
@@ -116,13 +116,13 @@ class World:
 
     def pack(self, name: str) -> None:
         """Have a journal packed now."""
-        self.attempt(lambda: self.keeper.pack(name), None)
+        self.attempt(lambda: self.backend.pack(name), None)
 
     def pack_together(self, *names: str, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Have journals packed at once, built by someone who has not opened the store, while all goes on."""
 
         def pack() -> None:
-            with Round(self.keeper, names) as packing:
+            with Round(self.backend, names) as packing:
                 results = []
                 for number, order in enumerate(packing.begin()):
                     with suppress(OSError):  # as of a task that fails

@@ -5,7 +5,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock.spark
-from tests.slate.servers import S3, environment
+from tests.stores.slate.servers import S3, environment
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -9,11 +9,11 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock import Draft, Message, Queue, Store
-from penstock.journal.store import open_journal
 from penstock.spark.options import parse
 from penstock.spark.planning import plan
 from penstock.spark.scan import read_plan
 from penstock.spark.tables import TABLES
+from penstock.stores.journal.store import open_journal
 
 COLUMNS = TABLES["messages"].names
 TIMES = [name for name in COLUMNS if name.endswith("_at") or name == "lease_until"]

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import penstock
-from penstock.server import Access, roles, serve_in_thread, tokens
+from penstock.contract import roles
+from penstock.http.server import Access, serve_in_thread, tokens
 
 LIFE = """
 import sys

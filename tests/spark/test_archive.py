@@ -13,7 +13,7 @@ from pyspark.sql.functions import unix_millis
 
 import penstock
 from penstock.errors import InvalidArgument, PenstockError, StoreLocked
-from penstock.server import serve_in_thread
+from penstock.http.server import serve_in_thread
 from penstock.spark.jobs import Summary, archive, archived
 from penstock.spark.jobs.archiving.folder import Folder, Move
 from penstock.spark.jobs.archiving.reading import confirmed, parquet

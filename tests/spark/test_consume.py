@@ -12,14 +12,15 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 import penstock
 import penstock.spark
-from penstock import processes
+from penstock.contract.stream_operations import Streams
+from penstock.contract.streams import StreamInfo, boot, reader_name
 from penstock.errors import InvalidArgument, NotSupported
-from penstock.server import serve_in_thread
+from penstock.http.server import serve_in_thread
 from penstock.spark.streaming.batches import drop, parts_of, read_part
 from penstock.spark.streaming.offsets import BatchName
 from penstock.spark.streaming.options import parse_stream
 from penstock.spark.tables import schema_of
-from penstock.streams import StreamInfo, boot, reader_name
+from penstock.system import processes
 from tests.spark.streams import Recorder, consuming, forget_last, run
 
 
@@ -38,7 +39,7 @@ def counts(store: Path) -> dict[str, int]:
 
 def streams(store: Path) -> list[StreamInfo]:
     with penstock.open(store) as opened:
-        return opened._keeper.streams().all()
+        return Streams(opened.run).all()
 
 
 def ids(first: int, last: int) -> list[str]:
@@ -205,7 +206,7 @@ def test_a_batch_that_is_given_back_replays_empty(spark: SparkSession, store: Pa
     with pytest.raises(StreamingQueryException, match="stopped"):
         run(stream.load(), fail, checkpoint)
     with penstock.open(store) as opened:
-        assert opened._keeper.streams().release("jobs", "nightly") == 30
+        assert Streams(opened.run).release("jobs", "nightly") == 30
     run(stream.load(), sink, checkpoint)
     assert sink.batches[0] == [[]]
     assert sorted(sink.ids(), key=int) == ids(1, 50)
@@ -219,9 +220,9 @@ def test_a_store_that_another_process_has_open_is_read_through_it_and_packed_mea
         queue.put_many([b"x" * 1_000] * 400)
 
         def pack(rows: DataFrame, number: int) -> None:
-            owner._keeper.pack("jobs")  # type: ignore[attr-defined]
+            owner._backend.pack("jobs")  # type: ignore[attr-defined]
             sink(rows, number)
-            owner._keeper.pack("jobs")  # type: ignore[attr-defined]
+            owner._backend.pack("jobs")  # type: ignore[attr-defined]
 
         sink = Recorder()
         stream = consuming(spark, tmp_path / "store", maxRowsPerBatch=150)
@@ -281,7 +282,7 @@ def test_who_sees_no_files_asks_for_the_messages_of_its_part(tmp_path: Path) -> 
         queue.put_many([penstock.Draft(b"%d" % number, priority=number % 2) for number in range(1_700)])
         server = serve_in_thread(owner)
         try:
-            given = owner._keeper.streams()
+            given = Streams(owner.run)
             given.begin("jobs", "s", reader_name())
             given.next("jobs", "s", reader_name(), 0, 1_600, 1 << 30)
             schema = to_arrow_schema(schema_of("messages"), timezone="UTC")

@@ -9,11 +9,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 import penstock
 import penstock.spark
+from penstock.contract.stream_operations import Streams
+from penstock.contract.streams import reader_name
 from penstock.errors import NotSupported
+from penstock.http.server import serve_in_thread
 from penstock.spark.streaming.batches import parts_of, read_part
 from penstock.spark.streaming.offsets import BatchName
 from penstock.spark.tables import schema_of
-from penstock.streams import reader_name
 from tests.spark.streams import Recorder, consuming, forget_last, run
 
 
@@ -64,10 +66,34 @@ def test_a_task_on_another_machine_is_told_to_ask_a_server(tmp_path: Path) -> No
     url = f"slate:{tmp_path / 'store'}"
     with penstock.open(url) as store:
         store.create("jobs").put_many(["a", "b"])
-        streams, schema = store._keeper.streams(), to_arrow_schema(schema_of("messages"), timezone="UTC")
+        streams, schema = Streams(store.run), to_arrow_schema(schema_of("messages"), timezone="UTC")
         streams.begin("jobs", "s", reader_name())
         streams.next("jobs", "s", reader_name(), 0, 9, 1 << 30)
         [part] = parts_of(streams.read("jobs", "s", 1, None), BatchName(1, "s", "jobs", url), schema)[0]
         assert sum(len(batch) for batch in read_part(part, schema)) == 2
         with pytest.raises(NotSupported, match="give Spark its http://host:port"):
             list(read_part(replace(part, machine="another"), schema))
+
+
+@pytest.mark.parametrize("kind", ["", "slate:"])
+def test_a_server_is_drained_of_all_that_is_there_however_many_rows_are_rejected(
+    kind: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    seen: list[str] = []
+
+    def process(batch: DataFrame, number: int) -> None:
+        seen.extend(row.id for row in batch.select("id").collect())
+        penstock.spark.fail(batch.where("cast(id AS bigint) % 5 < 2"), "no", delay=3_600)
+        penstock.spark.fail(batch.where("cast(id AS bigint) % 5 = 0"), "at once")
+
+    with penstock.open(f"{kind}{tmp_path / 'store'}") as store:
+        ids = store.create("jobs").put_many([b"x"] * 200)
+        server = serve_in_thread(store)
+        try:
+            stream = consuming(spark, server.url, maxRowsPerBatch=50)
+            assert penstock.spark.drain(stream, process, tmp_path / "checkpoint") == 4
+        finally:
+            server.stop()
+        counts = store.queue("jobs").counts()
+    assert sorted(seen, key=int) == sorted(ids, key=int)
+    assert (counts["delayed"], counts["available"], counts["in_flight"]) == (40, 40, 0)

@@ -87,7 +87,7 @@ def test_an_error_of_ours_stays_as_it_is() -> None:
 @pytest.mark.parametrize("name", [name for name in dir(errors) if name[0].isupper() and name != "Sequence"])
 def test_every_error_of_ours_is_known_by_its_name(name: str) -> None:
     found = as_ours(
-        RuntimeError(f"Traceback\n  File x\npenstock.errors.{name}: what it says\n\tat java.lang.Thread")
+        RuntimeError(f"Traceback\n  File x\npenstock.contract.errors.{name}: what it says\n\tat java.lang.Thread")
     )
     assert str(found) == "what it says"
     assert type(found) is (PenstockError if name == "LeaseExpired" else getattr(errors, name))

@@ -11,11 +11,20 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
+from penstock.contract.message import LATEST
 from penstock.errors import InvalidFilter
 from penstock.filters import MAX_BYTES, Expression, Filter, Subject, parse
-from penstock.message import LATEST
 from penstock.spark.filters import column, condition
-from tests.test_filters import NAMES, TEXTS, cast_leaves, field_leaves, numbers, text_leaves, trees, written
+from tests.filters.test_filters import (
+    NAMES,
+    TEXTS,
+    cast_leaves,
+    field_leaves,
+    numbers,
+    text_leaves,
+    trees,
+    written,
+)
 
 ALMOST_NUMBERS = ["+", "-", "--7", "+-7", "7-", "7L", "7.", ".7", "1e3", "0x7", "1_000", "1,000", "NaN", "true"]
 ALMOST_NUMBERS += ["-0", "+0", "²", "\u22127", "\uff17"]

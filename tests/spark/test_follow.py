@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 import penstock
+from penstock.contract.stream_operations import Streams
 from tests.spark.streams import Recorder, forget_last, run
 
 
@@ -33,12 +34,12 @@ def test_what_enters_a_queue_is_read_once_while_it_is_consumed_and_packed(
         assert sink.batches == {0: [ids(1, 10)], 1: [ids(11, 20)], 2: [ids(21, 25)]}
         queue.put_many(["new"] * 10)
         queue.ack(*queue.claim(35))
-        store._keeper.pack("jobs")  # type: ignore[attr-defined]
+        store._backend.pack("jobs")  # type: ignore[attr-defined]
         forget_last(checkpoint)
         run(stream.load(), sink, checkpoint)
         assert sink.batches[2] == [ids(21, 25)] * 2
         assert sink.ids() == ids(1, 35)
-        [info] = store._keeper.streams().all()
+        [info] = Streams(store.run).all()
         assert (info.mode, info.batch) == ("follow", 35)
         assert queue.counts()["in_flight"] == 0
 
@@ -66,7 +67,7 @@ def test_messages_that_were_packed_away_unread_are_an_error_unless_it_is_said_ot
         run(following(spark, folder).load(), sink, checkpoint)
         queue.put_many(["b"] * 5)
         queue.ack(*queue.claim(8))
-        store._keeper.pack("jobs")  # type: ignore[attr-defined]
+        store._backend.pack("jobs")  # type: ignore[attr-defined]
         with pytest.raises(StreamingQueryException, match="3 messages of queue 'jobs' were settled and packed"):
             run(following(spark, folder).load(), sink, checkpoint)
         run(following(spark, folder, failOnDataLoss="false").load(), sink, checkpoint)

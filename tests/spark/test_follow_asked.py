@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 import penstock
-from penstock.server import serve_in_thread
+from penstock.contract.stream_operations import Streams
+from penstock.http.server import serve_in_thread
 from tests.spark.streams import Recorder, forget_last, run
 
 
@@ -49,7 +50,7 @@ def settle_all(store: penstock.Store) -> None:
     while messages := queue.claim(100):
         queue.ack(*messages)
     if not store.url.startswith("slate"):
-        store._keeper.pack("jobs")  # type: ignore[attr-defined]
+        store._backend.pack("jobs")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("place", KINDS, indirect=True)
@@ -78,7 +79,7 @@ def test_every_message_is_read_once_though_it_is_settled_and_a_lost_commit_bring
     assert sink.batches[2] == [ids[20:25]] * 2
     assert sink.ids() == ids
     assert (payloads[ids[23]], payloads[ids[24]], payloads[ids[25]]) == (b"old 23", b"x" * 70_000, b"new")
-    [info] = store._keeper.streams().all()
+    [info] = Streams(store.run).all()
     assert (info.mode, info.stream, str(info.batch)) == ("follow", "tail", ids[-1])
 
 
@@ -98,7 +99,7 @@ def test_queries_begin_where_each_is_told_and_say_what_they_have_lost(
     run(latest.load(), first, tmp_path / "first")
     assert (first.ids(), second.ids()) == (new, new)
     clock.advance(61)  # nobody was heard for a minute
-    store._keeper._keeper.tend()  # type: ignore[attr-defined]
+    store._backend._backend.tend()  # type: ignore[attr-defined]
     queue.put_many(["lost"] * 3)
     settle_all(store)
     last = queue.put_many(["last"])

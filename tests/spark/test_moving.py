@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock import Draft, Message, SimulatedClock
 from penstock.errors import InvalidArgument, NotSupported, PenstockError
-from penstock.server import serve_in_thread
+from penstock.http.server import serve_in_thread
 from penstock.spark import jobs
 
 START = int(time.time() * 1000) - 60_000
@@ -228,7 +228,7 @@ def test_a_store_is_converted_once(spark: SparkSession, tmp_path: Path) -> None:
     with penstock.open(source) as store:
         [message] = store.queue().claim()
         message.release()
-    with pytest.raises(PenstockError, match=r"has changed since \(as many messages, but attempts"):
+    with pytest.raises(PenstockError, match=r"has changed since \(as many messages, but what they say, attempts"):
         jobs.convert(spark, source, target)
     with penstock.open(source) as store:
         store.queue().put(b"later")

@@ -15,26 +15,26 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock import NotSupported, PenstockError, QueueNotFound, Store, StoreCorrupt, StoreLocked
 from penstock.cli import cli
-from penstock.journal import replay
-from penstock.journal.parallel import Round
 from penstock.spark import jobs
 from penstock.spark.jobs import Summary, tasks
 from penstock.spark.jobs.packing import _build
+from penstock.stores.journal import replay
+from penstock.stores.journal.parallel import Round
 from tests.spark.reads import expired, listed, open_small, varied
-from tests.test_journal_parallel import half_done, keeper_of, temporaries
+from tests.stores.journal.test_journal_parallel import backend_of, half_done, temporaries
 
 # Does what pack() does, and dies when all is built and nothing is in its place.
 DRIVER_THAT_DIES = """
 import os, signal, sys
 import penstock.spark
-from penstock.journal.parallel import Round
-from penstock.journal.store import open_journal
+from penstock.stores.journal.parallel import Round
+from penstock.stores.journal.store import open_journal
 from penstock.spark.jobs import tasks
 from penstock.spark.jobs.packing import _build
 
 spark = penstock.spark.session("local[2]")
-keeper = open_journal(sys.argv[1])
-with Round(keeper, [info.name for info in keeper.queues()]) as packing:
+backend = open_journal(sys.argv[1])
+with Round(backend, [info.name for info in backend.queues()]) as packing:
     orders = packing.begin()
     answers = tasks.run(spark, _build, orders, [order.size for order in orders], "packing")
     assert len(answers) == len(orders) == 2, answers
@@ -114,16 +114,16 @@ def test_a_driver_that_is_killed_before_the_swap_loses_nothing(tmp_path: Path) -
     with penstock.open(tmp_path) as store:
         assert not temporaries(tmp_path)
         assert everything(store) == before
-        assert keeper_of(store).pack("jobs") > 0
+        assert backend_of(store).pack("jobs") > 0
 
 
 def test_a_task_that_fails_leaves_everything_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
     with penstock.open(tmp_path) as store:
         left = half_done(store, "jobs")
-        keeper = keeper_of(store)
+        backend = backend_of(store)
 
         def pack_without(name: str) -> None:
-            with Round(keeper, ["jobs"]) as packing:
+            with Round(backend, ["jobs"]) as packing:
                 orders = packing.begin()
                 (tmp_path / orders[0].files[-1][1]).rename(tmp_path / name)
                 try:
@@ -135,7 +135,7 @@ def test_a_task_that_fails_leaves_everything_as_it_was(spark: SparkSession, tmp_
             pack_without("elsewhere")
         assert not temporaries(tmp_path)
         assert [each.id for each in store.queue("jobs").messages()] == left
-        assert keeper.pack("jobs") > 0
+        assert backend.pack("jobs") > 0
 
 
 def test_a_damaged_message_is_named_and_all_other_queues_are_packed(spark: SparkSession, tmp_path: Path) -> None:

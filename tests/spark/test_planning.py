@@ -17,27 +17,27 @@ import pytest
 
 import penstock
 from penstock import Draft
+from penstock.contract.message import Entry
 from penstock.errors import NotSupported, PenstockError, QueueNotFound, StoreCorrupt
-from penstock.files import Disk, SystemDisk
-from penstock.journal import arrival, pins, viewing
-from penstock.journal.format import AddX, encode
-from penstock.journal.loading import read_groups
-from penstock.journal.store import JournalKeeper, open_journal
-from penstock.message import Entry
-from penstock.processes import name_of
-from penstock.sharing.keeper import live_keeper
+from penstock.sharing.backend import engine_of
 from penstock.spark import planning, plans, scan
 from penstock.spark.options import parse
+from penstock.stores.journal import arrival, pins, viewing
+from penstock.stores.journal.format import AddX, encode
+from penstock.stores.journal.loading import read_groups
+from penstock.stores.journal.store import JournalBackend, open_journal
+from penstock.system.files import Disk, SystemDisk
+from penstock.system.processes import name_of
 from tests.spark.reads import arrow, batches, expired, listed, open_small, rows, varied
-from tests.test_journal_load import staged
+from tests.stores.journal.test_journal_load import staged
 
 ODD_NAMES = ["..", "/", "a/b", "A", "a", "%41", "~", "a~~1", "a.1", "a.1.pack", ":", "-", "x" * 255, "X" * 255]
 
 
 def packed(store: penstock.Store, queue: str) -> None:
-    keeper = live_keeper(store)
-    assert isinstance(keeper, JournalKeeper)
-    keeper.pack(queue)
+    backend = engine_of(store)
+    assert isinstance(backend, JournalBackend)
+    backend.pack(queue)
 
 
 def pinned(folder: Path) -> list[Path]:
@@ -237,8 +237,8 @@ def test_a_torn_end_is_not_there_yet(tmp_path: Path) -> None:
 
 
 def test_a_load_that_has_only_arrived_in_part_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keeper = open_journal(tmp_path)
-    keeper.put("default", [Entry(b"before")])
+    backend = open_journal(tmp_path)
+    backend.put("default", [Entry(b"before")])
     moved: list[str] = []
 
     def move(disk: Disk, source: str, target: str) -> None:
@@ -250,9 +250,9 @@ def test_a_load_that_has_only_arrived_in_part_is_not_read(tmp_path: Path, monkey
     monkeypatch.setattr(arrival, "_move", move)
     parts = {name: {"default": [Entry(b"x" * (5 << 20)), Entry(b"y")]} for name in "ab"}
     with pytest.raises(PenstockError):
-        keeper.load(staged(keeper, tmp_path, parts))
+        backend.load(staged(backend, tmp_path, parts))
     with suppress(PenstockError):
-        keeper.close()
+        backend.close()
     monkeypatch.setattr(viewing, "_LONG_PAUSE", 0.01)
     with pytest.raises(PenstockError, match="just being loaded into queue 'default', or were when that was inter"):
         rows(tmp_path, ["id"])
@@ -357,16 +357,16 @@ def test_a_folder_that_is_no_store_is_not_made_one(tmp_path: Path) -> None:
 
 _WRITER = """
 import json, random, sys, threading, time
-from penstock.files import SystemDisk
-from penstock.journal.intake import Load
-from penstock.journal.staging import Part, folder_of
-from penstock.journal.store import open_journal
-from penstock.message import Entry
-from penstock.store import Store
+from penstock.system.files import SystemDisk
+from penstock.stores.journal.intake import Load
+from penstock.stores.journal.staging import Part, folder_of
+from penstock.stores.journal.store import open_journal
+from penstock.contract.message import Entry
+from penstock.contract.store import Store
 
 folder, log, seed = sys.argv[1:]
-keeper = open_journal(folder, segment_size=20_000, sync="never")
-store, lock = Store(folder, keeper), threading.Lock()
+backend = open_journal(folder, segment_size=20_000, sync="never")
+store, lock = Store(folder, backend), threading.Lock()
 queues = [store.create(f"q{number}", max_attempts=0) for number in range(3)]
 out = open(log, "a", buffering=1)
 
@@ -405,7 +405,7 @@ def load(dice, first):
         count = dice.choice((1, 3, 9))
         names = [f"{number}-{count * 4}-{at}" for at in range(count * 4)]
         number += 1
-        load = keeper.begin_load()
+        load = backend.begin_load()
         pieces = []
         for file in range(count):
             part = Part(SystemDisk(), folder_of(folder, load), load, str(file))
@@ -414,7 +414,7 @@ def load(dice, first):
             part.close()
             pieces += part.pieces
         say("putting", queue.name, names)
-        keeper.load(Load(load, pieces))
+        backend.load(Load(load, pieces))
         say("put", queue.name, names)
         if dice.random() < 0.1:
             say("acking", queue.name, [message.payload.decode().rstrip(".") for message in queue.messages()])
@@ -441,7 +441,7 @@ def churn(dice, first):
 
 def pack(dice, first):
     while True:
-        keeper.pack(dice.choice([*(queue.name for queue in queues), "default"]))
+        backend.pack(dice.choice([*(queue.name for queue in queues), "default"]))
         time.sleep(dice.random() / 20)
 
 for number, work in enumerate((produce, produce, consume, consume, pack, load, churn)):

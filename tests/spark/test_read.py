@@ -13,9 +13,9 @@ from pyspark.sql.functions import unix_millis
 
 import penstock
 from penstock import Draft
-from penstock.index.rows import STATES
-from penstock.journal.store import JournalKeeper
-from penstock.sharing.keeper import live_keeper
+from penstock.contract.message import STATES
+from penstock.sharing.backend import engine_of
+from penstock.stores.journal.store import JournalBackend
 from tests.spark.reads import COLUMNS, TIMES, expired, listed, open_small, rows, varied
 from tests.spark.test_planning import Writer, flip, pinned
 
@@ -192,7 +192,7 @@ def test_messages_in_other_states_are_not_even_read(spark: SparkSession, tmp_pat
         ({"store": ""}, "", "which store"),
         ({"store": "http://localhost:1"}, "", "the server at http://localhost:1 cannot be reached: Connection"),
         ({"store": "http://localhost:1/x"}, "", "goes on after host and port"),
-        ({"store": "memory:"}, "", "Spark works with journal stores, straight on their files"),
+        ({"store": "memory:"}, "", "Spark works with stores on disk, in buckets and of servers"),
         ({}, "id string, size int", "table 'messages' has no column 'size'; its columns are id, queue,"),
         ({}, "id bigint", "column 'id' of table 'messages' is string, not bigint"),
         ({}, "consumer string not null", "column 'consumer' of table 'messages' may be NULL"),
@@ -231,9 +231,9 @@ def test_a_dataframe_keeps_showing_the_moment_of_its_plan(spark: SparkSession, t
         before = sorted(row.payload for row in messages.collect())
         queue.ack(*queue.claim(100))
         queue.put(b"new")
-        keeper = live_keeper(store)
-        assert isinstance(keeper, JournalKeeper)
-        keeper.pack("jobs")
+        backend = engine_of(store)
+        assert isinstance(backend, JournalBackend)
+        backend.pack("jobs")
         assert sorted(row.payload for row in messages.collect()) == before
         assert [row.payload for row in load(spark, tmp_path).collect()] == [b"new"]
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock import Draft
 from penstock.errors import PenstockError, QueueNotFound, StoreCorrupt, StoreUnreachable
-from penstock.server import serve_in_thread
+from penstock.http.server import serve_in_thread
 from penstock.spark import remote
 from penstock.spark.errors import as_ours
 from penstock.spark.options import parse

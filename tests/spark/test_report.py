@@ -13,16 +13,17 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock import Draft
+from penstock.contract.message import STATES
+from penstock.contract.store import Store
+from penstock.contract.stream_operations import Streams
+from penstock.contract.streams import reader_name
 from penstock.errors import InvalidArgument, PenstockError
-from penstock.index.rows import STATES
-from penstock.journal.store import open_journal
-from penstock.server import serve_in_thread
+from penstock.http.server import serve_in_thread
 from penstock.spark.jobs import archive, report
 from penstock.spark.jobs.reporting import windows, words
 from penstock.spark.jobs.reporting.numbers import Figures, Numbers, Reason, Slice, Times
 from penstock.spark.jobs.reporting.page import render
-from penstock.store import Store
-from penstock.streams import reader_name
+from penstock.stores.journal.store import open_journal
 
 HOUR = 3_600_000
 START = 472_223 * HOUR  # 2023-11-14 23:00
@@ -112,9 +113,9 @@ def test_streams_are_shown_with_what_they_hold_since_when_and_how_far_behind_the
     spark: SparkSession, tmp_path: Path
 ) -> None:
     clock = penstock.SimulatedClock(START)
-    with closing(open_journal(str(tmp_path / "store"), clock=clock)) as keeper:
-        Store("", keeper).create("a&b").put_many([b"x"] * 5)
-        streams, reader = keeper.streams(), reader_name()
+    with closing(open_journal(str(tmp_path / "store"), clock=clock)) as backend:
+        Store("", backend).create("a&b").put_many([b"x"] * 5)
+        streams, reader = backend.streams(), reader_name()
         streams.begin("a&b", "<i>one", reader)
         assert streams.next("a&b", "<i>one", reader, 0, 1, 1 << 20) == 1
         clock.advance(1)
@@ -148,7 +149,7 @@ def test_streams_of_a_slate_store_are_shown_beside_its_owner(spark: SparkSession
     url = f"slate:{tmp_path / 'store'}"
     with penstock.open(url) as store:
         store.create("jobs").put_many([b"x"] * 5)
-        streams, reader = store._keeper.streams(), reader_name()
+        streams, reader = Streams(store.run), reader_name()
         streams.begin("jobs", "nightly", reader)
         assert streams.next("jobs", "nightly", reader, 0, 2, 1 << 20) == 1
         report(spark, url, tmp_path / "out")
@@ -266,7 +267,7 @@ def test_the_page_needs_nothing_but_itself_and_shows_the_largest_of_many_queues(
     assert len(page) < 700_000
 
 
-@pytest.mark.parametrize("kind", ["text:", "folder:", "slate:", ""])
+@pytest.mark.parametrize("kind", ["text:", "folder:", "slate:", "memory:", ""])
 def test_a_report_is_made_through_a_server_of_any_store(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     with penstock.open(f"{kind}{tmp_path / 'data'}") as store:
         jobs = store.create("jobs", keep_done=None)

@@ -1,5 +1,6 @@
 """Spark with stores that any number of processes may open: text and folder stores."""
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock
 from penstock import Draft, SimulatedClock
-from penstock.errors import PenstockError
+from penstock.errors import InvalidArgument, NotSupported, PenstockError
 from penstock.spark import jobs
 
 KINDS = ["text", "folder"]
@@ -186,7 +187,7 @@ def test_a_second_conversion_does_nothing_and_says_what_has_changed(
     assert (first.repeated, again.repeated) == (False, True)
     with penstock.open(source) as store:
         store.queue("mail").pop()  # as many messages as before
-    with pytest.raises(PenstockError, match=r"has changed since \(as many messages, but attempts, what is done"):
+    with pytest.raises(PenstockError, match=r"has changed since \(as many messages, but what they say, attempts,"):
         jobs.convert(spark, source, url)
     with penstock.open(source) as store:
         store.queue("mail").put(b"c")
@@ -197,3 +198,69 @@ def test_a_second_conversion_does_nothing_and_says_what_has_changed(
     jobs.convert(spark, source, url, id="again")
     with penstock.open(url) as store:
         assert (store.queue("mail").counts()["available"], store.queue("mail").counts()["done"]) == (4, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_conversion_notices_reasons_and_what_a_person_has_edited(
+    spark: SparkSession, kind: str, tmp_path: Path
+) -> None:
+    source, target = f"text:{tmp_path / 'source'}", f"{kind}:{tmp_path / 'store'}"
+    with penstock.open(source) as store:
+        queue = store.create("mail")
+        queue.put_many([b"a", b"b"])
+        [held] = queue.claim()
+    jobs.convert(spark, source, target)
+    assert jobs.convert(spark, source, target).repeated
+    with penstock.open(source) as store:
+        store.queue("mail").fail(held, reason="no luck")  # its attempt was counted when it was claimed
+    with pytest.raises(PenstockError, match=r"has changed since \(as many messages, but what they say"):
+        jobs.convert(spark, source, target)
+    jobs.convert(spark, source, f"{target}2")
+    path = tmp_path / "source" / "mail.tq"
+    path.write_text(path.read_text().replace("-b\n", "-B\n"))
+    with pytest.raises(PenstockError, match=r"has changed since \(as many messages, but what they say"):
+        jobs.convert(spark, source, f"{target}2")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_is_the_same_however_the_stores_are_written(spark: SparkSession, kind: str, tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "journal") as store:
+        store.queue().put_many([b"a", b"b"])
+    lines = tmp_path / "lines.txt"
+    lines.write_text("one\ntwo\n")
+    target = f"{kind}:{tmp_path / 'store'}"
+    jobs.convert(spark, f"journal:{tmp_path / 'journal'}", target)
+    assert jobs.convert(spark, str(tmp_path / "journal"), f"{kind.upper()}:{tmp_path}/./store").repeated
+    jobs.load(spark, str(lines), target, "default")
+    assert jobs.load(spark, str(lines), f"{kind}:{os.path.relpath(tmp_path / 'store')}", "default").repeated
+    (tmp_path / "link").symlink_to("store")
+    with pytest.raises(InvalidArgument, match="are the same store"):
+        jobs.convert(spark, target, f"{kind}:{tmp_path / 'link'}")
+    with penstock.open(target) as store:
+        assert store.queue().counts()["available"] == 4
+
+
+def test_a_file_takes_one_queue_and_others_are_named_before_anything_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = str(tmp_path / "journal")
+    with penstock.open(source) as store:
+        queue = store.queue()
+        queue.put_many([b"a", b"b"])
+        queue.claim()[0].fail(reason="no luck")
+        before = shown(store, "default")
+    for _ in range(2):
+        jobs.convert(spark, source, str(tmp_path / "copy.tq"))
+    with penstock.open(tmp_path / "copy.tq") as store:
+        assert shown(store, "default") == before
+    with penstock.open(source) as store:
+        store.create("jobs")
+    with pytest.raises(NotSupported, match="a file is the queue 'jobs' alone, and these are default, jobs"):
+        jobs.convert(spark, source, str(tmp_path / "jobs.tq"))
+    assert not (tmp_path / "jobs.tq").exists()
+    with penstock.open(source) as store:
+        store.queue().purge()
+        store.queue("jobs").put(b"c")
+    jobs.convert(spark, source, str(tmp_path / "jobs.tq"))
+    with penstock.open(tmp_path / "jobs.tq") as store:
+        assert [message.payload for message in store.queue("jobs").messages()] == [b"c"]

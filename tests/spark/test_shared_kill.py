@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 import penstock
-from penstock.files import SystemDisk, SystemFile
 from penstock.spark import shared_sink
 from penstock.spark.shared_sink import SharedWriter
 from penstock.spark.sink import Target
+from penstock.system.files import SystemDisk, SystemFile
 
 SCHEMA = StructType([StructField("payload", StringType()), StructField("queue", StringType())])
 QUEUES = ("one", "two", "three")

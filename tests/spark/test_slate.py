@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock
 from penstock import Draft
-from penstock.slate import moments
+from penstock.stores.slate import moments
 from tests.spark.reads import in_milliseconds, listed
 
 PLACES = ["folder", "bucket"]
@@ -117,7 +117,7 @@ def test_a_frame_shows_one_moment_whatever_becomes_of_the_store(spark: SparkSess
         assert frame.count() == 2
         queue.ack(*queue.claim(2))
         queue.put(b"later")
-        store._keeper.collect()  # type: ignore[attr-defined]
+        store._backend.collect()  # type: ignore[attr-defined]
         assert [row["id"] for row in frame.orderBy("id").collect()] == ids
         assert load(spark, url).count() == 1
     with penstock.open(url) as store:
@@ -127,13 +127,16 @@ def test_a_frame_shows_one_moment_whatever_becomes_of_the_store(spark: SparkSess
 def test_moments_of_processes_that_are_gone_are_dropped(url: str) -> None:
     with penstock.open(url) as store:
         store.queue().put(b"x")
-    code = "import os, sys; from penstock.slate import moments; print(moments.take(sys.argv[1], os.getpid()).held)"
+    code = (
+        "import os, sys; from penstock.stores.slate import moments; "
+        "print(moments.take(sys.argv[1], os.getpid()).held)"
+    )
     done = subprocess.run([sys.executable, "-c", code, url], capture_output=True, text=True, check=True)
     gone = done.stdout.strip()
     moment = moments.take(url, os.getpid())
     if "://" in url:
-        from penstock.slate.binding import blocking
-        from penstock.slate.checkpoints import _Bucket
+        from penstock.stores.slate.binding import blocking
+        from penstock.stores.slate.checkpoints import _Bucket
 
         bucket = _Bucket(moment.url, 30)
         assert gone not in [each.id for each in blocking(bucket._admin.list_checkpoints(None), 30)]

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock
 from penstock.spark import jobs
-from tests.slate.opendata import START, Available, InFlight, Settled, Writer
+from tests.stores.slate.opendata import START, Available, InFlight, Settled, Writer
 
 IDS = [1, 1_024, 70_000, 2**40 + 5, 2**62 - 1]
 

@@ -9,9 +9,9 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.server import serve_in_thread
-from penstock.slate import moments
+from penstock.http.server import serve_in_thread
 from penstock.spark import jobs
+from penstock.stores.slate import moments
 from tests.spark.streams import forget_last
 from tests.spark.test_slate_jobs import comparable, write
 from tests.spark.test_stream_sink import payloads, texts

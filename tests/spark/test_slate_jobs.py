@@ -10,11 +10,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock
-from penstock.slate import intake, moments
-from penstock.slate.intake import Frame, Load
-from penstock.slate.opening import open_slate
-from penstock.slate.staging import new_name
+from penstock.contract.message import Plain
 from penstock.spark import jobs
+from penstock.stores.slate import intake, moments
+from penstock.stores.slate.intake import Frame, Load
+from penstock.stores.slate.opening import open_slate
+from penstock.stores.slate.staging import new_name
 from penstock.wire.frames import encode_entries
 from tests.spark.reads import listed
 
@@ -123,11 +124,11 @@ def test_a_load_that_was_interrupted_is_finished_when_the_store_is_opened(
     frames = []
     for number in range(5):
         payloads = [f"{number} {each}".encode() for each in range(10)]
-        staging.put(name, str(number), encode_entries(penstock.message.Plain(payloads)))
+        staging.put(name, str(number), encode_entries(Plain(payloads)))
         frames.append(Frame("default", str(number), 10, sum(map(len, payloads))))
-    keeper = open_slate(url)
+    backend = open_slate(url)
     taken = 0
-    put = keeper.intake._put
+    put = backend.intake._put
 
     def stop(queue: str, staged: Any) -> None:
         nonlocal taken
@@ -136,10 +137,10 @@ def test_a_load_that_was_interrupted_is_finished_when_the_store_is_opened(
             raise KeyboardInterrupt
         put(queue, staged)
 
-    monkeypatch.setattr(keeper.intake, "_put", stop)
+    monkeypatch.setattr(backend.intake, "_put", stop)
     with pytest.raises(KeyboardInterrupt):
-        keeper.intake.take_in(Load(name, frames, {}, "run"))
-    keeper.close()
+        backend.intake.take_in(Load(name, frames, {}, "run"))
+    backend.close()
     with penstock.open(url) as store:
         found = [message.payload.decode() for message in store.queue().messages()]
         assert found == [f"{number} {each}" for number in range(5) for each in range(10)]

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.errors import StoreCorrupt
-from penstock.slate import entries
-from penstock.slate.format import decode_metadata, encode_metadata
-from penstock.slate.view import joined
 from penstock.spark.slate.log import Entries
 from penstock.spark.tables import TABLES
+from penstock.stores.slate import entries
+from penstock.stores.slate.format import decode_metadata, encode_metadata
+from penstock.stores.slate.view import joined
 
 TIME = st.integers(0, 2**42)
 HEADERS = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=4)

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock
 import penstock.spark
+from penstock.contract.stream_operations import Streams
 from tests.server_child import ServerChild
 from tests.spark.stream_child import write
 from tests.spark.streams import Recorder, consuming
@@ -59,7 +60,7 @@ def check(folder: Path, count: int) -> int:
     assert sorted(ids, key=int) == [str(number) for number in range(1, count + 1)]
     with penstock.open(folder / "store") as store:
         assert not any(store.queue("jobs").counts().values())
-        assert [each.messages for each in store._keeper.streams().all()] == [0]
+        assert [each.messages for each in Streams(store.run).all()] == [0]
     return sum(len(runs) > 1 for runs in batches.values())
 
 

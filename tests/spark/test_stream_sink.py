@@ -10,13 +10,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import penstock
+from penstock.contract.landing import Landing
+from penstock.contract.message import Entry
 from penstock.errors import StreamMismatch
-from penstock.journal import staging
-from penstock.journal.intake import Load
-from penstock.journal.store import open_journal
-from penstock.landing import Landing
-from penstock.message import Entry
-from penstock.server import serve_in_thread
+from penstock.http.server import serve_in_thread
+from penstock.stores.journal import staging
+from penstock.stores.journal.intake import Load
+from penstock.stores.journal.store import open_journal
 from tests.spark.streams import forget_last
 
 
@@ -80,32 +80,32 @@ def test_a_server_lets_a_batch_land_once(spark: SparkSession, tmp_path: Path) ->
         finally:
             server.stop()
         assert payloads(store) == ["1a", "1b", "2a", "2b"]
-        assert not store._keeper.owned.uploads()._open  # type: ignore[attr-defined]
+        assert not store._backend.owned.uploads()._open  # type: ignore[attr-defined]
 
 
 def test_a_landing_is_remembered_with_the_load_that_brought_it(tmp_path: Path) -> None:
     """Also when a crash came right after the load began to count."""
-    keeper = open_journal(tmp_path / "store")
+    backend = open_journal(tmp_path / "store")
 
     def load(sink: Landing) -> Load:
-        name = keeper.begin_load()
-        part = staging.Part(keeper._disk, staging.folder_of(keeper.folder, name), name, "part-0")
+        name = backend.begin_load()
+        part = staging.Part(backend._disk, staging.folder_of(backend.folder, name), name, "part-0")
         part.add_entries("default", [Entry(b"x")], 0, 0)
         part.close()
         return Load(name, part.pieces, sink=sink)
 
-    assert keeper.load(load(Landing("s", "q", 4)))
-    assert not keeper.load(load(Landing("s", "q", 4)))
-    assert not keeper.load(load(Landing("s", "q", 3)))
+    assert backend.load(load(Landing("s", "q", 4)))
+    assert not backend.load(load(Landing("s", "q", 4)))
+    assert not backend.load(load(Landing("s", "q", 3)))
     with pytest.raises(StreamMismatch, match="of a new query"):
-        keeper.load(load(Landing("s", "another", 4)))
-    assert keeper.load(load(Landing("s", "another", 5)))
+        backend.load(load(Landing("s", "another", 4)))
+    assert backend.load(load(Landing("s", "another", 5)))
     interrupted = load(Landing("s", "another", 6))
-    keeper._intake._begin_to_count(staging.folder_of(keeper.folder, interrupted.name), interrupted)
-    keeper.close()
-    keeper = open_journal(tmp_path / "store")
-    assert keeper.counts("default")["available"] == 3
-    assert not keeper.load(load(Landing("s", "another", 6)))
+    backend._intake._begin_to_count(staging.folder_of(backend.folder, interrupted.name), interrupted)
+    backend.close()
+    backend = open_journal(tmp_path / "store")
+    assert backend.counts("default")["available"] == 3
+    assert not backend.load(load(Landing("s", "another", 6)))
     [file] = (tmp_path / "store/.penstock/sinks").iterdir()
     assert json.loads(file.read_text().splitlines()[0]) == ["s", "another", 6]
-    keeper.close()
+    backend.close()

@@ -13,8 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock
-from penstock.client.loads import LoadingKeeper, Sent
-from penstock.server import serve_in_thread
+from penstock.contract.loads import Sent
+from penstock.http.client.backend import RemoteLoads
+from penstock.http.server import serve_in_thread
 from penstock.spark import jobs, sending
 from penstock.spark.sending import Sender
 from tests.server_child import ServerChild
@@ -229,7 +230,7 @@ def shown(store: penstock.Store) -> list[str]:
     left_out = ("id", "receipt", "lease_until")
     found = []
     for row in listed(store):
-        attempts = store._keeper.attempts(row["queue"], row["id"])
+        attempts = store.queue(row["queue"]).attempts(row["id"])
         found.append(str([*(value for name, value in row.items() if name not in left_out), attempts]))
     return sorted(found)
 
@@ -257,15 +258,15 @@ def test_what_a_store_holds_arrives_in_that_of_a_server_as_in_a_folder(
 def test_batches_are_small_whatever_the_rows_are(served: Served) -> None:
     sizes: list[int] = []
 
-    class Counting(LoadingKeeper):
+    class Counting(RemoteLoads):
         def add(self, load: str, part: str, number: int, queue: str, frame: bytes) -> None:
             sizes.append(len(frame))
             super().add(load, part, number, queue, frame)
 
-    keeper = Counting(served.url)
-    load = keeper.begin({})
+    backend = Counting(served.url)
+    load = backend.begin({})
     queues = {name: served.store.queue(name).settings for name in ("default", "jobs")}
-    sender = Sender(keeper, load, "a", queues, "jobs", 0)
+    sender = Sender(backend, load, "a", queues, "jobs", 0)
     texts = ["x" * 30_000 for _ in range(300)]
     sender.add(pa.record_batch({"payload": texts}))
     sender.add(pa.record_batch({"payload": [b"y"] * 150_000}))
@@ -277,18 +278,18 @@ def test_batches_are_small_whatever_the_rows_are(served: Served) -> None:
     assert sent.batches == len(sizes)
     assert max(sizes) < 10_000_000 + 2 * sending._BATCH
     assert len([size for size in sizes if size > 2 * sending._BATCH]) == 1
-    assert keeper.commit(load, [Sent(*sent)], None).messages == 300 + 150_000 + 2 + 100 + 2000
-    keeper.close()
+    assert backend.commit(load, [Sent(*sent)], None).messages == 300 + 150_000 + 2 + 100 + 2000
+    backend.close()
     found = [message.payload[:1] for message in served.store.queue("jobs").messages()]
     assert found == [b"x"] * 300 + [b"y"] * 150_000 + [b"z"] * 2 + [b"h"] * 100 + [b"j"] * 1000
 
 
 def test_sliced_columns_and_texts_are_sent_as_they_are(served: Served) -> None:
-    keeper = LoadingKeeper(served.url)
-    load = keeper.begin({})
-    sender = Sender(keeper, load, "a", {"jobs": served.store.queue("jobs").settings}, "jobs", 0)
+    backend = RemoteLoads(served.url)
+    load = backend.begin({})
+    sender = Sender(backend, load, "a", {"jobs": served.store.queue("jobs").settings}, "jobs", 0)
     sender.add(pa.record_batch({"payload": ["a", "bü", "c", "", "d"]}).slice(1, 3))
     sender.add(pa.record_batch({"payload": ["e"]}).slice(1, 0))
-    keeper.commit(load, [Sent(*sender.finish())], None)
-    keeper.close()
+    backend.commit(load, [Sent(*sender.finish())], None)
+    backend.close()
     assert [message.payload for message in served.store.queue("jobs").messages()] == ["bü".encode(), b"c", b""]

@@ -14,7 +14,7 @@ coroutines may wait for messages at the same time.
 """
 
 from penstock.aio.opening import open  # noqa: A004 - as penstock.open()
-from penstock.aio.store import Message, Queue, Store
-from penstock.aio.working import work
+from penstock.contract.aio import Message, Queue, Store
+from penstock.workers.coroutines import work
 
 __all__ = ["Message", "Queue", "Store", "open", "work"]

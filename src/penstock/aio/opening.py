@@ -7,7 +7,8 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock import opening
-from penstock.aio.store import Store
+from penstock.contract import urls
+from penstock.contract.aio import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     import penstock
-    from penstock.clock import Clock
-    from penstock.journal.format import Dialect
+    from penstock.stores.journal.format import Dialect
+    from penstock.system.clock import Clock
 
 
 def open(  # noqa: A001
@@ -35,11 +36,11 @@ def open(  # noqa: A001
     The arguments are those of `penstock.open`.
     """
     url = os.fspath(url)
-    if opening.is_remote(url):
-        opening.check_remote(sync, dialect)
+    if urls.is_remote(url):
+        urls.check_remote(sync, dialect)
         return Opening(lambda: _open_remote(url, timeout, clock, token, ca))
-    opening.check_sync(sync)
-    if share and (opening.is_slate(url) or opening.journal_folder(url) is not None):
+    urls.check_sync(sync)
+    if share and (urls.is_slate(url) or urls.journal_folder(url) is not None):
         return Opening(lambda: _open_shared(url, clock, sync, dialect, timeout))
     return Opening(
         lambda: _open_local(
@@ -70,16 +71,16 @@ class Opening:
 async def _open_remote(
     url: str, timeout: float | None, clock: Clock | None, token: str | None, ca: str | None
 ) -> Store:
-    from penstock.aio.remote import open_remote
+    from penstock.http.client.coroutines import open_remote
 
     return Store(url, await open_remote(url, timeout, clock, token, ca))
 
 
 async def _open_shared(url: str, clock: Clock | None, sync: str, dialect: Dialect, timeout: float | None) -> Store:
-    from penstock.aio.shared import open_shared
+    from penstock.sharing.coroutines import open_shared
     from penstock.sharing.ownership import folder_for, slate_for
 
-    journals = opening.journal_folder(url)
+    journals = urls.journal_folder(url)
     if journals is None:
         return Store(url, await open_shared(slate_for(url, clock, sync, timeout), timeout))
     return Store(url, await open_shared(folder_for(journals, clock, sync, dialect), timeout))
@@ -87,18 +88,13 @@ async def _open_shared(url: str, clock: Clock | None, sync: str, dialect: Dialec
 
 async def _open_local(open: Callable[[], penstock.Store]) -> Store:  # noqa: A002
     """Opens in a thread, as a store on disk may have much to read."""
-    from penstock.aio.local import LocalKeeper
-    from penstock.aio.threaded import ThreadedKeeper
-    from penstock.live.keeper import LiveKeeper
-
     opened = asyncio.get_running_loop().run_in_executor(None, open)
     try:
         store = await asyncio.shield(opened)
     except asyncio.CancelledError:
         opened.add_done_callback(_close)  # else nobody would
         raise
-    keeper = store._keeper
-    return Store(store.url, LocalKeeper(keeper) if isinstance(keeper, LiveKeeper) else ThreadedKeeper(keeper))
+    return Store(store.url, await store.for_loop())
 
 
 def _close(opened: asyncio.Future[penstock.Store]) -> None:

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from penstock.cli import output
 from penstock.cli.app import cli, json_option, store_url
-from penstock.index.rows import STATES
-from penstock.opening import is_slate
+from penstock.contract.message import STATES
+from penstock.contract.urls import is_slate
 
 
 @cli.command(
@@ -44,14 +44,14 @@ def backup(ctx: click.Context, dest: str, no_verify: bool, as_json: bool) -> Non
     with _shown(dest) as progress:
         # Here, because most commands need neither.
         if is_slate(url):
-            from penstock.slate.backups import backup as backup_slate
+            from penstock.stores.slate.backups import backup as backup_slate
 
             copied = backup_slate(url, dest, verify=not no_verify, progress=progress)
             size, columns = copied.bytes, [*STATES]
             queues = [{"queue": name, "counts": counts} for name, counts in copied.queues.items()]
             rows = [[name, *(f"{counts[state]:,}" for state in STATES)] for name, counts in copied.queues.items()]
         else:
-            from penstock.journal import backup
+            from penstock.stores.journal import backup
 
             made = backup(url, dest, verify=not no_verify, progress=progress)
             size, columns = sum(each.bytes for each in made), ["files", "bytes", *STATES]

@@ -33,7 +33,7 @@ def mover(source: str, destination: str, delay: float, once: bool, as_json: bool
     Any number of them may run. In folders that are no store's, files QUEUE:ID become QUEUE/ID after the delay, or
     when the time of their last change has come if that was ahead.
     """
-    from penstock.folder import daemons  # here, because no other command needs it
+    from penstock.stores.folder import daemons  # here, because no other command needs it
 
     _run(daemons.mover(source, destination, delay), "moved", once, as_json)
 
@@ -54,13 +54,13 @@ def reaper(source: str, once: bool, force: bool, as_json: bool) -> None:
     In a folder store also those that are done and no longer listed. What consumers may still settle again stays
     for five minutes. In a folder that is no store's, every file goes; other folders of a store are refused.
     """
-    from penstock.folder import daemons
+    from penstock.stores.folder import daemons
 
     _run(daemons.reaper(source, force), "unlinked", once, as_json)
 
 
 def _run(work: Callable[[], int], what: str, once: bool, as_json: bool) -> None:
-    from penstock.folder import daemons
+    from penstock.stores.folder import daemons
 
     if once:
         total = work()

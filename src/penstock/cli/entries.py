@@ -5,9 +5,9 @@ from typing import Any
 import click
 
 from penstock.cli import output
+from penstock.contract.store import Store
 from penstock.errors import NotSupported
-from penstock.store import Store
-from penstock.text.showing import Shown
+from penstock.stores.text.showing import Shown
 
 _STYLES: dict[str, dict[str, Any]] = {
     "available": {"fg": "green"},
@@ -24,7 +24,7 @@ _STYLES: dict[str, dict[str, Any]] = {
 
 def entries_of(store: Store, queue: str) -> list[Shown]:
     """The pieces of a queue's file; NotSupported if it is kept otherwise."""
-    shown = getattr(store._keeper, "shown", None)
+    shown = getattr(store._backend, "shown", None)
     if shown is None:
         raise NotSupported(f"store {store.url!r} has no entries to show: --entries is for text stores")
     pieces: list[Shown] = shown(queue)

@@ -20,11 +20,10 @@ from penstock.cli.app import (
 )
 from penstock.cli.payloads import read_lines, read_payload
 from penstock.cli.progress import counted
+from penstock.contract.message import STATES, Draft, Message
+from penstock.contract.names import DEFAULT
+from penstock.contract.settings import MAX_COUNT
 from penstock.errors import PenstockError
-from penstock.index.rows import STATES
-from penstock.message import Draft, Message
-from penstock.names import DEFAULT
-from penstock.settings import MAX_COUNT
 
 _BATCH = 1000
 

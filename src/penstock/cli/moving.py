@@ -5,7 +5,7 @@ import click
 from penstock.cli.app import cli, json_option, store_url
 from penstock.cli.pipeline import job_options, master_option, print_summary, watched_session
 from penstock.opening import check_there
-from penstock.working.signals import stop_signals
+from penstock.workers.signals import stop_signals
 
 
 @cli.command(

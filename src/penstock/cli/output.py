@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.index.rows import STATES
-from penstock.keeper import QueueInfo
-from penstock.message import Message
+from penstock.contract.message import STATES, Message
+from penstock.contract.settings import QueueInfo
 
 _PREVIEW = 60
 _LEAST = 12  # of a column that may be cut; with less, a table says too little

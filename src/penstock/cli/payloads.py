@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import click
 
-from penstock.settings import MAX_PAYLOAD
+from penstock.contract.settings import MAX_PAYLOAD
 
 
 def read_payload(argument: str | None) -> bytes:

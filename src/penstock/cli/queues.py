@@ -16,8 +16,8 @@ from penstock.cli.app import (
     seconds_or_forever,
     yes_option,
 )
-from penstock.names import DEFAULT
-from penstock.settings import Settings
+from penstock.contract.names import DEFAULT
+from penstock.contract.settings import Settings
 
 _DEFAULTS = Settings()
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from penstock.server import Server
+    from penstock.http.server import Server
 
 _PORT = 8390
 _log = logging.getLogger("penstock.server")
@@ -97,8 +97,8 @@ def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: A
     machine is let in. SIGHUP reads tokens and certificate anew. /-/healthz, /-/readyz and /-/metrics tell how
     it is.
     """
-    from penstock.server import Access, Limits, Server, listen, logs, url_of  # here, as no other command needs it
-    from penstock.server.running import check_reach, is_loopback, raise_file_limit
+    from penstock.http.server import Access, Limits, Server, listen, logs, url_of
+    from penstock.http.server.running import check_reach, is_loopback, raise_file_limit
 
     ctx.call_on_close(logs.set_up(given["log_format"], given["log_level"], given["access_log"]))
     served = threading.Event()
@@ -143,19 +143,19 @@ def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: A
                 access.reload()
             _load(tls, given["tls_cert"], given["tls_key"])
 
-        if not _run(server, store._keeper, [listening], told, again):
+        if not _run(server, store._backend, [listening], told, again):
             ctx.exit(1)  # the log says why
 
 
 def _run(
     server: "Server",
-    keeper: Any,
+    backend: Any,
     sockets: list[Any],
     told: "Callable[[], None]",
     again: "Callable[[], None]",
 ) -> bool:
     """Serve until a signal comes; False: until something went wrong that is no request's."""
-    from penstock.server.running import new_loop
+    from penstock.http.server.running import new_loop
 
     async def run() -> bool:
         stopping, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -175,11 +175,11 @@ def _run(
         await server.stop()
         return ended_well
 
-    from penstock.folder.daemons import tended
+    from penstock.stores.folder.daemons import tended
 
     hook = threading.excepthook
     try:
-        with tended(keeper), asyncio.Runner(loop_factory=new_loop) as runner:
+        with tended(backend), asyncio.Runner(loop_factory=new_loop) as runner:
             return runner.run(run())
     except Exception:
         _log.exception("the server failed")

@@ -7,9 +7,10 @@ import click
 import penstock
 from penstock.cli import output
 from penstock.cli.app import App, cli, json_option, open_store, say
-from penstock.clock import SystemClock
+from penstock.contract.stream_operations import Streams
+from penstock.contract.streams import StreamInfo
 from penstock.errors import InvalidArgument, StreamNotFound
-from penstock.streams import StreamInfo
+from penstock.system.clock import SystemClock
 
 _COLUMNS = ("queue", "stream", "mode", "batch", "settled", "messages", "age", "lag")
 _RIGHT = ("batch", "settled", "messages", "age", "lag")
@@ -44,7 +45,7 @@ def streams(ctx: click.Context, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    found = [_as_json(each) for each in open_store(ctx)._keeper.streams().all()]
+    found = [_as_json(each) for each in Streams(open_store(ctx).run).all()]
     if as_json:
         output.print_json(found)
     else:
@@ -70,7 +71,7 @@ def release(ctx: click.Context, name: str, queue: str | None, as_json: bool) -> 
     """
     store = open_store(ctx)
     info = _find(store, name, queue)
-    released = store._keeper.streams().release(info.queue, name)
+    released = Streams(store.run).release(info.queue, name)
     say(
         as_json,
         {"queue": info.queue, "stream": name, "released": released},
@@ -116,7 +117,7 @@ def delete(ctx: click.Context, name: str, queue: str | None, as_json: bool) -> N
     """
     store = open_store(ctx)
     info = _find(store, name, queue)
-    store._keeper.streams().delete(info.queue, name)
+    Streams(store.run).delete(info.queue, name)
     deleted = {"queue": info.queue, "stream": name, "deleted": True}
     say(as_json, deleted, f"forgot stream {name} of queue {info.queue}")
 
@@ -128,7 +129,7 @@ def _as_json(info: StreamInfo) -> dict[str, Any]:
 
 def _find(store: penstock.Store, name: str, queue: str | None) -> StreamInfo:
     """The stream of that name."""
-    named = [each for each in store._keeper.streams().all() if each.stream == name]
+    named = [each for each in Streams(store.run).all() if each.stream == name]
     found = [each for each in named if queue in (None, each.queue)]
     if not found:
         raise StreamNotFound(f"there is no stream {name!r}: `penstock streams` lists those there are")

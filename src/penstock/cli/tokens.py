@@ -57,8 +57,8 @@ Examples:
 @json_option
 def create(name: str, roles: tuple[str, ...], path: str, as_json: bool) -> None:
     """Make a token, and print its secret: once, as it is kept nowhere."""
-    from penstock.server import roles as known
-    from penstock.server import tokens
+    from penstock.contract import roles as known
+    from penstock.http.server import tokens
 
     secret = tokens.create(path, name, sum({known.ROLES[role] for role in roles}))
     say(as_json, {"name": name, "roles": sorted(set(roles)), "token": secret}, secret)
@@ -69,7 +69,8 @@ def create(name: str, roles: tuple[str, ...], path: str, as_json: bool) -> None:
 @json_option
 def list_tokens(path: str, as_json: bool) -> None:
     """The tokens of a file, without their secrets, which nobody knows."""
-    from penstock.server import roles, tokens
+    from penstock.contract import roles
+    from penstock.http.server import tokens
 
     found = [{"name": each.name, "roles": roles.names(each.roles)} for each in tokens.read(path)]
     if as_json:
@@ -85,7 +86,7 @@ def list_tokens(path: str, as_json: bool) -> None:
 @json_option
 def revoke(name: str, path: str, as_json: bool) -> None:
     """Take a token back: a server that runs refuses it within seconds."""
-    from penstock.server import tokens
+    from penstock.http.server import tokens
 
     if not tokens.revoke(path, name):
         raise click.UsageError(

@@ -11,14 +11,14 @@ from penstock.cli import output
 from penstock.cli.app import cli, json_option, open_store, store_url
 from penstock.cli.pipeline import job_options, print_summary, watched_session
 from penstock.cli.progress import counted
+from penstock.contract.message import STATES
+from penstock.contract.urls import is_slate
 from penstock.errors import NotSupported
-from penstock.index.rows import STATES
-from penstock.opening import is_slate
 
 if TYPE_CHECKING:
-    from penstock.folder.doctor import FolderExamination
-    from penstock.journal.examination import Examination, QueueExamination
-    from penstock.slate.doctor import SlateQueue
+    from penstock.stores.folder.doctor import FolderExamination
+    from penstock.stores.journal.examination import Examination, QueueExamination
+    from penstock.stores.slate.doctor import SlateQueue
 
 FILES = ("queues", "delay", "failed", "done")  # folders of a folder store in which messages lie
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+]+):")  # as in opening.py
@@ -46,17 +46,17 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     url = store_url(ctx)
     # Here, because most commands need neither.
     if is_slate(url):
-        from penstock.slate import doctor
+        from penstock.stores.slate import doctor
 
         slate = doctor.examine(url)
         _report(slate, lambda: _print_slate_queues(slate.queues), as_json)
     elif url.lower().startswith("folder:"):
-        from penstock.folder import doctor as folders
+        from penstock.stores.folder import doctor as folders
 
         found = folders.examine(url[len("folder:") :])
         _report(found, lambda: _print_folder_queues(found.queues), as_json)
     else:
-        from penstock.journal.doctor import examine
+        from penstock.stores.journal.doctor import examine
 
         journals = examine(_folder(url))
         _report(journals, lambda: _print_queues(journals.queues), as_json)
@@ -148,17 +148,17 @@ class _Packer:
     """The part of a store that can pack."""
 
     def __init__(self, store: penstock.Store) -> None:
-        self._keeper: Any = store._keeper
-        pack: Callable[[str], int] | None = getattr(self._keeper, "pack", None)
+        self._backend: Any = store._backend
+        pack: Callable[[str], int] | None = getattr(self._backend, "pack", None)
         if pack is None:
             raise NotSupported(f"store {store.url!r} has nothing to pack: only journals and text files grow")
         self._pack = pack
 
     def pack(self, queue: str) -> dict[str, Any]:
         """Pack a queue; its bytes before and after."""
-        before = self._keeper.stored(queue)
+        before = self._backend.stored(queue)
         self._pack(queue)
-        after = self._keeper.stored(queue)
+        after = self._backend.stored(queue)
         return {"queue": queue, "before": before, "after": after, "freed": max(0, before - after)}
 
 

@@ -16,9 +16,9 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 import penstock
 from penstock.cli import output
 from penstock.cli.app import cli, json_option, open_store, queue_argument, seconds
-from penstock.working import Result, exponential
-from penstock.working.commands import NOT_NOW, Commands
-from penstock.working.options import MAX_CONCURRENCY
+from penstock.workers import Result, exponential
+from penstock.workers.commands import NOT_NOW, Commands
+from penstock.workers.options import MAX_CONCURRENCY
 
 
 @cli.command(

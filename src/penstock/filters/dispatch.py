@@ -8,18 +8,7 @@ from collections.abc import Iterable
 from typing import Generic, TypeAlias, TypeVar
 
 from penstock.filters import Filter
-from penstock.filters.expressions import (
-    And,
-    Compare,
-    Expression,
-    Field,
-    Header,
-    In,
-    Operand,
-    Or,
-    Subject,
-    integer,
-)
+from penstock.filters.expressions import And, Compare, Expression, Field, Header, In, Operand, Or, Subject, integer
 
 Target = TypeVar("Target")
 Key: TypeAlias = tuple[Header | Field, str | int]

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from penstock.clock import at_least_one
-from penstock.message import Entry
+from penstock.contract.message import Entry
+from penstock.system.clock import at_least_one
 
 
 class Subject(NamedTuple):

@@ -1,8 +1,7 @@
 """From a filter's text to its tree, with errors that point at the place."""
 
 import re
-from functools import cache
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import NamedTuple
 
 from penstock.errors import InvalidFilter
 from penstock.filters.expressions import (
@@ -23,9 +22,6 @@ from penstock.filters.expressions import (
     numeric,
 )
 
-if TYPE_CHECKING:
-    from sqlglot.tokens import Tokenizer
-
 MAX_BYTES = 65_535  # a stored filter is a Utf8 with a 16-bit length
 MAX_DEPTH = 64  # parentheses and NOTs inside each other; no walk over a tree comes near Python's stack limit
 
@@ -33,6 +29,10 @@ _KEYWORDS = frozenset(["AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS", "NULL"
 _COMPARISONS = ("=", "!=", "<>", "<", "<=", ">", ">=")
 # All up to a quote without an end. Nothing in it is possessive: Python 3.11 before 3.11.5 gets that wrong.
 _CLOSED = re.compile(r"(?:[^'`]+|'[^']*(?:''[^']*)*'(?!')|`[^`]*(?:``[^`]*)*`(?!`))*")
+# A text (N'...' is one, and refused) or a quoted name, a symbol, or a word. Only quotes and these symbols end a
+# word: so a.b, content-type, -5 and x::int are one each, and what would open a comment is a word that the parser
+# refuses in its place.
+_TOKEN = re.compile(r"[Nn]?'[^']*(?:''[^']*)*'|`[^`]*(?:``[^`]*)*`|!=|<>|<=|>=|==|[(),;=<>!\"]|[^\s(),;=<>!'`\"]+")
 
 _BOOLEAN = "there are no booleans; a header is text, so compare it with 'true' or 'false' in quotes"
 _ADVICE = {
@@ -68,31 +68,11 @@ class _Placed(NamedTuple):
     token: _Token
 
 
-@cache
-def _tokenizer() -> type["Tokenizer"]:
-    from sqlglot.tokens import Tokenizer  # here, because it takes longer to import than all of Penstock
-
-    class FilterTokenizer(Tokenizer):
-        # Only quotes and these symbols end a word. So a.b, content-type, -5 and x::int are one word each, and
-        # what would open a comment, a parameter or a template is a word that the parser refuses in its place.
-        IDENTIFIERS: ClassVar = ["`"]
-        SINGLE_TOKENS: ClassVar = {key: Tokenizer.SINGLE_TOKENS[key] for key in "(),;=<>!'`\""}
-        KEYWORDS: ClassVar = {key: Tokenizer.KEYWORDS[key] for key in ("!=", "<>", "<=", ">=", "==")}
-
-    return FilterTokenizer
-
-
 def _tokens(text: str) -> list[_Token]:
     """The filter's tokens, then "end" or the quote that has no end."""
     unclosed = _CLOSED.sub("", text, count=1)
     end = len(text) - len(unclosed)
-    tokens: list[_Token] = []
-    for token in _tokenizer()().tokenize(text[:end]):
-        start, stop = token.start, token.end + 1
-        # sqlglot splits 2fa and 0x1F after their first digits. Joined again they are refused as a whole.
-        if tokens and re.fullmatch(r"[0-9]\S*[^\s(),;=<>!'`\"]", text[tokens[-1].at : start + 1]):
-            start = tokens.pop().at
-        tokens.append(_Token(_kind(text[start:stop]), text[start:stop], start))
+    tokens = [_Token(_kind(found[0]), found[0], found.start()) for found in _TOKEN.finditer(text, 0, end)]
     if unclosed:
         return tokens + [_Token(unclosed[0], unclosed[0], end)]
     return tokens + [_Token("end", "end", len(text.rstrip()))]
@@ -134,11 +114,7 @@ def _invalid(text: str, at: int, problem: str, advice: str) -> InvalidFilter:
 
 
 class _Parser:
-    """A method per line of the grammar.
-
-    sqlglot only splits the text: its trees do not tell where an operator stood, and make one of = and ==, of
-    a cast and a typed literal, of text with a comment or semicolon and without.
-    """
+    """A method per line of the grammar."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -10,12 +10,12 @@ import threading
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from penstock.sharing import place
+from penstock.system import socket_path as place
 
 if TYPE_CHECKING:
-    from penstock.journal.store import JournalKeeper
     from penstock.sharing.serving import Serving
-    from penstock.slate.store import SlateKeeper
+    from penstock.stores.journal.store import JournalBackend
+    from penstock.stores.slate.store import SlateBackend
 
 
 SETTLED = 0.5  # seconds after which a guest is one that stays, and may be the next owner
@@ -24,7 +24,7 @@ SETTLED = 0.5  # seconds after which a guest is one that stays, and may be the n
 def prepare() -> None:
     """Load what serves, so that taking over takes no longer than it must."""
     import_module("penstock.sharing.serving")
-    from penstock.server.running import new_loop
+    from penstock.http.server.running import new_loop
 
     new_loop().close()  # which loads what is fastest
 
@@ -40,9 +40,9 @@ class Host:
         self._thread: threading.Thread | None = None
         self._gone = False
 
-    def start(self, keeper: "JournalKeeper | SlateKeeper") -> None:
+    def start(self, backend: "JournalBackend | SlateBackend") -> None:
         """Begin to answer."""
-        self._thread = threading.Thread(target=self._run, args=(keeper,), name="penstock-share", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(backend,), name="penstock-share", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -72,7 +72,7 @@ class Host:
         for descriptor in (self._waking, self._wake):
             os.close(descriptor)
 
-    def _run(self, keeper: "JournalKeeper | SlateKeeper") -> None:
+    def _run(self, backend: "JournalBackend | SlateBackend") -> None:
         poll = select.poll()
         for descriptor in (self._listening.fileno(), self._waking):
             poll.register(descriptor, select.POLLIN)
@@ -80,5 +80,5 @@ class Host:
         if place.has_visitors(self._listening):  # also if it is to stop: who has come is answered
             from penstock.sharing.serving import Serving  # here, because it takes long and few need it
 
-            self._serving = Serving(keeper, self._listening, self._waking)
+            self._serving = Serving(backend, self._listening, self._waking)
             self._serving.run()

@@ -10,19 +10,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidArgument, StoreLocked, StoreUnreachable
-from penstock.files import ReadingDisk, unavailable
-from penstock.journal.catalog import FOLDER
-from penstock.journal.format import DIALECTS, Dialect
-from penstock.journal.store import open_journal
-from penstock.sharing import forks
 from penstock.sharing.host import Host
-from penstock.sharing.place import share_of
+from penstock.stores.journal.catalog import FOLDER
+from penstock.stores.journal.format import DIALECTS, Dialect
+from penstock.stores.journal.store import open_journal
+from penstock.system import forks
+from penstock.system.clock import Clock, SystemClock
+from penstock.system.files import ReadingDisk, unavailable
+from penstock.system.socket_path import share_of
 
 if TYPE_CHECKING:
-    from penstock.journal.store import JournalKeeper
-    from penstock.slate.store import SlateKeeper
+    from penstock.stores.journal.store import JournalBackend
+    from penstock.stores.slate.store import SlateBackend
 
 PATIENCE = 10.0  # seconds in which a new owner, or the old one, must be found
 PAUSE = 0.02  # seconds between two looks for one
@@ -41,13 +41,15 @@ class Folder:
     slate: str = ""  # the URL of a slate store; else it is one of journals
     timeout: float | None = None
 
-    def open(self, locked: Callable[[], None]) -> "JournalKeeper | SlateKeeper":
+    def open(self, locked: Callable[[], None]) -> "JournalBackend | SlateBackend":
         """Open the store; `locked` is called once it is ours."""
         if not self.slate:
-            keeper = open_journal(self.path, clock=self.clock, sync=self.sync, dialect=self.dialect, locked=locked)
-            keeper.keep_indexes()  # as owners that are killed one after the other would replay more and more
-            return keeper
-        from penstock.slate.opening import open_slate  # here, as few need it
+            backend = open_journal(
+                self.path, clock=self.clock, sync=self.sync, dialect=self.dialect, locked=locked
+            )
+            backend.keep_indexes()  # as owners that are killed one after the other would replay more and more
+            return backend
+        from penstock.stores.slate.opening import open_slate  # here, as few need it
 
         return open_slate(
             self.slate, clock=self.clock, sync=self.sync, timeout=self.timeout, shared=self.path, locked=locked
@@ -96,20 +98,20 @@ class Owner:
                 _log.warning("the store %r cannot be shared with other processes: %s", folder.path, error)
 
         try:
-            self.keeper = folder.open(listen)
+            self.backend = folder.open(listen)
         except BaseException:
             if self._host is not None:
                 self._host.stop()
             raise
         if self._host is not None:
-            self._host.start(self.keeper)
+            self._host.start(self.backend)
         forks.watch(self)
 
     def close(self) -> None:
         """Answer who has asked, and hand over."""
         if self._host is not None:
             self._host.stop()
-        self.keeper.close()
+        self.backend.close()
 
     def forked(self) -> None:
         """In a child: the store is the parent's."""
@@ -118,7 +120,7 @@ class Owner:
         _parents.append(self)  # never to be cleared away: its objects would touch what is the parent's
         if self._host is not None:
             self._host.forked()
-        self.keeper.forked()
+        self.backend.forked()
 
 
 _parents: list[Owner] = []

@@ -8,10 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.contract.message import LATEST, Attempt, checked_headers
+from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
 from penstock.errors import InvalidArgument, InvalidPriority, PayloadTooLarge, PenstockError, QueueNotFound
-from penstock.index.history import Attempt
-from penstock.message import LATEST, checked_headers
-from penstock.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
 
 Column = Any  # of numpy
 

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.message import LATEST, Message
+from penstock.contract.message import LATEST, Message
 
 
 def column_of(values: Any, kind: pa.DataType) -> pa.Array:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from penstock import errors
 from penstock.errors import LeaseExpired, PenstockError
 
-_OURS = re.compile(r"penstock\.errors\.([A-Za-z]\w*): ([^\n]*)")
+_OURS = re.compile(r"penstock\.(?:contract\.)?errors\.([A-Za-z]\w*): ([^\n]*)")
 _TRACEBACK = "Traceback (most recent call last):\n"
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]*\] ")  # Spark's name for the error
 _STATE = re.compile(r"\.?\s*SQLSTATE: \w{5}")

@@ -4,10 +4,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock import names
+from penstock.contract import names
+from penstock.contract.message import STATES
+from penstock.contract.urls import absolute, is_remote, is_shared, is_slate, journal_folder
 from penstock.errors import InvalidArgument, NotSupported
-from penstock.index.rows import STATES
-from penstock.opening import absolute, is_remote, is_shared, is_slate, journal_folder
 from penstock.spark.tables import TABLES
 
 _WRITING = ("store", "queue", "id")
@@ -62,7 +62,7 @@ def parse(given: Mapping[str, str]) -> Options:
     store = options["store"]
     if table == "log":
         _check_log(store, queue)
-    return Options(_located(store), queue, table, _TRUTH[payload], states)
+    return Options(located(store), queue, table, _TRUTH[payload], states)
 
 
 def _check_log(store: str, queue: str | None) -> None:
@@ -96,11 +96,11 @@ def parse_writing(given: Mapping[str, str]) -> tuple[str, str | None, str | None
     run, store = options.get("id"), options["store"]
     if run is not None and not 1 <= len(run) <= 255:
         raise InvalidArgument(f"option id has {len(run)} characters; give 1 to 255, or leave it out")
-    return _located(store), queue, run
+    return located(store), queue, run
 
 
-def _located(url: str) -> str:
-    """The store for processes that are in other folders."""
+def located(url: str) -> str:
+    """The store for processes that are in other folders; NotSupported if it is of a kind that they cannot open."""
     known = is_remote(url) or is_shared(url) or is_slate(url)
     return absolute(url) if known else _folder(url)
 
@@ -109,7 +109,7 @@ def _folder(url: str) -> str:
     folder = journal_folder(url)
     if folder is None:
         raise NotSupported(
-            f"store {url!r}: Spark works with journal stores, straight on their files, with slate stores and with "
-            "servers: give the folder, journal:DIR, slate:DIR, slate:s3://bucket/prefix or http://host:port"
+            f"store {url!r}: Spark works with stores on disk, in buckets and of servers: give a folder, "
+            "journal:DIR, text:DIR, NAME.tq, folder:DIR, slate:DIR, slate:s3://bucket/prefix or http://host:port"
         )
     return os.path.abspath(folder)

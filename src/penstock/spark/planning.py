@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.clock import SystemClock
-from penstock.files import File, ReadingDisk
-from penstock.index.rows import STATES
-from penstock.journal.pins import Pins
-from penstock.journal.viewing import StoreView
-from penstock.settings import Settings
+from penstock.contract.message import STATES
+from penstock.contract.settings import Settings
 from penstock.spark import plans
 from penstock.spark.options import Options
 from penstock.spark.rows import SOURCES, rows_of
 from penstock.spark.tables import BODY, attempt_row, queue_row
+from penstock.stores.journal.pins import Pins
+from penstock.stores.journal.viewing import StoreView
+from penstock.system.clock import SystemClock
+from penstock.system.files import File, ReadingDisk
 
 _PART = 96 << 20  # bytes of bodies that one task reads, about
 _SMALL_PART = 4 << 20  # and at least, where there are tasks for all processors

@@ -12,9 +12,9 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from penstock import processes
-from penstock.files import SystemDisk
-from penstock.journal.pins import Pins, drop_plan, sweep
+from penstock.stores.journal.pins import Pins, drop_plan, sweep
+from penstock.system import processes
+from penstock.system.files import SystemDisk
 
 ROWS = "rows.arrow"
 _UNUSED = 24 * 3600  # seconds after which a plan that no task has read may go

@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from penstock.opening import absolute, is_slate, journal_folder
+from penstock.contract.urls import absolute, is_slate, journal_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,10 +25,7 @@ def views(spark: "SparkSession", url: str | os.PathLike[str]) -> None:
 
     url = os.fspath(url)
     folder = journal_folder(url)
-    if folder is not None:  # Spark's own processes are not in the folder that this one is in
-        url = os.path.abspath(folder)
-    elif is_slate(url):
-        url = absolute(url)
+    url = absolute(url) if folder is None else os.path.abspath(folder)  # Spark's own processes may be elsewhere
     for table in TABLES if is_slate(url) else [each for each in TABLES if each != "log"]:
         frame = spark.read.format("penstock").option("store", url).option("table", table).load()
         frame.createOrReplaceTempView(f"{PREFIX}{table}")

@@ -12,11 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.client import calls
-from penstock.client.keeper import RemoteKeeper, open_remote
+from penstock.contract.message import STATES
+from penstock.contract.operations import PAGE, AllAttempts, Messages, Parts, Queues, Show
+from penstock.contract.settings import QueueInfo
 from penstock.errors import QueueNotFound
-from penstock.index.rows import STATES
-from penstock.keeper import QueueInfo
+from penstock.http.client.backend import RemoteBackend, open_remote
+from penstock.http.client.calls import columns_of
 from penstock.spark.columns import column_of
 from penstock.spark.options import Options
 from penstock.spark.tables import attempt_row, queue_row
@@ -28,22 +29,22 @@ _SMALL_PART = 5_000  # and at least, where there are tasks for all processors
 
 def plan(options: Options) -> list[list[Range]]:
     """What each task reads, as of now; of the table of queues there is only one."""
-    keeper = open_remote(options.store, None, None)
+    backend = open_remote(options.store, None, None)
     try:
-        infos = keeper.queues() if options.queue is None else [keeper.ask(calls.queue(options.queue))]
+        infos = backend.run(Queues()) if options.queue is None else [backend.run(Show(options.queue))]
         if options.table == "queues":
             return [[]]
         states = options.states if options.table == "messages" else STATES
         counted = [(info, sum(info.counts.get(state, 0) for state in states)) for info in infos]
         total = sum(count for _, count in counted)
         size = max(_SMALL_PART, min(_PART, total // (os.cpu_count() or 1)))
-        return _grouped(_ranges(keeper, counted, size), size)
+        return _grouped(_ranges(backend, counted, size), size)
     finally:
-        keeper.close()
+        backend.close()
 
 
 def _ranges(
-    keeper: RemoteKeeper, counted: Sequence[tuple[QueueInfo, int]], size: int
+    backend: RemoteBackend, counted: Sequence[tuple[QueueInfo, int]], size: int
 ) -> Iterator[tuple[Range, int]]:
     """Parts of queues, each with about how many messages it has."""
     for info, count in counted:
@@ -51,7 +52,7 @@ def _ranges(
             continue
         n, after = -(-count // size), ""
         with suppress(QueueNotFound):  # it was deleted meanwhile
-            for until in keeper.ask(calls.parts(info.name, n)):
+            for until in backend.run(Parts(info.name, n)):
                 yield (info.name, after, until), count // n
                 after = until
 
@@ -71,25 +72,27 @@ def _grouped(ranges: Iterator[tuple[Range, int]], size: int) -> list[list[Range]
 
 def read(options: Options, ranges: Sequence[Range], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of one task, in batches of the schema that Spark wants."""
-    keeper = RemoteKeeper(options.store)
+    backend = RemoteBackend(options.store)
     try:
         if options.table == "queues":
-            yield _queues(keeper, options.queue, schema)
+            yield _queues(backend, options.queue, schema)
         for each in ranges:
             with suppress(QueueNotFound):  # it was deleted meanwhile, and its messages with it
                 pages = _messages if options.table == "messages" else _attempts
-                yield from pages(keeper, each, options, schema)
+                yield from pages(backend, each, options, schema)
     finally:
-        keeper.close()
+        backend.close()
 
 
-def _messages(keeper: RemoteKeeper, part: Range, options: Options, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _messages(
+    backend: RemoteBackend, part: Range, options: Options, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     queue, after, until = part
     fields = list(dict.fromkeys(["id", "state", *schema.names]))
     some = len(options.states) < len(STATES)
     state = options.states[0] if len(options.states) == 1 else None
     while True:
-        columns, payloads = keeper.ask(calls.listing(queue, state, after, until, fields))
+        columns, payloads = backend.ask(columns_of(Messages(queue, PAGE, fields, state, after, until)))
         if not payloads:
             return
         ids = columns["id"]
@@ -108,15 +111,18 @@ def _array(column: Any, kind: pa.DataType, count: int) -> pa.Array:
     return column_of(column if isinstance(column, list) else [column] * count, kind)
 
 
-def _attempts(keeper: RemoteKeeper, part: Range, options: Options, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _attempts(
+    backend: RemoteBackend, part: Range, options: Options, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     queue, after, until = part
     goes_on: str | None = after
     while goes_on is not None:
-        page, goes_on = keeper.ask(calls.all_attempts(queue, goes_on, until))
-        yield pa.RecordBatch.from_pylist([attempt_row(queue, **each) for each in page], schema=schema)
+        page, goes_on = backend.run(AllAttempts(queue, goes_on, until))
+        rows = [attempt_row(queue, id_, **attempt._asdict()) for id_, attempt in page]
+        yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
-def _queues(keeper: RemoteKeeper, queue: str | None, schema: pa.Schema) -> pa.RecordBatch:
-    infos = keeper.queues() if queue is None else [keeper.ask(calls.queue(queue))]
+def _queues(backend: RemoteBackend, queue: str | None, schema: pa.Schema) -> pa.RecordBatch:
+    infos = backend.run(Queues()) if queue is None else [backend.run(Show(queue))]
     rows = [queue_row(info.name, info.settings) | info.counts for info in infos]
     return pa.RecordBatch.from_pylist(rows, schema=schema)

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.index.rows import DONE, FAILED, IN_FLIGHT, STATES, Page
-from penstock.journal.files import PLACE_BITS
-from penstock.message import LATEST
+from penstock.contract.message import LATEST, STATES
+from penstock.rules.index.rows import DONE, FAILED, IN_FLIGHT, Page
+from penstock.stores.journal.files import PLACE_BITS
 
 Column = Any  # of numpy
 _BODY = ("seq", "queue", "file", "offset", "size", "crc")

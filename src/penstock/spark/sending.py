@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.client.loads import Sent
-from penstock.settings import Settings
+from penstock.contract.loads import Sent
+from penstock.contract.settings import Settings
 from penstock.spark.checking import Column, RowChecker, binary, histories, integers, runs, slices
 from penstock.wire import frames, jsons
 from penstock.wire.restored import attempts_as_json
@@ -45,7 +45,7 @@ class Sender(RowChecker):
 
     def __init__(
         self,
-        keeper: Taker,
+        backend: Taker,
         load: str,
         part: str,
         queues: Mapping[str, Settings],
@@ -54,7 +54,7 @@ class Sender(RowChecker):
         restore: bool = False,
     ) -> None:
         super().__init__(queues, queue, partition)
-        self._keeper = keeper
+        self._backend = backend
         self._load = load
         self._part = part
         self._restore = restore
@@ -121,7 +121,7 @@ class Sender(RowChecker):
             for name in dict.fromkeys(name for chunk in chunks for name in chunk.columns)
         }
         frame = frames.encode_columns(columns, sizes, [chunk.payloads for chunk in chunks])
-        self._keeper.add(self._load, self._part, self._sent, queue, frame)
+        self._backend.add(self._load, self._part, self._sent, queue, frame)
         self._sent += 1
 
     def _columns(self, rows: pa.RecordBatch, number: Column) -> dict[str, list[Any]]:

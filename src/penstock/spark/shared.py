@@ -11,13 +11,13 @@ from itertools import islice
 import pyarrow as pa
 
 import penstock
+from penstock.contract.message import STATES
 from penstock.errors import QueueNotFound
-from penstock.index.rows import STATES
 from penstock.spark import text
 from penstock.spark.columns import messages_as_batch
 from penstock.spark.options import Options
 from penstock.spark.tables import attempt_row, queue_row
-from penstock.text.store import TextKeeper
+from penstock.stores.text.store import TextBackend
 
 _PART = 20_000  # messages of small queues that one task reads, about
 _BATCH = 2_000
@@ -26,8 +26,8 @@ _BATCH = 2_000
 def plan(options: Options) -> list[list[str]]:
     """The queues that each task reads; of the table of queues there is only one task."""
     with penstock.open(options.store) as store:
-        if isinstance(store._keeper, TextKeeper):
-            sizes, part = text.sizes(store._keeper, options.queue), text.PART
+        if isinstance(store._backend, TextBackend):
+            sizes, part = text.sizes(store._backend, options.queue), text.PART
         else:
             infos = [info for info in store.queues() if options.queue in (None, info.name)]
             if not infos and options.queue is not None:
@@ -58,7 +58,7 @@ def read(options: Options, queues: Sequence[str], schema: pa.Schema) -> Iterator
             with suppress(QueueNotFound):  # it was deleted meanwhile
                 if options.table == "attempts":
                     yield from _attempts(store.queue(name), schema)
-                elif (moment := text.moment_of(store._keeper, name)) is not None:
+                elif (moment := text.moment_of(store._backend, name)) is not None:
                     yield from text.batches(moment, name, options.states, schema)
                 else:
                     yield from _messages(store.queue(name), options, schema)

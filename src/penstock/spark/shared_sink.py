@@ -19,21 +19,23 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 import penstock
-from penstock import names
-from penstock.clock import SystemClock
+from penstock.contract import names
+from penstock.contract.message import Entry, Moved
+from penstock.contract.operations import Put
+from penstock.contract.settings import Settings
+from penstock.contract.urls import shared_folder
 from penstock.errors import QueueExists
-from penstock.files import Disk, SystemDisk, make_folder, replace_file
-from penstock.folder.keeper import FolderKeeper
-from penstock.folder.neighbours import SystemNeighbours, process_name
-from penstock.journal.staging import remove_folder
-from penstock.message import Entry, Moved
-from penstock.opening import shared_folder
-from penstock.settings import Settings
+from penstock.opening import is_file
 from penstock.spark.errors import in_one_line
 from penstock.spark.plans import driver
 from penstock.spark.sending import Sender
 from penstock.spark.sink import Target, check_columns, task
-from penstock.text.store import TextKeeper
+from penstock.stores.folder.backend import FolderBackend
+from penstock.stores.folder.neighbours import SystemNeighbours, process_name
+from penstock.stores.journal.staging import remove_folder
+from penstock.stores.text.store import TextBackend
+from penstock.system.clock import SystemClock
+from penstock.system.files import Disk, SystemDisk, make_folder, replace_file
 from penstock.wire.frames import decode_staged
 
 _FOLDER = ".penstock"
@@ -110,6 +112,8 @@ class SharedWriter(DataSourceArrowWriter):
         self._target = target
         with penstock.open(target.store) as store:
             there = {info.name: info.settings for info in store.queues()}
+            if is_file(target.store):
+                there[names.DEFAULT] = store.queue().settings  # as its only queue is called, too
             self._queues: dict[str, Settings] = {**target.create, **there}
             if target.queue is not None:
                 store.queue(target.queue)  # or say that there is none
@@ -177,11 +181,11 @@ def remove_left(disk: Disk, staged: str) -> None:
 
 def _take_in(store: penstock.Store, queue: str, entries: list[Entry]) -> None:
     """Put messages of one queue in one durable step, or let them come as they were in another store."""
-    keeper, moved = store._keeper, [entry for entry in entries if isinstance(entry, Moved)]
+    backend, moved = store._backend, [entry for entry in entries if isinstance(entry, Moved)]
     if not moved:
-        keeper.put(queue, entries)
-    elif isinstance(keeper, TextKeeper | FolderKeeper):
-        keeper.restore(queue, moved)
+        backend.run(Put(queue, entries))
+    elif isinstance(backend, TextBackend | FolderBackend):
+        backend.restore(queue, moved)
 
 
 def _entries(disk: Disk, path: str, now: int) -> Iterator[Entry]:

@@ -21,23 +21,24 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock import names
-from penstock.clock import SystemClock
+from penstock.contract import names
+from penstock.contract.settings import Settings
+from penstock.contract.urls import is_remote, is_shared, is_slate
 from penstock.errors import InvalidArgument
-from penstock.files import ReadingDisk, SystemDisk
-from penstock.journal import staging
-from penstock.journal.catalog import Catalog
-from penstock.journal.intake import Load, has_run, make_folder
-from penstock.journal.staging import Part, Piece
-from penstock.journal.viewing import StoreView
-from penstock.opening import check_there, is_remote, is_shared, is_slate
-from penstock.settings import Settings
-from penstock.sharing.keeper import check_reachable, open_shared
+from penstock.opening import check_there
+from penstock.sharing.backend import check_reachable, open_shared
 from penstock.spark.errors import in_one_line
 from penstock.spark.options import parse_writing
 from penstock.spark.plans import driver
 from penstock.spark.staging import Stager
 from penstock.spark.tables import TABLES
+from penstock.stores.journal import staging
+from penstock.stores.journal.catalog import Catalog
+from penstock.stores.journal.intake import Load, has_run, make_folder
+from penstock.stores.journal.staging import Part, Piece
+from penstock.stores.journal.viewing import StoreView
+from penstock.system.clock import SystemClock
+from penstock.system.files import ReadingDisk, SystemDisk
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 _SETTABLE: dict[str, tuple[type[DataType], ...]] = {
@@ -149,11 +150,11 @@ class JournalWriter(DataSourceArrowWriter):
         if self._repeated:
             return
         with in_one_line():
-            keeper = open_shared(self._target.store)
+            backend = open_shared(self._target.store)
             try:
-                keeper.load(Load(self._load, pieces, dict(self._target.create), self._target.run))
+                backend.load(Load(self._load, pieces, dict(self._target.create), self._target.run))
             finally:
-                keeper.close()
+                backend.close()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave nothing."""

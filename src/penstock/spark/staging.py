@@ -13,16 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.clock import at_least_one
-from penstock.index.rows import STATES
-from penstock.journal import bodies, groups
-from penstock.journal.checksum import crc32
-from penstock.journal.records import Bodies, encode_put, encode_record
-from penstock.journal.restoring import Restored, restore
-from penstock.journal.staging import GROUP, Part, Piece
-from penstock.records import Put, Restore
-from penstock.settings import Settings
+from penstock.contract.message import STATES
+from penstock.contract.settings import Settings
+from penstock.rules.records import Put, Restore
 from penstock.spark.checking import Column, RowChecker, binary, histories, integers, runs, slices
+from penstock.stores.journal import bodies, groups
+from penstock.stores.journal.checksum import crc32
+from penstock.stores.journal.records import Bodies, encode_put, encode_record
+from penstock.stores.journal.restoring import Restored, restore
+from penstock.stores.journal.staging import GROUP, Part, Piece
+from penstock.system.clock import at_least_one
 
 _AT_ONCE = 32 << 20  # bytes of payloads that are put together at once
 _WAITING = 64 << 20  # bytes of bodies that wait for more of their queue

@@ -17,9 +17,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from penstock.contract.message import STATES
+from penstock.contract.settings import Settings
 from penstock.errors import InvalidArgument
-from penstock.index.rows import STATES
-from penstock.settings import Settings
 
 _TEXT, _NUMBER, _TIME = StringType(), LongType(), TimestampType()
 _SETTINGS: dict[str, DataType] = {

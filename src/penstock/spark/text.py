@@ -4,33 +4,33 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from penstock.clock import SystemClock
-from penstock.files import SystemDisk
-from penstock.keeper import Keeper
+from penstock.contract.backend import Backend
 from penstock.spark.columns import column_of, messages_as_batch
-from penstock.text import moment as moments
-from penstock.text.moment import Moment
-from penstock.text.plain import Plain, payloads
-from penstock.text.store import TextKeeper
+from penstock.stores.text import moment as moments
+from penstock.stores.text.moment import Moment
+from penstock.stores.text.plain import Plain, payloads
+from penstock.stores.text.store import TextBackend
+from penstock.system.clock import SystemClock
+from penstock.system.files import SystemDisk
 
 PART = 4 << 20  # bytes of small queues that one task reads, about
 _ROWS, _BYTES = 10_000, 8 << 20  # of a batch
 
 
-def sizes(keeper: TextKeeper, queue: str | None) -> dict[str, int]:
+def sizes(backend: TextBackend, queue: str | None) -> dict[str, int]:
     """How many bytes the file of each queue has."""
-    files = keeper.files()
-    names = list(files) if queue is None else [keeper.find(queue).name]
+    files = backend.files()
+    names = list(files) if queue is None else [backend.find(queue).name]
     disk = SystemDisk()
     return {name: disk.status(files[name]).size for name in names if disk.exists(files[name])}
 
 
-def moment_of(keeper: Keeper, queue: str) -> Moment | None:
+def moment_of(backend: Backend, queue: str) -> Moment | None:
     """The queue at one moment; None if its messages have to be listed one by one."""
-    if not isinstance(keeper, TextKeeper):
+    if not isinstance(backend, TextBackend):
         return None
     try:
-        files = moments.read(keeper.find(queue).path, SystemDisk())
+        files = moments.read(backend.find(queue).path, SystemDisk())
     except FileNotFoundError:
         return None  # who lists it, says so
     return None if files is None else moments.moment(queue, files, SystemClock().now())

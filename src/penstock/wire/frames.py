@@ -17,10 +17,11 @@ from itertools import accumulate, pairwise, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from penstock import message
-from penstock.clock import at_least_one
+from penstock.contract import message
+from penstock.contract.arguments import check_known
+from penstock.contract.message import LATEST, Draft, Entry, Message, Plain
 from penstock.errors import InvalidArgument
-from penstock.message import LATEST, Draft, Entry, Message, Plain
+from penstock.system.clock import at_least_one
 from penstock.wire import jsons, restored
 
 MEDIA_TYPE = "application/vnd.penstock.batch"
@@ -123,7 +124,7 @@ def encode_columns(columns: dict[str, Any], sizes: list[int], payloads: Iterable
 def _entries(columns: dict[str, Any], payloads: list[bytes]) -> Sequence[Entry]:
     if not columns:
         return Plain(payloads) if payloads else []
-    jsons.check_known(columns, _ENTRY_DEFAULTS, "a draft")
+    check_known(columns, _ENTRY_DEFAULTS, "a draft")
     values = [_values(name, columns, len(payloads), default) for name, default in _ENTRY_DEFAULTS.items()]
     entries: list[Entry] = []
     try:

@@ -7,22 +7,16 @@ answer skips what a newer server may have added.
 import base64
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, NoReturn
 
-from penstock import message
-from penstock.arguments import checked_settings
+from penstock.contract import message
+from penstock.contract.arguments import SETTINGS, arguments, check_known, kind_of, settings_from_json
+from penstock.contract.message import MAX_MESSAGES, MESSAGE_FIELDS, Attempt, Draft, Entry, Message
+from penstock.contract.settings import QueueInfo, Settings
 from penstock.errors import InvalidArgument
-from penstock.index.history import Attempt
-from penstock.keeper import QueueInfo
-from penstock.message import Draft, Entry, Message
-from penstock.settings import Settings
 
-SETTINGS = tuple(field.name for field in fields(Settings))
-MESSAGE_FIELDS = tuple(field.name for field in fields(Message) if not field.name.startswith("_"))
-MAX_MESSAGES = 100_000  # of a batch
 _DRAFT_FIELDS = frozenset(field.name for field in fields(Draft)) | {"payload_base64"}
 _WHOLE = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 _NULLABLE = ("keep_done", "filter", "priorities")
@@ -54,36 +48,14 @@ def loads_object(body: bytes) -> dict[str, Any]:
     """What a JSON object says; an empty body says nothing."""
     value = loads(body) if body else {}
     if not isinstance(value, dict):
-        raise InvalidArgument(f"a JSON object is wanted, not {_kind(value)}")
+        raise InvalidArgument(f"a JSON object is wanted, not {kind_of(value)}")
     return value
-
-
-@contextmanager
-def arguments(where: str = "") -> Iterator[None]:
-    """What is wrong with an argument that came over the wire is InvalidArgument, also if its type is."""
-    try:
-        yield
-    except TypeError as error:
-        raise InvalidArgument(f"{where}{error}") from None
-    except InvalidArgument as error:
-        if not where:
-            raise
-        raise InvalidArgument(f"{where}{error}") from None
-
-
-def check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Refuse names that nobody here would look at."""
-    unknown = sorted(set(given).difference(known))
-    if unknown:
-        raise InvalidArgument(
-            f"{what} has no {', '.join(map(repr, unknown[:3]))}; it has {', '.join(sorted(known))}"
-        )
 
 
 def entry_from_json(draft: Mapping[str, Any]) -> Entry:
     """A draft, checked."""
     if not isinstance(draft, dict):
-        raise InvalidArgument(f"a message is a JSON object, not {_kind(draft)}")
+        raise InvalidArgument(f"a message is a JSON object, not {kind_of(draft)}")
     check_known(draft, _DRAFT_FIELDS, "a message to be put")
     rest = {name: value for name, value in draft.items() if not name.startswith("payload")}
     with arguments():
@@ -140,18 +112,6 @@ def queue_from_json(queue: Mapping[str, Any]) -> QueueInfo:
             raise InvalidArgument(f"not a description of a queue: {error}") from None
 
 
-def settings_from_json(settings: Mapping[str, Any]) -> Settings:
-    """A queue's settings, checked."""
-    if not isinstance(settings, dict):
-        raise InvalidArgument(f"settings are a JSON object, not {_kind(settings)}")
-    check_known(settings, SETTINGS, "a queue")
-    with arguments():
-        checked = Settings(**settings)
-        if not isinstance(checked.start, str | int) or isinstance(checked.start, bool):
-            raise TypeError(f"start is a str or an int, not {type(checked.start).__name__}")
-    return checked_settings(checked)
-
-
 def settings_from_query(query: Iterable[tuple[str, str]]) -> Settings:
     """A queue's settings, checked, as the query of a URL gives them."""
     settings: dict[str, Any] = {}
@@ -182,10 +142,10 @@ def _payload(draft: Mapping[str, Any]) -> bytes | str:
         raise InvalidArgument('a message has a "payload" (text) or a "payload_base64": give one of them')
     if payload is not None:
         if not isinstance(payload, str):
-            raise InvalidArgument(f"payload is text, not {_kind(payload)}: give other bytes as payload_base64")
+            raise InvalidArgument(f"payload is text, not {kind_of(payload)}: give other bytes as payload_base64")
         return payload
     if not isinstance(encoded, str):
-        raise InvalidArgument(f"payload_base64 is no base64, but {_kind(encoded)}")
+        raise InvalidArgument(f"payload_base64 is no base64, but {kind_of(encoded)}")
     try:
         return base64.b64decode(encoded, validate=True)
     except ValueError as error:
@@ -214,8 +174,3 @@ def number(name: str, value: str) -> float:
         raise ValueError
     except ValueError:
         raise InvalidArgument(f"{name}={value!r} is not a number") from None
-
-
-def _kind(value: object) -> str:
-    kinds = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
-    return kinds.get(type(value), "a number")

@@ -16,6 +16,7 @@ STATUSES: dict[str, int] = {
     "Unauthorized": 401,
     "Forbidden": 403,
     "QueueProtected": 403,
+    "LoadNotFound": 404,
     "QueueNotFound": 404,
     "StreamNotFound": 404,
     "QueueExists": 409,

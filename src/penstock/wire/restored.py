@@ -10,13 +10,11 @@ All messages of a batch are done, or none is.
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from penstock.arguments import MAX_CONSUMER, checked_reason
+from penstock.contract.arguments import arguments, checked_reason
+from penstock.contract.message import LATEST, OUTCOMES, STATES, Attempt
+from penstock.contract.schemas import MAX_CONSUMER
+from penstock.contract.settings import text, whole
 from penstock.errors import InvalidArgument
-from penstock.index.history import OUTCOMES, Attempt
-from penstock.index.rows import STATES
-from penstock.message import LATEST
-from penstock.settings import text, whole
-from penstock.wire import jsons
 
 _MOST = 100  # attempts that are told of one message
 _ATTEMPTS = 1_000_000_000  # more would leave no room for further ones
@@ -48,7 +46,7 @@ def take(columns: dict[str, Any], count: int) -> Columns | None:
         column = column if isinstance(column, list) else [column] * count
         if len(column) != count:
             raise InvalidArgument(f"column {name!r} of a frame has {len(column)} values for {count} messages")
-        with jsons.arguments(f"column {name!r} of a frame: "):
+        with arguments(f"column {name!r} of a frame: "):
             checked[name] = [check(value) for value in column]
     if len({state == "done" for state in checked["state"]}) > 1:
         raise InvalidArgument("a batch has messages that are done and others: send them apart")

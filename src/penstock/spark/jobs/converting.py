@@ -2,24 +2,29 @@
 
 import hashlib
 import json
+import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import penstock
+from penstock.contract.message import STATES
+from penstock.contract.names import DEFAULT
+from penstock.contract.settings import Settings
+from penstock.contract.urls import absolute, is_remote, is_slate
 from penstock.errors import InvalidArgument, NotSupported, PenstockError
-from penstock.index.rows import STATES
-from penstock.names import DEFAULT
-from penstock.opening import absolute, check_there, is_remote, is_slate
-from penstock.settings import Settings
+from penstock.opening import check_there, is_file
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.summary import Summary
-from penstock.spark.jobs.targets import already_loaded, exists, same, settings_in
+from penstock.spark.jobs.targets import already_loaded, exists, place_of, same, settings_in
+from penstock.stores.text.names import queue_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _COLUMNS = ("queue", "made", *STATES, "messages")
 _DROPPED = ("id", "receipt", "lease_until")
+_CHANGING = ("payload", "priority", "created_at", "expires_at", "settled_at", "reason")
+_Queues = dict[str, tuple[Settings, dict[str, int]]]  # settings, and how many messages are in each state
 _HISTORY = ("attempt", "consumer", "claimed_at", "ended_at", "outcome", "reason")
 
 
@@ -40,7 +45,7 @@ def convert(
     """
     check_there(source)
     queues = _queues(spark, source)
-    run = run_id(id, "convert", source=absolute(source), target=absolute(target))
+    run = run_id(id, "convert", source=place_of(source), target=place_of(target))
     if same(source, target):
         raise InvalidArgument(f"{source!r} and {target!r} are the same store")
     before = already_loaded(target, run) if exists(target) else None
@@ -48,7 +53,7 @@ def convert(
         if id is None and already_loaded(target, _seen(spark, source, run, queues)) is None:
             raise _changed(source, target, before, queues)
         return Summary("convert", run, _COLUMNS, [], dry_run, repeated=True)
-    made = _to_be_made(target, {name: settings for name, (settings, _) in queues.items()})
+    made = _to_be_made(target, {name: settings for name, (settings, _) in _kept(target, queues).items()})
     rows = [
         [name, "yes" if name in made else "", *(counts[state] for state in STATES), sum(counts.values())]
         for name, (_, counts) in sorted(queues.items())
@@ -58,15 +63,15 @@ def convert(
             penstock.open(target).close()
         if id is None:  # before the copy: what changes meanwhile has changed since
             nothing = spark.createDataFrame([], "queue string, payload binary").write.format("penstock")
-            nothing.mode("append").options(store=target, id=_seen(spark, source, run, queues)).save()
+            nothing.mode("append").options(store=absolute(target), id=_seen(spark, source, run, queues)).save()
         create = json.dumps({name: asdict(settings) for name, settings in made.items()})
         writer = _messages(spark, source).write.format("penstock").mode("append")
-        writer.options(store=target, id=run, _restore="true", _create=create).save()
+        writer.options(store=absolute(target), id=run, _restore="true", _create=create).save()
     notes = ["messages in flight arrive as available"] if any(row[4] for row in rows) else []
     return Summary("convert", run, _COLUMNS, rows, dry_run, notes=notes)
 
 
-def _queues(spark: "SparkSession", source: str) -> dict[str, tuple[Settings, dict[str, int]]]:
+def _queues(spark: "SparkSession", source: str) -> _Queues:
     """Every queue: its settings, and how many messages are in each state."""
     found = {}
     for row in _table(spark, source, "queues").collect():
@@ -78,31 +83,30 @@ def _queues(spark: "SparkSession", source: str) -> dict[str, tuple[Settings, dic
     return found
 
 
-def _seen(spark: "SparkSession", source: str, run: str, queues: dict[str, tuple[Settings, dict[str, int]]]) -> str:
-    """The name of a run that says as what the source was copied: which messages, settled or not, which attempts.
+def _seen(spark: "SparkSession", source: str, run: str, queues: _Queues) -> str:
+    """The name of a run that says as what the source was copied: which messages, and all that became of them.
 
-    What time alone does to messages that wait, and what ends an attempt without another, is no change.
+    What time alone does to messages that wait, and who holds one that is in flight, is no change.
     """
     from pyspark.sql import functions as f
 
     settled = f.when(f.col("state").isin("done", "failed"), f.col("state")).otherwise("")
-    each = f.xxhash64("queue", "id", settled, "attempts").cast("decimal(38,0)")
+    headers = f.sort_array(f.map_entries("headers"))
+    each = f.xxhash64("queue", "id", settled, "attempts", headers, *_CHANGING).cast("decimal(38,0)")
     messages = _table(spark, source, "messages").agg(f.sum(each).alias("all")).collect()[0]["all"]
     settings = {name: asdict(settings) for name, (settings, _) in queues.items()}
     text = json.dumps([str(messages), settings], sort_keys=True)
     return f"{run}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def _changed(
-    source: str, target: str, before: list[list[Any]], queues: dict[str, tuple[Settings, dict[str, int]]]
-) -> PenstockError:
+def _changed(source: str, target: str, before: list[list[Any]], queues: _Queues) -> PenstockError:
     """Why nothing is copied of what has changed since the last run."""
     then = {queue: messages for queue, messages, _ in before}
     now = {queue: sum(counts.values()) for queue, (_, counts) in queues.items()}
     what = (
-        "as many messages, but attempts, what is done or failed, or settings are others, or a version copied it "
+        "as many messages, but what they say, attempts, what is done or failed, or settings are others, or a "
+        "version copied it that noted less"
     )
-    what += "that noted numbers only"
     for queue in sorted({*now, *then}):
         if then.get(queue, 0) not in (None, now.get(queue, 0)):
             what = f"queue {queue!r}: {then.get(queue, 0):,} messages then, {now.get(queue, 0):,} now"
@@ -114,10 +118,24 @@ def _changed(
     )
 
 
+def _kept(target: str, queues: _Queues) -> _Queues:
+    """The queues that go into the target: a file has no room for `default` beside another, if that is empty."""
+    settings, counts = queues.get(DEFAULT, (None, {}))
+    if not is_file(target) or len(queues) == 1 or settings != Settings() or any(counts.values()):
+        return queues
+    return {name: each for name, each in queues.items() if name != DEFAULT}
+
+
 def _to_be_made(target: str, wanted: dict[str, Settings]) -> dict[str, Settings]:
     """The queues that the target has not; what it cannot hold is refused."""
     known = settings_in(target) if exists(target) else {DEFAULT: Settings()}
-    refused = [
+    refused = []
+    if is_file(target):
+        only = queue_of(os.path.basename(target)) or next(iter(known))
+        known = {only: known.get(only, Settings()), DEFAULT: known.get(only, Settings())}
+        if len(wanted) > 1 or not known.keys() >= wanted.keys():
+            refused = [f"a file is the queue {only!r} alone, and these are {', '.join(wanted)} (give text:DIR)"]
+    refused += [
         f"queue {name!r} is there with other settings ({', '.join(_differing(settings, known[name]))})"
         for name, settings in wanted.items()
         if name in known and settings != known[name]
@@ -150,4 +168,4 @@ def _messages(spark: "SparkSession", source: str) -> "DataFrame":
 
 
 def _table(spark: "SparkSession", store: str, table: str) -> "DataFrame":
-    return spark.read.format("penstock").option("store", store).option("table", table).load()
+    return spark.read.format("penstock").option("store", absolute(store)).option("table", table).load()

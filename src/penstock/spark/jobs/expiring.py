@@ -4,16 +4,17 @@ import os
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from penstock.clock import SystemClock
-from penstock.journal.survey import Surveyed
-from penstock.opening import is_slate
-from penstock.sharing.keeper import open_shared
+from penstock.contract.operations import Queues
+from penstock.contract.urls import is_slate
+from penstock.sharing.backend import open_shared
 from penstock.spark.jobs import slates
 from penstock.spark.jobs.packing import pack_queues
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.stores import folder_to_pack
 from penstock.spark.jobs.summary import Cell, Summary
 from penstock.spark.jobs.surveying import survey_queues
+from penstock.stores.journal.survey import Surveyed
+from penstock.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,11 +45,11 @@ def expire(
         due = _due(surveyed)
         freed = {each.queue: max(0, each.bytes - each.packed) for each in due}
     else:
-        with closing(open_shared(folder)) as keeper:
-            keeper.queues()  # lets time have passed
+        with closing(open_shared(folder)) as backend:
+            backend.run(Queues())  # lets time have passed
             surveyed = survey_queues(spark, folder, (), SystemClock().now(), let_go=True)
             due = _due(surveyed)
-            packed = pack_queues(spark, keeper, [each.queue for each in due])
+            packed = pack_queues(spark, backend, [each.queue for each in due])
             freed = {each.queue: max(0, each.before - each.after) for each in packed}
     rows: list[list[Cell]] = [
         [each.queue, each.expired, each.done, each.let_go, freed.get(each.queue, 0)] for each in due

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock import names
+from penstock.contract import names
+from penstock.contract.urls import absolute
 from penstock.errors import InvalidArgument
 from penstock.opening import check_there
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.summary import Summary
-from penstock.spark.jobs.targets import already_loaded, loaded, settings_in
+from penstock.spark.jobs.targets import already_loaded, loaded, place_of, settings_in
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -62,13 +63,13 @@ def load(
         "headers": dict(headers or {}), "queue_column": queue_column, "options": dict(options or {}),
     }  # fmt: skip
     rows = _read(spark, source, format, options or {})
-    run = run_id(id, "load", store=store, files=_files(spark, rows), **arguments)
+    run = run_id(id, "load", store=place_of(store), files=_files(spark, rows), **arguments)
     if (before := already_loaded(store, run)) is not None:
         return Summary("load", run, _COLUMNS, before, dry_run, repeated=True)
     messages = _messages(rows, queue, payload_column, payload_json, priority, headers or {}, queue_column)
     if dry_run:
         return Summary("load", run, _COLUMNS, _would_load(messages, store, queue), dry_run=True)
-    writer = messages.write.format("penstock").mode("append").option("store", store).option("id", run)
+    writer = messages.write.format("penstock").mode("append").option("store", absolute(store)).option("id", run)
     (writer if queue is None else writer.option("queue", queue)).save()
     return Summary("load", run, _COLUMNS, loaded(store, run))
 

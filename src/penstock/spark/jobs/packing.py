@@ -5,20 +5,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from penstock import names
-from penstock.clock import SystemClock
+from penstock.contract import names
+from penstock.contract.operations import Lookup, Queues
+from penstock.contract.urls import is_slate
 from penstock.errors import DiskFull, PenstockError
-from penstock.files import SystemDisk
-from penstock.journal.building import Order, Result, build
-from penstock.journal.parallel import Packed, Round
-from penstock.journal.store import JournalKeeper
-from penstock.opening import is_slate
-from penstock.sharing.keeper import SharedKeeper, open_shared
+from penstock.sharing.backend import SharedBackend, open_shared
 from penstock.spark.jobs import slates, tasks
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.stores import folder_to_pack
 from penstock.spark.jobs.summary import Summary
 from penstock.spark.jobs.surveying import survey_queues
+from penstock.stores.journal.building import Order, Result, build
+from penstock.stores.journal.parallel import Packed, Round
+from penstock.stores.journal.store import JournalBackend
+from penstock.system.clock import SystemClock
+from penstock.system.files import SystemDisk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,25 +54,25 @@ def pack(
         surveyed = survey_queues(spark, folder, wanted, SystemClock().now())
         packed = [Packed(each.queue, each.bytes, each.packed) for each in surveyed]
     else:
-        with closing(open_shared(folder)) as keeper:
+        with closing(open_shared(folder)) as backend:
             for queue in wanted:
-                keeper.settings(queue)
-            packed = pack_queues(spark, keeper, wanted or [info.name for info in keeper.queues()])
+                backend.run(Lookup(queue))
+            packed = pack_queues(spark, backend, wanted or [info.name for info in backend.run(Queues())])
     rows = [(each.queue, each.before, each.after, max(0, each.before - each.after)) for each in sorted(packed)]
     return Summary("pack", run, _COLUMNS, rows, dry_run)
 
 
-def pack_queues(spark: "SparkSession", store: SharedKeeper, queues: Iterable[str]) -> list[Packed]:
+def pack_queues(spark: "SparkSession", store: SharedBackend, queues: Iterable[str]) -> list[Packed]:
     """Pack these queues of an open store; what cannot be packed is raised after all others were.
 
     Of a store that another process owns, that one packs, queue by queue: only it may take files away.
     """
     packed: list[Packed] = []
     problems: list[PenstockError] = []
-    keeper = store.journals
-    for together, alone in _rounds(keeper, queues) if keeper is not None else [([], list(queues))]:
-        if keeper is not None and together:
-            packed += _pack_together(spark, keeper, together, alone, problems)
+    backend = store.journals
+    for together, alone in _rounds(backend, queues) if backend is not None else [([], list(queues))]:
+        if backend is not None and together:
+            packed += _pack_together(spark, backend, together, alone, problems)
         for queue in sorted(alone):
             try:
                 packed.append(_pack_alone(store, queue))
@@ -85,13 +86,13 @@ def pack_queues(spark: "SparkSession", store: SharedKeeper, queues: Iterable[str
 
 def _pack_together(
     spark: "SparkSession",
-    keeper: JournalKeeper,
+    backend: JournalBackend,
     together: list[str],
     alone: list[str],
     problems: list[PenstockError],
 ) -> list[Packed]:
     """Pack a round of queues by tasks; those for which there is no space at once are left alone."""
-    with Round(keeper, together) as packing:
+    with Round(backend, together) as packing:
         orders = packing.begin()
         answers = tasks.run(spark, _build, orders, [order.size for order in orders], "packing")
         for journal, answer in sorted(answers, key=lambda each: each[0]):
@@ -102,14 +103,14 @@ def _pack_together(
         return packing.swap([answer for _, answer in answers if isinstance(answer, Result)])
 
 
-def _rounds(keeper: JournalKeeper, queues: Iterable[str]) -> Iterator[tuple[list[str], list[str]]]:
+def _rounds(backend: JournalBackend, queues: Iterable[str]) -> Iterator[tuple[list[str], list[str]]]:
     """The queues in parts: those that are packed at once, then those that are too large to be sent to a task."""
     together: list[str] = []
     alone: list[str] = []
     messages = size = 0
     for queue in queues:
-        count, stored = sum(keeper.counts(queue).values()), keeper.stored(queue)
-        if count > _MESSAGES or not keeper.shrinks(queue):  # which is then left as it is
+        count, stored = sum(backend.counts(queue).values()), backend.stored(queue)
+        if count > _MESSAGES or not backend.shrinks(queue):  # which is then left as it is
             alone.append(queue)
             continue
         if together and (messages + count > _MESSAGES or size + stored > _BYTES):
@@ -120,10 +121,10 @@ def _rounds(keeper: JournalKeeper, queues: Iterable[str]) -> Iterator[tuple[list
     yield together, alone
 
 
-def _pack_alone(keeper: SharedKeeper, queue: str) -> Packed:
-    before = keeper.stored(queue)
-    keeper.pack(queue)
-    return Packed(queue, before, keeper.stored(queue))
+def _pack_alone(backend: SharedBackend, queue: str) -> Packed:
+    before = backend.stored(queue)
+    backend.pack(queue)
+    return Packed(queue, before, backend.stored(queue))
 
 
 def _build(orders: list[Order]) -> Iterator[tuple[str, Result | PenstockError]]:

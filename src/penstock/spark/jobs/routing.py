@@ -10,15 +10,15 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from penstock.contract.urls import absolute, is_slate
 from penstock.errors import InvalidArgument, NotSupported
-from penstock.opening import absolute, is_slate
-from penstock.sharing.keeper import SharedKeeper, open_shared_slate
+from penstock.sharing.backend import SharedBackend, open_shared_slate
 from penstock.sharing.ownership import slate_for
-from penstock.slate import moments
-from penstock.slate.folder import SUBFOLDER
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.stores import check_store, own_session
 from penstock.spark.jobs.summary import Summary
+from penstock.stores.slate import moments
+from penstock.stores.slate.folder import SUBFOLDER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,12 +55,12 @@ def route(
     url = absolute(store)
     check_store(url)
     session = own_session(spark)
-    with closing(open_shared_slate(_without_router(url))) as keeper:
-        routing = _Routing(keeper)
+    with closing(open_shared_slate(_without_router(url))) as backend:
+        routing = _Routing(backend)
         stream = session.readStream.format("penstock")
         stream = stream.options(store=url, table="log", maxRowsPerBatch=str(rows), _route="true")
         # Where the store is; of a checkpoint that is there Spark takes no other start.
-        frame = stream.option("startingOffset", str(keeper.slate(lambda owner: owner.position()))).load()
+        frame = stream.option("startingOffset", str(backend.slate().position())).load()
         writing = frame.writeStream.foreachBatch(routing.deliver)
         writing = writing.option("checkpointLocation", os.fspath(checkpoint or default_checkpoint(url)))
         trigger = writing.trigger(availableNow=True) if available_now else writing.trigger(
@@ -82,8 +82,8 @@ def route(
 class _Routing:
     """Batches of the log on their way to the owner."""
 
-    def __init__(self, keeper: SharedKeeper) -> None:
-        self._keeper = keeper
+    def __init__(self, backend: SharedBackend) -> None:
+        self._backend = backend
         self.routed: Counter[str] = Counter()
 
     def deliver(self, batch: "DataFrame", number: int) -> None:
@@ -92,7 +92,7 @@ class _Routing:
 
         matches = collected(batch)
         if matches is not None:
-            self.routed.update(self._keeper.slate(lambda owner: owner.route(matches)))
+            self.routed.update(self._backend.slate().route(matches))
 
 
 def _without_router(url: str) -> str:

@@ -4,13 +4,15 @@ import os
 from collections.abc import Sequence
 from contextlib import closing
 
-from penstock import names
-from penstock.clock import SystemClock
-from penstock.opening import absolute, check_there
-from penstock.sharing.keeper import open_shared_slate
-from penstock.slate import loading, moments
+from penstock.contract import names
+from penstock.contract.operations import Lookup
+from penstock.contract.urls import absolute
+from penstock.opening import check_there
+from penstock.sharing.backend import open_shared_slate
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.summary import Cell, Summary
+from penstock.stores.slate import loading, moments
+from penstock.system.clock import SystemClock
 
 PACKED = ("queue", "before", "after", "freed")
 EXPIRED = ("queue", "expired", "done", "bytes", "freed")
@@ -20,11 +22,11 @@ def pack(store: str, queues: Sequence[str], given: str | None, dry_run: bool) ->
     """Have SlateDB's files tidied: what is there of each queue is not known."""
     url = _there(store)
     run = run_id(given, "pack", store=url, queues=sorted(queues))
-    with closing(open_shared_slate(url)) as keeper:
+    with closing(open_shared_slate(url)) as backend:
         for queue in queues:
-            keeper.settings(names.checked(queue))
+            backend.run(Lookup(names.checked(queue)))
         if not dry_run:
-            keeper.slate(lambda owner: owner.tidy())
+            backend.slate().tidy()
     note = "SlateDB compacts by itself, all queues together: files that nobody needs were looked for"
     return Summary("pack", run, PACKED, [], dry_run, notes=[note])
 
@@ -35,8 +37,8 @@ def expire(store: str, given: str | None, dry_run: bool) -> Summary:
     run = run_id(given, "expire", store=url)
     rows, looked_at = _let_go(url)
     if not dry_run:
-        with closing(open_shared_slate(url)) as keeper:
-            keeper.slate(lambda owner: owner.tidy())
+        with closing(open_shared_slate(url)) as backend:
+            backend.slate().tidy()
     notes = [f"{looked_at:,} queues were looked at, {len(rows):,} of them had something to let go"]
     return Summary("expire", run, EXPIRED, rows, dry_run, notes=notes)
 

@@ -3,12 +3,13 @@
 import os
 from typing import TYPE_CHECKING
 
-from penstock.clock import SystemClock
+from penstock.contract.urls import absolute, journal_folder
 from penstock.errors import NotSupported
-from penstock.files import ReadingDisk
-from penstock.journal.viewing import StoreView
-from penstock.opening import check_there, journal_folder
+from penstock.opening import check_there
 from penstock.spark.options import parse
+from penstock.stores.journal.viewing import StoreView
+from penstock.system.clock import SystemClock
+from penstock.system.files import ReadingDisk
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,7 +39,7 @@ def check_store(url: str) -> None:
 
 def table(session: "SparkSession", url: str, name: str, schema: str = "", **options: str) -> "DataFrame":
     """A table of a store, or some columns of it."""
-    reader = session.read.format("penstock").option("store", url).option("table", name).options(**options)
+    reader = session.read.format("penstock").options(store=absolute(url), table=name, **options)
     return (reader.schema(schema) if schema else reader).load()
 
 

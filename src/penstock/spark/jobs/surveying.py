@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock import names
+from penstock.contract import names
 from penstock.errors import PenstockError
-from penstock.files import ReadingDisk
-from penstock.journal.segments import journals
-from penstock.journal.survey import Surveyed, survey
-from penstock.journal.viewing import StoreView
 from penstock.spark.jobs import tasks
+from penstock.stores.journal.segments import journals
+from penstock.stores.journal.survey import Surveyed, survey
+from penstock.stores.journal.viewing import StoreView
+from penstock.system.files import ReadingDisk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,16 +5,17 @@ from contextlib import closing
 from typing import Any
 
 import penstock
-from penstock.client.loads import LoadingKeeper
-from penstock.clock import SystemClock
+from penstock.contract.settings import Settings
+from penstock.contract.urls import absolute, is_remote, is_shared, is_slate, journal_folder
 from penstock.errors import NotSupported
-from penstock.files import ReadingDisk
-from penstock.journal.catalog import Catalog
-from penstock.journal.intake import read_run
-from penstock.journal.viewing import StoreView
-from penstock.opening import absolute, is_remote, is_shared, is_slate, is_there, journal_folder
-from penstock.settings import Settings
-from penstock.sharing.keeper import open_shared_slate
+from penstock.http.client.backend import RemoteLoads
+from penstock.opening import is_file, is_there
+from penstock.sharing.backend import open_shared_slate
+from penstock.stores.journal.catalog import Catalog
+from penstock.stores.journal.intake import read_run
+from penstock.stores.journal.viewing import StoreView
+from penstock.system.clock import SystemClock
+from penstock.system.files import ReadingDisk
 
 
 def folder_of(store: str) -> str | None:
@@ -27,9 +28,22 @@ def folder_of(store: str) -> str | None:
     return os.path.abspath(folder)
 
 
+def place_of(store: str) -> str:
+    """The same for all spellings of a store's URL: runs are known by it."""
+    place = folder_of(store) or absolute(store)
+    return place.removeprefix("text:") if is_file(place) else place
+
+
 def same(one: str, other: str) -> bool:
-    """Whether two URLs mean one store."""
-    return (folder_of(one) or absolute(one)) == (folder_of(other) or absolute(other))
+    """Whether two URLs mean one store, links followed."""
+    return _real(place_of(one)) == _real(place_of(other))
+
+
+def _real(place: str) -> str:
+    if "://" in place:
+        return place
+    kind, slash, path = place.partition("/")
+    return kind + os.path.realpath(slash + path)
 
 
 def exists(store: str) -> bool:
@@ -57,10 +71,10 @@ def already_loaded(store: str, run: str) -> list[list[Any]] | None:
         return known.brought() if known.is_complete else None
     if is_slate(store):
         with closing(open_shared_slate(store)) as shared:
-            return shared.slate(lambda owner: owner.run(run))
+            return shared.slate().run(run)
     if folder is None:
-        with closing(LoadingKeeper(store)) as keeper:
-            brought = keeper.run(run)
+        with closing(RemoteLoads(store)) as loads:
+            brought = loads.run(run)
         return None if brought is None else [[each.queue, each.messages, each.bytes] for each in brought]
     disk = ReadingDisk()
     load = read_run(disk, Catalog(folder, disk), run)

@@ -14,10 +14,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from penstock.slate import loading, moments
-from penstock.slate.format import log_prefix
-from penstock.slate.primitives import key_u64
-from penstock.slate.view import Moment, View
 from penstock.spark.errors import in_one_line
 from penstock.spark.plans import driver
 from penstock.spark.slate import scan
@@ -25,6 +21,10 @@ from penstock.spark.slate.options import LogOptions
 from penstock.spark.slate.part import SlatePart
 from penstock.spark.slate.planning import log_cuts, log_end, log_work
 from penstock.spark.slate.routing import filters_in
+from penstock.stores.slate import loading, moments
+from penstock.stores.slate.format import log_prefix
+from penstock.stores.slate.primitives import key_u64
+from penstock.stores.slate.view import Moment, View
 
 _SEQUENCE = "sequence"
 _LOOKED_AT = 10_000  # entries

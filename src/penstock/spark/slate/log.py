@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import StoreCorrupt
-from penstock.slate import entries
-from penstock.slate.format import decode_metadata, decode_payload, log_prefix, object_of, payload_key
-from penstock.slate.primitives import key_u64
-from penstock.slate.view import Values, View
 from penstock.spark.columns import column_of
 from penstock.spark.rows import times
+from penstock.stores.slate import entries
+from penstock.stores.slate.format import decode_metadata, decode_payload, log_prefix, object_of, payload_key
+from penstock.stores.slate.primitives import key_u64
+from penstock.stores.slate.view import Values, View
 
 if TYPE_CHECKING:
     from penstock.spark.slate.planning import Work

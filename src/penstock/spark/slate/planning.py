@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.clock import SystemClock
 from penstock.errors import QueueNotFound
-from penstock.ledger import Ledger
-from penstock.slate import loading, moments, own
-from penstock.slate.format import log_prefix, payload_key
-from penstock.slate.primitives import key_u64
-from penstock.slate.view import Moment, View
+from penstock.rules.ledger import Ledger
 from penstock.spark.options import Options
 from penstock.spark.plans import driver
 from penstock.spark.rows import SOURCES, rows_of
 from penstock.spark.tables import BODY, attempt_row, queue_row
+from penstock.stores.slate import loading, moments, own
+from penstock.stores.slate.format import log_prefix, payload_key
+from penstock.stores.slate.primitives import key_u64
+from penstock.stores.slate.view import Moment, View
+from penstock.system.clock import SystemClock
 
 _PART_BYTES, _SMALL_PART_BYTES = 96 << 20, 4 << 20  # of payloads that one task reads, at most and at least
 _PART_ROWS, _SMALL_PART_ROWS = 200_000, 20_000  # the same of rows, which are sent to it

@@ -14,14 +14,14 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from penstock import filters
 from penstock.filters.dispatch import Dispatcher
-from penstock.slate import entries, loading
-from penstock.slate.bulk import COLUMNS
-from penstock.slate.format import decode_metadata, log_prefix
-from penstock.slate.log import Published
-from penstock.slate.primitives import key_u64
-from penstock.slate.routing import Matches, Wanted, subject_of
-from penstock.slate.view import View
 from penstock.spark.slate.log import Payloads
+from penstock.stores.slate import entries, loading
+from penstock.stores.slate.bulk import COLUMNS
+from penstock.stores.slate.format import decode_metadata, log_prefix
+from penstock.stores.slate.log import Published
+from penstock.stores.slate.primitives import key_u64
+from penstock.stores.slate.routing import Matches, Wanted, subject_of
+from penstock.stores.slate.view import View
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import PenstockError
-from penstock.slate import entries, moments
-from penstock.slate.format import decode_metadata, decode_payload, log_prefix, object_of, payload_key
-from penstock.slate.primitives import key_u64
-from penstock.slate.view import View
 from penstock.spark.columns import column_of
 from penstock.spark.rows import shown
 from penstock.spark.slate.log import log_batches
 from penstock.spark.slate.planning import Work
 from penstock.spark.slate.routing import match
 from penstock.spark.tables import BODY
+from penstock.stores.slate import entries, moments
+from penstock.stores.slate.format import decode_metadata, decode_payload, log_prefix, object_of, payload_key
+from penstock.stores.slate.primitives import key_u64
+from penstock.stores.slate.view import View
 
 _MOST_ROWS, _MOST_BYTES = 10_000, 12 << 20  # of a batch with bodies
 _MOST_INDEX_ROWS = 50_000  # of one without

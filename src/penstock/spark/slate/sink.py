@@ -12,17 +12,18 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from penstock.contract.operations import Lookup, Queues
+from penstock.contract.settings import Settings
 from penstock.errors import QueueFull, QueueNotFound, StreamMismatch
-from penstock.settings import Settings
-from penstock.sharing.keeper import SharedKeeper, open_shared_slate
-from penstock.slate import moments
-from penstock.slate.intake import Frame, Load, is_done
-from penstock.slate.loading import PRIORITIES
-from penstock.slate.staging import Staging, new_name
+from penstock.sharing.backend import SharedBackend, open_shared_slate
 from penstock.spark.errors import in_one_line
 from penstock.spark.plans import driver
 from penstock.spark.sending import Sender
 from penstock.spark.sink import Target, check_columns, task
+from penstock.stores.slate import moments
+from penstock.stores.slate.intake import Frame, Load, is_done
+from penstock.stores.slate.loading import PRIORITIES
+from penstock.stores.slate.staging import Staging, new_name
 from penstock.wire.frames import decode_columns
 
 _COMMITTING = "committing"  # from here on only the owner may remove what is staged
@@ -83,11 +84,11 @@ class SlateWriter(DataSourceArrowWriter):
         discard(self._target.store, self._load)
 
 
-def queues_of(store: SharedKeeper, target: Target) -> dict[str, Settings]:
+def queues_of(store: SharedBackend, target: Target) -> dict[str, Settings]:
     """The queues that rows may be for; QueueNotFound if the one that is named is not there."""
-    there = {info.name: info.settings for info in store.queues()}
+    there = {info.name: info.settings for info in store.run(Queues())}
     if target.queue is not None and target.queue not in {**target.create, **there}:
-        store.settings(target.queue)  # says that there is none
+        store.run(Lookup(target.queue))  # says that there is none
     return {name: _limited(settings) for name, settings in {**target.create, **there}.items()}
 
 
@@ -107,11 +108,11 @@ def stage(
 
 def take_in(store: str, load: Load) -> None:
     """Have the owner take in what was staged."""
-    with in_one_line(), closing(open_shared_slate(store)) as keeper:
+    with in_one_line(), closing(open_shared_slate(store)) as backend:
         if load.frames:
             moments.staging(store).put(load.name, _COMMITTING, b"")
         try:
-            keeper.slate(lambda owner: owner.take_in(load))
+            backend.slate().take_in(load)
         except (QueueFull, QueueNotFound, StreamMismatch):  # refused: nothing of it was taken in
             moments.staging(store).remove(load.name)
             raise
@@ -126,9 +127,9 @@ def discard(store: str, load: str) -> None:
         staging.remove(load)
 
 
-def has_run(store: SharedKeeper, run: str | None) -> bool:
+def has_run(store: SharedBackend, run: str | None) -> bool:
     """Whether a run has taken effect."""
-    return run is not None and store.slate(lambda owner: owner.run(run)) is not None
+    return run is not None and store.slate().run(run) is not None
 
 
 def _limited(settings: Settings) -> Settings:

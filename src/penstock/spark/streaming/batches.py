@@ -15,15 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 import penstock
+from penstock.contract.stream_operations import Streams
+from penstock.contract.streams import BatchPlan, boot
+from penstock.contract.urls import is_slate
 from penstock.errors import NotSupported, PenstockError
-from penstock.opening import is_slate
 from penstock.spark import plans
 from penstock.spark.columns import column_of
 from penstock.spark.planning import ends_of_parts, sources_of
 from penstock.spark.rows import rows_of
 from penstock.spark.scan import read_plan
 from penstock.spark.streaming.offsets import BatchName, receipt_ends
-from penstock.streams import BatchPlan, Streams, boot
 
 _PAGE = 1_000
 
@@ -89,7 +90,7 @@ def read_part(part: BatchPart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
             "run `penstock serve` there, and give Spark its http://host:port"
         )
     with closing(penstock.open(part.batch.store)) as store:
-        for page in _pages(store._keeper.streams(), part):
+        for page in _pages(Streams(store.run), part):
             arrays = [_column(page, field, part.batch) for field in schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -114,8 +115,8 @@ def _column(page: Sequence[penstock.Message], field: pa.Field, batch: BatchName)
 
 def drop(folder: str) -> None:
     """Let go of the files of a batch whose tasks have all ended."""
-    from penstock.files import SystemDisk
-    from penstock.journal.pins import drop_plan
+    from penstock.stores.journal.pins import drop_plan
+    from penstock.system.files import SystemDisk
 
     with suppress(PenstockError):
         drop_plan(folder, SystemDisk())

@@ -24,17 +24,18 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 import penstock
-from penstock import processes
-from penstock.clock import rest
+from penstock.contract.stream_operations import Streams
+from penstock.contract.streams import HEARTBEAT, boot, reader_name
+from penstock.contract.urls import is_remote
 from penstock.errors import PenstockError, StreamInUse
-from penstock.opening import is_remote
 from penstock.spark.errors import in_one_line
 from penstock.spark.plans import driver
 from penstock.spark.streaming import batches
 from penstock.spark.streaming.batches import BatchPart
 from penstock.spark.streaming.offsets import batch_of, offset_of
 from penstock.spark.streaming.options import StreamOptions
-from penstock.streams import HEARTBEAT, Streams, boot, reader_name
+from penstock.system import processes
+from penstock.system.clock import rest
 
 _PATIENCE = 15.0  # seconds in which the process that read the stream before may end
 _PAUSE = 0.1
@@ -55,7 +56,7 @@ class _Session:
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
         self._store = penstock.open(options.store)
-        self.streams: Streams = self._store._keeper.streams()
+        self.streams = Streams(self._store.run)
         self.reader = reader_name()
         self._closing = threading.Event()
         try:

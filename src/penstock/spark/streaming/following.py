@@ -18,14 +18,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.contract.streams import Ahead, Lost
+from penstock.contract.urls import is_remote, is_slate
 from penstock.errors import PenstockError
-from penstock.opening import is_remote, is_slate
 from penstock.spark.errors import in_one_line
 from penstock.spark.streaming import following_asked, following_files
 from penstock.spark.streaming.following_asked import Asked, AskedPart
 from penstock.spark.streaming.following_files import FilePart, FromFiles
 from penstock.spark.streaming.options import StreamOptions
-from penstock.streams import Ahead, Lost
 
 _BEGINNING: dict[str, Any] = {"after": None}
 _ALL = 2**40

@@ -9,11 +9,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 import penstock
+from penstock.contract.stream_operations import Streams
+from penstock.contract.streams import HEARTBEAT, Ahead, boot, reader_name
+from penstock.contract.urls import is_slate
 from penstock.errors import NotSupported, PenstockError
-from penstock.opening import is_slate
 from penstock.spark.columns import column_of
 from penstock.spark.streaming.options import StreamOptions
-from penstock.streams import HEARTBEAT, Ahead, Streams, boot, reader_name
 
 _PAGE = 1_000
 
@@ -37,7 +38,7 @@ class Asked:
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
         self._store = penstock.open(options.store)
-        self._streams: Streams = self._store._keeper.streams()
+        self._streams = Streams(self._store.run)
         self._follower = token_hex(8)
         self._position: int | None = None  # that the store was told, if the follower has a name
         self._after: int | None = None  # what is held begins here
@@ -100,7 +101,7 @@ def read(part: AskedPart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
             "run `penstock serve` there, and give Spark its http://host:port"
         )
     with closing(penstock.open(options.store)) as store:
-        streams = store._keeper.streams()
+        streams = Streams(store.run)
         while after < part.until:
             page = streams.entered(options.queue, part.follower, after, part.until, _PAGE)
             if not page:

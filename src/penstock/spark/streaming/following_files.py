@@ -8,8 +8,8 @@ from contextlib import closing, suppress
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from penstock.journal.feeding import JournalFeed
-from penstock.opening import journal_folder
+from penstock.contract.streams import Ahead
+from penstock.contract.urls import journal_folder
 from penstock.spark import plans
 from penstock.spark.planning import ends_of_parts, sources_of
 from penstock.spark.plans import driver
@@ -17,7 +17,7 @@ from penstock.spark.rows import rows_of
 from penstock.spark.scan import read_plan
 from penstock.spark.streaming.following_named import Named
 from penstock.spark.streaming.options import StreamOptions
-from penstock.streams import Ahead
+from penstock.stores.journal.feeding import JournalFeed
 
 
 class FilePart(InputPartition):

@@ -1,8 +1,9 @@
 """A follower with a name: the store remembers how far it has come, and packing waits for it, up to a limit."""
 
 import penstock
+from penstock.contract.stream_operations import Streams
+from penstock.contract.streams import reader_name
 from penstock.spark.streaming.options import StreamOptions
-from penstock.streams import reader_name
 
 
 class Named:
@@ -17,7 +18,7 @@ class Named:
         """All up to this number was read."""
         if position != self._last:
             queue, stream = self._options.queue, self._options.stream or ""
-            self._store._keeper.streams().follow(queue, stream, reader_name(), position)
+            Streams(self._store.run).follow(queue, stream, reader_name(), position)
             self._last = position
 
     def close(self) -> None:

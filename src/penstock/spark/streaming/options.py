@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from penstock import names
+from penstock.contract import names
+from penstock.contract.streams import checked_stream, not_supported
+from penstock.contract.urls import absolute, is_shared
 from penstock.errors import InvalidArgument
-from penstock.opening import absolute, is_shared
-from penstock.streams import checked_stream, not_supported
 
 _KNOWN = (
     "store", "queue", "mode", "stream", "maxrowsperbatch", "maxbytesperbatch", "startingoffset", "failondataloss",
@@ -50,6 +50,9 @@ def parse_stream(given: Mapping[str, str]) -> StreamOptions:
         raise InvalidArgument('which store? Give a folder or a URL, as in .option("store", "data")')
     if is_shared(options["store"]):
         raise not_supported(f"store {options['store']!r}")
+    from penstock.spark.options import located  # here, as it loads Spark
+
+    located(options["store"])  # or say that Spark cannot
     mode = options.get("mode", "follow")
     if mode not in ("follow", "consume"):
         raise InvalidArgument(f"option mode is follow or consume, not {mode!r}")

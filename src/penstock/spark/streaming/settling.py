@@ -6,10 +6,11 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import penstock
-from penstock.arguments import checked_reason
+from penstock.contract.arguments import checked_reason
+from penstock.contract.settings import seconds
+from penstock.contract.stream_operations import Streams
 from penstock.errors import InvalidArgument
 from penstock.opening import check_there
-from penstock.settings import seconds
 from penstock.spark.streaming.checkpoints import committed
 from penstock.spark.streaming.offsets import BatchName, parse_receipt
 
@@ -32,7 +33,7 @@ def settle(checkpoint: str | os.PathLike[str]) -> int:
 def _settled(batch: BatchName) -> bool:
     check_there(batch.store)
     with closing(penstock.open(batch.store)) as store:
-        return store._keeper.streams().settle(batch.queue, batch.stream, batch.batch)
+        return Streams(store.run).settle(batch.queue, batch.stream, batch.batch)
 
 
 def drain(
@@ -100,5 +101,5 @@ def fail(df: "DataFrame", reason: str | None = None, delay: float = 0) -> int:
 
 def _fail(batch: BatchName, ids: Iterable[str], reason: str | None, delay: float) -> None:
     with closing(penstock.open(batch.store)) as store:
-        streams, ordered = store._keeper.streams(), sorted(ids, key=int)
+        streams, ordered = Streams(store.run), sorted(ids, key=int)
         streams.fail(batch.queue, batch.stream, batch.batch, ordered, reason, delay)

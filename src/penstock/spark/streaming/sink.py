@@ -15,20 +15,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from penstock import names
-from penstock.client.loads import LoadingKeeper, Sent
-from penstock.clock import SystemClock
+from penstock.contract import names
+from penstock.contract.landing import LONGEST, Landing
+from penstock.contract.loads import Sent
+from penstock.contract.operations import Lookup, Queues
+from penstock.contract.streams import not_supported
+from penstock.contract.urls import is_remote, is_shared, is_slate
 from penstock.errors import InvalidArgument
-from penstock.files import ReadingDisk, SystemDisk
-from penstock.journal import staging
-from penstock.journal.intake import Load, make_folder
-from penstock.journal.staging import Part, Piece
-from penstock.journal.viewing import StoreView
-from penstock.landing import LONGEST, Landing
-from penstock.opening import check_there, is_remote, is_shared, is_slate
-from penstock.sharing.keeper import open_shared, open_shared_slate
-from penstock.slate.intake import Load as SlateLoad
-from penstock.slate.staging import new_name
+from penstock.http.client.backend import RemoteLoads
+from penstock.opening import check_there
+from penstock.sharing.backend import open_shared, open_shared_slate
 from penstock.spark.errors import in_one_line
 from penstock.spark.options import parse_writing
 from penstock.spark.plans import driver
@@ -37,7 +33,14 @@ from penstock.spark.sink import Target, check_columns, task
 from penstock.spark.slate import sink as slate
 from penstock.spark.staging import Stager
 from penstock.spark.streaming.checkpoints import query_id
-from penstock.streams import not_supported
+from penstock.stores.journal import staging
+from penstock.stores.journal.intake import Load, make_folder
+from penstock.stores.journal.staging import Part, Piece
+from penstock.stores.journal.viewing import StoreView
+from penstock.stores.slate.intake import Load as SlateLoad
+from penstock.stores.slate.staging import new_name
+from penstock.system.clock import SystemClock
+from penstock.system.files import ReadingDisk, SystemDisk
 
 _OWN = ("checkpointlocation", "queryname", "sinkid")  # and what Spark passes on of its own
 
@@ -113,9 +116,9 @@ class JournalStreamWriter(DataSourceStreamArrowWriter):
         staged = [each for each in messages if isinstance(each, StagedRows) and each.pieces]
         if not staged:
             return
-        with in_one_line(), closing(open_shared(self._target.store)) as keeper:
+        with in_one_line(), closing(open_shared(self._target.store)) as backend:
             pieces = [piece for each in staged for piece in each.pieces]
-            keeper.load(Load(staged[0].load, pieces, sink=self._sink.landing(batchId)))
+            backend.load(Load(staged[0].load, pieces, sink=self._sink.landing(batchId)))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Leave nothing of what does not count; what has landed stays."""
@@ -132,19 +135,19 @@ class RemoteStreamWriter(DataSourceStreamArrowWriter):
         check_columns(schema, target)
         self._target = target
         self._sink = sink
-        with closing(LoadingKeeper(target.store)) as keeper:
-            keeper.connect()
-            self._queues = {info.name: info.settings for info in keeper.queues()}
+        with closing(RemoteLoads(target.store)) as loads:
+            loads.backend.connect()
+            self._queues = {info.name: info.settings for info in loads.backend.run(Queues())}
             if target.queue is not None and target.queue not in self._queues:
-                keeper.settings(target.queue)  # says that there is none
-            self._load = keeper.begin({})
+                loads.backend.run(Lookup(target.queue))  # says that there is none
+            self._load = loads.begin({})
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SentRows:
         """Send the rows of one task."""
         partition, attempt = task()
         target, part = self._target, f"{partition:05}-{attempt}"
-        with in_one_line(), closing(LoadingKeeper(target.store)) as keeper:
-            sender = Sender(keeper, self._load, part, self._queues, target.queue, partition, False)
+        with in_one_line(), closing(RemoteLoads(target.store)) as loads:
+            sender = Sender(loads, self._load, part, self._queues, target.queue, partition, False)
             for batch in iterator:
                 sender.add(batch)
             return SentRows(self._load, *sender.finish())
@@ -152,24 +155,24 @@ class RemoteStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Let what the tasks have sent land, if it has not before."""
         sent = [each for each in messages if isinstance(each, SentRows) and each.batches]
-        with in_one_line(), closing(LoadingKeeper(self._target.store)) as keeper:
+        with in_one_line(), closing(RemoteLoads(self._target.store)) as loads:
             if sent:
                 parts = [Sent(each.part, each.batches) for each in sent]
-                keeper.commit(sent[0].load, parts, None, self._sink.landing(batchId))
-            self._abort_others(keeper, messages, {each.load for each in sent})
+                loads.commit(sent[0].load, parts, None, self._sink.landing(batchId))
+            self._abort_others(loads, messages, {each.load for each in sent})
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Leave nothing of what does not count; what has landed stays."""
-        with in_one_line(), closing(LoadingKeeper(self._target.store)) as keeper:
-            self._abort_others(keeper, messages, set())
+        with in_one_line(), closing(RemoteLoads(self._target.store)) as loads:
+            self._abort_others(loads, messages, set())
 
     def _abort_others(
-        self, keeper: LoadingKeeper, messages: list[WriterCommitMessage | None], landed: set[str]
+        self, loads: RemoteLoads, messages: list[WriterCommitMessage | None], landed: set[str]
     ) -> None:
         """Also the load that this writer has begun for tasks that it never had."""
         begun = {self._load, *(each.load for each in messages if isinstance(each, SentRows))}
         for load in begun - landed:
-            keeper.abort(load)
+            loads.abort(load)
 
 
 class SlateStreamWriter(DataSourceStreamArrowWriter):

@@ -19,9 +19,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock import names, processes
+from penstock.contract import names
 from penstock.errors import InvalidArgument, StoreLocked
-from penstock.files import SystemDisk, replace_file
+from penstock.system import processes
+from penstock.system.files import SystemDisk, replace_file
 
 _OWN = "_penstock"
 _LONGEST = 200  # bytes of a folder's name; file systems allow 255

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
 import penstock
-from penstock.opening import journal_folder
+from penstock.contract.urls import journal_folder
 from penstock.spark.jobs.archiving.folder import Folder, Move
 from penstock.spark.jobs.archiving.reading import (
     confirmed,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
+from penstock.contract.store import Queue, Store
 from penstock.errors import QueueNotFound
-from penstock.store import Queue, Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -7,11 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.clock import SystemClock
+from penstock.contract.message import STATES
+from penstock.contract.names import DEFAULT
 from penstock.errors import InvalidArgument, NotSupported
-from penstock.files import SystemDisk, replace_file
-from penstock.index.rows import STATES
-from penstock.names import DEFAULT
 from penstock.spark.jobs.reporting.facts import gathered
 from penstock.spark.jobs.reporting.numbers import Figures, Numbers, compute
 from penstock.spark.jobs.reporting.streams import streams_of
@@ -19,6 +17,8 @@ from penstock.spark.jobs.reporting.windows import parse
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.stores import check_store, own_session, table
 from penstock.spark.jobs.summary import Cell, Summary
+from penstock.system.clock import SystemClock
+from penstock.system.files import SystemDisk, replace_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

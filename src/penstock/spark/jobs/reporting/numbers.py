@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
-from penstock.index.rows import STATES
+from penstock.contract.message import STATES
 from penstock.spark.jobs.reporting.windows import Windows, check, cut
 
 if TYPE_CHECKING:

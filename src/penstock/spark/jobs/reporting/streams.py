@@ -3,23 +3,24 @@
 import os
 from contextlib import closing
 
-from penstock.clock import SystemClock
+from penstock.contract.stream_operations import Streams
+from penstock.contract.streams import StreamInfo
+from penstock.contract.urls import is_remote, is_slate, journal_folder
 from penstock.errors import NotSupported
-from penstock.files import ReadingDisk
-from penstock.journal.viewing import StoreView
-from penstock.ledger import Ledger
-from penstock.opening import is_remote, is_slate, journal_folder
-from penstock.streams import StreamInfo
+from penstock.rules.ledger import Ledger
+from penstock.stores.journal.viewing import StoreView
+from penstock.system.clock import SystemClock
+from penstock.system.files import ReadingDisk
 
 
 def streams_of(url: str) -> list[StreamInfo]:
     """Every stream, as the files of a store say, or a server; text and folder stores have none."""
     if is_remote(url):
-        from penstock.client.keeper import RemoteKeeper
+        from penstock.http.client.backend import RemoteBackend
 
-        with closing(RemoteKeeper(url)) as keeper:
+        with closing(RemoteBackend(url)) as backend:
             try:
-                return keeper.streams().all()
+                return Streams(backend.run).all()
             except NotSupported:  # a text or folder store is served
                 return []
     if is_slate(url):
@@ -38,7 +39,7 @@ def streams_of(url: str) -> list[StreamInfo]:
 
 
 def _of_slate(url: str) -> list[StreamInfo]:
-    from penstock.slate import loading, moments
+    from penstock.stores.slate import loading, moments
 
     moment = moments.take(url, os.getpid(), objects=False)
     try:

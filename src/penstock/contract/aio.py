@@ -1,0 +1,311 @@
+"""Store, Queue and Message for coroutines: the contract of `store.py`, method by method."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from penstock.contract import message, names
+from penstock.contract.arguments import (
+    checked_consumer,
+    checked_ids,
+    checked_lease,
+    checked_reason,
+    checked_settings,
+    checked_state,
+    receipts_of,
+)
+from penstock.contract.message import Draft, Payload
+from penstock.contract.operations import (
+    PAGE,
+    Ack,
+    Attempts,
+    Claim,
+    Counts,
+    Create,
+    Delete,
+    Extend,
+    Fail,
+    Lookup,
+    Messages,
+    Peek,
+    Pop,
+    Publish,
+    Purge,
+    Put,
+    Queues,
+    Redrive,
+    Release,
+    Remove,
+)
+from penstock.contract.settings import MAX_COUNT, MAX_PAYLOAD, Settings, seconds, whole
+from penstock.errors import LeaseExpired, StoreClosed
+from penstock.system import forks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+    from types import TracebackType
+
+    from penstock.contract.backend import AsyncBackend
+    from penstock.contract.message import Attempt
+    from penstock.contract.settings import QueueInfo
+
+_parents: list[AsyncBackend] = []
+
+
+class Message(message.Message):
+    """A message as it was when it was read, whose methods are coroutines."""
+
+    __slots__ = ()
+
+    async def ack(self) -> None:  # type: ignore[override]
+        """The work is done: settle the message for good."""
+        await self._queue().ack(self)
+
+    async def fail(self, delay: float = 0.0, reason: str | None = None) -> None:  # type: ignore[override]
+        """The work failed: try again after `delay` seconds, or end as failed after the last attempt."""
+        await self._queue().fail(self, delay=delay, reason=reason)
+
+    async def release(self) -> None:  # type: ignore[override]
+        """Give the message back unworked; another consumer gets it at once."""
+        await self._queue().release(self)
+
+    async def extend(self, lease: float = 30.0) -> None:  # type: ignore[override]
+        """Hold the message for `lease` seconds from now."""
+        await self._queue().extend(self, lease=lease)
+
+    def _queue(self) -> Queue:
+        return cast("Queue", self._claimed_from())
+
+
+class Store:
+    """A set of queues, for the coroutines of one event loop. Use it with `async with`, or close() it."""
+
+    def __init__(self, url: str, backend: AsyncBackend) -> None:
+        self.url = url
+        self._open_backend: AsyncBackend | None = backend
+        self._is_forked = False
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """In a child: the event loop is the parent's, and so are the threads and connections."""
+        if self._open_backend is not None:
+            _parents.append(self._open_backend)  # never to be cleared away, which would touch what is the parent's
+            self._open_backend, self._is_forked = None, True
+
+    async def create(
+        self,
+        name: str,
+        max_size: int = 0,
+        max_attempts: int = 5,
+        keep_done: float | None = 0,
+        filter: str | None = None,  # noqa: A002 - the contract's word
+        start: str | int = "now",
+        max_payload: int = MAX_PAYLOAD,
+        priorities: tuple[int, int] | None = None,
+        max_lease: float = 43_200,
+        retention: float = 0,
+        description: str = "",
+    ) -> Queue:
+        """Make a queue; `penstock.Settings` explains each setting. QueueExists if the name is taken."""
+        name = names.checked(name)
+        settings = Settings(
+            max_size=max_size,
+            max_attempts=max_attempts,
+            keep_done=keep_done,
+            filter=filter,
+            start=start,
+            max_payload=max_payload,
+            priorities=priorities,
+            max_lease=max_lease,
+            retention=retention,
+            description=description,
+        )
+        await self._backend.run(Create(name, checked_settings(settings)))
+        return Queue(self, name)
+
+    async def queue(self, name: str = "") -> Queue:
+        """The queue of that name; without one, the queue `default`. QueueNotFound if there is none."""
+        name = names.meant(name, self._backend)
+        await self._backend.run(Lookup(name))
+        return Queue(self, name)
+
+    async def delete(self, name: str) -> None:
+        """Remove a queue and all its messages, for good. The queue `default` stays (QueueProtected)."""
+        await self._backend.run(Delete(names.deletable(name)))
+
+    async def queues(self) -> list[QueueInfo]:
+        """Every queue with its settings and its counts by state, by name."""
+        return await self._backend.run(Queues())
+
+    async def publish(
+        self,
+        payload: Payload,
+        headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        delay: float = 0,
+        retention: float | None = None,
+        created_at: int | None = None,
+    ) -> str:
+        """Put a copy into every queue whose filter matches; if one of them refuses it, into none.
+
+        The id that is returned travels with each copy in the header `penstock.publish`.
+        """
+        entry = message.checked(Draft(payload, priority, headers, delay, retention, None, created_at))
+        message.check_limits(entry)  # those of the queues do not apply if none wants it
+        return await self._backend.run(Publish(entry))
+
+    async def close(self) -> None:
+        """Let go of the store. Closing twice does no harm."""
+        backend, self._open_backend = self._open_backend, None
+        if backend is not None:
+            await backend.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<penstock.aio.Store {self.url!r}{'' if self._open_backend else ' (closed)'}>"
+
+    @property
+    def _backend(self) -> AsyncBackend:
+        if self._is_forked:
+            raise StoreClosed(
+                f"this process was forked from the one that has the store {self.url!r} open, whose event loop it "
+                "does not have: open the store here"
+            )
+        if self._open_backend is None:
+            raise StoreClosed(f"the store {self.url!r} was closed: open it again with penstock.aio.open()")
+        return self._open_backend
+
+
+class Queue:
+    """A handle on one queue of a store. It costs nothing to make."""
+
+    def __init__(self, owner: Store, name: str) -> None:
+        self._store = owner
+        self.name = name
+
+    async def settings(self) -> Settings:
+        """What the queue was created with."""
+        return await self._backend.run(Lookup(self.name))
+
+    async def put(
+        self,
+        payload: Payload,
+        priority: int = 0,
+        headers: Mapping[str, str] | None = None,
+        delay: float = 0,
+        retention: float | None = None,
+        key: str | None = None,
+        created_at: int | None = None,
+    ) -> str:
+        """Add a message; returns its id once the message is on stable storage. `penstock.Queue.put` says more."""
+        entry = message.checked(Draft(payload, priority, headers, delay, retention, key, created_at))
+        return (await self._backend.run(Put(self.name, [entry])))[0]
+
+    async def put_many(self, items: Iterable[Draft | Payload]) -> list[str]:
+        """Add many messages in one durable step, all of them or none; returns their ids."""
+        return await self._backend.run(Put(self.name, message.checked_many(items)))
+
+    async def claim(
+        self, n: int = 1, lease: float = 30.0, wait: float = 0.0, consumer: str | None = None
+    ) -> list[Message]:
+        """Take up to n messages on a lease of so many seconds (at most the queue's max_lease).
+
+        Waits up to `wait` seconds for the first one; consumers that wait are served in turn. Settle each message
+        with ack(), fail() or release() before its lease ends, or extend() it; after that it goes to another.
+        """
+        n = whole("n", n, 1, MAX_COUNT)
+        claimed = await self._backend.run(
+            Claim(self.name, n, checked_lease(lease), seconds("wait", wait), checked_consumer(consumer))
+        )
+        for each in claimed:
+            each._handle = cast("Any", self)
+        return [_ours(each) for each in claimed]
+
+    async def pop(self, wait: float = 0.0) -> Message | None:
+        """Take the next message for good: claim and ack in one step. None if there is none in time."""
+        popped = await self._backend.run(Pop(self.name, seconds("wait", wait), checked_consumer(None)))
+        return None if popped is None else _ours(popped)
+
+    async def ack(self, *messages: message.Message | str) -> None:
+        """The work is done. Takes messages or receipts; repeating it does no harm.
+
+        If some leases were lost the others are settled all the same, and LeaseExpired names the lost ones.
+        """
+        await self._backend.run(Ack(self.name, receipts_of(messages, self.name)))
+
+    async def fail(self, *messages: message.Message | str, delay: float = 0.0, reason: str | None = None) -> None:
+        """The work failed: available again after `delay` seconds, or failed after the last attempt."""
+        receipts = receipts_of(messages, self.name)
+        await self._backend.run(Fail(self.name, receipts, seconds("delay", delay), checked_reason(reason)))
+
+    async def release(self, *messages: message.Message | str) -> None:
+        """Give messages back unworked: available at once, at their old place; the attempt stays counted."""
+        await self._backend.run(Release(self.name, receipts_of(messages, self.name)))
+
+    async def extend(self, *messages: message.Message | str, lease: float = 30.0) -> None:
+        """Hold messages for `lease` seconds from now."""
+        receipts = receipts_of(messages, self.name)
+        held = await self._backend.run(Extend(self.name, receipts, checked_lease(lease)))
+        for each in messages:
+            if isinstance(each, message.Message) and each.receipt not in held.lost:
+                each.lease_until = held.lease_until
+        if held.lost:
+            raise LeaseExpired(self.name, held.lost)
+
+    async def remove(self, *ids: str) -> int:
+        """Take messages out, whatever their state; how many were there."""
+        return await self._backend.run(Remove(self.name, checked_ids(ids)))
+
+    async def redrive(self, *ids: str) -> int:
+        """Make failed messages available again with attempts 0; without ids, all of them. How many."""
+        return await self._backend.run(Redrive(self.name, checked_ids(ids) if ids else None))
+
+    async def purge(self) -> int:
+        """Take out everything but what consumers hold; how many."""
+        return await self._backend.run(Purge(self.name))
+
+    def peek(self, n: int = 1) -> AsyncIterator[Message]:
+        """The next n messages that claim() would give, left where they are."""
+        return _all_ours(self._backend.listed(Peek(self.name, whole("n", n, 1, MAX_COUNT))))
+
+    def messages(self, state: str | None = None) -> AsyncIterator[Message]:
+        """All messages in a state (None: in any), in the order in which they were put, left where they are."""
+        return _all_ours(self._backend.listed(Messages(self.name, limit=PAGE, state=checked_state(state))))
+
+    async def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
+        """The attempts at a message, oldest first: who claimed it, from when to when, and how it ended."""
+        return await self._backend.run(Attempts(self.name, checked_ids([id])[0]))
+
+    async def count(self) -> int:
+        """How many messages wait: available and delayed."""
+        counts = await self.counts()
+        return counts["available"] + counts["delayed"]
+
+    async def counts(self) -> dict[str, int]:
+        """How many messages are in each state."""
+        return await self._backend.run(Counts(self.name))
+
+    def __repr__(self) -> str:
+        return f"<penstock.aio.Queue {self.name!r} of {self._store.url!r}>"
+
+    @property
+    def _backend(self) -> AsyncBackend:
+        return self._store._backend
+
+
+def _ours(given: message.Message) -> Message:
+    """The same message with methods for coroutines; it has the same fields, and nobody else has it yet."""
+    given.__class__ = Message
+    return cast("Message", given)
+
+
+async def _all_ours(messages: AsyncIterator[message.Message]) -> AsyncIterator[Message]:
+    async for each in messages:
+        yield _ours(each)

@@ -1,0 +1,186 @@
+"""Arguments that every edge checks alike, and as operations declare them."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import lru_cache
+from typing import Annotated, Any
+
+from penstock.contract import names, schemas
+from penstock.contract.message import STATES, Message
+from penstock.contract.operation import Argument
+from penstock.contract.schemas import MAX_CONSUMER, integer, nullable, text, texts
+from penstock.contract.settings import Settings, seconds, whole
+from penstock.contract.settings import text as text_of
+from penstock.errors import InvalidArgument
+
+MAX_REASON = 1000
+SETTINGS = tuple(field.name for field in fields(Settings))
+MAX_WAIT = 60.0  # seconds of one long poll; who wants to wait longer asks again
+
+
+def checked_lease(lease: float) -> float:
+    """The lease, if it is one."""
+    if seconds("lease", lease) == 0:
+        raise InvalidArgument("lease=0 would end at once; give the seconds that the work may take")
+    return lease
+
+
+def checked_consumer(consumer: str | None) -> str:
+    """The consumer's name; this process, if it has not named itself."""
+    if consumer is None:
+        return _this_process(os.getpid())
+    return text_of("consumer", consumer, 1, MAX_CONSUMER)
+
+
+@lru_cache(maxsize=1)  # one string for all claims, and a new one after a fork
+def _this_process(pid: int) -> str:
+    return f"{os.uname().nodename}:{pid}"
+
+
+def checked_reason(reason: str | None) -> str | None:
+    """The reason, as much of it as is kept."""
+    return None if reason is None else str(reason)[:MAX_REASON].encode(errors="replace").decode()
+
+
+def checked_state(state: str | None) -> str | None:
+    """The state, if it is one."""
+    if state is not None and state not in STATES:
+        raise InvalidArgument(f"state={state!r} is none; give one of {', '.join(STATES)}, or None for all")
+    return state
+
+
+def checked_ids(ids: Iterable[str]) -> list[str]:
+    """The ids, if they can be some."""
+    for each in ids:
+        if not isinstance(each, str):
+            raise TypeError(f"an id is a str, not {type(each).__name__}: give message.id")
+    return list(ids)
+
+
+def checked_settings(settings: Settings) -> Settings:
+    """The settings, if their filter can be understood."""
+    if settings.filter is not None:
+        from penstock import filters  # here, so that import penstock stays quick for the many who use none
+
+        filters.parse(settings.filter)
+    return settings
+
+
+def receipts_of(messages: Iterable[Message | str], queue: str) -> list[str]:
+    """The receipts of what was claimed from a queue; a str is one already."""
+    receipts = []
+    for each in messages:
+        if isinstance(each, str):
+            receipts.append(each)
+        elif not isinstance(each, Message):
+            raise TypeError(f"give messages or receipts, not {type(each).__name__}")
+        elif each.receipt is None:
+            raise InvalidArgument(f"message {each.id} was not claimed, so it cannot be settled: use claim()")
+        elif each.queue != queue:
+            raise InvalidArgument(f"message {each.id} is of queue {each.queue!r}, not of {queue!r}")
+        else:
+            receipts.append(each.receipt)
+    return receipts
+
+
+@contextmanager
+def arguments(where: str = "") -> Iterator[None]:
+    """What is wrong with an argument that came over the wire is InvalidArgument, also if its type is."""
+    try:
+        yield
+    except TypeError as error:
+        raise InvalidArgument(f"{where}{error}") from None
+    except InvalidArgument as error:
+        if not where:
+            raise
+        raise InvalidArgument(f"{where}{error}") from None
+
+
+def check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Refuse names that nobody here would look at."""
+    unknown = sorted(set(given).difference(known))
+    if unknown:
+        raise InvalidArgument(
+            f"{what} has no {', '.join(map(repr, unknown[:3]))}; it has {', '.join(sorted(known))}"
+        )
+
+
+def settings_from_json(settings: Mapping[str, Any]) -> Settings:
+    """A queue's settings, checked."""
+    if not isinstance(settings, dict):
+        raise InvalidArgument(f"settings are a JSON object, not {kind_of(settings)}")
+    check_known(settings, SETTINGS, "a queue")
+    with arguments():
+        checked = Settings(**settings)
+        if not isinstance(checked.start, str | int) or isinstance(checked.start, bool):
+            raise TypeError(f"start is a str or an int, not {type(checked.start).__name__}")
+    return checked_settings(checked)
+
+
+def kind_of(value: object) -> str:
+    """What JSON calls a value."""
+    kinds = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
+    return kinds.get(type(value), "a number")
+
+
+# As operations declare them
+
+
+def a_whole(description: str, lowest: int, highest: int, **more: Any) -> Argument:
+    """An integer within limits."""
+    return Argument(
+        check=lambda name, value: whole(name, value, lowest, highest),
+        schema=integer(description, lowest, highest),
+        **more,
+    )
+
+
+def a_text(description: str, **more: Any) -> Argument:
+    """A text, with what its schema says."""
+    ways = {name: more.pop(name) for name in ("check", "wire", "omit", "example", "send") if name in more}
+    ways.setdefault("check", _text)
+    return Argument(schema=text(description, **more), **ways)
+
+
+def a_list(description: str, **more: Any) -> Argument:
+    """Ids or receipts."""
+    return Argument(check=_list, schema=texts(description), **more)
+
+
+def a_reason(description: str, **more: Any) -> Argument:
+    """Why something failed, or null."""
+    return Argument(check=_reason, schema=nullable(text(description, **more)))
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is a str, not {type(value).__name__}")
+    return value
+
+
+def _reason(name: str, value: Any) -> str | None:
+    return None if value is None else checked_reason(_text(name, value))
+
+
+def _list(name: str, value: Any) -> list[str]:
+    if not isinstance(value, list):
+        raise InvalidArgument(f'"{name}" is a list of texts: {{"{name}": [...]}}')
+    return checked_ids(value)
+
+
+QUEUE = Argument(
+    check=lambda name, value: names.checked(value),
+    schema={**schemas.NAME, "description": "The queue's name."},
+    example="jobs",
+)
+QueueName = Annotated[str, QUEUE]
+MessageId = Annotated[str, a_text("The message's id.", minLength=1, example="7")]
+Receipts = Annotated[Sequence[str], a_list("Receipts of claims, in any order.")]
+Lease = Annotated[float, Argument(check=lambda name, value: checked_lease(value), schema=schemas.LEASE)]
+Wait = Annotated[float, Argument(check=seconds, schema=schemas.WAIT, most=MAX_WAIT)]
+# Who asks is for the edges to say: this process, or a client's address.
+Consumer = Annotated[str | None, Argument(check=lambda name, value: value, schema=nullable(schemas.CONSUMER))]
+After = Annotated[str, a_text("Begin after this id.", omit=True)]
+Until = Annotated[str, a_text("End with this id.", omit=True)]

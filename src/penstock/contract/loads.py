@@ -1,0 +1,345 @@
+"""Loads: many messages, sent batch by batch and by many senders, that take effect all at once.
+
+`Loads` has their operations as methods; below it they are declared. None of them does harm twice.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Annotated, Any, NamedTuple
+
+from penstock.contract import names, schemas
+from penstock.contract.arguments import a_text, a_whole, check_known, settings_from_json
+from penstock.contract.landing import LONGEST, Landing
+from penstock.contract.operation import BATCH, LIST, Answer, Argument, Operation, Runner, operation
+from penstock.contract.operations import DONE
+from penstock.contract.roles import READ, WRITE
+from penstock.contract.schemas import integer, nullable, record, ref, text
+from penstock.contract.settings import MAX_COUNT, Settings, whole
+from penstock.contract.settings import text as text_of
+from penstock.errors import InvalidArgument, PenstockError
+
+MAX_RUN = 255  # bytes
+_MAX_NUMBER = 2**63 - 1
+_LONG = 600.0  # seconds that an answer may take beyond the usual
+
+
+class TooManyLoads(PenstockError):
+    """So many loads are open that no more can be taken in: try again later."""
+
+
+class Sent(NamedTuple):
+    """What a commit names: a part, and how many batches it has."""
+
+    part: str
+    batches: int
+
+
+class Outcome(NamedTuple):
+    """What became of a load: so many messages, or none as its run has taken effect before."""
+
+    loaded: bool
+    messages: int
+
+
+class Brought(NamedTuple):
+    """What a run has brought into a queue."""
+
+    queue: str
+    messages: int
+    bytes: int  # of payloads
+
+
+class Loads:
+    """The loads of a store. Everything here may wait for a disk."""
+
+    def __init__(self, run: Runner) -> None:
+        self._carry_out = run
+
+    def run(self, run: str) -> list[Brought] | None:
+        """What a run has brought into each queue; None if it has not taken effect."""
+        return self._carry_out(Run(run))
+
+    def begin(self, queues: Mapping[str, Settings]) -> str:
+        """Open a load, which will make these queues if they are not there by then; its name."""
+        return self._carry_out(BeginLoad(queues))
+
+    def add(self, load: str, part: str, number: int, queue: str, frame: bytes) -> None:
+        """Stage the next batch of a part, on stable storage; the last one again changes nothing."""
+        self._carry_out(AddToLoad(load, part, number, queue, frame))
+
+    def commit(self, load: str, sent: Sequence[Sent], run: str | None, sink: Landing | None = None) -> Outcome:
+        """Let the parts that are named take effect, in this order, all at once."""
+        return self._carry_out(CommitLoad(load, sent, run, sink))
+
+    def abort(self, load: str) -> None:
+        """Drop a load, if it is open."""
+        self._carry_out(AbortLoad(load))
+
+
+# The operations
+
+_A_LOAD = "0-0-1767225600000.0c9f4d2e8a51b673"
+_PART = {"description": "1 to 64 of a-z, 0-9, _ and -.", "pattern": "^[a-z0-9_-]{1,64}$"}
+_RUN = text(
+    f"A name for what is done here, at most {MAX_RUN} bytes: a run takes effect once, in whatever load.",
+    minLength=1,
+    maxLength=MAX_RUN,
+)
+_SENT = record(
+    {
+        "part": text(**_PART),
+        "batches": integer("How many batches it has; another number is refused.", 0, MAX_COUNT),
+    },
+    "part",
+    "batches",
+)
+_SINK = {
+    **nullable(
+        record(
+            {
+                "id": text("What it is written by.", minLength=1, maxLength=LONGEST),
+                "query": text("The query, whose batches are numbered.", minLength=1, maxLength=LONGEST),
+                "batch": integer("The batch's number.", 0, _MAX_NUMBER),
+            },
+            "id",
+            "query",
+            "batch",
+        )
+    ),
+    "description": "It is a batch of a stream, which takes effect once, and after that no lower number does.",
+}
+
+
+def _queues(name: str, value: Any) -> dict[str, Settings]:
+    if not isinstance(value, dict):
+        raise InvalidArgument('"queues" is an object: {"queues": {NAME: {settings}}}')
+    return {names.checked(name): settings_from_json(settings) for name, settings in value.items()}
+
+
+def _sent(name: str, value: Any) -> list[Sent]:
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise InvalidArgument('"parts" is a list: {"parts": [{"part": NAME, "batches": COUNT}]}')
+    sent = []
+    for each in value:
+        check_known(each, Sent._fields, "a part")
+        part = each.get("part")
+        if not isinstance(part, str):
+            raise InvalidArgument('a part has its name as "part", and how many "batches" it has')
+        sent.append(Sent(part, whole("batches", each.get("batches"), 0, MAX_COUNT)))
+    return sent
+
+
+def _run(name: str, value: Any) -> str | None:
+    if not isinstance(value, str | None):
+        raise InvalidArgument('"run" is a text')
+    return value
+
+
+def _sink(name: str, value: Any) -> Landing | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise InvalidArgument('"sink" is an object: {"id": NAME, "query": ID, "batch": NUMBER}')
+    check_known(value, ("id", "query", "batch"), "a sink")
+    members: dict[str, Any] = {"id": None, "query": None, "batch": None, **value}
+    sink, query = (text_of(member, members[member], 1, LONGEST) for member in ("id", "query"))
+    return Landing(sink, query, whole("batch", members["batch"], 0, _MAX_NUMBER))
+
+
+def _utf8(run: str) -> str:
+    return run.encode("latin-1").decode(errors="replace")  # as a path has it
+
+
+def _sends_queues(queues: Mapping[str, Settings]) -> dict[str, Any]:
+    return {name: dict(settings) for name, settings in queues.items()}
+
+
+def _sends_sink(sink: Landing) -> dict[str, Any]:
+    return dict(zip(("id", "query", "batch"), sink, strict=True))
+
+
+Load = Annotated[str, a_text("The load's name.", minLength=1, example=_A_LOAD)]
+
+
+@operation(
+    "POST /-/loads",
+    "begin",
+    part="uploads",
+    name="begin_load",
+    tag="Loads",
+    role=WRITE,  # one that makes queues needs admin as well
+    limit=LIST,
+    said="beginning of a load",
+    errors=("InvalidName", "InvalidFilter", "NotSupported", "DiskFull"),
+    example={"queues": {"jobs": {"max_size": 1000}}},
+    answer=Answer(
+        description="It is open.",
+        kind=str,
+        member="load",
+        status=201,
+        schema=text("The load's name."),
+        example=_A_LOAD,
+    ),
+)
+class BeginLoad(Operation[str]):
+    """Begin a load.
+
+    It is dropped when nobody has touched it for a day, or when the server ends. `queues` are made when it is
+    committed, if they are not there by then.
+    """
+
+    queues: Annotated[
+        Mapping[str, Settings],
+        Argument(
+            check=_queues,
+            schema={
+                "type": "object",
+                "propertyNames": {"pattern": "^[!-~]{0,255}$"},
+                "additionalProperties": ref("Settings"),
+            },
+            send=_sends_queues,
+        ),
+    ] = field(default_factory=dict)
+
+
+@operation(
+    "PUT /-/loads/{load}/{part}/{number}",
+    "add",
+    part="uploads",
+    name="add_to_load",
+    tag="Loads",
+    role=WRITE,
+    limit=BATCH,
+    batch="Loaded",
+    patience=_LONG,
+    said="sending of a batch",
+    errors=("InvalidName", "InvalidPriority", "QueueNotFound", "LoadNotFound", "NotSupported", "DiskFull"),
+    answer=Answer(description="It is on stable storage, and nobody sees it.", status=204),
+)
+class AddToLoad(Operation[None]):
+    """Add a batch to a part of a load.
+
+    A part is filled by one sender, one batch after the other, numbered from 0 on. Sending the last one again
+    changes nothing. Messages have no key. The columns of a frame may also be `visible_at` and `expires_at`: times,
+    0 for never, null for what the queue has. Delays count from here on.
+    """
+
+    load: Load
+    part_name: Annotated[str, a_text(**_PART, example="0", wire="part")]
+    number: Annotated[int, a_whole("The batch's number.", 0, MAX_COUNT, example=0)]
+    queue: Annotated[
+        str,
+        Argument(
+            check=lambda name, value: names.checked(value),
+            schema={**schemas.NAME, "pattern": "^[!-~]{0,255}$", "description": "The queue's name."},
+        ),
+    ] = names.DEFAULT
+    frame: Annotated[bytes, Argument(check=lambda name, value: value, schema={})] = b""
+
+
+@operation(
+    "POST /-/loads/{load}/commit",
+    "commit",
+    part="uploads",
+    name="commit_load",
+    tag="Loads",
+    role=WRITE,
+    limit=LIST,
+    patience=_LONG,
+    said="commit of a load",
+    errors=(
+        "InvalidPriority", "QueueNotFound", "LoadNotFound", "NotSupported", "QueueFull", "DiskFull",
+        "StoreCorrupt", "StreamMismatch",
+    ),
+    example={"parts": [{"part": "0", "batches": 1}], "run": "monday"},
+    answer=Answer(
+        description="It is there.",
+        kind=Outcome,
+        schema=schemas.answer(
+            {
+                "loaded": {
+                    "type": "boolean",
+                    "description": "False: another load has taken effect as this run before.",
+                },
+                "messages": integer("How many it brought.", 0, MAX_COUNT),
+            }
+        ),
+        example={"loaded": True, "messages": 2},
+    ),
+)  # fmt: skip
+class CommitLoad(Operation[Outcome]):
+    """Let a load take effect.
+
+    All of it, in the order of `parts`, or nothing; other parts are dropped. What is refused, as queues are full or
+    not there, stays open. Asking again gets the same answer, also after the server has started anew: for a week,
+    and for ever if `run` is given.
+    """
+
+    load: Load
+    parts: Annotated[
+        Sequence[Sent],
+        Argument(
+            check=_sent,
+            schema={"type": "array", "items": _SENT},
+            send=lambda sent: [each._asdict() for each in sent],
+        ),
+    ]
+    run: Annotated[str | None, Argument(check=_run, schema=nullable(_RUN))] = None
+    sink: Annotated[Landing | None, Argument(check=_sink, schema=_SINK, omit=True, send=_sends_sink)] = None
+
+
+@operation(
+    "GET /-/runs/{run}",
+    "run",
+    part="uploads",
+    tag="Loads",
+    role=READ | WRITE,
+    said="look at a run",
+    errors=("NotSupported", "StoreCorrupt"),
+    answer=Answer(
+        description="How much came into each queue.",
+        kind=Brought,
+        many=True,
+        member="queues",
+        schema={
+            "type": ["array", "null"],
+            "items": schemas.answer(
+                {
+                    "queue": {**schemas.NAME, "description": "The queue's name."},
+                    "messages": integer("How many.", 0, MAX_COUNT),
+                    "bytes": {"type": "integer", "description": "Of payloads."},
+                }
+            ),
+            "description": "Null: no such run has taken effect.",
+        },
+        example=[{"queue": "jobs", "messages": 2, "bytes": 28}],
+    ),
+)
+class Run(Operation[list[Brought] | None]):
+    """What a run has brought."""
+
+    run: Annotated[str, Argument(check=lambda name, value: _utf8(value), schema=_RUN, example="monday")]
+
+
+@operation(
+    "DELETE /-/loads/{load}",
+    "abort",
+    part="uploads",
+    name="abort_load",
+    tag="Loads",
+    role=WRITE,
+    said="end of a load",
+    errors=("NotSupported",),
+    answer=DONE,
+)
+class AbortLoad(Operation[None]):
+    """Drop a load that is open.
+
+    One that has taken effect stays.
+    """
+
+    load: Load
+
+
+# As the OpenAPI document has them
+OPERATIONS = (BeginLoad, AddToLoad, CommitLoad, Run, AbortLoad)

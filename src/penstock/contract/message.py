@@ -1,0 +1,255 @@
+"""What goes into a queue (Draft) and what comes out of it (Message)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast, overload
+
+from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_PAYLOAD, index, seconds, text, utf8
+from penstock.errors import InvalidArgument, InvalidPriority, PayloadTooLarge
+
+if TYPE_CHECKING:
+    from penstock.contract.store import Queue
+
+STATES = ("delayed", "available", "in_flight", "done", "failed")
+OUTCOMES = ("acked", "failed", "released")
+MAX_HEADERS = 255
+MAX_HEADER_BYTES = 65_535
+MAX_KEY = 255
+MAX_MESSAGES = 100_000  # of a batch that travels
+LATEST = 253_402_300_799_999  # the last millisecond of the year 9999: what every reader of timestamps can show
+PUBLISH_HEADER = "penstock.publish"
+_RESERVED = "penstock."
+_OWN_BYTES = 64  # of the header above with an id of ours
+Payload: TypeAlias = bytes | str | bytearray | memoryview
+
+
+class Attempt(NamedTuple):
+    """One claim of a message; the last may still be running."""
+
+    attempt: int
+    consumer: str | None
+    claimed_at: int
+    ended_at: int | None = None
+    outcome: str | None = None  # "acked", "failed" or "released"
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class Draft:
+    """A message to be put, with what `put` takes."""
+
+    payload: Payload
+    priority: int = 0
+    headers: Mapping[str, str] | None = None
+    delay: float = 0
+    retention: float | None = None
+    key: str | None = None
+    created_at: int | None = None
+
+
+@dataclass(slots=True)
+class Entry:
+    """A draft that was checked: what backends are given."""
+
+    payload: bytes
+    priority: int = 0
+    headers: dict[str, str] | None = None
+    delay: float = 0
+    retention: float | None = None
+    key: str | None = None
+    created_at: int | None = None
+
+
+@dataclass(slots=True)
+class Moved(Entry):
+    """A message that comes from another store, and what became of it there; what was in flight is available."""
+
+    received_at: int | None = None  # None = now
+    visible_at: int | None = None  # None = when it was received
+    expires_at: int | None = None  # None = never
+    state: str = "available"
+    attempts: int = 0
+    claimed_at: int | None = None
+    settled_at: int | None = None
+    consumer: str | None = None
+    reason: str | None = None
+    history: Sequence[Attempt] = ()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is still to be done."""
+        return self.state not in ("done", "failed")
+
+
+class Plain(Sequence[Entry]):
+    """Many entries that have nothing but a payload, without an object for each."""
+
+    def __init__(self, payloads: list[bytes]) -> None:
+        self.payloads = payloads
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    @overload
+    def __getitem__(self, at: int) -> Entry: ...
+    @overload
+    def __getitem__(self, at: slice) -> Plain: ...
+    def __getitem__(self, at: int | slice) -> Entry | Plain:
+        return Plain(self.payloads[at]) if isinstance(at, slice) else Entry(self.payloads[at])
+
+
+@dataclass(slots=True)
+class Message:
+    """A message as it was when it was read. Times are milliseconds since the epoch; None = does not apply."""
+
+    id: str
+    queue: str
+    payload: bytes
+    headers: dict[str, str]
+    priority: int
+    created_at: int
+    received_at: int
+    visible_at: int
+    expires_at: int | None
+    attempts: int
+    state: str
+    receipt: str | None = None
+    claimed_at: int | None = None
+    lease_until: int | None = None
+    consumer: str | None = None
+    settled_at: int | None = None
+    reason: str | None = None
+    _handle: Queue | None = field(default=None, repr=False, compare=False)
+
+    def ack(self) -> None:
+        """The work is done: settle the message for good."""
+        self._claimed_from().ack(self)
+
+    def fail(self, delay: float = 0.0, reason: str | None = None) -> None:
+        """The work failed: try again after `delay` seconds, or end as failed after the last attempt."""
+        self._claimed_from().fail(self, delay=delay, reason=reason)
+
+    def release(self) -> None:
+        """Give the message back unworked; another consumer gets it at once."""
+        self._claimed_from().release(self)
+
+    def extend(self, lease: float = 30.0) -> None:
+        """Hold the message for `lease` seconds from now."""
+        self._claimed_from().extend(self, lease=lease)
+
+    def _claimed_from(self) -> Queue:
+        if self._handle is None or self.receipt is None:
+            raise InvalidArgument(
+                f"message {self.id} of queue {self.queue!r} was not claimed, so it cannot be settled: use claim()"
+            )
+        return self._handle
+
+
+def checked(item: Draft | Payload) -> Entry:
+    """The draft in the form that every store can keep; errors say what is wrong with it."""
+    if type(item) is bytes:
+        return Entry(item)
+    if not isinstance(item, Draft):
+        return Entry(_payload(item))
+    return Entry(
+        _payload(item.payload),
+        _priority(item.priority),
+        None if item.headers is None else checked_headers(item.headers),
+        seconds("delay", item.delay),
+        None if item.retention is None else seconds("retention", item.retention),
+        None if item.key is None else text("key", item.key, 1, MAX_KEY),
+        None if item.created_at is None else _time(item.created_at),
+    )
+
+
+def checked_many(items: Iterable[Draft | Payload]) -> Sequence[Entry]:
+    """The same of many; an error names the one that is wrong."""
+    if isinstance(items, str | bytes | bytearray | memoryview | Draft):
+        raise TypeError(f"put_many takes several messages, not one {type(items).__name__}: use put()")
+    items = list(items)
+    if len(items) > 1 and set(map(type, items)) == {bytes}:
+        return Plain(cast("list[bytes]", items))
+    entries = []
+    for number, item in enumerate(items):
+        try:
+            entries.append(checked(item))
+        except (TypeError, InvalidArgument) as error:
+            error.add_note(f"in item {number} of put_many; nothing was put")
+            raise
+    return entries
+
+
+MESSAGE_FIELDS = tuple(field.name for field in fields(Message) if not field.name.startswith("_"))
+
+
+def _payload(payload: object) -> bytes:
+    if isinstance(payload, str):
+        return utf8("payload", payload)
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    raise TypeError(
+        f"a payload is bytes or str, not {type(payload).__name__}: encode it first, as in json.dumps(payload)"
+    )
+
+
+def _priority(priority: int) -> int:
+    try:
+        return index(priority)
+    except TypeError:
+        raise TypeError(
+            f"priority is an integer from {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}, not {type(priority).__name__}"
+        ) from None
+
+
+def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """A copy of headers that every store can keep."""
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers are a dict of str: str, not {type(headers).__name__}")
+    copy = dict(headers)
+    own = {PUBLISH_HEADER} & copy.keys()  # ours, beside those that a message may have
+    if len(copy) - len(own) > MAX_HEADERS:
+        raise InvalidArgument(
+            f"{len(copy) - len(own)} headers; a message has at most {MAX_HEADERS}: put the rest into the payload"
+        )
+    size = 0
+    for name, value in copy.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"headers are str: str, not {name!r}: {value!r}: convert the value with str()")
+        if not name:
+            raise InvalidArgument("a header without a name: name it")
+        if name.startswith(_RESERVED) and name != PUBLISH_HEADER:
+            raise InvalidArgument(f"header {name!r}: names that start with {_RESERVED!r} are Penstock's own")
+        taken = len(utf8("header", name)) + len(utf8("header", value))
+        size += 0 if name in own and taken <= _OWN_BYTES else taken
+    if size > MAX_HEADER_BYTES:
+        raise InvalidArgument(
+            f"headers of {size} bytes; the most is {MAX_HEADER_BYTES} altogether: put the rest into the payload"
+        )
+    return copy
+
+
+def _time(created_at: int) -> int:
+    try:
+        time = index(created_at)
+    except TypeError:
+        raise TypeError(
+            f"created_at is integer milliseconds since the epoch, not {type(created_at).__name__}"
+        ) from None
+    if not 0 <= time <= LATEST:
+        raise InvalidArgument(
+            f"created_at={time} is not a time from 1970 to 9999; give milliseconds since the epoch"
+        )
+    return time
+
+
+def check_limits(entry: Entry) -> None:
+    """Refuse what no queue whatsoever would take."""
+    if len(entry.payload) > MAX_PAYLOAD:
+        raise PayloadTooLarge(
+            f"a payload of {len(entry.payload)} bytes; the most is {MAX_PAYLOAD}: store it elsewhere and send its "
+            "address"
+        )
+    if not LOWEST_PRIORITY <= entry.priority <= HIGHEST_PRIORITY:
+        raise InvalidPriority(f"priority {entry.priority}; give {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}")

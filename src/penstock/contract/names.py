@@ -1,0 +1,49 @@
+"""Queue names: what they may be."""
+
+import re
+
+from penstock.errors import InvalidName, QueueProtected
+
+DEFAULT = "default"
+_LEGAL = re.compile(r"[!-~]{1,255}")
+
+
+def checked(name: str) -> str:
+    """The queue that a name means: itself, or `default` for the empty name; InvalidName if it is none."""
+    if not isinstance(name, str):
+        raise TypeError(f"a queue name is a str, not {type(name).__name__}")
+    if name == "":
+        return DEFAULT
+    if _LEGAL.fullmatch(name):
+        return name
+    if len(name) > 255:
+        raise InvalidName(f"queue name {name[:20]!r}... has {len(name)} characters; the most is 255")
+    at, letter = next((at, letter) for at, letter in enumerate(name) if not "!" <= letter <= "~")
+    raise InvalidName(
+        f"queue name {name!r} has {letter!r} at position {at}; names are 1 to 255 visible ASCII "
+        "characters (codes 33 to 126), without spaces"
+    )
+
+
+def is_legal(name: str) -> bool:
+    """Whether a queue can have that name."""
+    return _LEGAL.fullmatch(name) is not None
+
+
+def meant(name: str, backend: object) -> str:
+    """The queue that a name means in a store: one that is a single queue has it in the place of `default`."""
+    name = checked(name)
+    return str(getattr(backend, "only", name)) if name == DEFAULT else name
+
+
+def deletable(name: str) -> str:
+    """The queue that a name means, if it is one that may go; QueueProtected if it is not."""
+    name = checked(name)
+    if name == DEFAULT:
+        raise QueueProtected(f"queue {name!r} always exists and cannot be deleted: empty it with purge()")
+    return name
+
+
+def file_name(name: str) -> str:
+    """A queue's name as a file name that no file system misunderstands: `%` and two digits for odd characters."""
+    return "".join(letter if letter.isalnum() or letter in "_-" else f"%{ord(letter):02X}" for letter in name)

@@ -1,0 +1,625 @@
+"""The operations on queues and messages: arguments with their checks and limits, answer, role, path, errors.
+
+To add one: declare it here, give the backends a method for it, and `Queue` or `Store` one that makes it. Routes,
+requests, what others forward, and the OpenAPI document follow. `streams.py` and `loads.py` have theirs.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from typing import Annotated, Any, NamedTuple
+
+from penstock.contract import names, schemas
+from penstock.contract.arguments import (
+    MAX_REASON,
+    QUEUE,
+    After,
+    Consumer,
+    Lease,
+    MessageId,
+    QueueName,
+    Receipts,
+    Until,
+    Wait,
+    a_list,
+    a_reason,
+    a_text,
+    a_whole,
+    check_known,
+    checked_state,
+    settings_from_json,
+)
+from penstock.contract.message import MAX_MESSAGES, MESSAGE_FIELDS, STATES, Attempt, Entry, Message, check_limits
+from penstock.contract.operation import BATCH, LIST, Answer, Argument, Operation, operation
+from penstock.contract.roles import ADMIN, ANY_ROLE, CONSUME, READ, WRITE
+from penstock.contract.schemas import integer, ref, text, texts
+from penstock.contract.settings import MAX_COUNT, QueueInfo, Settings, seconds
+from penstock.errors import InvalidArgument
+
+PAGE = 1_000  # messages of a page
+MAX_PARTS = 10_000
+_LISTED, _LOOKED_AT = 1_000, 10_000  # attempts of a page, and messages for it: few of them have some
+_QUEUES = "/-/api/queues"
+_Q = _QUEUES + "/{queue}"
+
+# Errors, beyond those that any request can meet
+OF_QUEUE = ("InvalidName", "QueueNotFound")
+READS = (*OF_QUEUE, "StoreCorrupt")
+WRITES = (*OF_QUEUE, "DiskFull")
+TAKES = (*READS, "DiskFull")
+PUTS = ("InvalidPriority", "QueueFull", "DiskFull")
+CREATES = ("InvalidName", "InvalidFilter", "QueueExists", "NotSupported", "DiskFull")
+
+# Examples
+NOW = 1_767_225_600_000
+A_RECEIPT = "7.0c9f4d2e8a51b673"
+A_QUEUE = {
+    "name": "jobs",
+    "settings": {name: schema["default"] for name, schema in schemas.SETTINGS.items()},
+    "counts": {"delayed": 0, "available": 2, "in_flight": 1, "done": 0, "failed": 0},
+}
+_AN_ATTEMPT = {
+    "attempt": 1, "consumer": "me", "claimed_at": NOW, "ended_at": NOW + 900, "outcome": "failed",
+    "reason": "no disk",
+}  # fmt: skip
+
+_FIELDS = "|".join(MESSAGE_FIELDS)
+_BODY = frozenset(("payload", "headers", "created_at", "received_at"))  # fields that are not in memory
+_USUAL = Settings()
+
+
+class Held(NamedTuple):
+    """Until when messages are held, and which receipts no longer hold theirs."""
+
+    lease_until: int
+    lost: list[str]
+
+
+class AttemptPage(NamedTuple):
+    """Attempts, each with its message's id, and after which id the next page begins; None: there is none."""
+
+    attempts: list[tuple[str, Attempt]]
+    next: str | None
+
+
+def attempt_page(attempts: Iterable[tuple[str, list[Attempt]]]) -> AttemptPage:
+    """The first of the attempts at each message."""
+    found: list[tuple[str, Attempt]] = []
+    for seen, (id_, made) in enumerate(attempts, 1):
+        found += [(id_, each) for each in made]
+        if len(found) >= _LISTED or seen == _LOOKED_AT:
+            return AttemptPage(found, id_)
+    return AttemptPage(found, None)
+
+
+DONE = Answer(description="Done.", status=204)
+MESSAGES = Answer(description="A batch of messages, which may be empty.", kind=Message, schema=ref("Messages"))
+COUNTED = Answer(
+    description="How many.", kind=int, member="count", schema=integer("Messages.", 0, MAX_COUNT), example=2
+)
+_SHOWN = Answer(description="The queue.", kind=QueueInfo, schema=ref("Queue"), example=A_QUEUE)
+
+
+def _new_name(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidArgument('the queue needs a "name"')
+    return names.checked(value)
+
+
+def _published(name: str, entries: Sequence[Entry]) -> Entry:
+    if len(entries) != 1:
+        raise InvalidArgument(f"a batch of {len(entries)} messages: publish one at a time")
+    if entries[0].key is not None:
+        raise InvalidArgument("a published message has no key")
+    check_limits(entries[0])
+    return entries[0]
+
+
+def _fields(name: str, value: str) -> tuple[str, ...]:
+    wanted = tuple(value.split(","))
+    check_known(wanted, MESSAGE_FIELDS, "a message")
+    return wanted
+
+
+# Queues
+
+
+@operation(
+    f"GET {_QUEUES}",
+    "queues",
+    name="list_queues",
+    tag="Queues",
+    role=READ,
+    said="listing of queues",
+    answer=Answer(
+        description="Every queue, by name.",
+        kind=QueueInfo,
+        many=True,
+        member="queues",
+        schema={"type": "array", "items": ref("Queue")},
+        example=[A_QUEUE],
+    ),
+)
+class Queues(Operation[list[QueueInfo]]):
+    """All queues."""
+
+
+@operation(
+    f"GET {_Q}",
+    "show",
+    name="show_queue",
+    tag="Queues",
+    role=ANY_ROLE,
+    said="look at the queue",
+    errors=OF_QUEUE,
+    answer=_SHOWN,
+)
+class Show(Operation[QueueInfo]):
+    """One queue."""
+
+    queue: QueueName
+
+
+@operation(
+    f"GET {_Q}", "settings", role=ANY_ROLE, said="look at the queue", answer=_SHOWN, pick=attrgetter("settings")
+)
+class Lookup(Operation[Settings]):
+    """A queue's settings, which are at hand where its counts may not be."""
+
+    queue: QueueName
+
+
+@operation(
+    f"GET {_Q}", "counts", role=ANY_ROLE, said="look at the queue", answer=_SHOWN, pick=attrgetter("counts")
+)
+class Counts(Operation[dict[str, int]]):
+    """How many messages are in each state."""
+
+    queue: QueueName
+
+
+@operation(
+    f"POST {_QUEUES}",
+    "create",
+    name="create_queue",
+    tag="Queues",
+    role=ADMIN,
+    repeatable=False,
+    errors=CREATES,
+    example={"name": "jobs", "settings": {"max_size": 1000, "keep_done": 3600}},
+    answer=replace(_SHOWN, description="It is new.", status=201),
+    then=Show,
+)
+class Create(Operation[None]):
+    """Make a queue."""
+
+    queue: Annotated[
+        str, Argument(check=_new_name, schema={**schemas.NAME, "pattern": "^[!-~]{0,255}$"}, wire="name")
+    ]
+    settings: Annotated[
+        Settings,
+        Argument(check=lambda name, value: settings_from_json(value), schema=ref("Settings"), send=dict),
+    ] = _USUAL
+
+
+@operation(
+    f"DELETE {_Q}",
+    "delete",
+    name="drop_queue",
+    tag="Queues",
+    role=ADMIN,
+    repeatable=False,
+    errors=(*WRITES, "QueueProtected"),
+    answer=DONE,
+)
+class Delete(Operation[None]):
+    """Remove a queue and its messages.
+
+    The queue `default` always stays.
+    """
+
+    queue: Annotated[str, replace(QUEUE, check=lambda name, value: names.deletable(value))]
+
+
+# Messages
+
+
+@operation(
+    f"POST {_Q}/put",
+    "put",
+    role=WRITE,
+    limit=BATCH,
+    batch="Drafts",
+    repeatable=False,
+    errors=(*OF_QUEUE, *PUTS),
+    answer=Answer(
+        description="They are stored.",
+        kind=str,
+        many=True,
+        member="ids",
+        schema=texts("In the order of the batch."),
+        example=["7"],
+    ),
+)
+class Put(Operation[list[str]]):
+    """Put messages.
+
+    All of them or none.
+    """
+
+    queue: QueueName
+    entries: Annotated[Sequence[Entry], Argument(check=lambda name, value: value, schema={})]
+
+    def is_repeatable(self) -> bool:
+        """Whether every message has a key, so that a second put adds nothing."""
+        return all(entry.key is not None for entry in self.entries)
+
+
+@operation(
+    f"POST {_Q}/claim",
+    "claim",
+    role=CONSUME,
+    polls=True,  # repeatable, as what a lost answer has claimed comes back when its lease ends
+    errors=TAKES,
+    example={"n": 10, "lease": 60, "consumer": "me"},
+    answer=MESSAGES,
+)
+class Claim(Operation[list[Message]]):
+    """Claim messages.
+
+    The answer ends early at 16 MiB of payloads.
+    """
+
+    queue: QueueName
+    n: Annotated[int, a_whole("How many at most.", 1, MAX_COUNT, most=MAX_MESSAGES)] = 1
+    lease: Lease = 30
+    wait: Wait = 0
+    consumer: Consumer = None
+    most: int | None = None  # bytes of payloads beyond the first message, for who must send them on
+
+
+@operation(
+    f"POST {_Q}/pop",
+    "pop",
+    role=CONSUME,
+    polls=True,
+    repeatable=False,
+    errors=TAKES,
+    example={"wait": 0},
+    answer=MESSAGES,
+    pick=lambda messages: next(iter(messages), None),
+)
+class Pop(Operation[Message | None]):
+    """Claim and acknowledge one message.
+
+    In one step: if the answer gets lost, so is the message.
+    """
+
+    queue: QueueName
+    wait: Wait = 0
+    consumer: Consumer = None
+
+
+@operation(
+    f"POST {_Q}/ack",
+    "ack",
+    role=CONSUME,
+    limit=LIST,
+    errors=(*WRITES, "LeaseExpired"),
+    example={"receipts": [A_RECEIPT]},
+    answer=DONE,
+)
+class Ack(Operation[None]):
+    """The work is done.
+
+    The messages are done, and kept if the queue does (`keep_done`). Lost receipts are named by the answer 409,
+    after the rest was settled.
+    """
+
+    queue: QueueName
+    receipts: Receipts
+
+
+@operation(
+    f"POST {_Q}/fail",
+    "fail",
+    role=CONSUME,
+    limit=LIST,
+    errors=(*WRITES, "LeaseExpired"),
+    example={"receipts": [A_RECEIPT], "delay": 60, "reason": "no disk"},
+    answer=DONE,
+)
+class Fail(Operation[None]):
+    """The work failed.
+
+    The messages come back, or end as failed after the last attempt. Lost receipts are named by the answer
+    409, after the rest was settled.
+    """
+
+    queue: QueueName
+    receipts: Receipts
+    delay: Annotated[float, Argument(check=seconds, schema=schemas.number("Seconds until they come back."))] = 0
+    reason: Annotated[
+        str | None, a_reason(f"Why, for people to see; the first {MAX_REASON:,} characters are kept.")
+    ] = None
+
+
+@operation(
+    f"POST {_Q}/release",
+    "release",
+    role=CONSUME,
+    limit=LIST,
+    errors=(*WRITES, "LeaseExpired"),
+    example={"receipts": [A_RECEIPT]},
+    answer=DONE,
+)
+class Release(Operation[None]):
+    """Give messages back.
+
+    They are available again at once. Lost receipts are named by the answer 409, after the rest was settled.
+    """
+
+    queue: QueueName
+    receipts: Receipts
+
+
+@operation(
+    f"POST {_Q}/extend",
+    "extend",
+    role=CONSUME,
+    limit=LIST,
+    errors=WRITES,
+    example={"receipts": [A_RECEIPT], "lease": 60},
+    answer=Answer(
+        description="They are held.",
+        kind=Held,
+        schema=schemas.answer(
+            {
+                "lease_until": {"type": "integer", "description": "When the claims end by themselves."},
+                "lost": texts("Receipts that no longer hold their message."),
+            }
+        ),
+        example={"lease_until": NOW + 60_000, "lost": []},
+    ),
+)
+class Extend(Operation[Held]):
+    """Hold claimed messages for longer.
+
+    The lease counts from now.
+    """
+
+    queue: QueueName
+    receipts: Receipts
+    lease: Lease = 30
+
+
+@operation(
+    f"POST {_Q}/remove",
+    "remove",
+    role=CONSUME,  # as MQ-Core's consumers do
+    limit=LIST,
+    repeatable=False,  # the count of the second time would be wrong
+    errors=WRITES,
+    example={"ids": ["7", "8"]},
+    answer=COUNTED,
+)
+class Remove(Operation[int]):
+    """Take messages out, whatever their state."""
+
+    queue: QueueName
+    ids: Annotated[Sequence[str], a_list("Ids; those that are not there are not counted.")]
+
+
+@operation(
+    f"POST {_Q}/redrive",
+    "redrive",
+    role=ADMIN,
+    limit=LIST,
+    repeatable=False,
+    errors=WRITES,
+    example={"ids": ["7", "8"]},
+    answer=COUNTED,
+)
+class Redrive(Operation[int]):
+    """Try failed messages again.
+
+    From their first attempt on.
+    """
+
+    queue: QueueName
+    ids: Annotated[Sequence[str] | None, a_list("Ids. Otherwise all that failed.", omit=True)] = None
+
+
+@operation(f"POST {_Q}/purge", "purge", role=ADMIN, repeatable=False, errors=WRITES, answer=COUNTED)
+class Purge(Operation[int]):
+    """Empty a queue.
+
+    Only what is in flight stays.
+    """
+
+    queue: QueueName
+
+
+@operation(f"GET {_Q}/peek", "peek", role=READ, lists=True, errors=READS, answer=MESSAGES)
+class Peek(Operation[Iterator[Message]]):
+    """What claim would give.
+
+    A page ends at 1,000 messages or 8 MiB of payloads.
+    """
+
+    queue: QueueName
+    n: Annotated[int, a_whole("How many at most.", 1, MAX_COUNT, most=PAGE)] = 1
+    skip: Annotated[int, a_whole("How many to leave out.", 0, MAX_COUNT)] = 0
+    listing = True
+
+    def rest(self, seen: int, last: Message) -> "Peek | None":
+        """What is still to be listed after so many messages; None: nothing."""
+        return Peek(self.queue, self.n - seen, self.skip + seen) if self.n > seen else None
+
+
+@operation(
+    f"GET {_Q}/messages",
+    "messages",
+    role=READ,
+    lists=True,
+    said="listing",
+    errors=READS,
+    answer=replace(
+        MESSAGES,
+        description="A batch of messages, with the fields that were asked for. It may be empty.",
+        schema=ref("Listed"),
+    ),
+)
+class Messages(Operation[Iterator[Message]]):
+    """Browse all messages.
+
+    In the order in which they were put. A page ends at 1,000 messages or 8 MiB of payloads; go on with `after`,
+    the last id of the page. The last page is empty.
+    """
+
+    queue: QueueName
+    limit: Annotated[int, a_whole("How many at most.", 1, MAX_COUNT, most=PAGE)] = 100
+    fields: Annotated[
+        Sequence[str],
+        a_text(
+            "Only these fields, by commas. Without `payload`, `headers`, `created_at` and `received_at` nothing "
+            "is read from disk.",
+            check=_fields,
+            omit=True,
+            send=",".join,
+            pattern=f"^({_FIELDS})(,({_FIELDS}))*$",
+        ),
+    ] = MESSAGE_FIELDS
+    state: Annotated[
+        str | None,
+        a_text(
+            "Only those in this state.",
+            check=lambda name, value: checked_state(value),
+            omit=True,
+            enum=list(STATES),
+        ),
+    ] = None
+    after: After = ""
+    until: Until = ""
+    listing = True
+    values = ("operation.queue", "operation.state", "operation.after", "operation.until", "operation.bodies")
+
+    @property
+    def bodies(self) -> bool:
+        """Whether a field is wanted that is not in memory."""
+        return not _BODY.isdisjoint(self.fields)
+
+    def rest(self, seen: int, last: Message) -> "Messages | None":
+        """What is still to be listed after so many messages, of which that was the last."""
+        return replace(self, after=last.id)
+
+
+@operation(
+    f"GET {_Q}/parts",
+    "parts",
+    role=READ,
+    said="look at the queue",
+    errors=OF_QUEUE,
+    answer=Answer(
+        description="Where parts end.",
+        kind=str,
+        many=True,
+        member="until",
+        schema=texts("Ids."),
+        example=["1023", "1500"],
+    ),
+)
+class Parts(Operation[list[str]]):
+    """Divide the messages among readers.
+
+    Ids that end parts of about the same size, in their order. Read the messages or the attempts of a part with
+    `after`, the id before (nothing for the first part), and `until`, its own: what is put later is in no part, and
+    what stays is in one.
+    """
+
+    queue: QueueName
+    n: Annotated[int, a_whole("How many parts at most.", 1, MAX_PARTS)] = 1
+
+
+@operation(
+    f"GET {_Q}/attempts",
+    "all_attempts",
+    role=READ,
+    lists=True,
+    said="look at the attempts",
+    errors=OF_QUEUE,
+    answer=Answer(
+        description="A page of attempts.",
+        kind=AttemptPage,
+        schema=ref("Attempts"),
+        example={"attempts": [{"id": "7", **_AN_ATTEMPT}], "next": None},
+    ),
+)
+class AllAttempts(Operation[AttemptPage]):
+    """What became of all claims.
+
+    Of the messages that are there, in the order in which they were put. A page ends after about 1,000 attempts or
+    10,000 messages, and may have none; go on with `after` as `next` says.
+    """
+
+    queue: QueueName
+    after: After = ""
+    until: Until = ""
+
+
+@operation(
+    f"GET {_Q}/messages/{{id}}/attempts",
+    "attempts",
+    role=READ,
+    said="look at the attempts",
+    errors=OF_QUEUE,
+    answer=Answer(
+        description="Its attempts.",
+        kind=Attempt,
+        many=True,
+        member="attempts",
+        schema={"type": "array", "items": ref("Attempt")},
+        example=[_AN_ATTEMPT],
+    ),
+)
+class Attempts(Operation[list[Attempt]]):
+    """What became of a message's claims.
+
+    Oldest first; none if there is no such message.
+    """
+
+    queue: QueueName
+    id: MessageId
+
+
+@operation(
+    "POST /-/api/publish",
+    "publish",
+    role=WRITE,
+    limit=BATCH,
+    batch="Published",
+    repeatable=False,
+    errors=PUTS,
+    answer=Answer(
+        description="It is stored.",
+        kind=str,
+        member="id",
+        schema=text("The id of what was published."),
+        example="7",
+    ),
+)
+class Publish(Operation[str]):
+    """Put a message into every queue whose filter matches.
+
+    A batch of one, without a key. If one of the queues is full, nothing is put.
+    """
+
+    entry: Annotated[Entry, Argument(check=_published, schema={})]
+
+
+# As the OpenAPI document has them, and with a route of their own
+QUEUES = (Queues, Create, Show, Delete)
+OF_MESSAGES = (
+    Put, Claim, Pop, Ack, Fail, Release, Extend, Remove, Redrive, Purge, Peek, Messages, Parts, AllAttempts,
+    Attempts, Publish,
+)  # fmt: skip

@@ -1,0 +1,295 @@
+"""Store and Queue: the contract that users program against, the same for every kind of store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from penstock.contract import message, names
+from penstock.contract.arguments import (
+    checked_consumer,
+    checked_ids,
+    checked_lease,
+    checked_reason,
+    checked_settings,
+    checked_state,
+    receipts_of,
+)
+from penstock.contract.message import Draft, Entry, Message, Payload
+from penstock.contract.operations import (
+    PAGE,
+    Ack,
+    Attempts,
+    Claim,
+    Counts,
+    Create,
+    Delete,
+    Extend,
+    Fail,
+    Lookup,
+    Messages,
+    Peek,
+    Pop,
+    Publish,
+    Purge,
+    Put,
+    Queues,
+    Redrive,
+    Release,
+    Remove,
+)
+from penstock.contract.settings import MAX_COUNT, MAX_PAYLOAD, QueueInfo, Settings, seconds, whole
+from penstock.errors import LeaseExpired, StoreClosed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from types import TracebackType
+
+    from penstock.contract.backend import Backend
+    from penstock.contract.message import Attempt
+    from penstock.contract.operation import Operation, Runner
+
+Result = TypeVar("Result")
+
+
+class Store:
+    """A set of queues. Use it as a context manager, or close() it; threads may share it.
+
+    >>> with penstock.open("memory:") as store:
+    ...     jobs = store.create("jobs", max_attempts=3)
+    ...     jobs.put(b"resize cat.jpg")
+    """
+
+    def __init__(self, url: str, backend: Backend) -> None:
+        self.url = url
+        self._open_backend: Backend | None = backend
+        # Carries out an operation whose arguments are checked: the backend's own, as every call comes by here.
+        self.run: Runner = backend.run
+
+    def create(
+        self,
+        name: str,
+        max_size: int = 0,
+        max_attempts: int = 5,
+        keep_done: float | None = 0,
+        filter: str | None = None,  # noqa: A002 - the contract's word
+        start: str | int = "now",
+        max_payload: int = MAX_PAYLOAD,
+        priorities: tuple[int, int] | None = None,
+        max_lease: float = 43_200,
+        retention: float = 0,
+        description: str = "",
+    ) -> Queue:
+        """Make a queue; `penstock.Settings` explains each setting. QueueExists if the name is taken."""
+        name = names.checked(name)
+        settings = Settings(
+            max_size=max_size,
+            max_attempts=max_attempts,
+            keep_done=keep_done,
+            filter=filter,
+            start=start,
+            max_payload=max_payload,
+            priorities=priorities,
+            max_lease=max_lease,
+            retention=retention,
+            description=description,
+        )
+        self.run(Create(name, checked_settings(settings)))
+        return Queue(self, name)
+
+    def queue(self, name: str = "") -> Queue:
+        """The queue of that name; without one, the queue `default`. QueueNotFound if there is none."""
+        name = names.meant(name, self._backend)
+        self.run(Lookup(name))
+        return Queue(self, name)
+
+    def delete(self, name: str) -> None:
+        """Remove a queue and all its messages, for good. The queue `default` stays (QueueProtected)."""
+        self.run(Delete(names.deletable(name)))
+
+    def queues(self) -> list[QueueInfo]:
+        """Every queue with its settings and its counts by state, by name."""
+        return self.run(Queues())
+
+    def publish(
+        self,
+        payload: Payload,
+        headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        delay: float = 0,
+        retention: float | None = None,
+        created_at: int | None = None,
+    ) -> str:
+        """Put a copy into every queue whose filter matches; if one of them refuses it, into none.
+
+        The id that is returned travels with each copy in the header `penstock.publish`.
+        """
+        entry = message.checked(Draft(payload, priority, headers, delay, retention, None, created_at))
+        message.check_limits(entry)  # those of the queues do not apply if none wants it
+        return self.run(Publish(entry))
+
+    def is_served(self) -> bool:
+        """Whether a server in this process can serve the store; one that is kept elsewhere is served there."""
+        return hasattr(self._backend, "for_loop")
+
+    async def for_loop(self) -> Any:
+        """What carries out operations for the coroutines of an event loop, as of a server in this process."""
+        return await self._backend.for_loop()  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """Let go of the store. Closing twice does no harm."""
+        backend, self._open_backend = self._open_backend, None
+        self.run = self._refuse
+        if backend is not None:
+            backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<penstock.Store {self.url!r}{'' if self._open_backend else ' (closed)'}>"
+
+    def _refuse(self, operation: Operation[Result]) -> Result:
+        return self._backend.run(operation)  # says that it was closed
+
+    @property
+    def _backend(self) -> Backend:
+        if self._open_backend is None:
+            raise StoreClosed(f"the store {self.url!r} was closed: open it again with penstock.open()")
+        return self._open_backend
+
+
+class Queue:
+    """A handle on one queue of a store. It costs nothing to make and may be shared by threads."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self.name = name
+
+    @property
+    def settings(self) -> Settings:
+        """What the queue was created with."""
+        return self._store.run(Lookup(self.name))
+
+    def put(
+        self,
+        payload: Payload,
+        priority: int = 0,
+        headers: Mapping[str, str] | None = None,
+        delay: float = 0,
+        retention: float | None = None,
+        key: str | None = None,
+        created_at: int | None = None,
+    ) -> str:
+        """Add a message; returns its id once the message is on stable storage.
+
+        Lower priority numbers are claimed first. With a `delay` the message becomes available that many seconds
+        later; with a `retention` it is dropped after so many (None: the queue's own; 0: never). A `key` makes the
+        put safe to repeat: for five minutes the same key is answered with the first id, and nothing is added.
+        """
+        plain = headers is None and retention is None and key is None and created_at is None
+        if plain and type(payload) is bytes and type(priority) is type(delay) is int and not delay:
+            entry = Entry(payload, priority)  # most are so plain that there is nothing to check
+        else:
+            entry = message.checked(Draft(payload, priority, headers, delay, retention, key, created_at))
+        return self._store.run(Put(self.name, [entry]))[0]
+
+    def put_many(self, items: Iterable[Draft | Payload]) -> list[str]:
+        """Add many messages in one durable step, all of them or none; returns their ids."""
+        return self._store.run(Put(self.name, message.checked_many(items)))
+
+    def claim(
+        self, n: int = 1, lease: float = 30.0, wait: float = 0.0, consumer: str | None = None
+    ) -> list[Message]:
+        """Take up to n messages on a lease of so many seconds (at most the queue's max_lease).
+
+        Waits up to `wait` seconds for the first one; consumers that wait are served in turn. Settle each message
+        with ack(), fail() or release() before its lease ends, or extend() it; after that it goes to another.
+        """
+        n = whole("n", n, 1, MAX_COUNT)
+        claimed = self._store.run(
+            Claim(self.name, n, checked_lease(lease), seconds("wait", wait), checked_consumer(consumer))
+        )
+        for each in claimed:
+            each._handle = self
+        return claimed
+
+    def pop(self, wait: float = 0.0) -> Message | None:
+        """Take the next message for good: claim and ack in one step. None if there is none in time."""
+        return self._store.run(Pop(self.name, seconds("wait", wait), checked_consumer(None)))
+
+    def ack(self, *messages: Message | str) -> None:
+        """The work is done. Takes messages or receipts; repeating it does no harm.
+
+        If some leases were lost the others are settled all the same, and LeaseExpired names the lost ones.
+        """
+        self._store.run(Ack(self.name, receipts_of(messages, self.name)))
+
+    def fail(self, *messages: Message | str, delay: float = 0.0, reason: str | None = None) -> None:
+        """The work failed: available again after `delay` seconds, or failed after the last attempt."""
+        receipts = receipts_of(messages, self.name)
+        self._store.run(Fail(self.name, receipts, seconds("delay", delay), checked_reason(reason)))
+
+    def release(self, *messages: Message | str) -> None:
+        """Give messages back unworked: available at once, at their old place; the attempt stays counted."""
+        self._store.run(Release(self.name, receipts_of(messages, self.name)))
+
+    def extend(self, *messages: Message | str, lease: float = 30.0) -> None:
+        """Hold messages for `lease` seconds from now."""
+        receipts = receipts_of(messages, self.name)
+        held = self._store.run(Extend(self.name, receipts, checked_lease(lease)))
+        for each in messages:
+            if isinstance(each, Message) and each.receipt not in held.lost:
+                each.lease_until = held.lease_until
+        if held.lost:
+            raise LeaseExpired(self.name, held.lost)
+
+    def remove(self, *ids: str) -> int:
+        """Take messages out, whatever their state; how many were there."""
+        return self._store.run(Remove(self.name, checked_ids(ids)))
+
+    def redrive(self, *ids: str) -> int:
+        """Make failed messages available again with attempts 0; without ids, all of them. How many."""
+        return self._store.run(Redrive(self.name, checked_ids(ids) if ids else None))
+
+    def purge(self) -> int:
+        """Take out everything but what consumers hold; how many."""
+        return self._store.run(Purge(self.name))
+
+    def peek(self, n: int = 1) -> Iterator[Message]:
+        """The next n messages that claim() would give, left where they are."""
+        n = whole("n", n, 1, MAX_COUNT)
+        self._store.run(Lookup(self.name))  # an error now, not at the first next()
+        return self._store.run(Peek(self.name, n))
+
+    def messages(self, state: str | None = None) -> Iterator[Message]:
+        """All messages in a state (None: in any), in the order in which they were put, left where they are."""
+        checked_state(state)
+        self._store.run(Lookup(self.name))  # an error now, not at the first next()
+        return self._store.run(Messages(self.name, limit=PAGE, state=state))
+
+    def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
+        """The attempts at a message, oldest first: who claimed it, from when to when, and how it ended."""
+        return self._store.run(Attempts(self.name, checked_ids([id])[0]))
+
+    def count(self) -> int:
+        """How many messages wait: available and delayed."""
+        counts = self.counts()
+        return counts["available"] + counts["delayed"]
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def __bool__(self) -> bool:
+        return True  # a handle is a handle, also on an empty queue
+
+    def counts(self) -> dict[str, int]:
+        """How many messages are in each state."""
+        return self._store.run(Counts(self.name))
+
+    def __repr__(self) -> str:
+        return f"<penstock.Queue {self.name!r} of {self._store.url!r}>"

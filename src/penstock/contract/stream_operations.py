@@ -1,0 +1,601 @@
+"""The operations on streams and followers. `Streams` has them as methods; below it they are declared."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from penstock.contract import schemas
+from penstock.contract.arguments import MAX_REASON, After, QueueName, Until, a_list, a_reason, a_text, a_whole
+from penstock.contract.message import Message
+from penstock.contract.operation import LIST, Answer, Argument, Operation, Runner, operation
+from penstock.contract.operations import COUNTED, DONE, MESSAGES, NOW, OF_QUEUE, PAGE, READS, WRITES
+from penstock.contract.roles import ADMIN, CONSUME, READ
+from penstock.contract.schemas import integer, nullable, ref, text
+from penstock.contract.settings import MAX_COUNT, seconds
+from penstock.contract.settings import text as text_of
+from penstock.contract.streams import LONGEST, Ahead, BatchPlan, Start, StreamInfo, checked_stream
+from penstock.errors import InvalidArgument
+
+MAX_NUMBER = 2**63 - 1
+MAX_READER = 512
+MAX_RUN = 64
+MAX_ROWS = 100_000_000
+MAX_FOLLOWED = 2**40
+_IDS = 50_000  # that are sent at once
+_LONG = 600.0  # seconds for a batch of millions of messages
+_S, _F = "/-/streams/{queue}/{stream}", "/-/followers/{queue}/{follower}"
+
+
+class Streams:
+    """The streams of a store. What changes something returns once that is on stable storage."""
+
+    def __init__(self, run: Runner) -> None:
+        self._carry_out = run
+
+    def all(self) -> list[StreamInfo]:
+        """Every stream of every queue."""
+        return self._carry_out(AllStreams())
+
+    def begin(self, queue: str, stream: str, reader: str) -> StreamInfo:
+        """Be the one process that reads a stream, and say again that one is; StreamInUse while another lives."""
+        return self._carry_out(Begin(queue, stream, reader))
+
+    def next(
+        self, queue: str, stream: str, reader: str, start: int, rows: int, size: int, run: str | None = None
+    ) -> int | None:
+        """Settle batch `start`, which was certainly read; the number of the next, claimed if none is held.
+
+        None if there is nothing to claim, or `rows` is 0. It has at most so many messages, and bytes beyond the
+        first message's. With the name of a run, only messages that were there when the run was first named, and
+        each once: what fails in a run is for the next.
+        """
+        return self._carry_out(Next(queue, stream, reader, start, rows, size, run))
+
+    def read(self, queue: str, stream: str, batch: int, pins: str | None) -> BatchPlan:
+        """Where the messages of a batch are; what was said to fail of them is forgotten.
+
+        Files are pinned for a process of the owner's machine, PROCESS@BOOT; for others there are none.
+        """
+        return self._carry_out(Read(queue, stream, batch, pins))
+
+    def messages(self, queue: str, stream: str, batch: int, after: str, until: str, limit: int) -> list[Message]:
+        """Some messages of a batch by ascending id, from after one on until another; fewer if they are large."""
+        return self._carry_out(BatchMessages(queue, stream, batch, after, until, limit))
+
+    def follow(self, queue: str, stream: str, reader: str, position: int) -> None:
+        """Follow a queue under a name, having read all up to a message: packing waits for the rest, to a limit."""
+        self._carry_out(Follow(queue, stream, reader, position))
+
+    def start(self, queue: str, follower: str, starting: str | int) -> Start:
+        """Where a follower begins: with "earliest" that is stored, with "latest" to come, or from a time on.
+
+        A follower has a name of its own choice; while it goes on asking, what it has not read is held for it, to a
+        limit.
+        """
+        return self._carry_out(StartFollowing(queue, follower, starting))
+
+    def ahead(
+        self, queue: str, follower: str, after: int, gaps: int, rows: int, size: int, until: int = 0
+    ) -> Ahead:
+        """What has entered after a number, within limits, or up to another number; all before it was read.
+
+        Of what is lost only counts what is not below `gaps`. With 0 rows the follower says only that it is there.
+        """
+        return self._carry_out(LookAhead(queue, follower, after, gaps, rows, size, until))
+
+    def entered(self, queue: str, follower: str, after: int, until: int, limit: int) -> list[Message]:
+        """Some messages as they entered, from after a number on until another; fewer if they are large."""
+        return self._carry_out(Entered(queue, follower, after, until, limit))
+
+    def leave(self, queue: str, follower: str) -> None:
+        """Follow no longer."""
+        self._carry_out(Leave(queue, follower))
+
+    def fail(
+        self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None, delay: float = 0
+    ) -> None:
+        """Let these messages fail when the batch is settled, to be tried again so many seconds after that."""
+        for start in range(0, len(ids), _IDS):
+            self._carry_out(FailInBatch(queue, stream, batch, ids[start : start + _IDS], reason, delay))
+
+    def settle(self, queue: str, stream: str, batch: int) -> bool:
+        """Settle a batch; False if that was done before."""
+        return self._carry_out(Settle(queue, stream, batch))
+
+    def release(self, queue: str, stream: str) -> int:
+        """Give back what a stream holds, whose reader must be gone; how many messages."""
+        return self._carry_out(ReleaseStream(queue, stream))
+
+    def delete(self, queue: str, stream: str) -> None:
+        """Forget a stream that holds nothing, and whose reader is gone."""
+        self._carry_out(DeleteStream(queue, stream))
+
+
+# The operations
+
+_A_READER = "4711-88120-4026531836@0b5c8f6e-3f1d-4a57-9f0e-3d8d1c0b7a11@worker-1"
+_A_STREAM = {
+    "queue": "jobs", "stream": "nightly", "mode": "consume", "batch": 8, "settled": 7, "messages": 1000,
+    "since": NOW, "failures": 0, "reader": _A_READER, "lag": 25,
+}  # fmt: skip
+_NAME = {"type": "string", "pattern": f"^[!-~]{{1,{LONGEST}}}$"}
+_MISSING = ("StreamNotFound", "NotSupported")
+INFO = schemas.answer(
+    {
+        "queue": {**schemas.NAME, "description": "The queue's name."},
+        "stream": {**_NAME, "description": "The stream's name."},
+        "mode": {"enum": ["consume", "follow"], "description": "Whether it holds what it reads."},
+        "batch": integer("The number of its latest batch, 0 if there was none.", 0, MAX_NUMBER),
+        "settled": integer("The number of the last one that was settled, 0 if none was.", 0, MAX_NUMBER),
+        "messages": integer("Messages that it holds.", 0, MAX_COUNT),
+        "since": nullable(schemas.time("When it claimed them.")),
+        "failures": integer("Those of them that are to fail.", 0, MAX_COUNT),
+        "reader": text("The process that reads it, or was the last to do so."),
+        "lag": integer("Messages that wait to be read.", 0, MAX_COUNT),
+    }
+)
+_LOST = {
+    **schemas.answer(
+        {
+            "first": integer("Not before this number.", 0, MAX_NUMBER),
+            "last": integer("And not after that.", 0, MAX_NUMBER),
+            "messages": nullable(integer("How many; null: nobody knows.", 1, MAX_NUMBER)),
+        }
+    ),
+    "type": ["object", "null"],
+    "description": "Messages that had entered, and are not stored any more.",
+}
+_PART = {"until": integer("The last number.", 0, MAX_NUMBER), "messages": integer("Messages.", 1, MAX_NUMBER)}
+
+
+def _reader(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not 1 <= len(value.encode(errors="replace")) <= MAX_READER:
+        raise InvalidArgument(f'"reader" is the name of the process that reads, of 1 to {MAX_READER} bytes')
+    return value
+
+
+def _run(name: str, value: Any) -> str | None:
+    return None if value is None else text_of(name, value, 1, MAX_RUN)
+
+
+def _pins(name: str, value: Any) -> str | None:
+    if not isinstance(value, str | None):
+        raise InvalidArgument('"pins" is a text, or null')
+    return value
+
+
+def _at(name: str, value: Any) -> str | int:
+    if value in ("earliest", "latest"):
+        return str(value)
+    if value.isascii() and value.isdigit() and len(value) < 20 and int(value) <= MAX_NUMBER:
+        return int(value)
+    raise InvalidArgument(f"at={value!r}: give earliest, latest, or milliseconds since the epoch")
+
+
+StreamName = Annotated[
+    str,
+    Argument(
+        check=lambda name, value: checked_stream(value),
+        schema={**_NAME, "description": "The stream's name."},
+        example="nightly",
+    ),
+]
+Follower = Annotated[
+    str,
+    Argument(
+        check=lambda name, value: checked_stream(value),
+        schema={**_NAME, "description": "A name that the one who follows has chosen, as of random letters."},
+        example="8c1f02d7",
+    ),
+]
+Batch = Annotated[int, a_whole("The batch's number.", 0, MAX_NUMBER, example=7)]
+Reader = Annotated[
+    str,
+    Argument(
+        check=_reader,
+        schema=text("The process that reads, by a name of its own.", minLength=1, maxLength=MAX_READER),
+    ),
+]
+Position = Annotated[int, a_whole("The number of a message, after which to begin.", 0, MAX_NUMBER)]
+
+
+@operation(
+    "GET /-/streams",
+    "all",
+    part="streams",
+    name="list_streams",
+    tag="Streams",
+    role=READ,
+    said="listing of streams",
+    errors=("NotSupported",),
+    answer=Answer(
+        description="Every stream of every queue.",
+        kind=StreamInfo,
+        many=True,
+        member="streams",
+        schema={"type": "array", "items": ref("Stream")},
+        example=[_A_STREAM],
+    ),
+)
+class AllStreams(Operation[list[StreamInfo]]):
+    """All streams."""
+
+
+@operation(
+    f"POST {_S}/begin",
+    "begin",
+    part="streams",
+    name="begin_stream",
+    tag="Streams",
+    role=CONSUME,
+    patience=_LONG,
+    said="begin of a stream",
+    errors=(*WRITES, "StreamInUse", "NotSupported"),
+    example={"reader": _A_READER},
+    answer=Answer(description="It is yours.", kind=StreamInfo, schema=ref("Stream"), example=_A_STREAM),
+)
+class Begin(Operation[StreamInfo]):
+    """Read a stream, alone.
+
+    The stream is made if it is not there. Another process is refused while this one lives; one on another machine
+    lives as long as it says so once a minute.
+    """
+
+    queue: QueueName
+    stream: StreamName
+    reader: Reader
+
+
+@operation(
+    f"POST {_S}/next",
+    "next",
+    part="streams",
+    name="next_batch",
+    tag="Streams",
+    role=CONSUME,
+    patience=_LONG,
+    said="next of a stream",
+    errors=(*WRITES, "StreamInUse", "StreamMismatch", *_MISSING),
+    example={"reader": _A_READER, "start": 7, "rows": 1000},
+    answer=Answer(
+        description="The number of the next batch; null: nothing is there.",
+        kind=int,
+        member="batch",
+        schema=nullable(integer("A number.", 1, MAX_NUMBER)),
+        example=8,
+    ),
+)
+class Next(Operation[int | None]):
+    """Settle a batch that was read, and go on with the next.
+
+    `start` is the number of a batch whose outcome is safe, 0 before the first: it is settled. The answer names the
+    batch after it. Only if there is none yet, messages are claimed for it, in the order of claiming; they are held
+    until the batch is settled. With a `run` only messages are claimed that were there when that name was first
+    given, each once: what fails in a run is for the next.
+    """
+
+    queue: QueueName
+    stream: StreamName
+    reader: Reader
+    start: Annotated[int, a_whole("The number of a batch, or 0.", 0, MAX_NUMBER)] = 0
+    rows: Annotated[int, a_whole("At most so many messages; 0: claim none.", 0, MAX_ROWS)] = 1_000
+    size: Annotated[
+        int, a_whole("No more bytes than that beyond the first message.", 1, MAX_NUMBER, wire="bytes")
+    ] = MAX_NUMBER
+    run: Annotated[
+        str | None,
+        Argument(
+            check=_run,
+            schema=nullable(text("A name of your own for one run.", minLength=1, maxLength=MAX_RUN)),
+            omit=True,
+        ),
+    ] = None
+
+
+@operation(
+    f"POST {_S}/follow",
+    "follow",
+    part="streams",
+    name="follow_queue",
+    tag="Streams",
+    role=CONSUME,
+    patience=_LONG,
+    said="follow of a stream",
+    errors=(*WRITES, "StreamInUse", "NotSupported"),
+    example={"reader": _A_READER, "after": 1200},
+    answer=DONE,
+)
+class Follow(Operation[None]):
+    """Say how far one who follows has read.
+
+    Files that have what entered later are not packed, as long as they are not too many.
+    """
+
+    queue: QueueName
+    stream: StreamName
+    reader: Reader
+    after: Annotated[int, a_whole("The id of a message, or 0.", 0, MAX_NUMBER)] = 0
+
+
+@operation(
+    f"POST {_S}/{{batch}}/read",
+    "read",
+    part="streams",
+    name="read_batch",
+    tag="Streams",
+    role=CONSUME,
+    patience=_LONG,
+    said="read of a stream",
+    errors=(*WRITES, "StreamMismatch", *_MISSING),
+    example={"pins": None},
+    answer=Answer(description="A head of JSON and rows.", kind=BatchPlan),
+)
+class Read(Operation[BatchPlan]):
+    """Where the messages of a batch are.
+
+    For who sees the server's files: rows and places, and, with `pins`, files that are held for a process of the
+    same machine (`PROCESS@BOOT`). What was to fail of the batch is forgotten.
+    """
+
+    queue: QueueName
+    stream: StreamName
+    batch: Batch
+    pins: Annotated[str | None, Argument(check=_pins, schema=nullable(text("For which process.")))] = None
+
+
+@operation(
+    f"GET {_S}/{{batch}}/messages",
+    "messages",
+    part="streams",
+    name="list_batch",
+    tag="Streams",
+    role=CONSUME,
+    lists=True,
+    said="listing of a batch",
+    errors=(*READS, "StreamMismatch", *_MISSING),
+    answer=MESSAGES,
+)
+class BatchMessages(Operation[list[Message]]):
+    """The messages of a batch.
+
+    By ascending id. A page ends at 1,000 messages or 8 MiB; go on with `after`.
+    """
+
+    queue: QueueName
+    stream: StreamName
+    batch: Batch
+    after: After = ""
+    until: Until = ""
+    limit: Annotated[int, a_whole("At most so many.", 1, MAX_ROWS, most=PAGE)] = 100
+
+
+@operation(
+    f"POST {_S}/{{batch}}/fail",
+    "fail",
+    part="streams",
+    name="fail_in_batch",
+    tag="Streams",
+    role=CONSUME,
+    limit=LIST,
+    patience=_LONG,
+    said="fail of a stream",
+    errors=(*WRITES, "StreamMismatch", *_MISSING),
+    example={"ids": ["7"], "reason": "not a number"},
+    answer=DONE,
+)
+class FailInBatch(Operation[None]):
+    """Let messages of a batch fail when it is settled.
+
+    Those of the others are done then. Of a batch that is settled nothing changes any more.
+    """
+
+    queue: QueueName
+    stream: StreamName
+    batch: Batch
+    ids: Annotated[Sequence[str], a_list("Ids of messages; what is not in the batch is skipped.")]
+    reason: Annotated[str | None, a_reason("Why.", maxLength=MAX_REASON)] = None
+    delay: Annotated[
+        float,
+        Argument(
+            check=seconds, schema=schemas.number("Seconds from then on until they are tried again."), omit=True
+        ),
+    ] = 0
+
+
+@operation(
+    f"POST {_S}/{{batch}}/settle",
+    "settle",
+    part="streams",
+    name="settle_batch",
+    tag="Streams",
+    role=CONSUME,
+    patience=_LONG,
+    said="settle of a stream",
+    errors=(*WRITES, "StreamMismatch", *_MISSING),
+    answer=Answer(
+        description="It is settled.",
+        kind=bool,
+        member="settled",
+        schema={"type": "boolean", "description": "False: it was before."},
+        example=True,
+    ),
+)
+class Settle(Operation[bool]):
+    """Settle a batch."""
+
+    queue: QueueName
+    stream: StreamName
+    batch: Batch
+
+
+@operation(
+    f"POST {_S}/release",
+    "release",
+    part="streams",
+    name="release_stream",
+    tag="Streams",
+    role=ADMIN,
+    patience=_LONG,
+    said="release of a stream",
+    errors=(*WRITES, "StreamInUse", *_MISSING),
+    answer=COUNTED,
+)
+class ReleaseStream(Operation[int]):
+    """Give back what a stream holds.
+
+    Its reader must be gone. The batch has no messages any more, whoever reads it again.
+    """
+
+    queue: QueueName
+    stream: StreamName
+
+
+@operation(
+    f"DELETE {_S}",
+    "delete",
+    part="streams",
+    name="delete_stream",
+    tag="Streams",
+    role=ADMIN,
+    repeatable=False,
+    said="end of a stream",
+    errors=(*WRITES, "StreamInUse", *_MISSING),
+    answer=DONE,
+)
+class DeleteStream(Operation[None]):
+    """Forget a stream.
+
+    It must hold nothing, and its reader must be gone. Numbers of batches are not used again.
+    """
+
+    queue: QueueName
+    stream: StreamName
+
+
+@operation(
+    f"GET {_F}/start",
+    "start",
+    part="streams",
+    name="start_following",
+    tag="Streams",
+    role=READ,
+    patience=_LONG,
+    said="start of what has entered",
+    errors=(*READS, "NotSupported"),
+    answer=Answer(
+        description="The number before the first message, and that below which some are not stored any more.",
+        kind=Start,
+        schema=schemas.answer(
+            {"after": integer("A number.", 0, MAX_NUMBER), "gaps": integer("A number.", 0, MAX_NUMBER)}
+        ),
+        example={"after": 1200, "gaps": 1201},
+    ),
+)
+class StartFollowing(Operation[Start]):
+    """Where to begin following a queue.
+
+    Who follows reads what enters a queue, in order, and takes nothing. While it goes on asking, once a minute at
+    least, what it has not read is held for it, up to 1 GiB.
+    """
+
+    queue: QueueName
+    follower: Follower
+    at: Annotated[
+        str | int,
+        a_text(
+            "`earliest`: with the first message that is stored; `latest`: with the next that enters; or with the "
+            "first that entered at that time, in milliseconds since the epoch, or later.",
+            check=_at,
+            pattern="^(earliest|latest|[0-9]{1,18})$",
+        ),
+    ] = "earliest"
+
+
+@operation(
+    f"GET {_F}/ahead",
+    "ahead",
+    part="streams",
+    name="look_ahead",
+    tag="Streams",
+    role=READ,
+    patience=_LONG,
+    said="ahead of what has entered",
+    errors=(*READS, "NotSupported"),
+    answer=Answer(
+        description="The last number of the batch, its parts, and what is lost.",
+        kind=Ahead,
+        schema=schemas.answer(
+            {
+                "until": integer("The last number.", 0, MAX_NUMBER),
+                "parts": {"type": "array", "items": schemas.answer(_PART)},
+                "lost": _LOST,
+            }
+        ),
+        example={"until": 2200, "parts": [{"until": 2200, "messages": 1000}], "lost": None},
+    ),
+)
+class LookAhead(Operation[Ahead]):
+    """What has entered a queue after a message.
+
+    All up to `after` was read, and is held no longer. The answer says how far a batch goes that is within `rows`
+    and `bytes`, or that ends with `until`, and in which parts it can be read. With 0 rows one says only that one
+    still follows.
+    """
+
+    queue: QueueName
+    follower: Follower
+    after: Position = 0
+    gaps: Annotated[int, a_whole("What is lost below this number is not told.", 0, MAX_NUMBER)] = 0
+    rows: Annotated[int, a_whole("At most so many messages.", 0, MAX_FOLLOWED)] = PAGE
+    size: Annotated[int, a_whole("And bytes, beyond the first message.", 1, MAX_NUMBER, wire="bytes")] = MAX_NUMBER
+    until: Annotated[int, a_whole("End with this number; 0: as the limits say.", 0, MAX_NUMBER)] = 0
+
+
+@operation(
+    f"GET {_F}/messages",
+    "entered",
+    part="streams",
+    name="list_entered",
+    tag="Streams",
+    role=READ,
+    lists=True,
+    patience=_LONG,
+    said="messages of what has entered",
+    errors=(*READS, "NotSupported"),
+    answer=MESSAGES,
+)
+class Entered(Operation[list[Message]]):
+    """Messages as they entered a queue.
+
+    In that order. A page ends at 1,000 messages or 8 MiB; go on with `after`.
+    """
+
+    queue: QueueName
+    follower: Follower
+    after: Position = 0
+    until: Annotated[int, a_whole("End with this number.", 0, MAX_NUMBER)] = 0
+    limit: Annotated[int, a_whole("At most so many.", 1, MAX_FOLLOWED, most=PAGE)] = 100
+
+
+@operation(
+    f"DELETE {_F}",
+    "leave",
+    part="streams",
+    name="stop_following",
+    tag="Streams",
+    role=READ,
+    said="end of following",
+    errors=(*OF_QUEUE, "NotSupported"),
+    answer=DONE,
+)
+class Leave(Operation[None]):
+    """Follow no longer."""
+
+    queue: QueueName
+    follower: Follower
+
+
+# As the OpenAPI document has them
+OPERATIONS = (
+    AllStreams, Begin, Next, Follow, Read, BatchMessages, FailInBatch, Settle, ReleaseStream, DeleteStream,
+    StartFollowing, LookAhead, Entered, Leave,
+)  # fmt: skip

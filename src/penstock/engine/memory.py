@@ -1,0 +1,141 @@
+"""The memory store: nothing on disk. For tests, and for queues that may end with their process.
+
+`memory:` is a new store each time. `memory:NAME` is one store for everyone in this process who opens that name,
+for as long as one of them has it open.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+
+from penstock.contract.message import Entry
+from penstock.contract.names import DEFAULT
+from penstock.contract.settings import Settings
+from penstock.engine.backend import Engine
+from penstock.engine.storage import Body
+from penstock.errors import InvalidArgument, StoreClosed
+from penstock.rules.ledger import Ledger
+from penstock.rules.records import Put, Record
+from penstock.system import forks
+from penstock.system.clock import Clock, SystemClock
+from penstock.system.threads import Lock
+
+_NO_HEADERS: dict[str, str] = {}
+
+
+class MemoryStorage:
+    """Bodies in a dict; records are not kept, as there is nothing to recover from."""
+
+    written = durable = 0
+
+    def __init__(self) -> None:
+        self._bodies: dict[int, Body] = {}
+
+    def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
+        """Memory is there until it is not."""
+
+    def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
+        """Keep the bodies of new messages."""
+        if isinstance(record, Put):
+            for seq, entry in enumerate(entries, record.first):
+                created_at = record.at if entry.created_at is None else entry.created_at
+                headers = entry.headers or _NO_HEADERS
+                self._bodies[seq] = (entry.payload, headers, created_at, record.at)
+
+    def refuse(self, failure: Callable[[], StoreClosed]) -> None:
+        """Nothing is written anyway."""
+
+    def commit(self, written: int) -> None:
+        """Memory is as stable as it gets."""
+
+    def find(self, seqs: Sequence[int]) -> list[Body]:
+        """The bodies themselves."""
+        return [self._bodies[seq] for seq in seqs]
+
+    def sizes(self, seqs: Sequence[int]) -> list[int]:
+        """The payloads' sizes."""
+        return [len(self._bodies[seq][0]) for seq in seqs]
+
+    def at_hand(self, places: list[Body]) -> list[Body]:
+        """They are in memory."""
+        return places
+
+    def read(self, places: list[Body]) -> list[Body]:
+        """What was found."""
+        return places
+
+    def drop(self, seqs: Sequence[int]) -> None:
+        """Free the bodies."""
+        for seq in seqs:
+            del self._bodies[seq]
+
+
+class MemoryBackend(Engine):
+    """Keeps queues in memory."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.create(DEFAULT, Settings())
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """In a child: refuse, as what is put here nobody else would see, and what is claimed both would have."""
+        self._refusal = _forked
+        self._lock = self._threads.lock()
+        self._queues = {}
+
+    def _new_storage(self, ledger: Ledger, lock: Lock) -> MemoryStorage:
+        return MemoryStorage()
+
+
+class _SharedBackend(MemoryBackend):
+    """A named store, closed when the last who opened it has closed it."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        super().__init__(clock)
+        self.clock = clock
+        self.name = name
+        self.users = 0
+
+    def close(self) -> None:
+        """Leave; the last one ends the store."""
+        with _sharing:
+            self.users -= 1
+            if self.users:
+                return
+            if _shared.get(self.name) is self:  # not so in a child
+                del _shared[self.name]
+        super().close()
+
+    def forked(self) -> None:
+        """In a child: the name is free."""
+        global _sharing
+        super().forked()
+        _sharing = threading.Lock()
+        _shared.pop(self.name, None)
+
+
+_sharing = threading.Lock()
+_shared: dict[str, _SharedBackend] = {}
+
+
+def open_memory(name: str, clock: Clock | None) -> MemoryBackend:
+    """A new store, or the one of that name."""
+    if not name:
+        return MemoryBackend(clock or SystemClock())
+    with _sharing:
+        backend = _shared.get(name)
+        if backend is None:
+            backend = _shared[name] = _SharedBackend(name, clock or SystemClock())
+        elif clock not in (None, backend.clock):
+            raise InvalidArgument(
+                f"store 'memory:{name}' is open with another clock: leave clock out, or close it"
+            )
+        backend.users += 1
+        return backend
+
+
+def _forked() -> StoreClosed:
+    return StoreClosed(
+        "this memory store belongs to the process that this one was forked from: open a store here, on disk if "
+        "both are to use it"
+    )

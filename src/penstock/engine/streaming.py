@@ -1,0 +1,266 @@
+"""The streams of a store whose queues are at work in this process: rules, records, and who reads what.
+
+Where the bodies of a batch are, each kind of store says for itself.
+"""
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from typing import Any, Generic, TypeVar
+
+from penstock.contract.message import Message
+from penstock.contract.streams import Ahead, Start, StreamInfo, is_reader_gone
+from penstock.engine.following import PAGE, UNHEARD, Feed, Feeds
+from penstock.engine.queue import LiveQueue
+from penstock.engine.receipts import parse_ids
+from penstock.engine.storage import Storage
+from penstock.engine.taken import fill, row_as_seen
+from penstock.errors import StreamInUse
+from penstock.rules.index.rows import Page, Rows
+from penstock.rules.index.streams import Run
+from penstock.rules.ledger import Ledger
+from penstock.rules.records import Record
+from penstock.system.clock import Clock
+
+Result = TypeVar("Result")
+OneStorage = TypeVar("OneStorage", bound=Storage)
+
+
+@dataclass(frozen=True, slots=True)
+class Known(Generic[OneStorage]):
+    """A queue and what it is made of."""
+
+    live: LiveQueue
+    ledger: Ledger
+    storage: OneStorage
+
+
+class LiveStreams(Generic[OneStorage]):
+    """The streams of one store. A kind of store adds `read`, and how it finds bodies."""
+
+    def __init__(
+        self, clock: Clock, find: Callable[[str], Known[OneStorage]], names: Callable[[], Iterable[str]]
+    ) -> None:
+        self._clock = clock
+        self._find = find
+        self._names = names
+        self._heard: dict[tuple[str, str], int] = {}  # when the reader of a stream was last heard
+        self._runs: dict[tuple[str, str], Run] = {}  # the latest run of each stream
+        self._read: dict[
+            tuple[str, str], tuple[str | None, int]
+        ] = {}  # the reader and the batch that it last read
+        self._opened = clock.now()
+        self._feeds = Feeds(clock, self._feed)
+
+    def all(self) -> list[StreamInfo]:
+        """Every stream of every queue."""
+        found: list[StreamInfo] = []
+        for name in sorted(self._names()):
+            with suppress(LookupError):  # deleted meanwhile
+                found += self._change(name, lambda now, known: known.ledger.streams())
+        return found
+
+    def begin(self, queue: str, stream: str, reader: str) -> StreamInfo:
+        """Be the one process that reads a stream, and say again that one is."""
+
+        def begin(now: int, known: Known[OneStorage]) -> StreamInfo:
+            current = known.ledger.stream_reader(stream)
+            if current not in (None, reader):
+                self._check_gone(queue, stream, current or "")
+            known.storage.make_room(claims=1)
+            _keep(known, known.ledger.stream_begin(stream, reader, now))
+            self._heard[queue, stream] = now
+            return known.ledger.stream_info(stream)
+
+        return self._change(queue, begin)
+
+    def next(
+        self, queue: str, stream: str, reader: str, start: int, rows: int, size: int, run: str | None = None
+    ) -> int | None:
+        """Settle a batch that was certainly read; the number of the next, claimed if none is held."""
+
+        def go_on(now: int, known: Known[OneStorage]) -> int | None:
+            ledger = known.ledger
+            info = ledger.stream_info(stream)
+            current = self._run(info, run, start, now, ledger)
+            coming = info.failures  # available again when the batch is settled
+            known.storage.make_room(claims=min(rows, ledger.available() + coming))
+            settled, offered = ledger.stream_offer(stream, reader, start, now)
+            _keep(known, settled)
+            count = min(rows, ledger.available())
+            if offered is None and count:
+                if ledger.stored > size:  # else all of it fits
+                    ahead = ledger.stream_due(stream, count, current) if current else ledger.peek(count)
+                    count = known.live.fitting(ahead, size)
+                claimed = ledger.stream_claim(stream, count, int.from_bytes(os.urandom(8)), now, current)
+                _keep(known, claimed)
+                offered = claimed and claimed.batch
+            self._heard[queue, stream] = now
+            return offered
+
+        return self._change(queue, go_on)
+
+    def messages(self, queue: str, stream: str, batch: int, after: str, until: str, limit: int) -> list[Message]:
+        """Some messages of a batch by ascending id."""
+        known = self._find(queue)
+        first, last = [next(iter(parse_ids([text])), None) for text in (after, until)]
+
+        def look(now: int) -> tuple[list[Message], Any]:
+            rows, seqs = known.ledger.stream_batch(stream, batch)
+            start = 0 if first is None else bisect_right(seqs, first)
+            end = len(seqs) if last is None else bisect_right(seqs, last)
+            some = list(islice(seqs, start, min(end, start + limit)))
+            sizes = accumulate(page.size[at] for page, at in map(rows.locate, some))
+            some = some[: max(1, bisect_right(list(sizes), PAGE))]
+            seen = [row_as_seen(seq, queue, *rows.locate(seq)) for seq in some]
+            return seen, self._bodies(known.storage, some, rows)
+
+        seen, found = known.live.run(look)[0]
+        return fill(seen, known.storage.read(found))
+
+    def follow(self, queue: str, stream: str, reader: str, position: int) -> None:
+        """Follow a queue under a name, having read all up to a message."""
+
+        def follow(now: int, known: Known[OneStorage]) -> None:
+            current = known.ledger.stream_reader(stream)
+            if current not in (None, reader):
+                self._check_gone(queue, stream, current or "")
+            known.storage.make_room(claims=1)
+            _keep(known, known.ledger.stream_follow(stream, reader, position, now))
+            self._heard[queue, stream] = now
+
+        self._change(queue, follow)
+
+    def start(self, queue: str, follower: str, starting: str | int) -> Start:
+        """Where a follower begins."""
+        self._find(queue)
+        return Start(*self._feeds.start(queue, follower, starting))
+
+    def ahead(
+        self, queue: str, follower: str, after: int, gaps: int, rows: int, size: int, until: int = 0
+    ) -> Ahead:
+        """What has entered after a number."""
+        self._find(queue)
+        with self._feeds.feed(queue, follower, after) as feed:
+            return feed.ahead(after, gaps, rows, size, until)
+
+    def entered(self, queue: str, follower: str, after: int, until: int, limit: int) -> list[Message]:
+        """Some messages as they entered."""
+        self._find(queue)
+        with self._feeds.feed(queue, follower, after) as feed:
+            return feed.messages(after, until, limit)
+
+    def leave(self, queue: str, follower: str) -> None:
+        """Follow no longer."""
+        self._find(queue)
+        self._feeds.leave(queue, follower)
+
+    def tend(self) -> None:
+        """Let go of those who do not follow any longer."""
+        self._feeds.tend()
+
+    def is_followed(self) -> bool:
+        """Whether there is anyone who follows."""
+        return bool(self._feeds)
+
+    def close(self) -> None:
+        """Let go of all who follow."""
+        self._feeds.close()
+
+    def fail(
+        self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None, delay: float = 0
+    ) -> None:
+        """Let these messages fail when the batch is settled."""
+
+        milliseconds = round(delay * 1000)
+
+        def fail(now: int, known: Known[OneStorage]) -> None:
+            known.storage.make_room(claims=len(ids))
+            _keep(known, known.ledger.stream_fail(stream, batch, parse_ids(ids), reason, now, milliseconds))
+
+        self._change(queue, fail)
+
+    def settle(self, queue: str, stream: str, batch: int) -> bool:
+        """Settle a batch; False if that was done before."""
+        return self._change(queue, lambda now, known: _keep(known, known.ledger.stream_settle(stream, batch, now)))
+
+    def release(self, queue: str, stream: str) -> int:
+        """Give back what a stream holds, whose reader must be gone; how many messages."""
+
+        def release(now: int, known: Known[OneStorage]) -> int:
+            info = known.ledger.stream_info(stream)
+            self._check_gone(queue, stream, info.reader)
+            _keep(known, known.ledger.stream_release(stream, now))
+            return info.messages
+
+        return self._change(queue, release)
+
+    def delete(self, queue: str, stream: str) -> None:
+        """Forget a stream that holds nothing, and whose reader is gone."""
+
+        def delete(now: int, known: Known[OneStorage]) -> None:
+            self._check_gone(queue, stream, known.ledger.stream_info(stream).reader)
+            for record in known.ledger.stream_delete(stream, now):
+                _keep(known, record)
+
+        self._change(queue, delete)
+
+    def _reading(
+        self, queue: str, stream: str, batch: int, beside: Callable[[OneStorage], Result]
+    ) -> tuple[list[tuple[int, Page]], Result]:
+        """The rows of a batch that is about to be read, and what else its storage says at that moment."""
+
+        def look(now: int, known: Known[OneStorage]) -> tuple[list[tuple[int, Page]], Result]:
+            _keep(known, known.ledger.stream_read(stream, batch, now))
+            self._read[queue, stream] = known.ledger.stream_reader(stream), batch
+            rows = known.ledger.batch_rows(stream, batch) or Rows(0)
+            return list(rows.copy().pages()), beside(known.storage)
+
+        return self._change(queue, look)
+
+    def _bodies(self, storage: OneStorage, seqs: Sequence[int], rows: Rows) -> Any:
+        """Where the bodies are of messages of a batch, which has these rows: what the storage can read."""
+        raise NotImplementedError
+
+    def _feed(self, queue: str) -> Feed:
+        """What one who follows is read from."""
+        raise NotImplementedError
+
+    def _run(self, info: StreamInfo, name: str | None, start: int, now: int, ledger: Ledger) -> Run | None:
+        """The run of that name, which begins when it is first heard of."""
+        if name is None:
+            return None
+        at = info.queue, info.stream
+        known = self._runs.get(at)
+        if known is None or known.name != name:
+            # A batch that is held from before belongs to this run if its reader has read it, or is offered it now.
+            again = start != info.batch or self._read.get(at) == (info.reader, start)
+            since = info.since if again and info.since is not None else now
+            known = self._runs[at] = Run(name, since, ledger.next_seq)
+        return known
+
+    def _check_gone(self, queue: str, stream: str, reader: str) -> None:
+        gone = is_reader_gone(reader)
+        if gone is None:
+            gone = self._clock.now() - self._heard.get((queue, stream), self._opened) > UNHEARD
+        if not gone:
+            raise StreamInUse(
+                f"stream {stream!r} of queue {queue!r} is read by another process ({reader}): stop that query, or "
+                "give this one a stream name of its own"
+            )
+
+    def _change(self, queue: str, change: Callable[[int, Known[OneStorage]], Result]) -> Result:
+        known = self._find(queue)
+        result, written = known.live.run(lambda now: change(now, known))
+        known.live.commit(written)
+        return result
+
+
+def _keep(known: Known[Any], record: Record | None) -> bool:
+    """Keep what a rule has decided; whether that was anything."""
+    if record is not None:
+        known.live.write(record)
+    return record is not None

@@ -1,0 +1,220 @@
+"""Any store for coroutines: each operation runs in a thread.
+
+For stores whose operations wait for files, as those of text files and folders do. Who waits for a message waits
+in the loop and asks again and again, so that a thousand long polls take no thousand threads.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from penstock.contract.backend import Backend
+from penstock.contract.message import Message
+from penstock.contract.names import DEFAULT
+from penstock.contract.operation import Operation
+from penstock.contract.operations import Claim, Lookup, Messages, Peek, Pop, Queues, Release
+from penstock.contract.settings import MAX_PAYLOAD
+from penstock.engine.coroutines import COMMIT_RECORDS, COMMIT_SECONDS, some
+from penstock.engine.figures import Figures
+from penstock.errors import PenstockError
+from penstock.system.clock import SystemClock, pause
+from penstock.system.histogram import Histogram
+
+_THREADS = 32
+_TAKERS = 8  # consumers that are given messages side by side: nobody knows before how large those are
+_ASK_AGAIN = 0.05  # seconds between two looks of one who waits, if nothing is heard meanwhile
+Result = TypeVar("Result")
+
+
+class _Line:
+    """The waiting consumers of one queue: the first looks for messages, the others wait for their turn."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()  # fair: first come, first served
+        self.waiting = 0
+        self.news = asyncio.Event()  # something has changed in this process: look at once
+
+
+class ThreadedBackend:
+    """A backend whose methods are coroutines, over any other."""
+
+    descriptors = 1  # of a request that waits
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._clock: Any = getattr(backend, "clock", None) or SystemClock()
+        self._threads = ThreadPoolExecutor(_THREADS, "penstock-operation")
+        self._taking = asyncio.Semaphore(_TAKERS)
+        self._lines: dict[str, _Line] = {}
+        self._closing = False
+        self.commit_seconds, self.commit_records = Histogram(COMMIT_SECONDS), Histogram(COMMIT_RECORDS)
+        self.only = getattr(backend, "only", DEFAULT)
+
+    @property
+    def in_line(self) -> int:
+        """How many consumers wait."""
+        return sum(line.waiting for line in self._lines.values())
+
+    # Monitoring: of a store that other processes share, this process knows the counts and little more
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What has stopped the store, if its backend says so; others fail operation by operation."""
+        failure: BaseException | None = getattr(self._backend, "failure", None)
+        return failure
+
+    def is_open(self) -> bool:
+        """Whether it takes and gives messages."""
+        return not self._closing and self.failure is None
+
+    async def check(self) -> None:
+        """Raise what is wrong with the store."""
+        await self._run(getattr(self._backend, "check", partial(self._backend.run, Queues())))
+
+    def longest_commit(self) -> float:
+        """Seconds for which a commit has been running: there are none apart from the operations."""
+        return 0.0
+
+    def tend(self) -> "asyncio.Future[None]":
+        """Let time have passed in queues where nobody comes by."""
+
+        def look() -> None:
+            with suppress(PenstockError):  # whoever comes by is told
+                self._backend.run(Queues())
+
+        return asyncio.get_running_loop().run_in_executor(self._threads, look)
+
+    async def figures(self) -> list[Figures]:
+        """How every queue is."""
+        infos = await self._run(self._backend.run, Queues())
+        lines = {name: line.waiting for name, line in self._lines.items()}
+        return [Figures(each.name, True, each.counts, 0, lines.get(each.name, 0), {}, 0, 0, 0) for each in infos]
+
+    def run(self, operation: Operation[Result]) -> Awaitable[Result]:
+        """Carry out an operation in a thread."""
+        if operation.http.polls:
+            return self._take(operation)  # type: ignore[arg-type]
+        return self._change(operation)
+
+    def max_payload(self, queue: str) -> int:
+        """The largest payload that is read for a queue: any, as the queue's own limit is not at hand."""
+        return MAX_PAYLOAD
+
+    async def close(self) -> None:
+        """Let go of everything; waiting consumers get StoreClosed."""
+        self._closing = True
+        await self._run(self._backend.close)
+        for line in self._lines.values():
+            line.news.set()
+        await self.detach()
+
+    async def detach(self) -> None:
+        """Finish what was begun, and leave the store as it is."""
+        await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+
+    async def _run(self, call: Callable[..., Result], *arguments: Any) -> Result:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
+        except RuntimeError:  # the threads have ended; what the store says about that is better
+            self._backend.run(Queues())
+            raise
+
+    async def _change(self, operation: Operation[Result]) -> Result:
+        """Carry out an operation; consumers that wait look again if it may have changed something."""
+        try:
+            return await self._run(self._backend.run, operation)
+        finally:
+            if operation.http.method != "GET":
+                queue = getattr(operation, "queue", None)
+                for name, line in self._lines.items():
+                    if queue in (None, name):
+                        line.news.set()
+
+    async def _take(self, operation: Claim | Pop) -> Any:
+        """What a consumer gets, at once or after its turn in line."""
+        queue, wait, line = operation.queue, operation.wait, self._lines.get(operation.queue)
+        now = replace(operation, wait=0)
+        if line is None:
+            taken = await self._taken(now)
+            if taken or wait <= 0:
+                return taken
+            line = self._lines.setdefault(queue, _Line())
+        elif wait <= 0:
+            return _nothing(now) if line.waiting else await self._taken(now)  # nobody overtakes those who wait
+        line.waiting += 1
+        try:
+            return await self._wait(line, now, self._clock.monotonic() + wait)
+        finally:
+            line.waiting -= 1
+            if not line.waiting and self._lines.get(queue) is line:
+                del self._lines[queue]
+
+    async def _wait(self, line: _Line, operation: Claim | Pop, deadline: float) -> Any:
+        turn = asyncio.ensure_future(line.turn.acquire())
+        try:
+            while not turn.done():
+                left = deadline - self._clock.monotonic()
+                await asyncio.wait([turn], timeout=pause(self._clock, min(max(left, 0), _ASK_AGAIN)))
+                if left <= 0 and not turn.done():
+                    return _nothing(operation)
+            while True:
+                line.news.clear()
+                left = deadline - self._clock.monotonic()
+                if (taken := await self._taken(operation)) or left <= 0:
+                    return taken
+                await self._news(line, deadline)
+        finally:
+            if turn.done() and not turn.cancelled():
+                line.turn.release()
+            else:
+                turn.cancel()
+
+    async def _news(self, line: _Line, deadline: float) -> None:
+        """Sleep until something has changed here, or it is time to look whether it has elsewhere."""
+        left = max(deadline - self._clock.monotonic(), 0)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(line.news.wait(), pause(self._clock, min(left, _ASK_AGAIN)))
+
+    async def _taken(self, operation: Claim | Pop) -> Any:
+        """What can be had at once; a consumer that is cancelled meanwhile does not take it along."""
+        task = asyncio.ensure_future(self._run_taking(operation))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(partial(self._give_back, operation.queue))
+            raise
+
+    async def _run_taking(self, operation: Claim | Pop) -> Any:
+        async with self._taking:
+            return await self._run(self._backend.run, operation)
+
+    def _give_back(self, queue: str, task: "asyncio.Task[Any]") -> None:
+        if task.cancelled() or task.exception() is not None or not isinstance(task.result(), list):
+            return
+        receipts = [message.receipt for message in task.result()]
+
+        def release() -> None:
+            with suppress(PenstockError):  # the lease is over, the queue gone
+                self._backend.run(Release(queue, receipts))
+
+        if receipts:
+            self._threads.submit(release)
+
+    async def listed(self, operation: Peek | Messages) -> AsyncIterator[Message]:
+        """List messages, page by page."""
+        messages: Iterator[Message] = await self._run(self._begun, operation)
+        while page := await self._run(some, messages):
+            for message in page:
+                yield message
+
+    def _begun(self, operation: Peek | Messages) -> Iterator[Message]:
+        self._backend.run(Lookup(operation.queue))  # an error now, not at the first message
+        return self._backend.run(operation)
+
+
+def _nothing(operation: Claim | Pop) -> list[Message] | None:
+    return [] if isinstance(operation, Claim) else None

@@ -1,0 +1,1 @@
+"""Operations over HTTP: server, client, and what both agree on."""

@@ -1,0 +1,30 @@
+"""Where the messages of a stream's batch are, as it travels from who has the store open to who reads it.
+
+u32 big-endian   length of the head
+head             JSON: {"files": [[number, name, path], ...]}
+rows             pages as journal/records.py has them, one right after the other
+"""
+
+import struct
+
+from penstock.contract.streams import BatchPlan
+from penstock.stores.journal.records import PageImage, decode_all
+from penstock.stores.journal.snapshot import encode_rows
+from penstock.wire import jsons
+
+_LENGTH = struct.Struct(">I")
+
+
+def encode_plan(plan: BatchPlan) -> bytes:
+    """A plan as bytes."""
+    head = jsons.dumps({"files": plan.files})
+    return b"".join([_LENGTH.pack(len(head)), head, *[encode_rows(first, page) for first, page in plan.pages]])
+
+
+def decode_plan(data: bytes) -> BatchPlan:
+    """What the bytes say; ValueError if they are no plan."""
+    (length,) = _LENGTH.unpack_from(data)
+    files = jsons.loads_object(data[_LENGTH.size : _LENGTH.size + length])["files"]
+    rows = decode_all(memoryview(data)[_LENGTH.size + length :])
+    pages = [(item.first, item.page) for item in rows if isinstance(item, PageImage)]
+    return BatchPlan(pages, [(int(number), str(name), str(path)) for number, name, path in files])

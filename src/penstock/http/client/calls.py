@@ -1,0 +1,171 @@
+"""What each operation asks of a server, and how its answer is read. Pure: nothing here knows how bytes travel."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any, Generic, NamedTuple, TypeVar
+from urllib.parse import quote, urlencode
+
+from penstock.contract.message import MAX_MESSAGES, Entry, Message
+from penstock.contract.operation import Operation
+from penstock.contract.operations import Messages, Publish, Put
+from penstock.contract.streams import BatchPlan
+from penstock.errors import InvalidArgument
+from penstock.http.client.answers import Answer
+from penstock.http.client.failures import Garbage, Lost, Refused
+from penstock.wire import frames, jsons, problems, results
+
+_JSON = "Content-Type: application/json\r\n"
+_FRAME = f"Content-Type: {frames.MEDIA_TYPE}\r\n"
+_WANTS_FRAME = f"Accept: {frames.MEDIA_TYPE}\r\n"
+Result = TypeVar("Result")
+
+
+class Call(NamedTuple, Generic[Result]):
+    """One request. `repeatable`: doing it twice is as good as doing it once."""
+
+    name: str
+    start: str  # method and path
+    headers: str
+    body: bytes | None
+    repeatable: bool
+    read: Callable[[Answer], Result]
+    wait: float = 0.0  # seconds for which the server may hold the answer back
+
+    def request(self, authority: str, credentials: str = "") -> bytes:
+        """The bytes to send."""
+        head = _head(self.start, authority, credentials, self.headers)
+        if self.body is None:
+            return head + b"\r\n"
+        return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(self.body), self.body)
+
+    def result(self, answer: Answer) -> Result:
+        """What the answer says, or the error that it tells of."""
+        if not 200 <= answer.status < 300:
+            raise _refusal(answer)
+        try:
+            return self.read(answer)
+        except (LookupError, TypeError, ValueError) as error:
+            raise Garbage(f"its answer to {self.name} is not Penstock's ({error!r})") from None
+
+
+def call_of(operation: Operation[Result]) -> Call[Result]:
+    """The request for an operation."""
+    if isinstance(operation, Put) and (plain := _plain_put(operation)) is not None:
+        return plain
+    operation = operation.within_limits()
+    http, sent, body = operation.http, _sent(operation), None
+    headers = _WANTS_FRAME if http.answer.kind is Message else ""
+    path = "/".join(
+        ["", *(quoted(str(sent.pop(part[1:-1]))) if part[:1] == "{" else part for part in http.segments)]
+    )
+    if http.batch:
+        headers, body = _FRAME, _batch(operation, sent.popitem()[1])
+    if http.in_query:
+        path += f"?{urlencode(sent)}" if sent else ""
+        if body is None and http.method == "POST":
+            body = b""
+    else:
+        headers, body = _JSON + headers, jsons.dumps(sent)
+    return Call(
+        http.said or http.name, f"{http.method} {path}", headers, body, operation.is_repeatable(),
+        partial(_read, operation), http.patience or getattr(operation, "wait", 0.0),
+    )  # fmt: skip
+
+
+def _sent(operation: Operation[Any]) -> dict[str, Any]:
+    """The arguments as they travel, but for those that say nothing."""
+    sent = {}
+    for name, argument in operation.arguments.items():
+        value = getattr(operation, name)
+        if not argument.omit or value != operation.default(name):
+            sent[argument.wire or name] = value if argument.send is None else argument.send(value)
+    return sent
+
+
+def _batch(operation: Operation[Any], given: Any) -> bytes:
+    if isinstance(given, bytes):  # of a load, which is a frame already
+        return given
+    return _frame([given] if isinstance(operation, Publish) else given)
+
+
+def _plain_put(operation: Put) -> "Call[Any] | None":
+    """A message that has nothing but a payload and a priority goes the short way."""
+    if len(operation.entries) != 1:
+        return None
+    entry = operation.entries[0]
+    further = (entry.headers, entry.retention, entry.key, entry.created_at)
+    if entry.delay or further != (None, None, None, None):
+        return None
+    headers = f"X-Message-Priority: {entry.priority}\r\n" if entry.priority else ""
+    return Call("put", f"POST /{quoted(operation.queue)}/messages", headers, entry.payload, False, _only_id)
+
+
+def _read(operation: Operation[Any], answer: Answer) -> Any:
+    """The result that an answer has."""
+    http = operation.http
+    if http.answer.status == 204 or http.then is not None:
+        return None
+    if http.answer.kind is BatchPlan:
+        from penstock.http.batches import decode_plan  # here, as most who ask a server have no journals
+
+        return decode_plan(answer.body)
+    if http.answer.kind is Message:
+        result: Any = frames.decode_messages(answer.body, operation.queue)
+    else:
+        result = results.decode(http.answer, jsons.loads(answer.body))
+    if isinstance(operation, Put) and len(result) != len(operation.entries):
+        raise ValueError(f"{len(operation.entries)} ids were to come")
+    return result if http.pick is None else http.pick(result)
+
+
+def columns_of(listing: Messages) -> "Call[tuple[dict[str, Any], list[bytes]]]":
+    """A page of a listing, as columns and payloads; its fields must have the id."""
+    call: Call[Any] = call_of(listing)
+    return call._replace(read=lambda answer: frames.decode_columns(answer.body))
+
+
+def _frame(entries: Sequence[Entry]) -> bytes:
+    frame = frames.encode_entries(entries)
+    if len(entries) > MAX_MESSAGES or len(frame) > frames.MAX_BYTES:
+        raise InvalidArgument(
+            f"{len(entries):,} messages of {len(frame):,} bytes; a server takes at most {MAX_MESSAGES:,} "
+            f"messages and {frames.MAX_BYTES:,} bytes in one step: put them in several"
+        )
+    return frame
+
+
+def _only_id(answer: Answer) -> list[str]:
+    return [answer.headers[b"x-message-id"].decode()]
+
+
+def _refusal(answer: Answer) -> Exception:
+    """The error that an answer tells of."""
+    try:
+        problem: Any = jsons.loads_object(answer.body)
+    except InvalidArgument:
+        problem = {}
+    if "error" not in problem:
+        if answer.status in (502, 503, 504):
+            return Lost(f"what is in front of it says {answer.status}")
+        return Garbage(f"it says {answer.status}, but not as Penstock would: is something else there?")
+    if answer.status == 503:
+        done = problem.get("error") != "Overloaded"  # is said before anything is done
+        return Refused(problems.as_error(problem), _retry_after(answer), done)
+    return problems.as_error(problem)
+
+
+def _retry_after(answer: Answer) -> float:
+    value = answer.headers.get(b"retry-after", b"")
+    return float(value) if value.isdigit() and len(value) < 10 else 0.0
+
+
+@lru_cache(maxsize=256)
+def _head(start: str, authority: str, credentials: str, headers: str) -> bytes:
+    """What a request begins with: of all that put into a queue, the same."""
+    return f"{start} HTTP/1.1\r\nHost: {authority}\r\n{credentials}{headers}".encode()
+
+
+@lru_cache(maxsize=1024)
+def quoted(name: str) -> str:
+    """A name as a part of a path."""
+    return quote(name, safe="", errors="surrogatepass").replace(".", "%2E")  # else `..` would leave the folder

@@ -1,0 +1,151 @@
+"""One connection to a server, used by one thread at a time."""
+
+import os
+import select
+import socket
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from penstock.http.client.address import Address
+from penstock.http.client.answers import Answer, AnswerReader
+from penstock.http.client.failures import Denied, Failure, Lost, NotSent, TimedOut
+
+if TYPE_CHECKING:
+    from ssl import SSLSocket
+
+CONNECT_TIMEOUT = 5.0
+_LAST_WORDS = 1.0  # seconds in which a server that takes no more may still say why
+_SOME, _MUCH = 16_384, 262_144  # bytes to read at first, and once there is more
+
+
+def connect(address: Address) -> "socket.socket | SSLSocket":
+    """A socket that is connected to the server; OSError."""
+    if address.share is not None:
+        from penstock.system import socket_path as place
+
+        return place.connect(address.share, CONNECT_TIMEOUT)
+    connected = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT)
+    try:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if address.tls is not None:
+            return address.tls.wrap_socket(connected, server_hostname=address.host)
+    except BaseException:
+        connected.close()
+        raise
+    return connected
+
+
+class Connection:
+    """Asks, and reads the answer. After any failure it must be closed."""
+
+    def __init__(self, address: Address) -> None:
+        try:
+            self._socket = connect(address)
+        except (OSError, UnicodeError) as error:  # neither is a name that cannot be one
+            raise not_sent(address, error) from None
+        self._encrypted = address.tls is not None
+        self._tells = address.share is not None  # a Unix socket tells at once when the other end has gone
+        self._reader = AnswerReader()
+        self._socket.setblocking(False)
+        self._readable = select.poll()
+        self._readable.register(self._socket, select.POLLIN)
+        self.last_used = monotonic()
+
+    def is_stale(self) -> bool:
+        """Whether the server has closed it, or said something out of turn."""
+        return not self._tells and bool(self._readable.poll(0))
+
+    def ask(self, request: bytes, seconds: float) -> Answer:
+        """The answer to a request, if it comes within so many seconds."""
+        deadline = monotonic() + seconds
+        try:
+            sent = self._socket.send(request)
+        except OSError:
+            sent = 0
+        if sent == len(request) or self._send(memoryview(request)[sent:], deadline):
+            answer = self._receive(deadline)
+        else:  # a server that takes no more may have said why
+            try:
+                answer = self._receive(min(deadline, monotonic() + _LAST_WORDS))._replace(keep_alive=False)
+            except Failure as failure:
+                raise NotSent(str(failure)) from None
+        self.last_used = monotonic()
+        return answer
+
+    def interrupt(self) -> None:
+        """Let the thread that waits here find that the connection has ended; called by another one."""
+        with suppress(OSError):  # it has ended already
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # not that of ssl, which is not for two threads
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._socket.close()
+
+    def _send(self, rest: memoryview, deadline: float) -> bool:
+        """Whether the server took all of it."""
+        # Who is answered before all is sent has been refused; but of TLS, its own signals look the same.
+        answered = 0 if self._encrypted else select.POLLIN
+        while True:
+            try:
+                rest = rest[self._socket.send(rest) :]
+                if not rest:
+                    return True
+            except OSError as error:
+                events = _awaited(error, select.POLLOUT)
+                if not events or not self._wait(events | answered, deadline) & events:
+                    return False
+
+    def _receive(self, deadline: float) -> Answer:
+        size, begun = _SOME, False
+        # Of TLS, something may be there that no poll sees.
+        if not self._encrypted and not self._readable.poll(max(deadline - monotonic(), 0) * 1000):
+            raise TimedOut("it takes too long")
+        while True:
+            try:
+                data = self._socket.recv(size)
+            except OSError as error:
+                events = _awaited(error, select.POLLIN)
+                if not events:
+                    raise Lost(reason(error)) from None
+                if not self._wait(events, deadline):
+                    raise TimedOut("it takes too long") from None
+                continue
+            if not data:
+                raise Lost(f"the connection was closed {'in the middle of' if begun else 'before'} the answer")
+            answer = self._reader.feed(data)
+            if answer is not None:
+                return answer
+            begun, size = True, _MUCH
+
+    def _wait(self, events: int, deadline: float) -> int:
+        """What has come of these events until then."""
+        poll = self._readable
+        if events != select.POLLIN:
+            poll = select.poll()
+            poll.register(self._socket, events)
+        ready = poll.poll(max(deadline - monotonic(), 0) * 1000)
+        return ready[0][1] if ready else 0
+
+
+def not_sent(address: Address, error: Exception) -> NotSent:
+    """Why there is no connection."""
+    denied = address.share is not None and isinstance(error, PermissionError)
+    return (Denied if denied else NotSent)(reason(error))
+
+
+def _awaited(error: OSError, usual: int) -> int:
+    """What to wait for before trying again; 0 if that is of no use."""
+    if isinstance(error, BlockingIOError):
+        return usual
+    kind = type(error).__name__  # of ssl, which need not be loaded
+    return {"SSLWantReadError": select.POLLIN, "SSLWantWriteError": select.POLLOUT}.get(kind, 0)
+
+
+def reason(error: Exception) -> str:
+    """What the system says."""
+    if isinstance(error, TimeoutError):
+        return "it takes too long"
+    if type(error).__module__ == "builtins" and isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)  # asyncio has its own words for it
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

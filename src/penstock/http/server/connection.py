@@ -1,0 +1,475 @@
+"""One connection: bytes in, requests to their handlers, answers out, one after the other.
+
+Nothing that a client sends may harm: headers and bodies are capped before they are kept, a request must arrive in
+time and its answer must be read in time, and what is no HTTP is answered with 400 and the end of the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from itertools import takewhile
+from typing import TYPE_CHECKING, cast
+
+import httptools
+
+from penstock.http.server import logs
+from penstock.http.server.access import Caller
+from penstock.http.server.exchange import Answer, Head, Problem, Request, Route, as_bytes, named, refusal
+from penstock.http.server.refusals import (
+    FAILED,
+    GOING,
+    MAX_HEADERS,
+    OVERLOADED,
+    TOO_LONG,
+    of_error,
+    of_head,
+    too_large,
+)
+from penstock.http.server.routes import find
+
+if TYPE_CHECKING:
+    from penstock.http.server.running import Service
+
+_PIPELINED = 16  # requests that may wait for the one before them; then the client has to
+_UNREAD = 16_384  # bytes of answers that wait for a client to read, before it is asked no more and counted
+_PIECE = 262_144  # bytes of an answer for the transport at a time: TLS hands on a whole piece before it says stop
+_LINGER = 2.0  # seconds in which a client that is still sending can read why it was refused
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_log = logging.getLogger("penstock.server")
+
+
+class Connection(asyncio.Protocol):
+    """What httptools tells of the bytes of one client."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._parser = httptools.HttpRequestParser(self)
+        self.peer = ""
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._data = b""  # that begin with a request, while they are parsed
+        self._fed = 0  # bytes since a head, or a part of a body, was complete
+        self._head_size = 0
+        self._arriving = False  # a request that is not complete yet
+        self._told = False
+        self._declined = b""  # the head of a request that asked for an upgrade, without that
+        self._request: Request | None = None  # the one whose body is arriving
+        self._body: bytes | bytearray = b""
+        self._size = 0  # of the body so far
+        self._refused: Answer | None = None  # what ends this connection
+        self._waiting: deque[Request] = deque()
+        self._current: Request | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._paused = False  # reading
+        self._clogged = False  # writing
+        self._unsent: deque[bytes] = deque()  # answers that the transport has no room for yet
+        self._sent = 0  # bytes of the first of them
+        self._slow = False  # and counted: the client has not read all of its answers yet
+        self._ending = False  # after the answer to come
+        self._lost = False
+        self._caller = Caller()
+        self._revoked: Problem | None = None  # what ends a long poll whose token is no longer good
+
+    # From the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there."""
+        self.transport = cast("asyncio.Transport", transport)
+        if not self.service.welcome(self):
+            self._lost = True
+            self.transport.write(as_bytes(refusal(OVERLOADED), keep_alive=False))
+            self.transport.close()
+            return
+        self.transport.set_write_buffer_limits(_UNREAD)
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
+        self.service.idle.start(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a request, or of several."""
+        if self._refused is not None or self._ending or self._lost:
+            return  # still sending what nobody reads
+        if not self._arriving:
+            known = self.service.heads.find(data)
+            if known is not None and self._repeat(known.head, data[known.start :]):
+                return
+        self._data = b"" if self._arriving else data
+        self._fed += len(data)
+        while data:
+            try:
+                self._parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._decline(data[upgrade.args[0] :])
+            except httptools.HttpParserCallbackError as error:  # one of ours below, and no fault of the client
+                _log.error("a request failed", exc_info=error.__context__ or error, extra={"peer": self.peer})
+                self._refuse(refusal(FAILED))
+                break
+            except httptools.HttpParserError as error:
+                if self._refused is None and not self._ending:
+                    reason = str(error) or type(error).__name__
+                    self._refuse(refusal(Problem("BadRequest", f"this is no HTTP/1.1 request: {reason}")))
+                break
+        self._data = b""
+        if self._refused is None and self._arriving:
+            if not self._paused:
+                self.service.arriving.start(self)
+            if self._fed > MAX_HEADERS:
+                self._refuse(refusal(TOO_LONG))
+
+    def eof_received(self) -> bool:
+        """The client sends no more. It may still read, unless it waits for a message: then it has gone."""
+        if self._current is None and not self._waiting:
+            if self._arriving and self._refused is None:
+                self._refuse(refusal(Problem("BadRequest", "the request ended before it was complete")))
+            self._close()
+            return bool(self._unsent)
+        if self._current is not None and self._current.route.polls and self._task is not None:
+            self._task.cancel()
+            self._close()
+            return False
+        self._ending = True
+        answerable = len(list(takewhile(lambda request: not request.route.polls, self._waiting)))
+        while len(self._waiting) > answerable:
+            self._release(self._waiting.pop())
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The client has gone. What waits for a message stops; what is being stored goes on."""
+        self._lost = True
+        self._drop_body()
+        self._drop_waiting()
+        self._unsent.clear()
+        self.service.farewell(self)
+        if self._task is not None and self._current is not None and self._current.route.polls:
+            self._task.cancel()
+            self._release(self._current)  # as it may not even have begun
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers."""
+        self._clogged = True
+        if not self._slow:
+            self._slow = True
+            self.service.leaving.start(self)
+            self.service.hold_back(self, self.transport.get_write_buffer_size() + sum(map(len, self._unsent)))
+
+    def resume_writing(self) -> None:
+        """It reads on."""
+        self._clogged = False
+        self._send_on()
+        if not self._clogged:
+            self._slow = False
+            self.service.leaving.stop(self)
+            self.service.let_go(self)
+            self._next()
+
+    # From the parser
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._arriving = True
+        self.service.idle.stop(self)
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the request's target."""
+        self._url += url
+        self._head_size += len(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header."""
+        if self._request is not None:
+            return  # after the body, where nothing of ours is expected
+        self._head_size += len(name) + len(value) + 4
+        name = name.lower()
+        if name in self._headers:
+            value = self._headers[name] + b", " + value
+        elif name.startswith(b"x-message-") or name == b"idempotency-key":
+            self._told = True
+        self._headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        """Everything but the body is there: who answers, and may the body come?"""
+        if self._refused is not None:
+            return
+        headers, self._headers = self._headers, {}
+        size, self._head_size, self._fed = self._head_size, 0, 0
+        if size > MAX_HEADERS:
+            self._refuse(refusal(TOO_LONG))
+            return
+        method, http = self._parser.get_method(), self._parser.get_http_version()
+        url, self._url = self._url, b""
+        if self._parser.should_upgrade() and method != b"CONNECT":
+            lines = [b"%b: %b\r\n" % header for header in headers.items() if header[0] != b"upgrade"]
+            self._declined = b"%b %b HTTP/%b\r\n%b\r\n" % (method, url, http.encode(), b"".join(lines))
+            return
+        route, arguments, query = self.find(method, url)
+        service = self.service
+        request = Request(Head(route, arguments, query, headers, self._told, method, url), self)
+        self._told = False
+        request.keep_alive = http == "1.1" and self._parser.should_keep_alive()
+        self._request = request
+        if service.access_log:
+            request.begun = service.loop.time()
+        problem = None
+        if service.access is not None:
+            problem = self._caller.problem(service.access, request)
+        elif service.hosts is not None:
+            problem = service.hosts.problem(request)
+        if problem is not None:
+            self._refuse(refusal(problem))
+            return
+        if route.is_payload:
+            request.most = min(route.most, service.backend.max_payload(arguments[0]))
+        problem = of_head(request, http)
+        if problem is not None:
+            self._refuse(refusal(problem))
+        elif http == "1.1" and headers.get(b"expect", b"").lower() == b"100-continue":
+            self._send(_CONTINUE)
+
+    def find(self, method: bytes, target: bytes) -> tuple[Route, tuple[str, ...], bytes]:
+        """Who answers."""
+        return find(method, target)
+
+    def on_body(self, chunk: bytes) -> None:
+        """A part of the body."""
+        request = self._request
+        if self._refused is not None or request is None:
+            return
+        self._fed = 0
+        self._size += len(chunk)
+        self.service.buffered += len(chunk)
+        if self._size > request.most:
+            self._refuse(refusal(too_large(request)))
+        elif self.service.buffered > self.service.limits.buffered:
+            self._refuse(refusal(OVERLOADED))
+        elif not self._body and not request.route.discards:
+            self._body = chunk  # all of it, most of the time
+        elif not request.route.discards:
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)  # and no list, as chunks may be tiny
+            self._body += chunk
+
+    def on_message_complete(self) -> None:
+        """The request is complete."""
+        request = self._request
+        if self._refused is not None or request is None:
+            return
+        request.body = bytes(self._body)
+        self._drop_body()
+        self.service.buffered += len(request.body)
+        self._arriving = False
+        self.service.arriving.stop(self)
+        if not request.keep_alive:
+            self._ending = True
+        self.service.heads.learn(self._data, request)
+        self._data = b""  # what follows begins elsewhere
+        self._waiting.append(request)
+        if len(self._waiting) > _PIPELINED and not self._paused:
+            self._paused = True
+            self.transport.pause_reading()
+        self._next()
+
+    def _repeat(self, head: Head, body: bytes) -> bool:
+        """Begin with a request whose head is known; False if the parser is to see what is to be done with it."""
+        service, request = self.service, Request(head, self, body)
+        if (
+            self._current is not None
+            or self._clogged
+            or service.buffered + len(body) > service.limits.buffered
+            or (head.route.is_payload and len(body) > service.backend.max_payload(head.arguments[0]))
+            or (service.access is not None and self._caller.problem(service.access, request) is not None)
+        ):
+            return False
+        if service.access_log:
+            request.begun = service.loop.time()
+        service.buffered += len(body)
+        service.idle.stop(self)
+        self._begin(request)
+        return True
+
+    # Answering
+
+    def _next(self) -> None:
+        """Begin with the next request, if its turn has come."""
+        if self._current is not None or self._clogged or self._lost:
+            return
+        if self._waiting:
+            request = self._waiting.popleft()
+            access = self.service.access
+            if access is not None and (problem := self._caller.problem(access, request)) is not None:
+                self._release(request)  # its token was good when it came
+                self._drop_waiting()
+                self._refuse(refusal(problem))
+                return
+            if self._paused and not self._waiting:
+                self._paused = False
+                self.transport.resume_reading()
+                if self._arriving:
+                    self.service.arriving.start(self)
+            self._begin(request)
+        elif self._refused is not None:
+            self._say_goodbye(self._refused)
+        elif self._ending:
+            self._close()
+        elif not self._arriving:
+            self.service.idle.start(self)
+
+    def _begin(self, request: Request) -> None:
+        self._current = request
+        shortcut = request.route.shortcut
+        try:
+            if shortcut is None or not shortcut(self.service.backend, request):
+                self._task = self.service.loop.create_task(self._handle(request))
+        except Exception as error:
+            # In the next turn: of many that were pipelined, each would else be answered deeper down the stack.
+            self.service.loop.call_soon(self.fail, request, error)
+
+    async def _handle(self, request: Request) -> None:
+        try:
+            if request.route.lists:
+                async with self.service.listing:
+                    answer = await request.route.handler(self.service.backend, request)
+            else:
+                answer = await request.route.handler(self.service.backend, request)
+        except asyncio.CancelledError:
+            if self._revoked is not None and not self._lost:
+                answer = refusal(self._revoked, close=True)
+            elif self.service.stopping and not self._lost:
+                answer = refusal(GOING, close=True)
+            else:
+                self._release(request)
+                self._current = self._task = None
+                self._close()
+                return
+        except Exception as error:
+            self.fail(request, error)
+            return
+        self.answer(request, answer)
+
+    def fail(self, request: Request, error: BaseException) -> None:
+        """Answer the current request with what went wrong."""
+        self.answer(request, of_error(error, request))
+
+    def answer(self, request: Request, answer: Answer) -> None:
+        """Answer the current request."""
+        service = self.service
+        self._release(request)
+        self._current = self._task = None
+        try:
+            service.answers[answer.status] += 1
+            service.answered()
+            if service.access_log:
+                logs.access(request, answer)
+            if self._lost:
+                return
+            if answer.status >= 400 or b"x-request-id" in request.headers:
+                answer = named(request, answer)
+            if answer.close or service.stopping or not request.keep_alive:
+                self._ending = True
+            keep_alive = not self._ending or bool(self._waiting)
+            is_head, is_large = request.head.method == b"HEAD", len(answer.body) > _PIECE
+            self._send(as_bytes(answer, keep_alive, is_head or is_large))
+            if is_large and not is_head:
+                self._send(answer.body)  # as it is: large ones are not copied
+            self._next()
+        except Exception:
+            _log.exception("a request could not be answered", extra=logs.about(request))
+            self.transport.abort()
+
+    def end(self) -> None:
+        """Finish what is being done, and wait no longer for anything."""
+        self._ending = True
+        self._drop_waiting()
+        if self._current is None:
+            self._close()
+        elif self._current.route.polls and self._task is not None:
+            self._task.cancel()
+
+    def check_caller(self) -> None:
+        """End a long poll whose token is no longer good."""
+        request, access = self._current, self.service.access
+        if request is None or access is None or self._task is None or not request.route.polls:
+            return
+        self._revoked = self._caller.problem(access, request)
+        if self._revoked is not None:
+            self._drop_waiting()
+            self._task.cancel()
+
+    def give_up(self) -> None:
+        """The client took too long."""
+        if self._clogged or self._refused is not None or self.transport.is_closing():
+            self.transport.abort()
+        elif self._arriving:
+            self._refuse(refusal(Problem("RequestTimeout", "the request took too long to arrive")))
+        else:
+            self._close()  # idle for long
+
+    def _refuse(self, answer: Answer) -> None:
+        """Answer this once those before it are answered, and end."""
+        self.service.answers[answer.status] += 1
+        if self._request is not None:
+            answer = named(self._request, answer)
+            if self.service.access_log:
+                logs.access(self._request, answer)
+        self._refused = answer
+        self._drop_body()
+        self.service.arriving.stop(self)
+        self._next()
+
+    def _send(self, data: bytes) -> None:
+        """Send, as far as the client reads. The rest waits here, where it is counted."""
+        if len(data) <= _PIECE and not self._unsent:
+            self.transport.write(data)
+        else:
+            self._unsent.append(data)
+            self._send_on()
+
+    def _send_on(self) -> None:
+        while self._unsent and not self._clogged and not self._lost:
+            data = self._unsent[0]
+            self.transport.write(memoryview(data)[self._sent : self._sent + _PIECE])
+            self._sent += _PIECE
+            if self._sent >= len(data):
+                self._unsent.popleft()
+                self._sent = 0
+
+    def _say_goodbye(self, answer: Answer) -> None:
+        self._send(as_bytes(answer, keep_alive=False))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        # Closing at once would reset the connection of a client that still sends, and with it the answer.
+        self.service.loop.call_later(_LINGER, self._close)
+
+    def _close(self) -> None:
+        """End, once the client has read what was said, if it does so in time."""
+        if self._lost:
+            return
+        self._ending = True
+        self.service.leaving.start(self)
+        if not self._unsent:  # or it ends with the last of it
+            self.transport.close()
+
+    def _decline(self, rest: bytes) -> bytes:
+        """What to parse instead of a request that asked for an upgrade, as the parser has skipped its body."""
+        if not self._declined:
+            self._ending = True  # it asked for a tunnel, and is answered, or was refused
+            return b""
+        head, self._declined = self._declined, b""
+        self._parser = httptools.HttpRequestParser(self)
+        return head + rest
+
+    def _drop_body(self) -> None:
+        self.service.buffered -= self._size
+        self._size, self._body, self._request = 0, b"", None
+
+    def _drop_waiting(self) -> None:
+        while self._waiting:
+            self._release(self._waiting.pop())
+
+    def _release(self, request: Request) -> None:
+        self.service.buffered -= len(request.body)
+        request.body = b""

@@ -1,0 +1,87 @@
+"""What a server writes to its log: lines of JSON for programs, or lines for people."""
+
+import json
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from penstock.http.server.exchange import Answer, Request
+
+FORMATS = ("auto", "json", "text")
+_FIELDS = ("request", "peer", "token", "method", "path", "status", "bytes", "seconds")
+_access = logging.getLogger("penstock.access")
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line: dict[str, Any] = {
+            "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{record.msecs:03.0f}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line.update({name: vars(record)[name] for name in _FIELDS if name in vars(record)})
+        if record.exc_info and record.exc_info[0] is not None:
+            line["error"] = record.exc_info[0].__name__
+            line["trace"] = "".join(traceback.format_exception(*record.exc_info))
+        return json.dumps(line, default=str)
+
+
+class TextLines(logging.Formatter):
+    """A record for people; the trace, if there is one, below it."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, with what is known of the request."""
+        line = super().format(record)
+        told = " ".join(f"{name}={vars(record)[name]}" for name in _FIELDS if name in vars(record))
+        first, newline, rest = line.partition("\n")
+        return f"{first} {told}{newline}{rest}" if told else line
+
+
+def set_up(form: str, level: str, access: bool = False, stream: TextIO | None = None) -> Callable[[], None]:
+    """Write the log of this process to stderr, with `access` every request; returns what undoes that."""
+    stream = stream or sys.stderr
+    if form == "auto":
+        form = "text" if stream.isatty() else "json"
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    root, before = logging.getLogger(), logging.getLogger().level
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    _access.setLevel("INFO" if access else "NOTSET")  # who asks for it gets it, whatever the level of the rest
+    logging.captureWarnings(True)
+
+    def undo() -> None:
+        logging.captureWarnings(False)
+        root.removeHandler(handler)
+        root.setLevel(before)
+        _access.setLevel("NOTSET")
+
+    return undo
+
+
+def about(request: Request) -> dict[str, Any]:
+    """What a record tells of the request that it is about. The query is left out, as it may have receipts."""
+    told = {
+        "request": request.id,
+        "peer": request.peer,
+        "method": request.head.method.decode("ascii", "backslashreplace"),
+        "path": request.head.target.partition(b"?")[0].decode("ascii", "backslashreplace"),
+    }
+    return {**told, "token": request.holder.name} if request.holder else told
+
+
+def access(request: Request, answer: Answer) -> None:
+    """A line for a request that was answered."""
+    seconds = request.service.loop.time() - request.begun
+    told = {"status": answer.status, "bytes": len(answer.body), "seconds": round(seconds, 6)}
+    _access.info("answered", extra={**about(request), **told})

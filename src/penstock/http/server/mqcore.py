@@ -1,0 +1,154 @@
+"""The six endpoints of MQ-Core, with what the contract has beyond them as query parameters and headers."""
+
+from penstock.contract import names
+from penstock.contract.arguments import SETTINGS, arguments, checked_consumer, checked_lease
+from penstock.contract.backend import Served
+from penstock.contract.message import Draft, Entry, Message, checked
+from penstock.contract.operations import Ack, Claim, Create, Delete, Lookup, Put, Remove, Show
+from penstock.engine.coroutines import LocalBackend
+from penstock.errors import InvalidArgument, QueueExists
+from penstock.http.server.bodies import checked_wait
+from penstock.http.server.exchange import JSON, Answer, Problem, Request
+from penstock.wire import jsons
+
+_MAX_HEADERS = 16_384  # bytes of X-Message-Headers in an answer: more than clients read
+_TOLD = {
+    b"x-message-priority": "priority",
+    b"x-message-delay": "delay",
+    b"x-message-retention": "retention",
+    b"x-message-created-at": "created_at",
+}
+
+
+async def show_queue(backend: Served, request: Request) -> Answer:
+    """GET /{queue}."""
+    request.parameters()
+    name = names.checked(request.arguments[0])
+    accepted = request.headers.get(b"accept", b"")
+    if b"application/json" not in accepted and b"*/*" not in accepted:
+        await backend.run(Lookup(name))
+        return Answer(200)
+    return Answer(200, JSON, jsons.dumps(jsons.queue_as_json(await backend.run(Show(name)))))
+
+
+async def create_queue(backend: Served, request: Request) -> Answer:
+    """PUT /{queue}: as MQ-Core has it, a message is delivered again and again unless the query limits that."""
+    name = names.checked(request.arguments[0])
+    asked = request.parameters(*SETTINGS)
+    wanted = jsons.settings_from_query({"max_attempts": "0", **asked}.items())
+    try:
+        await backend.run(Create(name, wanted))
+        return Answer(201)
+    except QueueExists:
+        there = await backend.run(Lookup(name))
+    differing = [setting for setting in asked if there[setting] != wanted[setting]]
+    if differing:
+        raise Problem("QueueExists", f"queue {name!r} exists with another {', '.join(differing)}")
+    return Answer(204)
+
+
+async def delete_queue(backend: Served, request: Request) -> Answer:
+    """DELETE /{queue}."""
+    request.parameters()
+    await backend.run(Delete(names.deletable(request.arguments[0])))
+    return Answer(204)
+
+
+async def fetch_message(backend: Served, request: Request) -> Answer:
+    """GET /{queue}/messages: claim one."""
+    name = names.checked(request.arguments[0])
+    given = request.parameters("lease", "wait", "consumer")
+    lease = checked_lease(jsons.number("lease", given.get("lease", "30")))
+    wait = checked_wait(jsons.number("wait", given.get("wait", "0")))
+    consumer = checked_consumer(given.get("consumer", request.peer))
+    claimed = await backend.run(Claim(name, 1, lease, wait, consumer))
+    if not claimed:
+        return Answer(204)
+    message = claimed[0]
+    return Answer(200, _as_headers(message), message.payload)
+
+
+def _as_headers(message: Message) -> bytes:
+    lines = (
+        f"Content-Type: application/octet-stream\r\nX-Message-Id: {message.id}\r\n"
+        f"X-Message-Receipt: {message.receipt}\r\nX-Message-Priority: {message.priority}\r\n"
+        f"X-Message-Attempts: {message.attempts}\r\nX-Message-Created-At: {message.created_at}\r\n"
+        f"X-Message-Received-At: {message.received_at}\r\nX-Message-Lease-Until: {message.lease_until}\r\n"
+    ).encode()
+    if message.headers:
+        headers = jsons.dumps(message.headers)
+        if len(headers) <= _MAX_HEADERS:
+            lines += b"X-Message-Headers: %b\r\n" % headers
+    return lines
+
+
+async def add_message(backend: Served, request: Request) -> Answer:
+    """POST /{queue}/messages."""
+    name = names.checked(request.arguments[0])
+    request.parameters()
+    entry = _told(request) if request.head.told else Entry(request.body)
+    [id] = await backend.run(Put(name, [entry]))  # noqa: A001 - the contract's word
+    return _added(id)
+
+
+def add_plainly(backend: Served, request: Request) -> bool:
+    """The same of a message that has nothing but a payload: most are, and a coroutine would cost more than it."""
+    head = request.head
+    if head.told or head.query or not isinstance(backend, LocalBackend):
+        return False
+    backend.put_plainly(names.checked(head.arguments[0]), request.body, _Adding(request))
+    return True
+
+
+class _Adding:
+    """Tells the connection of a request what became of its message, as a future would tell a coroutine."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def done(self) -> bool:
+        """Nobody takes a request back: also of a client that has gone, what was sent is kept."""
+        return False
+
+    def set_result(self, id: str, /) -> None:  # noqa: A002 - the contract's word
+        """The message is on stable storage."""
+        self._request.connection.answer(self._request, _added(id))
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """It is not, or nobody can know."""
+        self._request.connection.fail(self._request, error)
+
+
+def _added(id: str) -> Answer:  # noqa: A002 - the contract's word
+    return Answer(201, f"X-Message-Id: {id}\r\n".encode())
+
+
+def _told(request: Request) -> Entry:
+    """A message of which the request's headers tell more."""
+    draft = Draft(request.body)
+    for name, argument in _TOLD.items():
+        value = request.header(name)
+        if value is not None:
+            setattr(draft, argument, jsons.number(name.decode(), value))
+    draft.key = request.header(b"x-message-key" if b"x-message-key" in request.headers else b"idempotency-key")
+    headers = request.header(b"x-message-headers")
+    if headers is not None:
+        draft.headers = jsons.loads_object(headers.encode())
+    with arguments():
+        return checked(draft)
+
+
+async def remove_message(backend: Served, request: Request) -> Answer:
+    """DELETE /{queue}/messages/{id}: remove it, or with its receipt acknowledge it."""
+    name, id = names.checked(request.arguments[0]), request.arguments[1]  # noqa: A001 - the contract's word
+    receipt = request.parameters("receipt").get("receipt")
+    if receipt is None:
+        if not await backend.run(Remove(name, [id])):
+            raise Problem("MessageNotFound", f"there is no message {id!r} in queue {name!r} (any more)")
+        return Answer(204)
+    if receipt.rpartition(".")[0] != id:
+        raise InvalidArgument(f"receipt {receipt!r} is not one of message {id!r}: give X-Message-Receipt")
+    await backend.run(Ack(name, [receipt]))
+    return Answer(204)

@@ -1,0 +1,1 @@
+"""A queue's rules, as a pure state machine: no clock, no disk."""

@@ -1,0 +1,322 @@
+"""The rows of a queue's messages, by sequence number, in pages.
+
+Sequence numbers only grow, so a row is found by arithmetic: page = seq >> 10, position = seq & 1023. A page is
+dropped with its last row, and shrunk when few are left. One that begins after a gap, in a queue that gets few of a
+store's numbers, holds few rows from the start, and with a single row that nobody has touched is just that row.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+
+from penstock.rules.index.pages import (
+    AVAILABLE,
+    BITS,
+    CLAIM_COLUMNS,
+    COLUMNS,
+    DELAYED,
+    DONE,
+    FAILED,
+    GONE,
+    IN_FLIGHT,
+    PAGE,
+    Claims,
+    Lone,
+    Page,
+    fill,
+    positions_in,
+)
+
+__all__ = [  # what rows are made of is known by their name
+    "AVAILABLE", "CLAIM_COLUMNS", "COLUMNS", "DELAYED", "DONE", "FAILED", "GONE", "IN_FLIGHT", "PAGE",
+    "Claims", "Lone", "Page", "Rows",
+]  # fmt: skip
+_BITS, _SIZE, _MASK = BITS, PAGE, PAGE - 1
+_MANY = 16  # messages from which on slices are quicker than one by one
+_SHRINK = 8  # a page shrinks when at most one in this many of its rows is left
+_FEW = PAGE // _SHRINK
+_GAP = 16  # a page whose first row has this position, or a later one, has a dict for few rows from the start
+
+
+class Rows:
+    """All rows of a queue."""
+
+    def __init__(self, first: int) -> None:
+        self.next_seq = first
+        self.stored = 0  # bytes that the bodies take
+        self._pages: dict[int, Page | Lone] = {}  # ascending
+
+    def append_one(self, state: int, priority: int, visible_at: int, expires_at: int) -> None:
+        """Add the row that takes the next sequence number: append(), for the most usual case."""
+        number, position = self.next_seq >> _BITS, self.next_seq & _MASK
+        page = self.page(number)
+        if page is None and _GAP <= position < _MASK:
+            self._pages[number] = (position, state, priority, visible_at, expires_at, 0, 0, 0)
+            self.next_seq += 1
+            return
+        if page is None or position == _MASK:  # the first and the last of a page need more
+            self.append(bytes([state]), [priority], [visible_at], [expires_at])
+            return
+        if (positions := page.positions) is not None:
+            if len(positions) >= _FEW:
+                page = self._expand(number, page)
+            else:
+                positions[position] = len(page.state)
+        page.state.append(state)
+        page.priority.append(priority)
+        page.visible_at.append(visible_at)
+        page.expires_at.append(expires_at)
+        page.attempts.append(0)
+        page.place.append(0)
+        page.size.append(0)
+        page.crc.append(0)
+        page.live += 1
+        self.next_seq += 1
+
+    def append(
+        self, states: bytes, priority: Sequence[int], visible_at: Sequence[int], expires_at: Sequence[int]
+    ) -> None:
+        """Add rows that take the next sequence numbers."""
+        done = 0
+        while done < len(states):
+            number, position = self.next_seq >> _BITS, self.next_seq & _MASK
+            page = self.page(number)
+            if page is None:
+                page = self._pages[number] = Page(sparse=position >= _GAP)
+                if page.positions is None:
+                    fill(page, position)
+            count = min(len(states) - done, _SIZE - position)
+            if page.positions is not None and len(page.state) + count > _FEW:
+                page = self._expand(number, page)
+            if page.positions is not None:
+                rows = range(len(page.state), len(page.state) + count)
+                page.positions.update(zip(range(position, position + count), rows, strict=True))
+            taken = slice(done, done + count)
+            page.state += states[taken]
+            page.priority.extend(priority[taken])
+            page.visible_at.extend(visible_at[taken])
+            page.expires_at.extend(expires_at[taken])
+            page.attempts.frombytes(bytes(4 * count))
+            page.place.frombytes(bytes(8 * count))
+            page.size.frombytes(bytes(4 * count))
+            page.crc.frombytes(bytes(4 * count))
+            page.live += count
+            done += count
+            self.next_seq += count
+            if position + count == _SIZE:
+                self._tidy(number, page)
+
+    def _expand(self, number: int, page: Page) -> Page:
+        """Give every position of a page its place again, up to the next if it is still being filled."""
+        page = self._pages[number] = page.expanded()
+        if number == self.next_seq >> _BITS:
+            fill(page, (self.next_seq & _MASK) - len(page.state))
+        return page
+
+    def insert(self, seq: int, state: int, priority: int, visible_at: int, expires_at: int) -> None:
+        """Add the row of a number that was left out."""
+        number, at = seq >> _BITS, seq & _MASK
+        page = self.page(number)
+        if page is None:
+            page = Page()
+            self._pages = dict(sorted([*self._pages.items(), (number, page)]))
+        elif page.positions is not None:
+            page = self._expand(number, page)
+        # The page that is being filled goes on at the position of the next number.
+        end = self.next_seq & _MASK if number == self.next_seq >> _BITS else at + 1
+        fill(page, max(0, end - len(page.state)))
+        page.state[at], page.priority[at] = state, priority
+        page.visible_at[at], page.expires_at[at] = visible_at, expires_at
+        page.live += 1
+        self._tidy(number, page)
+
+    def skip_to(self, seq: int) -> None:
+        """Leave out the numbers before seq."""
+        before, self.next_seq = self.next_seq, seq
+        page = self._pages.get(seq >> _BITS)
+        if isinstance(page, Page) and page.positions is None:
+            fill(page, (seq & _MASK) - len(page.state))
+        if before >> _BITS != seq >> _BITS and isinstance(left := self._pages.get(before >> _BITS), Page):
+            self._tidy(before >> _BITS, left)
+
+    def adopt(self, first: int, page: Page) -> None:
+        """Take over rows of the page whose first position stands for number `first`, later than all others."""
+        self.skip_to(max(first, self.next_seq))
+        self.stored += sum(page.size)
+        known = self.page(first >> _BITS)
+        if known is not None:
+            later, page = page.expanded(), known.expanded()
+            page.extend(later)
+        self._pages[first >> _BITS] = page.as_lone() or page
+        self.next_seq = first + (len(page.state) if page.positions is None else max(page.positions) + 1)
+
+    def take_page(self, number: int, page: Page) -> None:
+        """Take over the rows of a page, as they are; pages come in their order."""
+        self.stored += sum(page.size)
+        self._pages[number] = page
+
+    def copy(self) -> "Rows":
+        """The rows as they are now."""
+        rows = Rows(self.next_seq)
+        rows.stored = self.stored
+        rows._pages = {
+            number: page.copy() if isinstance(page, Page) else page for number, page in self._pages.items()
+        }
+        return rows
+
+    def live(self) -> int:
+        """How many rows there are."""
+        return sum([page.live if isinstance(page, Page) else 1 for page in self._pages.values()])
+
+    def oldest(self) -> int:
+        """A number not above that of any message that is there."""
+        return next(iter(self._pages), self.next_seq >> _BITS) << _BITS
+
+    def place(self, first: int, places: Sequence[int], sizes: Sequence[int], crcs: Sequence[int]) -> None:
+        """Say where the bodies of messages are that were put one after the other, from `first` on."""
+        if len(places) == 1:
+            if not isinstance(lone := self._pages[first >> _BITS], Page):
+                self._pages[first >> _BITS] = (*lone[:5], places[0], sizes[0], crcs[0])
+                self.stored += sizes[0]
+                return
+            page, at = self[first]
+            page.place[at], page.size[at], page.crc[at] = places[0], sizes[0], crcs[0]
+            self.stored += sizes[0]
+            return
+        self.stored += sum(sizes)
+        done = 0
+        while done < len(places):
+            page, at = self[first + done]
+            count = min(len(places) - done, _SIZE - at)
+            if count == 1 or page.positions is not None:  # a page that is full may have been shrunk at once
+                page.place[at], page.size[at], page.crc[at] = places[done], sizes[done], crcs[done]
+                done += 1
+                continue
+            taken = slice(done, done + count)
+            page.place[at : at + count] = array("Q", places[taken])
+            page.size[at : at + count] = array("I", sizes[taken])
+            page.crc[at : at + count] = array("I", crcs[taken])
+            done += count
+
+    def move(
+        self,
+        first: int,
+        positions: Sequence[int],
+        places: Sequence[int],
+        sizes: Sequence[int],
+        crcs: Sequence[int],
+    ) -> None:
+        """The bodies of those messages that are still there are elsewhere now; positions count from `first`."""
+        for position, place, size, crc in zip(positions, places, sizes, crcs, strict=True):
+            if (found := self.find(first + position)) is not None:
+                page, at = found
+                self.stored += size - page.size[at]
+                page.place[at], page.size[at], page.crc[at] = place, size, crc
+
+    def pages(self) -> Iterator[tuple[int, Page]]:
+        """Every page with the number that its first position stands for, ascending."""
+        for number, page in self._pages.items():
+            yield number << _BITS, page if isinstance(page, Page) else Page.of_one(page)
+
+    def page(self, number: int) -> Page | None:
+        """The page of the numbers from number * PAGE on."""
+        page = self._pages.get(number)
+        if page is None or isinstance(page, Page):
+            return page
+        whole = self._pages[number] = Page.of_one(page)
+        return whole
+
+    def lone(self, number: int) -> Lone | None:
+        """The only row of that page, if nobody has touched it."""
+        page = self._pages.get(number)
+        return None if isinstance(page, Page) else page
+
+    def find(self, seq: int) -> tuple[Page, int] | None:
+        """The page and the position of a message's row; None if it is gone or never was."""
+        page = self.page(seq >> _BITS)
+        if page is None:
+            return None
+        if page.positions is None:
+            at = seq & _MASK
+            return (page, at) if at < len(page.state) and page.state[at] else None
+        found = page.positions.get(seq & _MASK)
+        return (page, found) if found is not None and page.state[found] else None
+
+    def __getitem__(self, seq: int) -> tuple[Page, int]:
+        """The page and the position of a message that is known to be there."""
+        page = self._pages[seq >> _BITS]
+        if not isinstance(page, Page):
+            page = self._pages[seq >> _BITS] = Page.of_one(page)
+        return page, seq & _MASK if page.positions is None else page.positions[seq & _MASK]
+
+    def locate(self, seq: int) -> tuple[Page, int]:
+        """The same by a name."""
+        return self[seq]
+
+    def runs(self, seqs: Sequence[int]) -> list[tuple[Page, int, int]] | None:
+        """Where many messages lie that were put one after the other: (page, start, end) each.
+
+        None if they were not, or are too few for slices to be quicker than one by one.
+        """
+        count = len(seqs)
+        if count < _MANY or seqs != list(range(seqs[0], seqs[0] + count)):
+            return None
+        found, seq, last = [], seqs[0], seqs[-1]
+        while seq <= last:
+            page = self.page(seq >> _BITS)
+            if page is None:
+                return None
+            start = seq & _MASK
+            count = min(last - seq + 1, _SIZE - start)
+            if page.positions is not None:  # what is left of a page is still in order
+                start = page.positions.get(start, _SIZE)
+                if page.positions.get((seq + count - 1) & _MASK) != start + count - 1:
+                    return None
+            elif start + count > len(page.state):
+                return None
+            found.append((page, start, start + count))
+            seq += count
+        return found
+
+    def is_available(self, seq: int) -> bool:
+        """Whether the message is there to be claimed."""
+        found = self.find(seq)
+        return found is not None and found[0].state[found[1]] == AVAILABLE
+
+    def drop(self, seq: int, page: Page, at: int) -> None:
+        """Forget a row."""
+        page.state[at] = GONE
+        page.live -= 1
+        self.stored -= page.size[at]
+        page.size[at] = 0
+        if page.live * _SHRINK <= len(page.state):
+            self._tidy(seq >> _BITS, page)
+
+    def drop_run(self, seq: int, page: Page, start: int, end: int) -> None:
+        """Forget rows that lie together, of which seq is one."""
+        page.state[start:end] = bytes(end - start)
+        page.live -= end - start
+        self.stored -= sum(page.size[start:end])
+        page.size[start:end] = array("I", bytes(4 * (end - start)))
+        self._tidy(seq >> _BITS, page)
+
+    def _tidy(self, number: int, page: Page) -> None:
+        """Shrink or drop a page of which little is left, unless it is still being filled."""
+        if number == self.next_seq >> _BITS:
+            return
+        if not page.live:
+            del self._pages[number]
+        elif page.live * _SHRINK <= len(page.state):
+            page.shrink()
+
+    def with_state(self, state: int | None, first: int = 0) -> Iterator[int]:
+        """Sequence numbers in ascending order of the rows in that state (None: in any), from `first` on."""
+        for number in sorted(self._pages):
+            if number < first >> _BITS:
+                continue
+            page = self._pages[number]
+            if isinstance(page, Page):
+                keys = page.keys()
+                found = [(number << _BITS) + keys[at] for at in positions_in(page.state, state)]
+            else:
+                found = [(number << _BITS) + page[0]] if state in (None, page[1]) else []
+            yield from [seq for seq in found if seq >= first]

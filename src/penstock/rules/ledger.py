@@ -1,0 +1,316 @@
+"""A queue's rules: operation + time -> new state + what to record. No clock, no disk.
+
+Every operation decides, writes its decision into a record, and applies that record. A store that keeps the records
+and replays them later gets the same state again.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from penstock.contract.message import Entry, Plain
+from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
+from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull
+from penstock.rules.index.rows import AVAILABLE, DELAYED, FAILED, IN_FLIGHT
+from penstock.rules.records import Ack, Claim, Extend, Fail, Pop, Put, Redrive, Release, Remove
+from penstock.rules.state import ACKED, FAILED_ATTEMPT, RELEASED
+from penstock.rules.stream_rules import StreamRules
+from penstock.system.clock import at_least_one
+
+Receipt: TypeAlias = tuple[int, int]  # what a consumer shows to settle a message: its number, its claim's secret
+
+
+class Admission(NamedTuple):
+    """The answer to a put: a number per entry, and the entries that are new, numbered from record.first on."""
+
+    seqs: Sequence[int]
+    new: Sequence[Entry]
+    record: Put
+
+
+class Ledger(StreamRules):
+    """The rules of one queue over its state. Operations return what to record, or None if nothing changed."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        first: int = 1,
+        priorities: tuple[int, int] = (LOWEST_PRIORITY, HIGHEST_PRIORITY),
+    ) -> None:
+        """`priorities` are those that the store can keep, of which the settings may leave fewer."""
+        super().__init__(name, settings, first)
+        self._max_payload = settings.max_payload
+        lowest, highest = settings.priorities or priorities
+        self._lowest, self._highest = max(lowest, priorities[0]), min(highest, priorities[1])
+        self._expected = 0  # messages of loads that count already, and are about to arrive
+
+    def check(self, entries: Sequence[Entry], now: int) -> None:
+        """Raise what put() would raise, and change nothing."""
+        self.advance(now)
+        self._number(entries)
+
+    def put(self, entries: Sequence[Entry], now: int) -> Admission:
+        """Take in all the entries or none."""
+        self.advance(now)
+        if len(entries) == 1 and entries[0].key is None:
+            return self._put_single(entries, now)
+        if isinstance(entries, Plain):
+            return self._put_plain(entries, now)
+        seqs, new, keys = self._number(entries)
+        priority = [entry.priority for entry in new]
+        visible_at = [now + at_least_one(entry.delay) if entry.delay else now for entry in new]
+        record = Put(now, self.next_seq, priority, visible_at, self._expiries(new, now), keys)
+        self._put(record)
+        return Admission(seqs, new, record)
+
+    def _put_single(self, entries: Sequence[Entry], now: int) -> Admission:
+        """The same for the most usual case."""
+        entry = entries[0]
+        self._check(entry)
+        if self.settings.max_size:
+            self._check_size(1)
+        seq = self._rows.next_seq
+        kept = self.settings.retention if entry.retention is None else entry.retention
+        record = Put(
+            now, seq, (entry.priority,), (now + at_least_one(entry.delay) if entry.delay else now,),
+            (now + at_least_one(kept) if kept else 0,), {},
+        )  # fmt: skip
+        self._put_one(record)
+        return Admission((seq,), entries, record)
+
+    def _put_plain(self, entries: Plain, now: int) -> Admission:
+        """The same for many at once, by columns."""
+        longest = max(entries.payloads, key=len)
+        self._check(Entry(longest))
+        count, kept = len(entries), self.settings.retention
+        if self.settings.max_size:
+            self._check_size(count)
+        seqs = range(self._rows.next_seq, self._rows.next_seq + count)
+        expires_at = now + at_least_one(kept) if kept else 0
+        priority, visible_at, expiry = (array("q", [value]) * count for value in (0, now, expires_at))
+        record = Put(now, seqs.start, priority, visible_at, expiry, {})
+        self._put(record)
+        return Admission(seqs, entries, record)
+
+    def admit(self, seq: int, priority: int, visible_at: int, expires_at: int, size: int, now: int) -> Put:
+        """Take in a message that has a number already, maybe a lower one than others have."""
+        self.advance(now)
+        self.check_values(size, priority)
+        self.check_room(1)
+        record = Put(now, seq, (priority,), (visible_at,), (expires_at,), {})
+        self._put_one(record)
+        return record
+
+    def expect(self, count: int, longest: int, lowest: int, highest: int, waiting: int, now: int) -> None:
+        """Check a load, of which so many messages will wait; from here on they have their place."""
+        self.advance(now)
+        for priority in (lowest, highest):
+            self.check_values(longest, priority)
+        self.expect_room(waiting, now)
+
+    def expect_room(self, waiting: int, now: int) -> None:
+        """Keep room for so many messages of a load, whose values were checked before; QueueFull."""
+        self.advance(now)
+        if waiting:
+            self.check_room(waiting)
+        self._expected += waiting
+
+    def expect_no_more(self, waiting: int) -> None:
+        """Those messages have arrived, or will not."""
+        self._expected -= waiting
+
+    def claim(self, n: int, lease: float, consumer: str, nonce: int, now: int) -> Claim | None:
+        """Give the next n messages to a consumer, fewer if there are not so many."""
+        self.advance(now)
+        seqs = self._ready.take(n, self._counts[AVAILABLE])
+        if not seqs:
+            return None
+        record = Claim(now, seqs, self.lease_end(lease, now), consumer, nonce)
+        self._claim(record)
+        return record
+
+    def pop(self, consumer: str, now: int) -> Pop | None:
+        """Give the next message to a consumer for good."""
+        self.advance(now)
+        seqs = self._ready.take(1, self._counts[AVAILABLE])
+        if not seqs:
+            return None
+        record = Pop(now, seqs, consumer)
+        self._pop(record)
+        return record
+
+    def ack(self, receipts: Iterable[Receipt], now: int) -> tuple[Ack | None, list[Receipt]]:
+        """Settle for good; also returns the receipts that were lost."""
+        held, lost = self._held(receipts, ACKED, now)
+        if not held:
+            return None, lost
+        record = Ack(now, held)
+        self._ack(record)
+        return record, lost
+
+    def fail(
+        self, receipts: Iterable[Receipt], delay: float, reason: str | None, now: int
+    ) -> tuple[Fail | None, list[Receipt]]:
+        """End the attempt; also returns the receipts that were lost."""
+        held, lost = self._held(receipts, FAILED_ATTEMPT, now)
+        if not held:
+            return None, lost
+        record = Fail(now, held, now + at_least_one(delay) if delay else now, reason)
+        self._fail(record)
+        return record, lost
+
+    def release(self, receipts: Iterable[Receipt], now: int) -> tuple[Release | None, list[Receipt]]:
+        """Give back; also returns the receipts that were lost."""
+        held, lost = self._held(receipts, RELEASED, now)
+        if not held:
+            return None, lost
+        record = Release(now, held)
+        self._release(record)
+        return record, lost
+
+    def extend(self, receipts: Iterable[Receipt], lease: float, now: int) -> tuple[Extend | None, list[Receipt]]:
+        """Hold for `lease` seconds from now; also returns the receipts that were lost."""
+        held, lost = self._held(receipts, None, now)
+        if not held:
+            return None, lost
+        record = Extend(now, held, self.lease_end(lease, now))
+        self._extend(record)
+        return record, lost
+
+    def remove(self, seqs: Iterable[int], now: int) -> Remove | None:
+        """Take out those that are there, in whatever state; but not what a stream holds."""
+        self.advance(now)
+        there = [seq for seq in dict.fromkeys(seqs) if self._rows.find(seq)]
+        if self._streams:
+            there = [seq for seq in there if not self.is_held_by_stream(seq)]
+        record = Remove(now, there)
+        self._remove(record)
+        return record if record.seqs else None
+
+    def redrive(self, seqs: Iterable[int] | None, now: int) -> Redrive | None:
+        """Start over with those that failed; None means all of them."""
+        self.advance(now)
+        failed = self._rows.with_state(FAILED) if seqs is None else filter(self._has_failed, dict.fromkeys(seqs))
+        record = Redrive(now, list(failed))
+        self._redrive(record)
+        return record if record.seqs else None
+
+    def purge(self, now: int) -> Remove | None:
+        """Take out everything but what consumers hold."""
+        self.advance(now)
+        held = set(self._rows.with_state(IN_FLIGHT))
+        record = Remove(now, [seq for seq in self._rows.with_state(None) if seq not in held])
+        self._remove(record)
+        return record if record.seqs else None
+
+    def _number(self, entries: Sequence[Entry]) -> tuple[Sequence[int], Sequence[Entry], dict[str, int]]:
+        """A number for each entry, those that are new, and their keys."""
+        for entry in entries:
+            self._check(entry)
+        first = self._rows.next_seq
+        seqs: Sequence[int] = range(first, first + len(entries))
+        new = entries
+        keys: dict[str, int] = {}
+        if any(entry.key is not None for entry in entries):
+            seqs, new, keys = self._number_keyed(entries, first)
+        if new and self.settings.max_size:
+            self._check_size(len(new))
+        return seqs, new, keys
+
+    def _check(self, entry: Entry) -> None:
+        self.check_values(len(entry.payload), entry.priority)
+
+    def check_values(self, size: int, priority: int) -> None:
+        """Refuse a payload of that size, or that priority, if it is not for this queue."""
+        if size > self._max_payload:
+            raise PayloadTooLarge(
+                f"a payload of {size} bytes; queue {self.name!r} takes at most "
+                f"{self._max_payload}: store it elsewhere and put its address"
+            )
+        if not self._lowest <= priority <= self._highest:
+            raise InvalidPriority(
+                f"priority {priority}; queue {self.name!r} takes {self._lowest} to {self._highest}"
+            )
+
+    def check_room(self, more: int) -> None:
+        """Refuse so many messages if they are more than fit; QueueFull."""
+        if self.settings.max_size:
+            self._check_size(more)
+
+    def _check_size(self, more: int) -> None:
+        size = self._counts[DELAYED] + self._counts[AVAILABLE] + self._counts[IN_FLIGHT] + self._expected
+        if size + more > self.settings.max_size:
+            raise QueueFull(
+                f"queue {self.name!r} holds {size} of at most {self.settings.max_size} messages; {more} more "
+                "do not fit: put fewer, or retry when consumers have caught up"
+            )
+
+    def _number_keyed(self, entries: Sequence[Entry], first: int) -> tuple[list[int], list[Entry], dict[str, int]]:
+        seqs: list[int] = []
+        new: list[Entry] = []
+        keys: dict[str, int] = {}
+        for entry in entries:
+            seq = None
+            if entry.key is not None:
+                seq = self._keys.get(entry.key)
+                if seq is None:
+                    seq = keys.get(entry.key)
+            if seq is None:
+                seq = first + len(new)
+                new.append(entry)
+                if entry.key is not None:
+                    keys[entry.key] = seq
+            seqs.append(seq)
+        return seqs, new, keys
+
+    def _expiries(self, entries: Sequence[Entry], now: int) -> list[int]:
+        usual = self.settings.retention
+        kept = (usual if entry.retention is None else entry.retention for entry in entries)
+        return [now + at_least_one(seconds) if seconds else 0 for seconds in kept]
+
+    def lease_end(self, lease: float, now: int) -> int:
+        """When a lease of so many seconds ends."""
+        return now + at_least_one(min(lease, self.settings.max_lease))
+
+    def _held(self, receipts: Iterable[Receipt], outcome: int | None, now: int) -> tuple[list[int], list[Receipt]]:
+        """The messages that the receipts hold, and the receipts that neither hold one nor repeat themselves."""
+        self.advance(now)
+        receipts = list(receipts)
+        if self._all_held(receipts):
+            return [seq for seq, _ in receipts], []
+        held: dict[int, None] = {}  # a receipt may be named twice
+        lost = []
+        for receipt in receipts:
+            seq, nonce = receipt
+            found = self._rows.find(seq)
+            if found is not None:
+                page, at = found
+                claims = page.for_claims(at)
+                # What has no end is held by a stream, and no receipt of it was ever given to anyone.
+                if page.state[at] == IN_FLIGHT and claims.nonce[at] == nonce and claims.ends_at[at]:
+                    held[seq] = None
+                    continue
+            if outcome is None or self._receipts.outcome(seq, nonce) != outcome:
+                lost.append(receipt)
+        return list(held), lost
+
+    def _all_held(self, receipts: list[Receipt]) -> bool:
+        """Whether these are many receipts of one claim, of messages that lie together and are all held."""
+        runs = self._rows.runs([seq for seq, _ in receipts]) if receipts else None
+        if runs is None:
+            return False
+        nonce = receipts[0][1]
+        if any(given != nonce for _, given in receipts):
+            return False
+        for page, start, end in runs:
+            in_flight = page.state[start:end].count(IN_FLIGHT)
+            claims = page.for_claims(end - 1)
+            held = claims.nonce[start:end].count(nonce)
+            if not in_flight == held == end - start or 0 in claims.ends_at[start:end]:
+                return False
+        return True
+
+    def _has_failed(self, seq: int) -> bool:
+        found = self._rows.find(seq)
+        return found is not None and found[0].state[found[1]] == FAILED

@@ -1,6 +1,0 @@
-"""The HTTP server: any store that lives in this process, for everyone who can reach it."""
-
-from penstock.server.access import Access
-from penstock.server.running import Limits, RunningServer, Server, listen, serve_in_thread, url_of
-
-__all__ = ["Access", "Limits", "RunningServer", "Server", "listen", "serve_in_thread", "url_of"]

@@ -1,0 +1,1 @@
+"""The kinds of store that keep queues on disk or in a bucket."""

@@ -1,0 +1,177 @@
+"""Who may come in, where that must be exact among processes: queues with a max_size, and messages under a key.
+
+Whoever admits holds the queue's lock, a file in `locks/`. The log of keys has a line for each put under keys: a
+crc32, then JSON with the time, the keys and the messages of that put. The line is what makes the put count: who
+takes the lock next finds a last line whose messages are still in new/ and rolls it forward. The lock's file
+holds a number that goes up with each admission, so that who was the last to admit knows that nobody came since.
+"""
+
+import errno
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from penstock.contract.settings import FIVE_MINUTES
+from penstock.stores.folder import batch
+from penstock.stores.folder.batch import Newcomer
+from penstock.stores.folder.layout import KEYS, LOCKS, NEW
+from penstock.stores.folder.tree import Tree, is_full
+from penstock.system.files import File, replace_file
+from penstock.system.threads import Threads
+
+_LARGE = 65_536  # bytes of a log from which on it is worth writing anew
+
+
+class Admission:
+    """The lock and the keys of one queue."""
+
+    def __init__(self, tree: Tree, queue: str, threads: Threads) -> None:
+        self._tree, self._queue = tree, queue
+        self._mutex = threads.lock()  # flock does not know threads apart that share a file
+        self._file: File | None = None
+        self._keys: dict[str, tuple[int, str]] = {}  # until when, which id
+        self._read = 0
+        self._inode = 0
+        self._compact = 0  # bytes of the log when it was last written anew
+        self._number = -1  # of admissions, when this process last looked at all messages
+        self._most = 0  # messages there may be at most, as far as this process knows
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the queue's lock."""
+        with self._mutex, self._tree.disk.open(self._tree.path(f"{LOCKS}/{self._queue}"), create=True) as file:
+            file.lock(wait=True)
+            self._file = file
+            try:
+                yield
+            finally:
+                self._file = None
+
+    @property
+    def _lock_file(self) -> File:
+        if self._file is None:
+            raise RuntimeError("the queue's lock is not held")
+        return self._file
+
+    # How many
+
+    def room(self, more: int, limit: int) -> bool:
+        """Whether so many fit for certain, by what is known without looking at all messages."""
+        return self._admitted() == self._number and self._most + more <= limit
+
+    def counted(self, count: int) -> None:
+        """All messages were looked at: so many are there."""
+        self._number, self._most = self._admitted(), count
+
+    def admit(self, more: int) -> None:
+        """So many come in."""
+        number = self._admitted()
+        self._lock_file.write(0, (number + 1).to_bytes(8, "little"))
+        if number == self._number:
+            self._number, self._most = number + 1, self._most + more
+
+    def _admitted(self) -> int:
+        return int.from_bytes(self._lock_file.read(0, 8), "little")
+
+    # Under which keys
+
+    def known(self, now: int) -> dict[str, str]:
+        """The ids that were put under keys in the last five minutes."""
+        self._catch_up()
+        self._keys = {key: (until, uid) for key, (until, uid) in self._keys.items() if until > now}
+        return {key: uid for key, (_, uid) in self._keys.items()}
+
+    def record(self, keys: dict[str, str], newcomers: Sequence[Newcomer], now: int) -> None:
+        """Put messages under keys: from here on they are put, whatever happens.
+
+        If there is no space (`is_full`) they are not put; after any other error nobody knows.
+        """
+        tree = self._tree
+        tree.sync(NEW)
+        items = [[each.uid, each.folder] for each in newcomers]
+        line = _line({"at": now, "keys": keys, "messages": items})
+        path = tree.path(f"{KEYS}/{self._queue}")
+        if self._read > max(_LARGE, 2 * self._compact):
+            kept = [_line({"at": until - FIVE_MINUTES, "keys": {key: uid}, "messages": []})
+                    for key, (until, uid) in self._keys.items()]  # fmt: skip
+            data = b"".join([*kept, line])
+            replace_file(tree.disk, path, data)
+            self._read = self._compact = len(data)
+            self._inode = tree.disk.status(path).inode
+        else:
+            created = not self._inode
+            with tree.disk.open(path, create=True) as file:
+                if file.size() > self._read:
+                    file.truncate(self._read)  # a line that a crash has torn
+                try:
+                    file.write(self._read, line)
+                    tree.sync_files([path])
+                except OSError as error:
+                    if is_full(error):
+                        _take_back(file, self._read)
+                    raise
+            if created:
+                tree.sync(KEYS)
+                self._inode = tree.disk.status(path).inode
+            self._read += len(line)
+        self._keys |= {key: (now + FIVE_MINUTES, uid) for key, uid in keys.items()}
+
+    def roll_forward(self) -> None:
+        """Finish what someone died over; the lock is held."""
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        tree = self._tree
+        path = tree.path(f"{KEYS}/{self._queue}")
+        status = tree.status(path)
+        if status is None:
+            self._keys, self._read, self._inode = {}, 0, 0
+            return
+        if status.inode != self._inode or status.size < self._read:
+            self._keys, self._read, self._inode = {}, 0, status.inode
+        if status.size == self._read:
+            return
+        with tree.disk.open(path) as file:
+            data = file.read(self._read, file.size() - self._read)
+        last: list[tuple[str, str]] = []
+        for line in data.splitlines(keepends=True):
+            entry = _parse(line)
+            if entry is None:
+                break  # torn: nobody was told
+            self._read += len(line)
+            at, keys, last = entry
+            self._keys |= {key: (at + FIVE_MINUTES, uid) for key, uid in keys.items()}
+        if any(tree.exists(NEW, self._queue, uid) for uid, _ in last):
+            batch.deliver(tree, self._queue, last)
+
+    def forget(self) -> None:
+        """The queue is deleted."""
+        # Not the lock: who waits for it would then hold one that nobody else knows.
+        with suppress(FileNotFoundError):
+            self._tree.disk.unlink(self._tree.path(f"{KEYS}/{self._queue}"))
+
+
+def _take_back(file: File, size: int) -> None:
+    """Let a line never have been written; if that fails too, nobody knows."""
+    try:
+        file.truncate(size)
+        file.sync()
+    except OSError as error:
+        raise OSError(errno.EIO, f"a line could not be taken back: {error}", file.path) from error
+
+
+def _line(entry: dict[str, object]) -> bytes:
+    text = json.dumps(entry, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _parse(line: bytes) -> tuple[int, dict[str, str], list[tuple[str, str]]] | None:
+    crc, _, text = line.removesuffix(b"\n").partition(b" ")
+    if not line.endswith(b"\n") or crc != b"%08x" % zlib.crc32(text):
+        return None
+    try:
+        entry = json.loads(text)
+        return entry["at"], entry["keys"], batch.checked_places(entry["messages"])
+    except (TypeError, KeyError, ValueError):
+        return None

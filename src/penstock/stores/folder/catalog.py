@@ -1,0 +1,251 @@
+"""The queues of a folder store: a folder each, and a file with name and settings. A lock for making and deleting.
+
+A folder in `queues/` that somebody made by hand is a queue with the usual settings. A queue whose settings say
+that it is deleted is gone from that moment on; whoever comes next clears away what is left of it.
+"""
+
+import errno
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from penstock.contract import names
+from penstock.contract.settings import Settings
+from penstock.errors import PenstockError, StoreCorrupt, StoreUnavailable
+from penstock.stores.folder.layout import (
+    DELAY,
+    DONE,
+    FAILED,
+    KEPT,
+    LOCKS,
+    NEW,
+    OWN,
+    QUEUES,
+    REMOVE,
+    SETTINGS,
+    is_file_of,
+    parse_flat,
+    queue_file,
+    queue_name,
+)
+from penstock.stores.folder.shared import Shared
+from penstock.stores.folder.texts import read_json, read_text
+from penstock.stores.folder.watching import Watch
+from penstock.system.files import replace_file, unavailable
+
+_ALL = "%"  # no queue's file name
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A queue as it is on disk."""
+
+    name: str
+    file: str
+    settings: Settings
+    made: str  # differs for each queue that ever had the name
+    deleted: bool = False
+
+
+class Catalog:
+    """Which queues there are."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._tree = shared.tree
+        self._mutex = shared.threads.lock()
+        self._settings = Watch(self._tree.disk, self._tree.path(SETTINGS), shared.clock, shared.changes)
+        self._folders = Watch(self._tree.disk, self._tree.path(QUEUES), shared.clock, shared.changes)
+        self.refused: dict[str, PenstockError] = {}
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only one to make or delete queues."""
+        with self._mutex, self._tree.disk.open(self._tree.path(f"{LOCKS}/{_ALL}"), create=True) as file:
+            file.lock(wait=True)
+            yield
+
+    def changed(self, eager: bool = False) -> bool:
+        """Whether it is time to read the queues again."""
+        return any([self._settings.look(eager), self._folders.look(eager)])
+
+    def read(self) -> dict[str, Listed]:
+        """Every queue, by name; those that cannot be used are in `refused`, with the reason."""
+        found: dict[str, Listed] = {}
+        self.refused = {}
+        files = set()
+        for file in sorted(self._tree.names(SETTINGS)):
+            if file.endswith(".new") or file.startswith("."):
+                continue
+            try:
+                listed = self._read(file)
+            except (StoreCorrupt, StoreUnavailable) as error:
+                if not any(self._tree.disk.kind(self._tree.path(f"{each}/{file}")) for each in (QUEUES, KEPT)):
+                    self._tree.skip(self._tree.path(f"{SETTINGS}/{file}"), "it is not the settings of a queue")
+                    continue
+                files.add(file)
+                self._refuse(file, error)
+                continue
+            if listed is not None:
+                files.add(file)
+                found[listed.name] = listed
+        for file in self._tree.names(QUEUES):
+            if file in files or file.startswith("."):
+                continue
+            path, name = self._tree.path(f"{QUEUES}/{file}"), queue_name(file)
+            if self._tree.disk.kind(path) != "folder":
+                self._tree.skip(path, "only folders are queues, and links are not followed: move it away")
+            elif name is None:
+                self._tree.skip(
+                    path, "a queue's name is 1 to 255 characters of ASCII 33 to 126, and has no colon here"
+                )
+            elif (missing := self._missing_settings(file)) is not None:
+                self._refuse(file, missing)
+            elif name not in found:
+                found[name] = Listed(name, file, Settings(), "")
+        return found
+
+    def _read(self, file: str) -> Listed | None:
+        path, folder = self._tree.path(f"{SETTINGS}/{file}"), self._tree.path(f"{QUEUES}/{file}")
+        kind = self._tree.disk.kind(path)
+        if kind is None:
+            return None
+        if kind != "file":
+            raise unavailable(path, OSError(errno.ELOOP if kind == "link" else errno.EISDIR, ""))
+        if (kind := self._tree.disk.kind(folder)) not in ("folder", None):
+            raise unavailable(folder, OSError(errno.ELOOP if kind == "link" else errno.ENOTDIR, ""))
+        try:
+            text = read_text(self._tree.disk, path)
+        except PermissionError as error:
+            raise unavailable(path, error) from error
+        if text is None:
+            return None
+        entry = read_json(text)
+        try:
+            if entry.pop("sum", None) not in (None, _sum(entry)):
+                raise ValueError("its content is not what its line `sum` says")
+            given = entry["settings"]
+            if given.get("priorities") is not None:
+                given["priorities"] = tuple(given["priorities"])
+            name = names.checked(entry["name"])
+            if not is_file_of(file, name):  # a copy, under another name: the messages lie elsewhere
+                raise ValueError(f"it holds those of queue {name!r}")
+            return Listed(name, file, Settings(**given), entry["made"], entry["deleted"])
+        except (AttributeError, TypeError, KeyError, ValueError) as error:
+            what = "it is no JSON of settings" if isinstance(error, AttributeError) else str(error)
+            raise StoreCorrupt(
+                f"the settings of a queue in {path!r} are damaged ({what}): {self._remedy(file)}; if you changed "
+                "them yourself, take out the line `sum`"
+            ) from error
+
+    def _missing_settings(self, file: str) -> StoreCorrupt | None:
+        """The error for a queue that had settings, and has none."""
+        path = self._tree.path(f"{SETTINGS}/{file}")
+        if self._tree.disk.kind(self._tree.path(f"{KEPT}/{file}")) is None:
+            return None
+        there = (self._tree.disk.kind(each) for each in (path, self._tree.path(f"{QUEUES}/{file}")))
+        if list(there) != [None, "folder"]:  # it was made, or deleted, just now
+            return None
+        return StoreCorrupt(f"the settings of a queue in {path!r} are missing: {self._remedy(file)}")
+
+    def _remedy(self, file: str) -> str:
+        kept = self._tree.path(f"{KEPT}/{file}")
+        return f"copy {kept!r} there" if self._tree.disk.exists(kept) else "write them anew, or remove the file"
+
+    def _refuse(self, file: str, error: PenstockError) -> None:
+        """Remember why a queue cannot be used, under the name that its second copy says, if there is one."""
+        kept = {}
+        with suppress(PermissionError):  # what another user has made
+            kept = read_json(read_text(self._tree.disk, self._tree.path(f"{KEPT}/{file}")), {})
+        name = kept.get("name") if isinstance(kept, dict) else None
+        self.refused[name if isinstance(name, str) else queue_name(file) or file] = error
+        self._tree.skip(self._tree.path(f"{QUEUES}/{file}"), str(error))
+
+    def make(self, name: str, settings: Settings, made: str) -> Listed:
+        """Make a queue; the lock is held, and there is none of that name."""
+        known = [*self._tree.names(SETTINGS), *self._tree.names(QUEUES)]
+        listed = Listed(name, queue_file(name, {file.casefold() for file in known}), settings, made)
+        path = self._tree.path(f"{SETTINGS}/{listed.file}")
+        try:
+            self._write(listed)  # before the folder: a folder alone would be a queue with the usual settings
+            self.make_folder(listed)
+            self._write(listed, KEPT)  # last: where it is without the first, that was deleted
+        except OSError:
+            if self._tree.disk.exists(path):  # there is such a queue, unless it is gone for good
+                self._tree.disk.unlink(path)
+                self._tree.sync(SETTINGS)
+                with suppress(FileNotFoundError):
+                    self._tree.disk.rmdir(self._tree.path(f"{QUEUES}/{listed.file}"))
+                    self._tree.sync(QUEUES)
+            raise
+        return listed
+
+    def adopt(self) -> None:
+        """Let the queues of MQ-Core's tree redeliver for ever, as they did; the lock is held."""
+        for listed in self.read().values():
+            if not listed.made and not listed.file.endswith(".new"):
+                adopted = replace(listed, settings=Settings(max_attempts=0), made="mq-core")
+                self._write(adopted)
+                self._write(adopted, KEPT)
+
+    def make_folder(self, listed: Listed) -> None:
+        """Make the queue's folder, if it is not there."""
+        path = self._tree.path(f"{QUEUES}/{listed.file}")
+        if not self._tree.disk.exists(path):
+            with suppress(FileExistsError):
+                self._tree.disk.mkdir(path)
+        self._tree.sync(QUEUES)
+
+    def delete(self, listed: Listed) -> None:
+        """Remove a queue and all that is in it; the lock is held."""
+        self._tree.count()
+        self._write(Listed(listed.name, listed.file, listed.settings, listed.made, deleted=True))
+        self.clear(listed)
+
+    def clear(self, listed: Listed) -> None:
+        """Finish the deletion of a queue; the lock is held."""
+        tree, file = self._tree, listed.file
+        for folder in (NEW, DELAY, FAILED, DONE):
+            for name in tree.names(folder):
+                if (parsed := parse_flat(name)) is not None and parsed[0] == file:
+                    self._throw_away(f"{folder}/{name}", name)
+        path = f"{QUEUES}/{file}"
+        while tree.disk.exists(tree.path(path)):
+            for name in tree.names(path):
+                self._throw_away(f"{path}/{name}", f"{file}:{name}")
+            try:
+                tree.disk.rmdir(tree.path(path))
+            except FileNotFoundError:
+                break
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another process has just put something
+                    raise
+        with suppress(FileNotFoundError):
+            tree.disk.unlink(tree.path(f"{OWN}/keys/{file}"))
+        with suppress(FileNotFoundError):
+            tree.disk.unlink(tree.path(f"{KEPT}/{file}"))
+        tree.sync(REMOVE, NEW, DELAY, FAILED, DONE, QUEUES, f"{OWN}/keys", KEPT)
+        with suppress(FileNotFoundError):
+            tree.disk.unlink(tree.path(f"{SETTINGS}/{file}"))
+        tree.sync(SETTINGS)
+
+    def _throw_away(self, path: str, name: str) -> None:
+        """Leave a message to the reaper. After a crash it may have both names: then a rename changes nothing."""
+        source = self._tree.path(path)
+        self._tree.move(source, self._tree.path(f"{REMOVE}/{name}"))
+        with suppress(FileNotFoundError):
+            self._tree.disk.unlink(source)
+
+    def _write(self, listed: Listed, folder: str = SETTINGS) -> None:
+        settings: dict[str, Any] = {field.name: listed.settings[field.name] for field in fields(Settings)}
+        entry = {"name": listed.name, "settings": settings, "made": listed.made, "deleted": listed.deleted}
+        entry["sum"] = _sum(entry)
+        path = self._tree.path(f"{folder}/{listed.file}")
+        replace_file(self._tree.disk, path, json.dumps(entry, ensure_ascii=False, indent=1).encode())
+
+
+def _sum(entry: dict[str, Any]) -> str:
+    """A checksum of settings, whatever the layout of their JSON."""
+    return f"{zlib.crc32(json.dumps(entry, sort_keys=True).encode()):08x}"

@@ -1,0 +1,160 @@
+"""The two daemons of MQ-Core: the mover brings back what is due, the reaper unlinks what was removed.
+
+In a folder store they do what every process that uses it does anyway, for times when none does. In any other
+tree of folders, files are named `QUEUE:ID` in the source: the mover renames them to `QUEUE/ID` in the
+destination once they have lain there for the delay, or once the time of their last change has come, if that was
+ahead when they came.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from penstock.errors import InvalidArgument, PenstockError
+from penstock.stores.folder import layout
+from penstock.stores.folder.backend import FolderBackend, open_folder
+
+EVERY = 1.0  # seconds between two rounds
+_TEXT = ".tq"  # the end of a text store's files
+_log = logging.getLogger("penstock")
+Round = Callable[[], int]
+
+
+def mover(source: str, destination: str, delay: float) -> Round:
+    """What a mover does again and again; how many files it moved."""
+    _check_folder(source)
+    _check_folder(destination)
+    backend = _store_of(source, layout.DELAY)
+    if backend is not None and _is(destination, backend, layout.QUEUES):
+        return backend.move_due
+    return lambda: _move_due(source, destination, delay)
+
+
+def reaper(source: str, force: bool = False) -> Round:
+    """What a reaper does again and again; how many files it unlinked."""
+    _check_folder(source)
+    backend = _store_of(source, layout.REMOVE)
+    if backend is not None:
+        return backend.reap
+    if not force and (root := _root_of(source)) is not None:
+        raise InvalidArgument(
+            f"{source!r} is part of the store in {root!r}, and every file in it would go: give the folder "
+            f"{layout.REMOVE!r} of a folder store, or --force if that is what you want"
+        )
+    return lambda: _unlink_all(source)
+
+
+def repeat(round_: Round, stopping: threading.Event, every: float = EVERY) -> int:
+    """Go on until told to stop; how many files it was in all."""
+    total = 0
+    while not stopping.is_set():
+        total += round_()
+        stopping.wait(every)
+    return total
+
+
+@contextmanager
+def tended(backend: Any) -> Iterator[None]:
+    """Do the work of both for as long as a folder store is served; other kinds of store need neither."""
+    if not isinstance(backend, FolderBackend):
+        yield
+        return
+    stopping = threading.Event()
+
+    def tend() -> None:
+        said = ""
+        while backend.failure is None and not stopping.wait(EVERY):
+            try:
+                backend.move_due()
+                backend.reap()
+                said = ""
+            except (OSError, PenstockError) as error:
+                if not stopping.is_set() and str(error) != said:  # once, as long as it lasts
+                    said = str(error)
+                    _log.error("a folder store could not be tended: %s", error)
+
+    thread = threading.Thread(target=tend, name="penstock-tending", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def _store_of(folder: str, name: str) -> FolderBackend | None:
+    """The store of which a folder is that part; None if it is of none."""
+    root, last = os.path.split(os.path.abspath(folder))
+    if last != name or not os.path.isdir(os.path.join(root, layout.OWN)):
+        return None
+    return open_folder(root)
+
+
+def _root_of(folder: str) -> str | None:
+    """The store of any kind, or MQ-Core's tree, in which a folder lies, at any depth; but for its remove/."""
+    below, root = "", os.path.realpath(folder)
+    while True:
+        # By their names: where a user may not list a folder, files below may still be unlinked.
+        is_tree = all(os.path.isdir(os.path.join(root, each)) for each in layout.MQ_CORE)
+        if os.path.lexists(os.path.join(root, layout.OWN)) or (is_tree and below != layout.REMOVE):
+            return root
+        if not below and any(name.endswith(_TEXT) for name in os.listdir(root)):
+            return root
+        if root == os.path.dirname(root):
+            return None
+        root, below = os.path.split(root)
+
+
+def _is(folder: str, backend: FolderBackend, name: str) -> bool:
+    return os.path.realpath(folder) == os.path.realpath(backend.shared.tree.path(name))
+
+
+def _check_folder(folder: str) -> None:
+    if not os.path.isdir(folder):
+        raise InvalidArgument(f"there is no folder {folder!r}: give one that is there")
+
+
+def _move_due(source: str, destination: str, delay: float) -> int:
+    moved = 0
+    now = time.time()
+    for entry in os.scandir(source):
+        queue, colon, name = entry.name.partition(":")
+        if not colon or not name or queue in ("", ".", "..") or not entry.is_file(follow_symlinks=False):
+            continue
+        try:
+            status = entry.stat(follow_symlinks=False)
+            ahead = status.st_mtime > status.st_ctime
+            if now < (status.st_mtime if ahead else status.st_ctime + delay):
+                continue
+            os.rename(entry.path, os.path.join(destination, queue, name))
+            moved += 1
+        except FileNotFoundError:  # another mover was quicker, or there is no such queue
+            continue
+    if moved:
+        _sync(destination, source)
+    return moved
+
+
+def _unlink_all(source: str) -> int:
+    unlinked = 0
+    for entry in os.scandir(source):
+        try:
+            if entry.is_file(follow_symlinks=False):
+                os.unlink(entry.path)
+                unlinked += 1
+        except FileNotFoundError:
+            continue
+    return unlinked
+
+
+def _sync(destination: str, source: str) -> None:
+    for folder in [*(entry.path for entry in os.scandir(destination) if entry.is_dir()), source]:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

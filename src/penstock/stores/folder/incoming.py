@@ -1,0 +1,250 @@
+"""How messages come into a queue: what is refused, what is admitted exactly, what is written."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from penstock.contract.message import Entry, Moved
+from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull, QueueNotFound, StoreClosed
+from penstock.stores.folder import batch
+from penstock.stores.folder.batch import Newcomer
+from penstock.stores.folder.known import KnownQueue
+from penstock.stores.folder.layout import (
+    DELAY,
+    DONE,
+    FAILED,
+    HELD,
+    LONG_AHEAD,
+    NEW,
+    QUEUES,
+    REMOVE,
+    first_order,
+    is_id,
+    order_of,
+    parse_flat,
+    parse_held,
+    time_of,
+)
+from penstock.stores.folder.stamps import Stamp
+from penstock.stores.folder.tree import home, is_full
+from penstock.system.clock import at_least_one
+
+
+class OpenQueue(KnownQueue):
+    """A queue that takes messages in."""
+
+    def check(self, entries: Sequence[Entry]) -> None:
+        """Refuse what this queue, or this file system, does not take."""
+        lowest, highest = self.settings.priorities or (LOWEST_PRIORITY, HIGHEST_PRIORITY)
+        for entry in entries:
+            if len(entry.payload) > self.settings.max_payload:
+                raise PayloadTooLarge(
+                    f"a payload of {len(entry.payload)} bytes; queue {self.name!r} takes at most "
+                    f"{self.settings.max_payload}: store it elsewhere and put its address"
+                )
+            if not lowest <= entry.priority <= highest:
+                raise InvalidPriority(
+                    f"priority {entry.priority}; queue {self.name!r} takes {lowest} to {highest}"
+                )
+            if not self._tree.has_attributes:
+                self._check_plain(entry)
+
+    def _check_plain(self, entry: Entry) -> None:
+        retention = self.settings.retention if entry.retention is None else entry.retention
+        given = {"priority": entry.priority, "headers": entry.headers, "retention": retention}
+        given["created_at"] = entry.created_at is not None
+        for what, value in given.items():
+            if value:
+                self._tree.need_attributes(what)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether coming in needs the queue's lock."""
+        return self.settings.max_size > 0
+
+    def put(self, entries: Sequence[Entry]) -> list[str]:
+        """Take in all entries or none; their ids."""
+        self.check(entries)
+        if not self.is_exact and all(entry.key is None for entry in entries):
+            return self.take_in(entries)
+        with self.admission.locked():
+            return self.admit(entries)
+
+    def restore(self, moved: Sequence[Moved]) -> None:
+        """Take in messages as they were in another store, all or none."""
+        self._tree.need_attributes("what became of messages in another store")
+        self.check(moved)
+        if not self.is_exact:
+            self.take_in(moved)
+            return
+        with self.admission.locked():
+            self.check_room(sum(each.waits for each in moved))
+            self.take_in(moved, exact=True)
+
+    def admit(self, entries: Sequence[Entry]) -> list[str]:
+        """The same where keys and room matter; the queue's lock is held."""
+        keyed = any(entry.key is not None for entry in entries)
+        known = self.admission.known(self._clock.now()) if keyed else {}
+        new = self._new(entries, known)
+        self.check_room(len(new))
+        ids = iter(self.take_in(new, exact=True))
+        found = dict(known)
+        answer = []
+        for entry in entries:
+            if entry.key is None:
+                answer.append(next(ids))
+            else:
+                if entry.key not in found:
+                    found[entry.key] = next(ids)
+                answer.append(found[entry.key])
+        return answer
+
+    def _new(self, entries: Sequence[Entry], known: dict[str, str]) -> list[Entry]:
+        new, keys = [], set(known)
+        for entry in entries:
+            if entry.key is None or entry.key not in keys:
+                new.append(entry)
+                if entry.key is not None:
+                    keys.add(entry.key)
+        return new
+
+    def check_room(self, more: int) -> None:
+        """QueueFull if so many do not fit; the queue's lock is held."""
+        limit = self.settings.max_size
+        if not limit or not more or self.admission.room(more, limit):
+            return
+        size = self._count_exactly()
+        self.admission.counted(size)
+        if size + more > limit:
+            raise QueueFull(
+                f"queue {self.name!r} holds {size} of at most {limit} messages; {more} more do not fit: put "
+                "fewer, or retry when consumers have caught up"
+            )
+
+    def _count_exactly(self) -> int:
+        """Messages that wait or are in flight, what other processes have just in hand included."""
+        self.refresh(certain=True)
+        self.advance()
+        held = self._held()
+        self.refresh(certain=True)  # what came back between the listings shows in the second
+        with self.lock:
+            waiting = {
+                uid for uid, row in self._rows.items() if row.state in ("delayed", "available", "in_flight")
+            }
+        return len(waiting | held)
+
+    def _held(self) -> set[str]:
+        """Messages that any process has just in hand."""
+        return {
+            parsed.uid
+            for process in self._tree.names(HELD)
+            for name in self._tree.names(f"{HELD}/{process}")
+            if (parsed := parse_held(name)) is not None and parsed.queue == self.file
+        }
+
+    def take_in(self, entries: Sequence[Entry], exact: bool = False) -> list[str]:
+        """Write entries and let them take effect."""
+        if not entries:
+            return []
+        if not self._has_order:
+            self._learn_order()
+        now = self._clock.now()
+        ids = self._tree.next_ids(now, len(entries))
+        newcomers = [
+            Newcomer(
+                uid,
+                entry.payload,
+                self._new_stamp(uid, entry, now),
+                entry.headers,
+                now,
+                entry if isinstance(entry, Moved) else None,
+            )
+            for uid, entry in zip(ids, entries, strict=True)
+        ]
+        keys = {entry.key: uid for uid, entry in zip(ids, entries, strict=True) if entry.key is not None}
+        batch.write(self._tree, self.file, newcomers)
+        manifest = None
+        try:
+            if exact:
+                self.admission.admit(len(newcomers))
+            if keys:
+                self.admission.record(keys, newcomers, now)
+            elif len(newcomers) > 1:
+                manifest = batch.write_manifest(self._tree, self.file, newcomers)
+        except OSError as error:
+            if not keys or is_full(error):  # else a line that may be there decides over files that must stay
+                batch.discard(self._tree, self.file, newcomers)
+            raise
+        if keys or manifest is not None:
+            self._tree.count()
+        with self._unseen(ids):  # a part of them would be wrong
+            with self._moving():
+                try:
+                    places = [(each.uid, each.folder) for each in newcomers]
+                    delivered = batch.deliver(self._tree, self.file, places)
+                except OSError:
+                    if not self._tree.counts:
+                        batch.discard(self._tree, self.file, newcomers)
+                    raise
+                if len(delivered) < len(newcomers):
+                    self._check_delivery(newcomers, set(delivered))
+            with self.lock:
+                for each in newcomers:
+                    self._know(each.uid, self._row(each.folder, each.stamp, each.until))
+        with self.lock:
+            self.serve()
+        if manifest is not None:
+            self._tree.disk.unlink(manifest)
+        return ids
+
+    def _check_delivery(self, newcomers: Sequence[Newcomer], delivered: set[str]) -> None:
+        """What did not arrive was removed meanwhile, has no queue any more, or was dropped as left by the dead."""
+        for each in newcomers:
+            if each.uid in delivered:
+                continue
+            if self._tree.exists(NEW, self.file, each.uid):
+                batch.discard(self._tree, self.file, newcomers)
+                raise QueueNotFound(f"there is no queue {self.name!r} any more: it was deleted meanwhile")
+            places = (REMOVE, QUEUES, DELAY, FAILED, DONE)
+            if not any(self._tree.exists(folder, self.file, each.uid) for folder in places):
+                raise StoreClosed(
+                    "this process was silent for so long that another took it for dead, and dropped what it was "
+                    "putting: put it again"
+                )
+
+    def _learn_time(self) -> None:
+        """What is stamped first by this process is not earlier than what was put last."""
+        if not self._seen and not self._has_order:
+            self._learn_order()
+
+    def _learn_order(self) -> None:
+        """What is put first by this process comes after what is there; for that the names are enough."""
+        self._has_order = True
+        ids = [name for name in self._tree.names(home(QUEUES, self.file)) if is_id(name)]
+        ids += [uid for queue, uid in filter(None, map(parse_flat, self._tree.names(DELAY))) if queue == self.file]
+        latest = first_order(self._clock.now()) + LONG_AHEAD
+        last = max((uid for uid in ids if order_of(uid) <= latest), key=order_of, default=None)
+        if last is None:
+            return
+        self._tree.saw(order_of(last))
+        for folder in (QUEUES, DELAY):
+            with suppress(FileNotFoundError, PermissionError):
+                path = self._tree.place(folder, self.file, last)
+                stamp = self._tree.stamp_of(path, last)
+                if stamp.stamped and stamp.sound:
+                    self._clock.follow(stamp.received, path)
+
+    def _new_stamp(self, uid: str, entry: Entry, now: int) -> Stamp:
+        stamp = Stamp(order_of(uid), entry.priority, entry.created_at)
+        if isinstance(entry, Moved):
+            stamp.received_at = now if entry.received_at is None else entry.received_at
+            stamp.visible_at, stamp.expires_at = entry.visible_at, entry.expires_at or None
+            return stamp
+        if time_of(stamp.order) != now:  # more messages in a millisecond than it has ticks
+            stamp.received_at = now
+        if entry.delay:
+            stamp.visible_at = now + at_least_one(entry.delay)
+        kept = self.settings.retention if entry.retention is None else entry.retention
+        if kept:
+            stamp.expires_at = now + at_least_one(kept)
+        return stamp

@@ -1,0 +1,454 @@
+"""A queue of a folder store, as one process uses it: fetching, settling, looking."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+from penstock.contract.message import Attempt, Message
+from penstock.contract.settings import FIVE_MINUTES
+from penstock.errors import StoreCorrupt
+from penstock.stores.folder import stamps, steps
+from penstock.stores.folder.incoming import OpenQueue
+from penstock.stores.folder.known import FOLDER
+from penstock.stores.folder.layout import DELAY, DONE, FAILED, NEW, QUEUES, REMOVE, is_id
+from penstock.stores.folder.rows import Row
+from penstock.stores.folder.stamps import Stamp
+from penstock.stores.folder.steps import Won
+from penstock.stores.folder.tree import home, is_full
+from penstock.system.clock import at_least_one
+from penstock.system.files import refusal
+
+Answer = TypeVar("Answer")
+_REPEATS = FIVE_MINUTES + 60_000
+_OUTCOMES = {"fail": "failed", "release": "released", "ack": "acked"}
+
+
+class FolderQueue(OpenQueue):
+    """One queue, and all that can be asked of it."""
+
+    # Fetching
+
+    def fetch(self, ids: Sequence[str], lease: float, consumer: str) -> list[Message]:
+        """Claim what was picked; fewer if other processes were quicker."""
+
+        def claim(won: list[Won]) -> list[str]:
+            granted = at_least_one(min(lease, self.settings.max_lease))
+            return steps.claim(self._tree, self.file, won, granted, consumer)
+
+        messages = []
+        for won in self._fetching(ids, "in_flight", claim):
+            message = self._message(won, "in_flight")
+            message.receipt = f"{won.uid}.{won.secret}"
+            messages.append(message)
+        return messages
+
+    def fetch_for_good(self, ids: Sequence[str], consumer: str) -> Message | None:
+        """Claim and acknowledge what was picked."""
+
+        def pop(won: list[Won]) -> list[str]:
+            return steps.pop(self._tree, self.file, won, consumer, self._keeps_done)
+
+        won = self._fetching(ids, "done", pop)
+        return self._message(won[0], "done") if won else None
+
+    def _fetching(self, ids: Sequence[str], state: str, finish: Callable[[list[Won]], list[str]]) -> list[Won]:
+        with self._moving():
+            picked = list(ids)
+            try:
+                won = self._win_picked(picked, leased=state == "in_flight" or self._keeps_done)
+                lost = finish(won)
+            except BaseException:
+                self.give_back(picked)
+                raise
+            with self.lock:
+                for each in won:
+                    row = Row(state, each.stamp.priority, each.stamp.order, each.until, each.stamp.expires_at)
+                    if state == "done" and not self._keeps_done:
+                        self._forget(each.uid)
+                    else:
+                        self._know(each.uid, row)
+                self._miss(lost)
+        return won
+
+    def _win_picked(self, picked: list[str], leased: bool) -> list[Won]:
+        """Take hold of what was picked, and of others for those that cannot be had."""
+        won: list[Won] = []
+        wanted, more = len(picked), list(picked)
+        while more:
+            winning = steps.win_available(self._tree, self.file, more, self._picked_at(more), leased)
+            won += winning.won
+            with self.lock:
+                self._miss(winning.missing)
+                for uid in winning.gone:
+                    self._forget(uid)
+                for uid in winning.unfinished:
+                    self._rows.set_aside(uid, self._shared.change())
+                more = self._pick(wanted - len(won)) if 0 < len(won) < wanted and not self.line else []
+            picked += more
+        won.sort(key=lambda each: (each.stamp.priority, each.stamp.order))
+        return won
+
+    def _picked_at(self, ids: Sequence[str]) -> int:
+        with self.lock:  # others may have seen one go meanwhile, and then it is not won either
+            return max(self._picked.pop(uid, self._clock.now()) for uid in ids)
+
+    def _miss(self, ids: Sequence[str]) -> None:
+        """Other processes were quicker."""
+        self._shared.collisions += len(ids)
+        for uid in ids:
+            self._forget(uid)
+        if ids:
+            self._doubt()
+
+    def _message(self, won: Won, state: str) -> Message:
+        details = self._tree.details(won.stamp, state)
+        return stamps.message(won.uid, self.name, won.payload, won.stamp, details, state, won.until)
+
+    # Settling
+
+    def settle(
+        self, receipts: Sequence[str], how: str, delay: float = 0.0, reason: str | None = None
+    ) -> list[str]:
+        """Acknowledge, fail or release; the receipts that were lost."""
+        self._learn_time()
+        now = self.advance()
+        if reason is not None:
+            self._tree.need_attributes("reason")
+        with self._in_hand(receipt.rpartition(".")[0] for receipt in receipts):
+            return self._settle(receipts, how, now, delay, reason)
+
+    def _settle(self, receipts: Sequence[str], how: str, now: int, delay: float, reason: str | None) -> list[str]:
+        won, lost = self._win(receipts, now, how)
+        now = self._clock.now()  # with the messages in hand: whatever else was done to them was done before
+        if how == "ack":
+            taken = steps.done(self._tree, self.file, won, now, self._keeps_done)
+            lost += [receipt for receipt in receipts if receipt.rpartition(".")[0] in taken]
+            with self.lock:
+                for each in won:
+                    if self._keeps_done:
+                        row = Row("done", each.stamp.priority, each.stamp.order, now, each.stamp.expires_at)
+                        self._know(each.uid, row)
+                    else:
+                        self._forget(each.uid)
+            return lost
+        visible_at = now + at_least_one(delay) if delay else now
+        outcome = _OUTCOMES[how]
+        endings = [self._ending(each, now, outcome, reason, visible_at) for each in won]
+        ended = steps.end(self._tree, self.file, endings)
+        there = {ending.won.uid for ending in ended}
+        lost += [f"{each.uid}.{each.secret}" for each in won if each.uid not in there]
+        with self.lock:
+            for ending in ended:
+                self._came_back(ending)
+            self.serve()
+        return lost
+
+    def extend(self, receipts: Sequence[str], lease: float) -> tuple[int, list[str]]:
+        """Hold from now on; until when, and the receipts that were lost."""
+        self._learn_time()
+        now = self.advance()
+        with self._in_hand(receipt.rpartition(".")[0] for receipt in receipts):
+            won, lost = self._win(receipts, now, None)
+            until = self._clock.now() + at_least_one(min(lease, self.settings.max_lease))
+            taken = steps.extend(self._tree, self.file, won, until)
+            lost += [receipt for receipt in receipts if receipt.rpartition(".")[0] in taken]
+            with self.lock:
+                for each in won:
+                    row = Row("in_flight", each.stamp.priority, each.stamp.order, until, each.stamp.expires_at)
+                    self._know(each.uid, row)
+        return until, lost
+
+    def _win(self, receipts: Sequence[str], now: int, how: str | None) -> tuple[list[Won], list[str]]:
+        """Take hold of the messages that receipts hold; the receipts that do not, and repeat nothing."""
+        won: dict[str, Won] = {}
+        lost = []
+        for receipt in receipts:
+            uid, _, secret = receipt.rpartition(".")
+            if uid in won:  # named twice, or by a receipt that it had before
+                if won[uid].secret != secret and (
+                    how is None or self._was(won[uid], secret, now) != _OUTCOMES[how]
+                ):
+                    lost.append(receipt)
+                continue
+            found = None
+            if is_id(uid) and secret:
+                pause = self._shared.neighbours.pause
+                found = steps.win(self._tree, self.file, uid, secret, now, pause)
+            if found is not None and found.stamp.expires_at is not None and found.stamp.expires_at <= now:
+                self._tree.discard(found.held, self.file, uid)
+                self._forget(uid)
+                found = None
+            if found is not None:
+                won[uid] = found
+                if found.stamp.holder is not None:
+                    self._clock.follow(found.stamp.holder.claimed_at, found.held)
+            elif how is None or not is_id(uid) or self._outcome(uid, secret, now) != _OUTCOMES[how]:
+                lost.append(receipt)
+        return list(won.values()), lost
+
+    def _was(self, won: Won, secret: str, now: int) -> str | None:
+        """How an earlier receipt of a message in hand was settled; None if it was not, or too long ago."""
+        return stamps.outcome_of(self._tree.history(won.stamp), secret, now - _REPEATS)
+
+    def _outcome(self, uid: str, secret: str, now: int) -> str | None:
+        """How a receipt was settled; None if it was not, or too long ago."""
+        return self._seek(uid, partial(self._look_at_outcome, uid, secret, now)) or None
+
+    def _look_at_outcome(self, uid: str, secret: str, now: int) -> str | None:
+        """The same of a message that nobody has in hand; empty if it is there, and the receipt was not settled."""
+        for folder in (QUEUES, DELAY, FAILED, DONE, REMOVE):
+            try:
+                stamp = self._tree.stamp_of(self._tree.place(folder, self.file, uid), uid)
+            except FileNotFoundError:
+                continue
+            was_done = folder == DONE or (folder == REMOVE and stamp.settled_at is not None)
+            if was_done and stamp.holder is not None and stamp.is_held and stamp.holder.secret == secret:
+                return "acked"
+            return stamps.outcome_of(self._tree.history(stamp), secret, now - _REPEATS) or ""
+        return None
+
+    # Out of turn
+
+    def remove(self, ids: Sequence[str]) -> Iterator[int]:
+        """Take messages out in any state; how many were there, part by part, each of them durable."""
+        now = self.advance()
+        wanted = [uid for uid in dict.fromkeys(ids) if is_id(uid)]
+        while wanted:
+            with self._tree.apart():
+                removed, tried = self._remove(wanted, now)
+            del wanted[:tried]
+            yield removed
+
+    def _remove(self, ids: Sequence[str], now: int) -> tuple[int, int]:
+        """Take out all of them, or those up to one that is refused; how many were there, of how many."""
+        removed = 0
+        folders: dict[str, str] = {}  # where each was
+        tried = 0
+        for uid in ids:
+            try:
+                folder = self._seek(uid, partial(self._remove_one, uid))
+            except OSError as error:
+                if folders and (is_full(error) or isinstance(error, PermissionError)):
+                    break
+                raise
+            tried += 1
+            if folder is not None:
+                removed += not self._was_over(uid, folder, now)
+                folders[uid] = home(folder, self.file)
+            with self.lock:
+                row = self._rows.get(uid)
+                if uid in self._hands or (row is not None and row.taken):
+                    self._doubt()  # who has it in hand will know it again
+                self._forget(uid)
+        self._sync_removed(folders, now)
+        return removed, tried
+
+    def _sync_removed(self, folders: dict[str, str], now: int) -> None:
+        if folders:
+            self._tree.sync(REMOVE, *sorted(set(folders.values())))
+            self._tree.date_removed(self.file, folders, now)
+
+    def _remove_one(self, uid: str) -> str | None:
+        """Take a message out; of which folder."""
+        for folder in (NEW, QUEUES, DELAY, FAILED, *([DONE] if self._keeps_done else [])):
+            if steps.remove(self._tree, self.file, folder, [uid], named=True):
+                return folder
+        return None
+
+    def _seek(self, uid: str, look: Callable[[], Answer | None]) -> Answer | None:
+        return steps.seek(self._tree, self.file, uid, look, self._shared.neighbours.pause)
+
+    def _was_over(self, uid: str, folder: str, now: int) -> bool:
+        """Whether a message that was just removed had expired, or was no longer listed."""
+        try:
+            stamp = self._tree.stamp_of(self._tree.place(REMOVE, self.file, uid), uid)
+        except (FileNotFoundError, PermissionError):  # the reaper was quick; a file of another user
+            return False
+        if folder == DONE and self._rows.due_at(self._row(DONE, stamp, stamp.settled_at or now)) <= now:
+            return True
+        return stamp.expires_at is not None and stamp.expires_at <= now
+
+    def redrive(self, ids: Sequence[str] | None) -> int:
+        """Start over with failed messages; None: with all of them."""
+        self.refresh(eager=True)
+        now = self.advance()
+        with self.lock:
+            failed = {uid for uid, row in self._rows.items() if row.state == "failed"}
+        wanted = sorted(failed) if ids is None else [uid for uid in dict.fromkeys(ids) if is_id(uid)]
+        if self.is_exact:
+            with self.admission.locked():
+                won = steps.redrive(self._tree, self.file, wanted, now)
+                self.admission.admit(len(won))
+        else:
+            won = steps.redrive(self._tree, self.file, wanted, now)
+        with self.lock:
+            for each in won:
+                self._know(each.uid, self._row(QUEUES, each.stamp, 0))
+            self.serve()
+        return len(won)
+
+    def purge(self) -> Iterator[int]:
+        """Take out everything but what is in flight; how many, part by part, each of them durable."""
+        self.refresh(certain=True)
+        now = self.advance()
+        held = self._held()  # what is just given back is to go, too
+        with self.lock:
+            rows = [(uid, row) for uid, row in self._rows.items() if row.state != "in_flight" or uid in held]
+        left = {uid: FOLDER[row.state] for uid, row in rows}
+        for folder in (QUEUES, FAILED, DONE):
+            with self._tree.apart():
+                gone = steps.remove(self._tree, self.file, folder, [uid for uid in left if left[uid] == folder])
+                self._purged(dict.fromkeys(gone, home(folder, self.file)), now)
+            for uid in gone:
+                del left[uid]
+            yield len(gone)
+        while left:  # delayed, or somebody has it in hand, or there was no space for its other name
+            folders: dict[str, str] = {}  # where each was
+            with self._tree.apart():
+                for uid in list(left):
+                    try:
+                        found = self._seek(uid, partial(self._purge_one, uid))
+                    except OSError as error:
+                        if folders and is_full(error):
+                            break
+                        raise
+                    del left[uid]
+                    if found:
+                        folders[uid] = home(found, self.file)
+                self._purged(folders, now)
+            yield len(folders)
+
+    def _purged(self, folders: dict[str, str], now: int) -> None:
+        with self.lock:
+            for uid in folders:
+                self._forget(uid)
+            self._doubt()
+        self._sync_removed(folders, now)
+
+    def _purge_one(self, uid: str) -> str | None:
+        """Take a message out, unless it is in flight; of which folder, empty if of none."""
+        for folder in (QUEUES, FAILED, *([DONE] if self._keeps_done else [])):
+            if steps.remove(self._tree, self.file, folder, [uid]):
+                return folder
+        if self._remove_delayed(uid):
+            return DELAY
+        return "" if self._tree.exists(DELAY, self.file, uid) else None
+
+    def _remove_delayed(self, uid: str) -> bool:
+        """Only if no consumer has got it meanwhile."""
+        try:
+            path = self._tree.place(DELAY, self.file, uid)
+            until = self._tree.until(path)
+            held = self._tree.take(DELAY, self.file, uid, until)
+            if held is None:
+                return False
+            stamp = self._tree.stamp_of(held, uid)
+        except FileNotFoundError:
+            return False
+        if stamp.is_held:
+            self._tree.put_back(held, DELAY, self.file, uid)
+            return False
+        try:
+            self._tree.discard(held, self.file, uid)
+        except OSError:
+            self._tree.put_back(held, DELAY, self.file, uid)
+            raise
+        return True
+
+    # Looking
+
+    def peek(self, n: int) -> Iterator[Message]:
+        """What claim would give."""
+        self.look_again()
+        self.refresh(eager=True)
+        self.advance()
+        with self.lock:
+            ids = self._rows.peek(n)
+        return self._sound(ids)
+
+    def _sound(self, ids: Iterable[str]) -> Iterator[Message]:
+        for uid in ids:
+            try:
+                message = self.view(uid)
+            except StoreCorrupt as error:
+                self._tree.skip(self._tree.place(QUEUES, self.file, uid), str(error))
+                continue
+            if message is not None:
+                yield message
+
+    def messages(self, state: str | None) -> Iterator[Message]:
+        """The messages in that state, in the order in which they were put; StoreCorrupt if one is damaged."""
+        last = -1
+        damaged: list[StoreCorrupt] = []
+        while True:
+            self.refresh(eager=True)
+            self.advance()
+            with self.lock:
+                rows = [
+                    (row.order, uid)
+                    for uid, row in self._rows.items()
+                    if row.order > last and (state is None or row.state == state)
+                ]
+            if not rows:
+                for error in damaged:
+                    raise error
+                return
+            for order, uid in sorted(rows):
+                last = order
+                try:
+                    message = self.view(uid)
+                except StoreCorrupt as error:
+                    damaged.append(error)
+                    continue
+                if message is not None and state in (None, message.state):
+                    yield message
+
+    def attempts(self, uid: str) -> list[Attempt]:
+        """The attempts at a message."""
+        self.refresh(eager=True)
+        self.advance()
+        found = self._find(uid, lambda path: b"")
+        if found is None:
+            return []
+        state, stamp, until, _ = found
+        return stamps.attempts_of(stamp, self._tree.details(stamp, state), state, until)
+
+    def view(self, uid: str) -> Message | None:
+        """A message as anyone may see it; StoreCorrupt if it is not as it was put."""
+        found = self._find(uid, self._tree.read)
+        if found is None:
+            return None
+        state, stamp, until, payload = found
+        wrong = self._tree.damage(stamp, payload)
+        if wrong is not None:
+            if self._find(uid, self._tree.read) is None:
+                return None  # it went while it was looked at
+            raise StoreCorrupt(
+                f"message {uid} of queue {self.name!r} is damaged: {wrong}. `penstock doctor` shows its file; a "
+                "claim would set it aside and give the next one"
+            )
+        details = self._tree.details(stamp, state)
+        return stamps.message(uid, self.name, payload, stamp, details, state, until)
+
+    def _find(self, uid: str, read: Callable[[str], bytes]) -> tuple[str, Stamp, int, bytes] | None:
+        with self.lock:
+            row = self._rows.get(uid)
+        if row is None or not is_id(uid):
+            return None
+        first = FOLDER[row.state]
+        for _ in range(3):  # it may just be on its way
+            for folder in dict.fromkeys((first, QUEUES, DELAY, FAILED, DONE)):
+                path = self._tree.place(folder, self.file, uid)
+                try:
+                    stamp = self._tree.stamp_of(path, uid)
+                    until = self._until(folder, path, stamp)
+                    payload = read(path)
+                except FileNotFoundError:
+                    continue
+                except PermissionError as error:
+                    self._tree.skip(path, refusal(path, error))
+                    return None
+                if folder == DONE and not self._keeps_done:
+                    return None
+                return self._row(folder, stamp, until).state, stamp, until, payload
+        return None

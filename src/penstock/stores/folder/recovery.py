@@ -1,0 +1,293 @@
+"""What processes that died have left: held messages go back, batches go on, files of unfinished puts are dropped.
+
+A machine that stopped may also leave a message under two names, where a rename was durable on one side only.
+Nobody was told of that move, so either place is right; the one that is further on is kept.
+"""
+
+import os
+from contextlib import suppress
+
+from penstock.stores.folder import batch, orphans, steps
+from penstock.stores.folder.admission import Admission
+from penstock.stores.folder.catalog import Catalog
+from penstock.stores.folder.layout import (
+    ABANDONED,
+    BATCHES,
+    DAMAGED,
+    DELAY,
+    DONE,
+    FAILED,
+    HELD,
+    KEYS,
+    LONG,
+    NEW,
+    PROBE,
+    QUEUES,
+    REMOVE,
+    SETTINGS,
+    Held,
+    is_id,
+    is_made_here,
+    maker_of,
+    node_of,
+    parse_flat,
+    parse_held,
+    time_of,
+)
+from penstock.stores.folder.shared import Shared
+from penstock.stores.folder.steps import Won
+from penstock.stores.folder.tree import home
+from penstock.system.files import refusal
+
+# Of two places that a message has, the one to keep. What lies in queues/ is right whichever way it was going:
+# the attributes that count there were complete before it came, and a claim that nobody was told of changes none.
+_FURTHEST_FIRST = (DAMAGED, REMOVE, DONE, QUEUES, FAILED, DELAY, NEW)
+_PATIENCE = 60.0  # seconds after which a file in new/ that no process knows is nobody's unfinished put
+
+
+def recover(shared: Shared, catalog: Catalog) -> None:
+    """Clean up after processes that are gone; others may be at work."""
+    tree = shared.tree
+    gone = [process for process in tree.names(HELD) if process != tree.process and is_gone(shared, process)]
+    with catalog.locked():
+        for listed in catalog.read().values():
+            if listed.deleted:
+                catalog.clear(listed)
+            else:
+                catalog.make_folder(listed)
+    help_the_dead(shared, gone)
+    if any(shared.neighbours.has_stopped(process) for process in gone):
+        drop_copies(shared)
+    orphans.drop(tree, after_death=bool(gone))
+    deliver_foreign(shared)
+
+
+def help_the_dead(shared: Shared, gone: list[str]) -> None:
+    """Finish what processes began that are gone, or undo it."""
+    if gone:
+        sync_all(shared)
+        _finish_batches(shared, gone)
+        _drop_unfinished(shared, gone)
+        _put_back(shared, gone)
+
+
+def sync_all(shared: Shared) -> None:
+    """Make durable what somebody died over. Of moves the targets first: a source synced before could lose one."""
+    tree = shared.tree
+    tree.sync(SETTINGS, KEYS, LONG, QUEUES)
+    tree.sync(DELAY, FAILED, DONE, REMOVE, *(f"{QUEUES}/{queue}" for queue in tree.queue_folders()), NEW)
+
+
+def undo(shared: Shared) -> None:
+    """Put back what this thread holds: what it was about to do has no effect."""
+    touched = set()
+    for path in shared.tree.still_held():
+        parsed = parse_held(os.path.basename(path))
+        if parsed is not None:
+            touched.add(_bring_back(shared, path, parsed))
+    shared.tree.sync(*sorted(touched), *([shared.tree.held] if touched else []))
+
+
+def _put_back(shared: Shared, gone: list[str]) -> None:
+    """Put what processes held where it was."""
+    tree = shared.tree
+    folders = [f"{HELD}/{process}" for process in sorted(gone)]
+    touched: set[str] = set()
+    held: list[tuple[Held, str]] = []
+    for path in [tree.path(f"{folder}/{name}") for folder in folders for name in tree.names(folder)]:
+        parsed = parse_held(os.path.basename(path))
+        if os.path.basename(path) in (PROBE, ABANDONED):
+            with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
+                tree.disk.unlink(path)
+        elif parsed is None:
+            tree.skip(path, "it is not the name of a message that a process has in hand")
+        elif tree.is_message(path):
+            held.append((parsed, path))
+    # The latest first, whoever gave it: it says where the message was. A machine that stopped while what one
+    # process held was being put back leaves older names in one folder and later ones in another.
+    held.sort(key=lambda each: each[0].taken, reverse=True)
+    for parsed, path in held:
+        touched.add(_bring_back(shared, path, parsed))
+    tree.sync(*sorted(touched))
+    for folder in folders:
+        tree.sync(folder)
+        with suppress(OSError):
+            tree.disk.rmdir(tree.path(folder))
+    tree.sync(HELD)
+
+
+def _bring_back(shared: Shared, path: str, held: Held) -> str:
+    """Returns the folder that a message went to."""
+    tree = shared.tree
+    status = tree.status(path)
+    if status is None:
+        return held.origin if held.origin != QUEUES else home(QUEUES, held.queue)
+    if status.names > 1:  # a move that the machine forgot half of: it is also where it was going, or where it was
+        for folder in _FURTHEST_FIRST:
+            other = tree.status(tree.place(folder, held.queue, held.uid))
+            if other is None or other.inode != status.inode:
+                continue
+            if folder == held.origin == FAILED:  # a redrive, which goes on from here
+                tree.disk.unlink(tree.place(folder, held.queue, held.uid))
+                tree.sync(folder)
+                continue
+            if folder == held.origin == DELAY:  # nobody was told that anything has changed
+                _undo(shared, path, held)
+                tree.sync_files([path])
+            tree.disk.unlink(path)
+            return home(folder, held.queue)
+    # Under our own private name first: another process may have the same idea.
+    mine = tree.path(f"{tree.held}/{path.rpartition('/')[2]}")
+    if not tree.move(path, mine):
+        return home(held.origin, held.queue)
+    target = held.origin
+    if held.origin == DELAY:
+        _undo(shared, mine, held)
+    elif held.origin == FAILED:  # a redrive: nothing but going on is right for sure
+        # When it was taken, if the clock has been set back since: nobody here knows what time it is yet.
+        at = max(shared.clock.now(), min(time_of(held.taken), shared.clock.horizon()))
+        steps.start_over(tree, Won(held.uid, mine, tree.stamp_of(mine, held.uid)), at)
+        target = QUEUES
+    tree.sync_files([mine])
+    if not tree.move(mine, tree.place(target, held.queue, held.uid)):  # its queue was deleted
+        tree.move(mine, tree.place(REMOVE, held.queue, held.uid))
+        target = REMOVE
+    return home(target, held.queue)
+
+
+def _undo(shared: Shared, path: str, held: Held) -> None:
+    """Let a message from delay/ be held, or wait, as it was."""
+    tree = shared.tree
+    if tree.has_attributes:  # without any, the time is all there is, and has its nonce
+        stamp = tree.stamp_of(path, held.uid)
+        if held.leased and stamp.holder is not None and stamp.ended == stamp.holder.secret:
+            tree.stamp(path, {"ended": b""})
+        if stamp.settled_at is not None:
+            tree.stamp(path, {"settled_at": b""})
+        if tree.until(path) != held.until:  # a time that was not set may be one that this user may not set
+            tree.set_until(path, held.until)
+
+
+def drop_copies(shared: Shared) -> None:
+    """Leave each message under one name: after a machine has stopped, before anyone uses the store."""
+    tree = shared.tree
+    found: dict[int, list[tuple[str, str, str]]] = {}
+    places = [(folder, name) for folder in _FURTHEST_FIRST if folder != QUEUES for name in tree.names(folder)]
+    for folder, name in places:
+        if (parsed := parse_flat(name)) is not None:
+            status = tree.status(tree.place(folder, *parsed))
+            if status is not None and status.names > 1 and tree.is_message(tree.place(folder, *parsed)):
+                found.setdefault(status.inode, []).append((folder, *parsed))
+    for queue in tree.queue_folders() if found or places else ():
+        for name in tree.names(f"{QUEUES}/{queue}"):
+            status = tree.status(tree.place(QUEUES, queue, name))
+            if status is not None and status.inode in found and tree.is_message(tree.place(QUEUES, queue, name)):
+                found[status.inode].append((QUEUES, queue, name))
+    for names in found.values():
+        names.sort(key=lambda place: _FURTHEST_FIRST.index(place[0]))
+        for folder, queue, name in names[1:]:
+            tree.disk.unlink(tree.place(folder, queue, name))
+            tree.sync(home(folder, queue))
+
+
+def _finish_batches(shared: Shared, gone: list[str]) -> None:
+    """Roll forward what was promised to be whole."""
+    tree = shared.tree
+    nodes = {node_of(process) for process in gone}
+    for name in tree.names(BATCHES):
+        path = tree.path(f"{BATCHES}/{name}")
+        if not is_id(name.removesuffix(".new")) or maker_of(name.removesuffix(".new")) not in nodes:
+            continue
+        if not name.endswith(".new") and (found := batch.read_manifest(tree, path)) is not None:
+            queue, messages = found
+            for each, _ in messages:
+                status = tree.status(tree.place(NEW, queue, each))
+                if status is not None and status.names > 1:  # it was delivered; only the old name came back
+                    tree.disk.unlink(tree.place(NEW, queue, each))
+            batch.deliver(tree, queue, messages)
+        with suppress(FileNotFoundError):
+            tree.disk.unlink(path)
+    tree.sync(BATCHES)
+
+
+def _drop_unfinished(shared: Shared, gone: list[str]) -> None:
+    """Throw away what nobody was told of; messages under a key are finished if their line was written."""
+    tree = shared.tree
+    nodes = {node_of(process) for process in gone}
+    by_queue: dict[str, list[str]] = {}
+    for name in tree.names(NEW):
+        parsed = parse_flat(name)
+        if parsed is not None and maker_of(parsed[1]) in nodes and tree.is_message(tree.place(NEW, *parsed)):
+            by_queue.setdefault(parsed[0], []).append(parsed[1])
+    for queue, ids in by_queue.items():
+        admission = Admission(tree, queue, shared.threads)
+        with admission.locked():
+            admission.roll_forward()
+            for each in ids:
+                path = tree.place(NEW, queue, each)
+                status = tree.status(path)
+                if status is None:
+                    continue
+                with suppress(OSError):
+                    if status.names == 1:
+                        stamp = tree.stamp_of(path, each)
+                        tree.forget(stamp.headers, stamp.reason, stamp.history)
+                with suppress(FileNotFoundError):
+                    tree.disk.unlink(path)
+    if by_queue:
+        tree.sync(NEW)
+
+
+def deliver_foreign(shared: Shared) -> None:
+    """Deliver what another program has written to new/ as QUEUE:NAME, as MQ-Core does."""
+    tree = shared.tree
+    there = [name for name in tree.names(NEW) if not name.startswith(".")]
+    if not there:
+        return
+    nodes, queues = {node_of(process) for process in tree.names(HELD)}, set(tree.queue_folders())
+    touched: set[str] = set()
+    for name in sorted(there):
+        queue, _, uid = name.partition(":")
+        path = tree.path(f"{NEW}/{name}")
+        if is_id(uid) and maker_of(uid) in nodes:
+            continue  # being put
+        if queue not in queues or not uid or uid.startswith("."):
+            tree.skip(path, "its name is not QUEUE:ID with the name of a folder in queues/")
+        elif tree.is_message(path) and tree.is_ours(path) and _is_foreign(shared, path, uid):
+            target = tree.place(QUEUES, queue, uid)
+            if tree.disk.exists(target):
+                tree.skip(path, f"there is a message of that name already: {target}")
+                continue
+            tree.sync_files([path])
+            if tree.move(path, target):
+                touched.add(home(QUEUES, queue))
+    if touched:
+        tree.sync(*sorted(touched), NEW)
+
+
+def _is_foreign(shared: Shared, path: str, uid: str) -> bool:
+    """Whether a file in new/ is whole, and nothing that a process of ours has left."""
+    tree = shared.tree
+    try:
+        if is_id(uid) and is_made_here(uid):
+            status = tree.status(path)
+            stamped = not tree.has_attributes or tree.stamp_of(path, uid).stamped
+            if status is None or stamped or shared.neighbours.idle(status.moved) < _PATIENCE:
+                return False
+        return not tree.disk.is_being_written(path)
+    except FileNotFoundError:
+        return False
+    except PermissionError as error:
+        tree.skip(path, refusal(path, error))
+        return False
+
+
+def is_gone(shared: Shared, process: str) -> bool:
+    """Whether a process will touch nothing any more."""
+    folder = shared.tree.path(f"{HELD}/{process}")
+    status = shared.tree.status(folder)
+    if status is None:
+        return False
+    if shared.tree.disk.exists(f"{folder}/{ABANDONED}"):
+        return True
+    return shared.neighbours.is_gone(process, shared.neighbours.idle(status.moved))

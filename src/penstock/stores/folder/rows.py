@@ -1,0 +1,182 @@
+"""What a process knows of a queue's messages: which are there, in what state, who is next, what is due when."""
+
+import heapq
+from dataclasses import dataclass
+from random import Random
+
+from penstock.contract.message import STATES
+
+NEVER = 1 << 63
+_SLACK = 64
+
+
+@dataclass(slots=True)
+class Row:
+    """A message, as far as choosing and counting need it."""
+
+    state: str
+    priority: int
+    order: int
+    until: int = 0  # delayed, in flight: when that ends; done, failed: when it was settled
+    expires_at: int | None = None
+    version: int = 0  # of the store's count of changes when this one was made
+    taken: bool = False  # by a thread of this process that is about to move it
+
+
+class Rows:
+    """The messages of one queue. Whoever uses it holds the queue's lock."""
+
+    def __init__(self, keep_done: float | None) -> None:
+        self._keep_done = None if keep_done is None else max(1, round(keep_done * 1000))
+        self._rows: dict[str, Row] = {}
+        self._ready: list[tuple[int, int, str]] = []  # may have entries that no longer hold
+        self._pool: list[tuple[int, int, str]] = []  # of the first, those that pick_any chooses from
+        self._last = (0, 0, "")  # none in the pool comes after it
+        self._due: list[tuple[int, str]] = []
+        self._unfinished: set[str] = set()  # taken, as somebody was still writing them
+        self._counts = dict.fromkeys(STATES, 0)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def get(self, uid: str) -> Row | None:
+        """What is known of a message."""
+        return self._rows.get(uid)
+
+    def items(self) -> list[tuple[str, Row]]:
+        """All that is known."""
+        return list(self._rows.items())
+
+    def counts(self) -> dict[str, int]:
+        """How many messages are in each state."""
+        return dict(self._counts)
+
+    def put(self, uid: str, row: Row) -> None:
+        """A message is new, or in another state."""
+        self.drop(uid)
+        self._rows[uid] = row
+        self._counts[row.state] += 1
+        if row.state == "available":
+            self._wait(uid, row)
+        if (due := self.due_at(row)) < NEVER:
+            heapq.heappush(self._due, (due, uid))
+        if len(self._due) > 2 * len(self._rows) + _SLACK:
+            timed = ((self.due_at(row), uid) for uid, row in self._rows.items())
+            self._due = [(due, uid) for due, uid in timed if due < NEVER]
+            heapq.heapify(self._due)
+
+    def drop(self, uid: str) -> Row | None:
+        """A message is gone."""
+        self._unfinished.discard(uid)
+        row = self._rows.pop(uid, None)
+        if row is not None:
+            self._counts[row.state] -= 1
+        return row
+
+    def due_at(self, row: Row) -> int:
+        """When time next changes a message."""
+        due = NEVER
+        if row.state in ("delayed", "in_flight"):
+            due = row.until
+        elif row.state == "done" and self._keep_done is not None:
+            due = row.until + self._keep_done
+        return due if row.expires_at is None else min(due, row.expires_at)
+
+    def pop_due(self, now: int) -> list[tuple[str, Row]]:
+        """What time has changed up to now, the earliest first; whoever is told has to do it."""
+        found = []
+        while self._due and self._due[0][0] <= now:
+            due, name = heapq.heappop(self._due)
+            row = self._rows.get(name)
+            if row is not None and not row.taken and self.due_at(row) == due:
+                found.append((name, row))
+        return found
+
+    def next_due(self) -> int:
+        """When pop_due may next find something."""
+        return self._due[0][0] if self._due else NEVER
+
+    def pick(self, n: int) -> list[str]:
+        """Take the first n messages out of line."""
+        first = self._first(n)
+        for _, _, name in first:
+            self._rows[name].taken = True
+        return [name for _, _, name in first]
+
+    def pick_any(self, n: int, window: int, dice: Random) -> list[str]:
+        """Take any n of the first `window` messages out of line, or of as many as that once was."""
+        picked: list[str] = []
+        while len(picked) < n:
+            while len(self._pool) < max(window, n) and self._ready:
+                self._pool.append(heapq.heappop(self._ready))
+                self._last = self._pool[-1]
+            if not self._pool:
+                break
+            at = dice.randrange(len(self._pool))
+            entry, self._pool[at] = self._pool[at], self._pool[-1]
+            self._pool.pop()
+            if self._holds(entry):
+                self._rows[entry[2]].taken = True
+                picked.append(entry[2])
+        return picked
+
+    def peek(self, n: int) -> list[str]:
+        """The first n that can be claimed."""
+        first = self._first(n)
+        for entry in first:
+            heapq.heappush(self._ready, entry)
+        return [name for _, _, name in first]
+
+    def give_back(self, uid: str) -> None:
+        """A message that was picked is still available."""
+        self._unfinished.discard(uid)
+        row = self._rows.get(uid)
+        if row is not None and row.taken:
+            row.taken = False
+            self._wait(uid, row)
+            if (due := self.due_at(row)) < NEVER:
+                heapq.heappush(self._due, (due, uid))
+
+    def set_aside(self, uid: str, version: int) -> None:
+        """A message that was picked is still being written: others come before it until someone looks again."""
+        row = self._rows.get(uid)
+        if row is not None and row.taken:
+            row.version = version
+            self._unfinished.add(uid)
+
+    def is_aside(self, uid: str) -> bool:
+        """Whether nobody has it in hand although it is taken."""
+        return uid in self._unfinished
+
+    def look_again(self) -> None:
+        """What was set aside may be whole by now."""
+        while self._unfinished:
+            self.give_back(self._unfinished.pop())
+
+    def _wait(self, uid: str, row: Row) -> None:
+        entry = (row.priority, row.order, uid)
+        if self._pool and entry < self._last:
+            self._pool.append(entry)  # it comes before some that may be picked already
+        else:
+            heapq.heappush(self._ready, entry)
+        if len(self._ready) > 2 * self._counts["available"] + _SLACK:
+            rows = self._rows.items()
+            waiting = [(row, uid) for uid, row in rows if row.state == "available" and not row.taken]
+            self._ready = [(row.priority, row.order, uid) for row, uid in waiting]
+            heapq.heapify(self._ready)
+            self._pool.clear()
+
+    def _first(self, n: int) -> list[tuple[int, int, str]]:
+        """Pop the first n entries that hold."""
+        found: dict[str, tuple[int, int, str]] = {}
+        while self._pool:
+            heapq.heappush(self._ready, self._pool.pop())
+        while self._ready and len(found) < n:
+            entry = heapq.heappop(self._ready)
+            if self._holds(entry):
+                found[entry[2]] = entry  # an entry that is there twice counts once
+        return list(found.values())
+
+    def _holds(self, entry: tuple[int, int, str]) -> bool:
+        row = self._rows.get(entry[2])
+        return row is not None and row.state == "available" and not row.taken and row.order == entry[1]

@@ -1,0 +1,255 @@
+"""A copy of a journal store, made without its lock while another process, or this one, goes on with it.
+
+1. Every queue is viewed at one moment, its files pinned so that packing cannot take them away. If a load took
+   effect meanwhile that is done again, so that a load is in the copy with all of its queues, or with none.
+2. The files are copied to DEST.partial, the latest of each journal up to its last whole group, and synced.
+3. What was copied is read from its first byte and compared with what was seen.
+4. DEST.partial becomes DEST. Whatever breaks before that leaves no DEST.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from penstock.errors import NotSupported, PenstockError, StoreCorrupt, StoreLocked
+from penstock.stores.journal.catalog import FOLDER, Catalog
+from penstock.stores.journal.landings import SINKS
+from penstock.stores.journal.pins import Pins, sweep
+from penstock.stores.journal.reading import Found, close, open_segments, read
+from penstock.stores.journal.staging import MANIFEST, folder_of, staged_loads
+from penstock.stores.journal.viewing import StoreView, View
+from penstock.system.clock import Clock, SystemClock, rest
+from penstock.system.copies import Destination
+from penstock.system.files import Disk, ReadingDisk, SystemDisk
+
+_LOADS = "loads"  # manifests of loads that have taken effect, so that none does twice
+_CHUNK = 4 << 20
+_TRIES = 20
+_PAUSE = 0.5  # seconds between two tries while loads take effect
+
+Progress = Callable[[int, int], object]  # bytes copied, of how many
+
+
+@dataclass(frozen=True, slots=True)
+class BackedUp:
+    """A queue in the copy."""
+
+    queue: str
+    files: int
+    bytes: int
+    counts: dict[str, int]  # messages by state
+
+
+def backup(
+    store: str | os.PathLike[str],
+    dest: str | os.PathLike[str],
+    *,
+    verify: bool = True,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> list[BackedUp]:
+    """Copy a journal store to DEST, a folder that is empty or not there yet; what is in the copy, by queue.
+
+    Others may have the store open and go on. What was acknowledged before the call is in the copy; of what happens
+    during it, each queue has all up to one moment. DEST is a store like any other: open it. Without `verify` the
+    copy is not read again.
+    """
+    from penstock.contract.urls import journal_folder
+
+    folder = journal_folder(os.fspath(store))
+    if folder is None:
+        raise NotSupported(_not_here(os.fspath(store)))
+    return _Backup(folder, os.fspath(dest), clock or SystemClock(), progress).run(verify)
+
+
+def _not_here(store: str) -> str:
+    if store.lower().startswith(("http:", "https:")):
+        return (
+            f"store {store!r} is kept by a server: run `penstock --store DIR backup DEST` on the machine that has "
+            "its folder; the server may go on meanwhile"
+        )
+    from penstock.contract.urls import is_shared, shared_folder
+
+    if is_shared(store):
+        path = store if store.endswith(".tq") else shared_folder(store)
+        what = f"{path}*" if store.endswith(".tq") else path
+        return (
+            f"store {store!r} has no journals: its files are copied while nobody uses it. Stop those who do, "
+            f"then `cp -a {what} DEST` (which keeps extended attributes and times; rsync needs -aX)"
+        )
+    return f"store {store!r} has no files: backup is for journal and slate stores, on the machine that has them"
+
+
+class _Backup:
+    """One copy."""
+
+    def __init__(self, folder: str, dest: str, clock: Clock, progress: Progress | None) -> None:
+        self._source = folder
+        self._to = Destination(folder, dest)
+        self._partial = self._to.partial
+        self._clock = clock
+        self._progress = progress or (lambda copied, total: None)
+        self._disk: Disk = SystemDisk()
+        self._reading = ReadingDisk()
+        self._catalog = Catalog(self._partial, self._disk)
+        self._copied = self._total = 0
+
+    def run(self, verify: bool) -> list[BackedUp]:
+        """Make the copy."""
+        self._to.check()
+        StoreView(self._source, self._reading, self._clock.now())  # an error before anything is made
+        self._begin()
+        try:
+            sweep(self._source, self._disk)
+            pins = Pins(self._source, os.getpid())
+            try:
+                views, loads, sinks = self._look(pins)
+                self._total = sum(self._size(view, each) for view in views.values() for each in _files(view))
+                made = [self._copy(name, view) for name, view in views.items()]
+                self._copy_rest(views, loads, sinks)
+            finally:
+                pins.drop()
+            if verify:
+                for name, view in views.items():
+                    self._verify(name, view)
+            self._disk.sync_folder(os.path.join(self._catalog.path, "queues"))
+            self._to.finish()
+        except BaseException:
+            self._catalog.close()
+            self._to.abandon()
+            raise
+        self._catalog.close()
+        return made
+
+    def _begin(self) -> None:
+        try:
+            self._catalog.open()  # also locks it, so that no two backups are made there
+        except StoreLocked as error:
+            raise StoreLocked(
+                f"another backup to {self._to.path!r} is being made: wait until it is done"
+            ) from error
+        self._to.begin()
+        self._disk.mkdir(os.path.join(self._catalog.path, "queues"))
+
+    # Looking
+
+    def _look(self, pins: Pins) -> tuple[dict[str, View], list[str], dict[str, bytes]]:
+        """Every queue at one moment, and the loads that had taken effect before all of these moments.
+
+        And what streaming sinks had landed by then.
+        """
+        for _ in range(_TRIES):
+            before, sinks = self._loads(), self._sinks()
+            if not self._is_loading():
+                store = StoreView(self._source, self._reading, self._clock.now())
+                found = {
+                    name: view
+                    for name in store.settings()
+                    if (view := store.view(name, lambda path: self._reading.open(pins.pin(path)), pins.unpin))
+                }
+                if not self._is_loading() and self._loads() == before and self._sinks() == sinks:
+                    return found, before, sinks
+                for view in found.values():
+                    for each in view.files:
+                        pins.unpin(each.path)
+            rest(_PAUSE)
+        raise PenstockError(
+            f"many messages are just being loaded into the store {self._source!r}, or were when that was "
+            "interrupted: try again, or open the store once with penstock.open(), which finishes it"
+        )
+
+    def _loads(self) -> list[str]:
+        folder = os.path.join(self._source, FOLDER, _LOADS)
+        return sorted(self._disk.listdir(folder)) if self._disk.exists(folder) else []
+
+    def _sinks(self) -> dict[str, bytes]:
+        folder, found = os.path.join(self._source, FOLDER, SINKS), {}
+        for name in sorted(self._disk.listdir(folder)) if self._disk.exists(folder) else []:
+            with suppress(FileNotFoundError), self._reading.open(os.path.join(folder, name)) as file:
+                found[name] = file.read(0, file.size())
+        return found
+
+    def _is_loading(self) -> bool:
+        """Whether a load counts that may not have arrived in all of its queues."""
+        return any(
+            self._disk.exists(os.path.join(folder_of(self._source, load), MANIFEST))
+            for load in staged_loads(self._disk, self._source)
+        )
+
+    # Copying
+
+    def _size(self, view: View, path: str) -> int:
+        if path == view.files[-1].path:
+            return view.end
+        with self._reading.open(path) as file:
+            return file.size()
+
+    def _copy(self, name: str, view: View) -> BackedUp:
+        size = 0
+        for each in view.files:
+            target = os.path.join(self._partial, each.name)
+            size += self._copy_file(each.path, target, self._size(view, each.path))
+        if view.entry is not None:
+            self._catalog.keep(view.journal, view.entry)
+        return BackedUp(name, len(view.files), size, view.contents.counts())
+
+    def _copy_file(self, source: str, target: str, size: int) -> int:
+        copied = 0
+        with (
+            self._reading.open(source) as old,
+            self._disk.open(target, exclusive=True, mode=old.status().mode) as new,
+        ):
+            # A file may have been cut to what counts since it was looked at; that it counts is verified.
+            while data := old.read(copied, min(_CHUNK, size - copied)):
+                new.write(copied, data)
+                copied += len(data)
+                self._copied += len(data)
+                self._progress(self._copied, self._total)
+            new.sync()
+        return copied
+
+    def _copy_rest(self, views: dict[str, View], loads: list[str], sinks: dict[str, bytes]) -> None:
+        """What is beside the journals: loads, the number above those of deleted queues, how far journals reach."""
+        if sinks:
+            folder = os.path.join(self._catalog.path, SINKS)
+            self._disk.mkdir(folder)
+            for name, content in sinks.items():
+                with self._disk.open(os.path.join(folder, name), exclusive=True) as file:
+                    file.write(0, content)
+                    file.sync()
+            self._disk.sync_folder(folder)
+        if loads:
+            folder = os.path.join(self._catalog.path, _LOADS)
+            self._disk.mkdir(folder)
+            for name in loads:
+                with suppress(FileNotFoundError):  # forgotten since, as its time was over
+                    source = os.path.join(self._source, FOLDER, _LOADS, name)
+                    with self._reading.open(source) as file:
+                        size = file.size()
+                    self._copy_file(source, os.path.join(folder, name), size)
+            self._disk.sync_folder(folder)
+        self._catalog.keep_first(Catalog(self._source, self._reading).first())
+        # As of a store that was closed: should the copy lose its end, opening it will say so.
+        self._catalog.keep_clean({view.journal: view.next_group for view in views.values() if view.files})
+        with self._disk.open(os.path.join(self._catalog.path, "clean")) as file:
+            file.sync()
+
+    def _verify(self, name: str, view: View) -> None:
+        segments = open_segments(self._partial, view.journal, self._reading)
+        try:
+            reading = read(Found(name, view.journal, view.entry, segments, view.next_group, "doc"))
+        finally:
+            close(segments)
+        why = None if reading.damage is None else reading.damage.why
+        if why is None and reading.loader.next_group != view.next_group:
+            why = f"it reaches group {reading.loader.next_group - 1} and not {view.next_group - 1}"
+        if why is not None:
+            raise StoreCorrupt(
+                f"the copy of queue {name!r} is not whole: {why}. There is no backup; `penstock doctor` shows "
+                "whether the store itself is damaged"
+            )
+
+
+def _files(view: View) -> list[str]:
+    return [each.path for each in view.files]

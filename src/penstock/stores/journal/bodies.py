@@ -1,0 +1,192 @@
+"""A message's body in a journal: its item, what becomes of the item, and what Kestrel has no room for.
+
+ADDX (ADD_XID in a packed file)     added = received_at, expiry = expires_at, data = payload
+REMOVE_TENTATIVE or its cousin 9    the message is an open transaction, until CONFIRM_REMOVE
+  or REMOVE                         in a packed file, for one that is done and still listed
+a control item, only if needed:     the magic, "m", JSON with created_at and headers
+"""
+
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from penstock.contract.message import Entry, Plain
+from penstock.engine.storage import Body
+from penstock.stores.journal.checksum import crc32
+from penstock.stores.journal.format import Dialect
+from penstock.stores.journal.groups import MAGIC
+from penstock.stores.journal.xids import xid_of
+
+_REMOVE, ADDX, _RESERVE, _SAVE_XID, _CONFIRM, ADD_XID, RESERVE_XID = 1, 2, 3, 4, 6, 7, 9
+_ITEM = struct.Struct("<Biqq")
+_XID_ITEM = struct.Struct("<Biiqq")
+_XID = struct.Struct("<Bi")
+TIMES = 16
+_RESERVE_BYTE = bytes([_RESERVE])
+_REMOVE_BYTE = bytes([_REMOVE])
+_META = MAGIC + b"m"
+_NO_HEADERS: dict[str, str] = {}
+checksum = crc32  # what decode() will want to see
+ITEM_HEAD, XID_ITEM_HEAD = _ITEM.size, _XID_ITEM.size  # bytes before the payload; the last 20 are alike
+XID_END = _XID.size  # bytes after it, if they begin with RESERVE_XID; else 1
+OVERHEAD = _XID_ITEM.size + _XID.size  # the most that a body without meta has beside its payload
+
+
+class Damaged(ValueError):
+    """The bytes of a body are not those that were written."""
+
+
+class Encoded(NamedTuple):
+    """Bodies of new messages that are still to be put together."""
+
+    parts: Sequence[bytes]
+    sizes: list[int]
+    crcs: list[int]
+
+
+def encode(entries: Sequence[Entry], first: int, at: int, expires_at: Sequence[int], dialect: Dialect) -> Encoded:
+    """The bodies of new messages."""
+    if dialect == "2.x":
+        ends = [_XID.pack(RESERVE_XID, xid_of(seq)) for seq in range(first, first + len(entries))]
+    else:
+        ends = [_RESERVE_BYTE] * len(entries)
+    if isinstance(entries, Plain):
+        return _encode_plain(entries.payloads, ends, at, expires_at[0])
+    pack = _ITEM.pack
+    bodies = [
+        pack(ADDX, TIMES + len(entry.payload), at, expiry) + entry.payload + end
+        if entry.headers is None and entry.created_at is None
+        else pack(ADDX, TIMES + len(entry.payload), at, expiry) + entry.payload + end + _meta(entry, at)
+        for entry, expiry, end in zip(entries, expires_at, ends, strict=True)
+    ]
+    return Encoded(bodies, list(map(len, bodies)), list(map(checksum, bodies)))
+
+
+def _encode_plain(payloads: list[bytes], ends: list[bytes], at: int, expires_at: int) -> Encoded:
+    """The same for payloads alone. They are not copied here: a second megabyte costs as much as all the rest."""
+    lengths = list(map(len, payloads))
+    heads = {length: _ITEM.pack(ADDX, TIMES + length, at, expires_at) for length in set(lengths)}
+    crcs = {length: checksum(head) for length, head in heads.items()}
+    more = _ITEM.size + len(ends[0])
+    return Encoded(
+        [*chain.from_iterable(zip(map(heads.__getitem__, lengths), payloads, ends, strict=True))],
+        [length + more for length in lengths],
+        list(map(checksum, ends, map(checksum, payloads, map(crcs.__getitem__, lengths)))),
+    )
+
+
+def encode_restored(
+    entries: Sequence[Entry], received_at: Sequence[int], expires_at: Sequence[int], done: bool
+) -> Encoded:
+    """The bodies of messages that were received elsewhere, for the journal of the document."""
+    end = end_of(done)
+    bodies = []
+    for entry, at, expiry in zip(entries, received_at, expires_at, strict=True):
+        body = _ITEM.pack(ADDX, TIMES + len(entry.payload), at, expiry) + entry.payload + end
+        bodies.append(body + _meta(entry, at) if entry.headers or entry.created_at not in (None, at) else body)
+    return Encoded(bodies, list(map(len, bodies)), list(map(checksum, bodies)))
+
+
+def decode(data: bytes, starts: Iterable[int], sizes: Iterable[int], crcs: Iterable[int]) -> list[Body]:
+    """The bodies of these sizes at these places; Damaged if they are not what was written."""
+    decoded: list[Body] = []
+    unpack, view = _ITEM.unpack_from, memoryview(data)
+    for start, size, crc in zip(starts, sizes, crcs, strict=True):
+        end = start + size
+        if crc32(view[start:end]) != crc:
+            raise Damaged("a body's checksum does not match")
+        opcode, length, added, _ = unpack(data, start)
+        if opcode == ADDX and length + 6 == size:  # nearly all: an item and one byte
+            decoded.append((data[start + 21 : end - 1], _NO_HEADERS, added, added))
+        else:
+            decoded.append(_decode_other(data[start:end]))
+    return decoded
+
+
+def _decode_other(body: bytes) -> Body:
+    """A body that is packed, has headers, or was written for Kestrel 2.x."""
+    added, start, end, rest = _parts(body)
+    if rest == len(body):
+        return body[start:end], _NO_HEADERS, added, added
+    headers, created_at = decode_meta(body[rest:])
+    return body[start:end], headers, created_at, added
+
+
+def decode_meta(meta: bytes) -> tuple[dict[str, str], int]:
+    """The headers and created_at in the control item that ends a body."""
+    content = json.loads(meta[_ITEM.size + len(_META) : -1])
+    return content["headers"], content["created_at"]
+
+
+def added_at(head: bytes) -> int:
+    """When a message was received, by the first bytes of its body."""
+    return int(_ITEM.unpack_from(head)[2] if head[0] == ADDX else _XID_ITEM.unpack_from(head)[3])
+
+
+def repack(data: bytes | memoryview, seq: int, done: bool, dialect: Dialect) -> bytes:
+    """A body as a packed file has it: under the xid that it always had, or added and taken off if it is done."""
+    added, start, end, rest = _parts(data)
+    expiry = struct.unpack_from("<q", data, start - 8)[0]
+    size = TIMES + end - start
+    payload, meta = bytes(data[start:end]), bytes(data[rest:])
+    if done:
+        return _ITEM.pack(ADDX, size, added, expiry) + payload + _REMOVE_BYTE + meta
+    if dialect == "2.x":
+        return _ITEM.pack(ADDX, size, added, expiry) + payload + _XID.pack(RESERVE_XID, xid_of(seq)) + meta
+    return _XID_ITEM.pack(ADD_XID, xid_of(seq), size, added, expiry) + payload + _RESERVE_BYTE + meta
+
+
+def save_xid(xid: int) -> bytes:
+    """Set the last used xid."""
+    return _XID.pack(_SAVE_XID, xid)
+
+
+def confirm(seqs: Sequence[int]) -> bytes:
+    """The end of these messages' transactions."""
+    if not seqs:
+        return b""
+    if len(seqs) == 1:
+        return _XID.pack(_CONFIRM, xid_of(seqs[0]))
+    entries = bytearray(bytes([_CONFIRM])) * (_XID.size * len(seqs))
+    xids = struct.pack(f"<{len(seqs)}i", *map(xid_of, seqs))
+    for byte in range(4):
+        entries[1 + byte :: _XID.size] = xids[byte::4]
+    return bytes(entries)
+
+
+def meta_size(entry: Entry) -> int:
+    """The most that an entry's meta and its key take."""
+    key = 4 * len(entry.key) if entry.key else 0
+    if entry.headers is None and entry.created_at is None:
+        return key
+    return len(_meta(entry, 0)) + 16 + key  # the time may have more digits
+
+
+def end_of(done: bool) -> bytes:
+    """What follows a payload: the message is an open transaction, or taken off as one that is done."""
+    return _REMOVE_BYTE if done else _RESERVE_BYTE
+
+
+def _meta(entry: Entry, at: int) -> bytes:
+    return encode_meta(entry.headers or _NO_HEADERS, at if entry.created_at is None else entry.created_at, at)
+
+
+def encode_meta(headers: dict[str, str], created_at: int, at: int) -> bytes:
+    """The control item that ends the body of a message with headers, or a time of its own."""
+    text = json.dumps({"created_at": created_at, "headers": headers}, ensure_ascii=False)
+    data = _META + text.encode()
+    return _ITEM.pack(ADDX, TIMES + len(data), at, 0) + data + _REMOVE_BYTE
+
+
+def _parts(data: bytes | memoryview) -> tuple[int, int, int, int]:
+    """When it was added, where the payload starts and ends, and where the meta starts."""
+    if data[0] == ADDX:
+        _, size, added, _ = _ITEM.unpack_from(data)
+        start = _ITEM.size
+    else:
+        _, _, size, added, _ = _XID_ITEM.unpack_from(data)
+        start = _XID_ITEM.size
+    end = start + size - TIMES
+    return added, start, end, end + (_XID.size if data[end] == RESERVE_XID else 1)

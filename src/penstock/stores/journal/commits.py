@@ -1,0 +1,192 @@
+"""Commits that threads share: one thread leads and writes for all, the others wait until theirs is written.
+
+Whoever needs something on stable storage leads if no one does, and otherwise waits. The leader of the next commit
+is the first of those whose records were not in the last; the others wake one another in turn, because all at once
+they would fight for the interpreter. In a crowd a leader goes on for a few commits more, because handing over
+takes as long as half a commit.
+
+A Ctrl-C may come at any line of this. Whom a thread still has to wake is noted with the thread before it wakes the
+first of them, and who leads is noted as well, so that an interrupted one can make good for what it left undone.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
+
+from penstock.errors import StoreClosed
+from penstock.system.threads import Lock, Threads
+
+_NEVER = 2**63  # records; for who only wants to lead
+_MORE = 7  # commits that a leader goes on for in a crowd
+_CROWD = 2
+
+
+class _Committer:
+    """A thread that commits: it leads, or it waits at its gate."""
+
+    __slots__ = ("gate", "wakes", "written")
+
+    def __init__(self, written: int) -> None:
+        self.written = written
+        self.gate: Lock | None = None
+        self.wakes: tuple[_Committer, ...] = ()  # once it has passed its gate, or has led
+
+
+class Commits:
+    """The commits of one journal; `flush` writes what there is and says how many records are durable then."""
+
+    def __init__(
+        self,
+        threads: Threads,
+        flush: Callable[[], int],
+        failed: Callable[[BaseException], None],
+        passing: tuple[type[BaseException], ...] = (),
+    ) -> None:
+        """`passing` are errors of `flush` after which nothing is lost, and the next commit may succeed."""
+        self.durable = 0
+        self.failure: Callable[[], StoreClosed] | None = None  # why nothing is committed any more
+        self._flush = flush
+        self._failed = failed
+        self._passing: tuple[type[BaseException], ...] = (StoreClosed, *passing)
+        self._threads = threads
+        self._mutex = threads.lock()
+        self._leader: _Committer | None = None
+        self._waiting: deque[_Committer] = deque()
+
+    def commit(self, written: int) -> bool:
+        """Return once so many records are on stable storage; whether this thread wrote them."""
+        if written <= self.durable:
+            return False
+        me = _Committer(written)
+        led = self._lead(me, self._flush_for_all)
+        if written > self.durable:
+            self.check()
+        return led
+
+    def lead(self, work: Callable[[], None]) -> None:
+        """Do something as the only one that touches the latest file; also when nothing is committed any more."""
+        self._lead(_Committer(_NEVER), lambda _: work())
+
+    def flush(self) -> None:
+        """Write what there is; for who leads."""
+        self.durable = self._flush()
+
+    def check(self) -> None:
+        """Raise why nothing is committed any more."""
+        if self.failure is not None:
+            raise self.failure()
+
+    def refuse(self, failure: Callable[[], StoreClosed]) -> None:
+        """What is to be written cannot be trusted: nothing is committed any more."""
+        if self.failure is None:
+            self.failure = failure
+
+    def stop(self, error: BaseException) -> StoreClosed:
+        """What was written last may be lost: nothing is committed any more. What to tell whoever asked."""
+        if self.failure is None:
+            self.failure = lambda: stopped(error)
+            self._failed(error)
+        return stopped(error)
+
+    def _flush_for_all(self, me: _Committer) -> None:
+        self.check()
+        self.flush()
+        for _ in range(_MORE):
+            if not self._waiting:
+                return
+            with self._mutex:
+                ready, others = self._sorted()
+                self._waiting, me.wakes = others, me.wakes + ready[:1]
+            _wake(me)
+            if len(others) < _CROWD:
+                return
+            self.flush()
+
+    def _lead(self, me: _Committer, work: Callable[[_Committer], None]) -> bool:
+        """Do something as the leader, unless it is no longer needed; whether it was done."""
+        at_work = False
+        try:
+            if not self._wait_to_lead(me):
+                return False
+            at_work = True
+            work(me)
+            at_work = False
+            self._hand_over(me)
+        except BaseException as error:
+            told = self.stop(error) if at_work and not isinstance(error, self._passing) else None
+            self._leave(me)
+            if told is not None and isinstance(error, OSError):
+                raise told from error
+            raise
+        return True
+
+    def _wait_to_lead(self, me: _Committer) -> bool:
+        """Wait until this thread leads, or need not; whether it leads."""
+        with self._mutex:
+            if me.written <= self.durable:
+                return False
+            if self._leader is None:
+                self._leader = me
+                return True
+            me.gate = self._threads.lock()
+            me.gate.acquire()
+            self._waiting.append(me)
+        me.gate.acquire()
+        if self._leader is me:
+            return True
+        _wake(me)
+        return False
+
+    def _hand_over(self, me: _Committer) -> None:
+        """Let those go on who waited for what is durable now, and the first of the others lead."""
+        with self._mutex:
+            ready, others = self._sorted()
+            leader = others.popleft() if others else None
+            wakes = (leader, *ready[:1]) if leader is not None else ready[:1]
+            self._waiting, self._leader, me.wakes = others, leader, me.wakes + wakes
+        _wake(me)
+
+    def _leave(self, me: _Committer) -> None:
+        """An interrupted thread goes: whoever relies on it must not wait for ever."""
+        with self._mutex:
+            if me in self._waiting:
+                self._waiting.remove(me)
+                me.wakes = ()  # nobody's turn has come
+            leads = self._leader is me
+        if leads:
+            self._hand_over(me)
+        else:
+            _wake(me)
+
+    def _sorted(self) -> tuple[tuple[_Committer, ...], deque[_Committer]]:
+        """Those who need wait no longer, each to wake the next, and those who must."""
+        enough = self.durable if self.failure is None else _NEVER - 1
+        ready = tuple([each for each in self._waiting if each.written <= enough])
+        for each, following in pairwise(ready):
+            each.wakes = (following,)
+        return ready, deque([each for each in self._waiting if each.written > enough])
+
+
+def _wake(me: _Committer) -> None:
+    """Wake those whom this thread has to wake."""
+    for each in me.wakes:
+        if each.gate is not None:
+            with suppress(RuntimeError):  # it was woken already, before an interruption
+                each.gate.release()
+    me.wakes = ()
+
+
+def stopped(error: BaseException) -> StoreClosed:
+    """What everyone is told after an error that may have lost bytes."""
+    if not isinstance(error, OSError):
+        return StoreClosed(
+            f"the store was stopped, because writing was interrupted ({str(error) or type(error).__name__}) and "
+            "what was written last may be lost: open the store again; that checks every byte"
+        )
+    what = f"{error.strerror} on {os.fspath(error.filename)!r}" if error.filename else str(error)
+    return StoreClosed(
+        f"the store was stopped, because writing failed ({what}) and what was written last may be lost: find out "
+        "what is wrong with the disk, then open the store again; that checks every byte"
+    )

@@ -1,0 +1,73 @@
+"""What an examination of a store says: see doctor.py, and that of slate stores."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from penstock.contract.message import STATES
+
+Severity = Literal["ok", "note", "problem"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found, and what to do about it."""
+
+    severity: Severity  # "note": opening deals with it, or it does no harm
+    text: str
+    next: str = ""
+    file: str | None = None  # its path, if the finding is about one
+    offset: int | None = None  # and where in it
+
+
+class Examined(Protocol):
+    """What was found of a queue, whatever keeps it."""
+
+    name: str
+    findings: list[Finding]
+
+
+Queue = TypeVar("Queue", bound=Examined)
+
+
+@dataclass
+class QueueExamination:
+    """What the journal of one queue holds, as the store would show it if it were opened at that moment."""
+
+    name: str
+    journal: str  # the name of its latest file, from which those of the others follow
+    files: int = 0
+    bytes: int = 0
+    groups: int = 0
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
+    packing_frees: int = 0  # bytes, about
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Whether there is no problem."""
+        return all(each.severity != "problem" for each in self.findings)
+
+
+@dataclass
+class Examination(Generic[Queue]):
+    """What was found in a store."""
+
+    folder: str
+    at: int  # the time for which it holds
+    holder: str | None = None  # who has the store open
+    queues: list[Queue] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)  # about the store as a whole
+
+    @property
+    def sound(self) -> bool:
+        """Whether there is no problem."""
+        return all(each.severity != "problem" for _, each in self.all_findings())
+
+    def all_findings(self) -> list[tuple[str | None, Finding]]:
+        """Every finding, with the queue that it is about; None: the store."""
+        found: list[tuple[str | None, Finding]] = [(None, each) for each in self.findings]
+        return found + [(queue.name, each) for queue in self.queues for each in queue.findings]
+
+    def as_json(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {"sound": self.sound, **asdict(self)}

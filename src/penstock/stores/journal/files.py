@@ -1,0 +1,168 @@
+"""The files of one journal: rotation, and what a crash left of it."""
+
+import operator
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from penstock.stores.journal.segments import is_temporary, journals, replay_order
+from penstock.system.files import Disk, File
+from penstock.system.threads import Lock
+
+PACKED, ROTATED = 0, 1 << 23  # where the numbers of the two kinds of segments start; a pack is always the first
+PLACE_BITS = 40
+FILL = b"\x01"  # REMOVE: of a queue that is empty, so for every reader it is nothing
+FILLING = 256 << 10  # how far a file is filled ahead, at most
+SECTOR = 512  # bytes that a disk writes whole, or not at all
+_OFFSET = (1 << PLACE_BITS) - 1
+
+
+@dataclass(eq=False)
+class Segment:
+    """One file of a journal. Its number is for places in memory only."""
+
+    number: int
+    name: str
+    file: File
+    size: int  # of what counts
+
+    @property
+    def base(self) -> int:
+        """The place of its first byte."""
+        return self.number << PLACE_BITS
+
+
+def mode_of(segments: Sequence[Segment]) -> int:
+    """What a file may allow that has the content of these: no more than any of them does."""
+    return reduce(operator.and_, [segment.file.status().mode for segment in segments], 0o666)
+
+
+def offset_of(place: int) -> int:
+    """Where in its segment a place is."""
+    return place & _OFFSET
+
+
+def filling_end(end: int) -> int:
+    """Where the filling ends that follows a group: in the middle of a sector, and nowhere else up to there."""
+    return (end + SECTOR // 2) // FILLING * FILLING + FILLING - SECTOR // 2
+
+
+def may_end_filling(place: int) -> bool:
+    """Whether a filling may end at this place of a file."""
+    return (place + SECTOR // 2) % FILLING == 0
+
+
+class Listing:
+    """The files in a folder by journal: one look for all of them, and a new one for who asks a second time."""
+
+    def __init__(self, folder: str, disk: Disk) -> None:
+        self._folder = folder
+        self._disk = disk
+        self._asked: set[str] = set()
+        self._look()
+
+    def _look(self) -> None:
+        self.names: list[str] = []
+        self._by_journal: dict[str, list[str]] = {}
+        for name in self._disk.listfiles(self._folder):
+            self.names.append(name)
+            self._by_journal.setdefault(re.split("[.~]", name, maxsplit=1)[0], []).append(name)
+
+    def of(self, journal: str) -> list[str]:
+        """The files that may belong to a journal, temporary and dead ones too."""
+        if journal in self._asked:
+            self._look()
+        self._asked.add(journal)
+        return self._by_journal.get(journal, [])
+
+
+class SharedNames:
+    """The names in a folder that several journals share, synced by one thread at a time.
+
+    After a sync that failed, the system may take names for durable that are not: a sync for another journal would
+    succeed without them.
+    """
+
+    def __init__(self, folder: str, disk: Disk, lock: Lock) -> None:
+        self._folder = folder
+        self._disk = disk
+        self._lock = lock
+        self._failure: OSError | None = None
+
+    def sync(self) -> None:
+        """Make the names durable; after a failure never again."""
+        with self._lock:
+            if self._failure is not None:
+                raise OSError(self._failure.errno, self._failure.strerror, self._folder)
+            try:
+                self._disk.sync_folder(self._folder)
+            except OSError as error:
+                self._failure = error
+                raise
+
+
+class JournalFiles:
+    """The names of a journal's files."""
+
+    def __init__(self, folder: str, name: str, disk: Disk, names: SharedNames | None = None) -> None:
+        self.folder = folder
+        self.name = name
+        self.disk = disk
+        self._names = names
+
+    def path(self, name: str) -> str:
+        """Where one of the files is."""
+        return os.path.join(self.folder, name)
+
+    def rotated(self, stamp: int) -> str:
+        """The name of a file that was rotated away at that time."""
+        return f"{self.name}.{stamp}"
+
+    def temporary(self, stamp: int) -> str:
+        """The name of a file that does not count yet."""
+        return f"{self.name}~~{stamp}"
+
+    def stamp(self, name: str) -> int:
+        """The time in the name of a rotated file."""
+        return int(name.removeprefix(self.name + "."))
+
+    def sync(self) -> None:
+        """Make the names durable."""
+        if self._names is None:
+            self.disk.sync_folder(self.folder)
+        else:
+            self._names.sync()
+
+    def tidy(self, names: list[str]) -> list[str]:
+        """Finish what a crash interrupted; the names in the order in which the files are read."""
+        mine = [name for name in names if name.startswith(self.name)]
+        for name in mine:
+            if is_temporary(name, self.name):
+                self.disk.unlink(os.path.join(self.folder, name))
+        order = replay_order(mine, self.name)
+        packs = [name for name in order if name.endswith(".pack")]
+        if not packs:
+            return order
+        rotated = re.compile(re.escape(self.name) + r"\.([0-9]+)(\.pack)?", re.ASCII)
+        stamps = {name: int(matched[1]) for name in mine if (matched := rotated.fullmatch(name))}
+        stamp = int(packs[0].removeprefix(self.name + ".").removesuffix(".pack"))
+        self.finish_pack(packs[0], [name for name, each in stamps.items() if each <= stamp and name != packs[0]])
+        return [packs[0].removesuffix(".pack"), *order[1:]]
+
+    def finish_pack(self, pack: str, dead: list[str]) -> None:
+        """Remove what was packed, then give the packed file its lasting name."""
+        for name in dead:
+            self.disk.unlink(os.path.join(self.folder, name))
+        # First the dead files must be gone for good: beside a file without .pack they would count again.
+        self.sync()
+        self.disk.rename(os.path.join(self.folder, pack), os.path.join(self.folder, pack.removesuffix(".pack")))
+        self.sync()
+
+    def remove(self, names: list[str]) -> None:
+        """Remove every file of this journal."""
+        for name in names:
+            if is_temporary(name, self.name) or journals([name]) == [self.name]:
+                self.disk.unlink(os.path.join(self.folder, name))
+        self.sync()

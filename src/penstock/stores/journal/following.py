@@ -1,0 +1,370 @@
+"""What enters a queue, in order, read from its files as they grow: also what has been settled since.
+
+Files are pinned as soon as they are seen, and until they have been read, so that packing takes nothing from one
+who follows. What was packed away before is lost to it; numbers that are missing in a packed file say how much.
+Groups are numbered without gaps, so that files are read in their order and none is left out.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from penstock.contract.streams import Lost
+from penstock.errors import QueueNotFound, StoreCorrupt
+from penstock.rules.index.rows import AVAILABLE, DELAYED
+from penstock.rules.records import Put
+from penstock.stores.journal.bodies import XID_ITEM_HEAD, added_at
+from penstock.stores.journal.catalog import Catalog, Entry
+from penstock.stores.journal.entered import Entries
+from penstock.stores.journal.files import PLACE_BITS
+from penstock.stores.journal.loading import Window
+from penstock.stores.journal.pins import Pins
+from penstock.stores.journal.records import Bodies, PageImage, RestImage, decode_all
+from penstock.stores.journal.segments import replay_order
+from penstock.stores.journal.viewing import StoreView
+from penstock.system.clock import rest
+from penstock.system.files import Disk, File, ReadingDisk, Status
+
+_TRIES = 50
+_PAUSE = 0.01
+_PACKED = 0  # the number of groups in a packed file
+
+
+@dataclass
+class _Source:
+    """A file of the journal."""
+
+    number: int  # that its places have
+    name: str
+    pinned: str
+    file: File
+    first_group: int
+    begins: int  # the number of the first message, if the journal begins here; else 0
+    offset: int = 0  # up to where it was read
+    last: int = 0  # the highest number in it, as far as it was read
+    before: int | None = None  # of a packed one: the group that comes after it, once that is known
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is what packing has left of others."""
+        return self.first_group == _PACKED
+
+
+class Follower:
+    """Follows one queue from after a number on. `owner` is the process that the pins are for."""
+
+    def __init__(self, folder: str, queue: str, owner: int, disk: Disk | None = None) -> None:
+        self.folder = folder
+        self._queue = queue
+        self._disk = disk or ReadingDisk()
+        self.pins = Pins(folder, owner, disk)
+        self._numbers = 0
+        self._sources: list[_Source] = []  # not yet read to their ends
+        self._held: dict[int, _Source] = {}  # those by their inodes
+        self._read_before: dict[int, tuple[_Source, int, int]] = {}  # others: when they had changed, how long
+        self._expected: int | None = None  # the number of the next group
+        self._at: _Source | None = None
+        self.entries = Entries()
+        self.last = 0  # the highest number that was seen
+        self.begin = 0  # the number after which entries are there
+        self.lost: list[tuple[int, int]] = []  # numbers of messages that are gone, from and to
+
+    # What there is
+
+    def earliest(self) -> tuple[int, int]:
+        """The number before the first message that is still stored, and that below which some are not."""
+        self._refresh()
+        entry = self._entry()
+        first, below = (entry.first if entry is not None else 1), 0
+        for source in self._sources:
+            for _, numbers, _, frontier in self._groups(source, 0):
+                below = max(below, frontier)
+                if numbers:
+                    return numbers.start - 1, max(below, self._frontier_of(source))
+        return first - 1, max(below, first)
+
+    def entered_before(self, moment: int) -> tuple[int, int]:
+        """The number of the last message that entered before a time, and that below which some are not stored."""
+        last, below = self.earliest()
+        for source in self._sources:
+            for at, numbers, places, _ in self._groups(source, 0):
+                if not numbers:
+                    continue
+                if at is not None:
+                    if at >= moment:
+                        return last, below
+                    last = numbers.stop - 1
+                    continue
+                for seq, place in places:
+                    if added_at(source.file.read(place, XID_ITEM_HEAD)) >= moment:
+                        return last, below
+                    last = seq
+        return last, below
+
+    def latest(self) -> int:
+        """The number of the last message that has entered."""
+        self._refresh()
+        for source in reversed(self._sources):
+            last = 0
+            for _, numbers, _, frontier in self._groups(source, 0):
+                last = max(last, numbers.stop - 1, frontier - 1)
+            if last:
+                return last
+        entry = self._entry()
+        return 0 if entry is None else entry.first - 1
+
+    def start(self, after: int) -> None:
+        """Follow from after this number on."""
+        self.last = self.begin = after
+        self._refresh()
+
+    def look(self) -> None:
+        """Hold the files that are there, before they are packed."""
+        self._refresh()
+
+    def fill(self, count: int, until: int = 0) -> None:
+        """See to it that there are so many entries, and those up to a number, if so many have entered."""
+        while len(self.entries.seq) < count or self.last < until:
+            if not self._read_on():
+                self._refresh()
+                if not self._read_on():
+                    return
+
+    def forget(self, until: int) -> None:
+        """All up to this number was read, and what it was in is needed no more."""
+        self.begin = max(self.begin, until)
+        self.entries.forget(until)
+        self.lost = [each for each in self.lost if each[1] > until]
+        for source in [each for each in self._sources if each is not self._at and 0 < each.last <= until]:
+            if source.offset >= source.file.size():
+                self._drop(source)
+        self._drop_needless()
+
+    def names(self) -> dict[int, tuple[str, str]]:
+        """Where the files are that entries are in: by the number that places have, the pin and the name."""
+        return {each.number: (os.path.basename(each.pinned), each.name) for each in self._sources}
+
+    def files(self) -> dict[int, File]:
+        """The files that entries are in, by the number that places have."""
+        return {each.number: each.file for each in self._sources}
+
+    def lost_between(self, first: int, last: int) -> Lost | None:
+        """What is gone of the messages with these numbers."""
+        clipped = [(max(start, first), min(end, last)) for start, end in self.lost]
+        missing = [(start, end) for start, end in clipped if start <= end]
+        if not missing:
+            return None
+        return Lost(missing[0][0], missing[-1][1], sum(end - start + 1 for start, end in missing))
+
+    def held_back(self) -> int:
+        """Bytes of files that were packed away, and are there for this one alone."""
+        found = [each.file.status() for each in self._sources]
+        return sum(each.size for each in found if each.names == 1)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for source in self._sources:
+            source.file.close()
+        self._sources = []
+        self.pins.drop()
+
+    # Reading
+
+    def _read_on(self) -> bool:
+        """Read the groups that are there, or begin with the next file; whether that was anything."""
+        source = self._at
+        if source is None or source.offset >= source.file.size() or not self._read(source):
+            following = self._next()
+            if following is None:
+                return False
+            self._at = following
+        return True
+
+    def _read(self, source: _Source) -> bool:
+        """Read some groups; False if no whole one is there."""
+        window = Window(source.file, source.file.size())
+        read, limit = 0, len(self.entries.seq) + 100_000
+        while len(self.entries.seq) < limit and (group := window.group(source.offset)) is not None:
+            if group.number != _PACKED and self._expected not in (None, group.number):
+                raise StoreCorrupt(f"{source.name!r} goes on with group {group.number}, not {self._expected}")
+            base = (source.number << PLACE_BITS) + source.offset
+            if group.number != _PACKED:
+                self._expected = group.number + 1
+            for item in decode_all(group.records):
+                if isinstance(item, PageImage):
+                    self._take_page(source, item, base)
+                elif isinstance(item, RestImage):
+                    self._miss(self.last + 1, item.frozen.next_seq - 1)
+                    self._expected = max(self._expected or 0, item.next_group)
+                elif isinstance(item[0], Put) and isinstance(item[1], Bodies):
+                    self._take_put(source, item[0], item[1], base)
+            source.offset += group.length
+            read += 1
+        if read:
+            source.file.sync()  # else a crash could take what was read, and give its numbers to other messages
+        return read > 0
+
+    def _take_put(self, source: _Source, put: Put, bodies: Bodies, base: int) -> None:
+        skipped = max(0, self.last + 1 - put.first)
+        count = len(put.priority)
+        source.last = max(source.last, put.first + count - 1)
+        if skipped >= count:
+            return
+        entries, kept = self.entries, slice(skipped, None)
+        entries.seq.extend(range(put.first + skipped, put.first + count))
+        if max(put.visible_at) <= put.at:
+            entries.state += bytes([AVAILABLE]) * (count - skipped)
+        else:
+            entries.state += bytes(DELAYED if each > put.at else AVAILABLE for each in put.visible_at[kept])
+        entries.priority.extend(put.priority[kept])
+        entries.visible_at.extend(put.visible_at[kept])
+        entries.expires_at.extend(put.expires_at[kept])
+        entries.place.extend([base + each for each in bodies.offset[kept]])
+        entries.size.extend(bodies.size[kept])
+        entries.crc.extend(bodies.crc[kept])
+        self.last = put.first + count - 1
+
+    def _take_page(self, source: _Source, image: PageImage, base: int) -> None:
+        entries, page = self.entries, image.page
+        for row, key in enumerate(page.keys()[: len(page.state)]):
+            seq = image.first + key
+            source.last = max(source.last, seq)
+            if seq <= self.last or not page.state[row]:
+                continue
+            self._miss(self.last + 1, seq - 1)
+            entries.seq.append(seq)
+            entries.state.append(AVAILABLE)
+            entries.priority.append(page.priority[row])
+            entries.visible_at.append(page.visible_at[row])
+            entries.expires_at.append(page.expires_at[row])
+            entries.place.append(base + page.place[row])
+            entries.size.append(page.size[row])
+            entries.crc.append(page.crc[row])
+            self.last = seq
+
+    def _miss(self, first: int, last: int) -> None:
+        """These numbers are not there any more."""
+        if first <= last:
+            self.lost.append((first, last))
+            self.last = max(self.last, last)
+
+    def _next(self) -> _Source | None:
+        """The file to go on with: the one that follows, or else the first that makes up for what was not seen."""
+        waiting = [each for each in self._sources if each is not self._at and not each.offset]
+        if self._expected is None:
+            found = waiting[0] if waiting else None
+        else:
+            for source in waiting:
+                if source.first_group == self._expected:
+                    return source
+            found = next((each for each in waiting if each.is_packed or self._begins_later(each)), None)
+        if found is not None and not found.is_packed:
+            self._miss(self.last + 1, found.begins - 1)
+            self._expected = found.first_group
+        return found
+
+    def _begins_later(self, source: _Source) -> bool:
+        """Whether the journal was emptied meanwhile, and begins with that file."""
+        return bool(source.begins) and source.first_group > (self._expected or 0)
+
+    def _groups(
+        self, source: _Source, offset: int
+    ) -> Iterator[tuple[int | None, range, list[tuple[int, int]], int]]:
+        """When messages entered (None: each has its own time), their numbers, places, and where a pack ends."""
+        window = Window(source.file, source.file.size())
+        while (group := window.group(offset)) is not None:
+            for item in decode_all(group.records):
+                if isinstance(item, PageImage):
+                    rows = [row for row, state in enumerate(item.page.state) if state]
+                    keys = item.page.keys()
+                    places = [(item.first + keys[row], offset + item.page.place[row]) for row in rows]
+                    if places:
+                        yield None, range(places[0][0], places[-1][0] + 1), places, 0
+                elif isinstance(item, RestImage):
+                    yield None, range(0), [], item.frozen.next_seq
+                elif isinstance(item[0], Put):
+                    yield item[0].at, range(item[0].first, item[0].first + len(item[0].priority)), [], 0
+            offset += group.length
+
+    def _frontier_of(self, source: _Source) -> int:
+        if not source.is_packed:
+            return 0
+        return max((frontier for _, _, _, frontier in self._groups(source, 0)), default=0)
+
+    # Files
+
+    def _entry(self) -> Entry | None:
+        return Catalog(self.folder, self._disk).entry(self._journal())
+
+    def _journal(self) -> str:
+        found = StoreView(self.folder, self._disk, 0).journal(self._queue)
+        if found is None:
+            raise QueueNotFound(f"there is no queue {self._queue!r} in the store {self.folder!r}")
+        return found
+
+    def _refresh(self) -> None:
+        """Pin the files that are new, and let go of what has become of those that were read."""
+        journal = self._journal()
+        for _ in range(_TRIES):
+            names = self._names(journal)
+            try:
+                listed = [self._add(name) for name in names]
+            except FileNotFoundError:  # renamed or packed away just now
+                rest(_PAUSE)
+                continue
+            if self._names(journal) == names:
+                for source, following in pairwise(listed):
+                    if source is not None and source.is_packed and following is not None:
+                        source.before = following.first_group
+                there = {id(each) for each in listed}
+                self._read_before = {key: each for key, each in self._read_before.items() if id(each[0]) in there}
+                break
+        self._drop_needless()
+
+    def _names(self, journal: str) -> list[str]:
+        names = [name for name in self._disk.listfiles(self.folder) if name.startswith(journal)]
+        return replay_order(names, journal)
+
+    def _add(self, name: str) -> _Source | None:
+        """The file of that name; None if it has nothing yet."""
+        path = os.path.join(self.folder, name)
+        if (known := self._known(self._disk.status(path))) is not None:
+            return known
+        pinned = self.pins.pin(path)
+        file = self._disk.open(pinned)
+        found = file.status()
+        known = self._known(found)
+        group = Window(file, file.size()).group(0) if known is None else None
+        if group is None:
+            file.close()
+            self.pins.unpin(pinned)
+            return known
+        entry = self._entry()
+        begins = entry.first if entry is not None and group.number in entry.starts else 0
+        self._numbers += 1
+        source = _Source(self._numbers, name.removesuffix(".pack"), pinned, file, group.number, begins)
+        self._held[found.inode] = source
+        self._sources.append(source)
+        return source
+
+    def _known(self, found: Status) -> _Source | None:
+        """A file that is there already, or was read; its inode may be another file's by now."""
+        if found.inode in self._held:
+            return self._held[found.inode]
+        source, changed, size = self._read_before.get(found.inode, (None, 0, 0))
+        return source if (changed, size) == (found.changed, found.size) else None
+
+    def _drop_needless(self) -> None:
+        """Let go of packed files that have nothing but what was read."""
+        for source in [each for each in self._sources if each is not self._at and not each.offset]:
+            if source.is_packed and source.before is not None and source.before <= (self._expected or 0):
+                self._drop(source)
+
+    def _drop(self, source: _Source) -> None:
+        found = source.file.status()
+        self._held.pop(found.inode, None)
+        self._read_before[found.inode] = source, found.changed, found.size
+        self._sources.remove(source)
+        source.file.close()
+        self.pins.unpin(source.pinned)

@@ -1,0 +1,121 @@
+"""Commit groups: what one commit writes, as entries that any reader of Kestrel's format replays.
+
+    SAVE_XID            so that numbering never depends on earlier bytes
+    head, a control item: the magic, "h", u32 length of the group, u32 where its tail starts, u64 its number,
+        u32 crc32 of the bytes so far
+    the messages and the ends of transactions, see bodies.py
+    tail, a control item: the magic, "t", the records of records.py, u32 crc32 of all bytes of the group before it
+
+A control item is ADDX followed by REMOVE: added and taken off at once. The tail's add time is the latest time
+that was recorded. A group counts only as a whole: its length and its checksum must be right. Groups are numbered
+without gaps, so that a lost one is noticed. What changes here gets a new letter, and the old one stays readable.
+"""
+
+import struct
+from typing import NamedTuple
+
+from penstock.stores.journal.checksum import crc32
+
+MAGIC = b"\x89PSTK\r\n\x1a"  # nothing that anyone would put by chance
+HEAD = struct.Struct("<Bi Biqq 8scIIQI B")
+_HEAD_ITEM = 16 + 8 + 1 + 4 + 4 + 8 + 4  # what the size field of the head says
+_HEAD_CRC = HEAD.size - 5  # where its checksum is
+TAIL = struct.Struct("<Biqq 8sc")
+END = struct.Struct("<IB")
+_SAVE_XID, _ADDX, _REMOVE = 4, 2, 1
+HEAD_SIZE = HEAD.size
+OVERHEAD = HEAD.size + TAIL.size + END.size
+MAX_SIZE = 2**31 - 1
+
+
+class Group(NamedTuple):
+    """A group that was found whole."""
+
+    number: int
+    at: int
+    records: memoryview
+    length: int
+
+
+class Head(NamedTuple):
+    """What a group's beginning says of it."""
+
+    length: int
+    tail: int
+    number: int
+
+
+def seal(buffer: bytearray, records: bytes | bytearray, xid: int, number: int, at: int) -> None:
+    """Make a group of a buffer with HEAD_SIZE free bytes and then the group's entries."""
+    buffer[: HEAD.size], tail, _ = ends(len(buffer), records, xid, number, at)
+    buffer += tail
+    buffer += end(crc32(buffer))
+
+
+def ends(tail: int, records: bytes | bytearray, xid: int, number: int, at: int) -> tuple[bytes, bytes, int]:
+    """The head and the tail, but for its end, of a group with so many bytes before that; the group's length."""
+    length = tail + TAIL.size + len(records) + END.size
+    head = HEAD.pack(_SAVE_XID, xid, _ADDX, _HEAD_ITEM, at, 0, MAGIC, b"h", length, tail, number, 0, _REMOVE)
+    return (
+        head[:_HEAD_CRC] + END.pack(crc32(head[:_HEAD_CRC]), _REMOVE),
+        TAIL.pack(_ADDX, 16 + 8 + 1 + len(records) + 4, at, 0, MAGIC, b"t") + records,
+        length,
+    )
+
+
+def end(crc: int) -> bytes:
+    """The end of a group with this checksum."""
+    return END.pack(crc, _REMOVE)
+
+
+def head(data: bytes | memoryview, offset: int) -> Head | None:
+    """The head at offset, if a group seems to start there."""
+    if len(data) - offset < HEAD.size:
+        return None
+    fields = HEAD.unpack_from(data, offset)
+    save_xid, _, addx, size, _, expiry, magic, kind, length, tail, number, _, remove = fields
+    if (save_xid, addx, size, expiry, magic, kind, remove) != (
+        _SAVE_XID,
+        _ADDX,
+        _HEAD_ITEM,
+        0,
+        MAGIC,
+        b"h",
+        _REMOVE,
+    ):
+        return None
+    if not HEAD_SIZE <= tail <= length - TAIL.size - END.size:
+        return None
+    return Head(length, tail, number)
+
+
+def is_sound(data: bytes, offset: int) -> bool:
+    """Whether the head at offset, of a group that is not whole, can itself be believed."""
+    crc, _ = END.unpack_from(data, offset + _HEAD_CRC)
+    return crc32(data[offset : offset + _HEAD_CRC]) == int(crc)
+
+
+def read(data: memoryview, offset: int, found: Head) -> Group | None:
+    """The group that starts at offset with this head; None if it is cut off or damaged."""
+    end = offset + found.length
+    if end > len(data):
+        return None
+    crc, remove = END.unpack_from(data, end - END.size)
+    if remove != _REMOVE or crc32(data[offset : end - END.size]) != crc:
+        return None
+    tail = offset + found.tail
+    return Group(
+        found.number, TAIL.unpack_from(data, tail)[2], data[tail + TAIL.size : end - END.size], found.length
+    )
+
+
+def next_head(data: bytes | memoryview, offset: int) -> int | None:
+    """Where the next group seems to start, at or after offset."""
+    raw = bytes(data[offset:])
+    at = raw.find(MAGIC + b"h")
+    while at >= 0:
+        start = at - 26
+        if start >= 0 and head(raw, start) is not None:
+            return offset + start
+        at = raw.find(MAGIC + b"h", at + 1)
+    return None

@@ -1,0 +1,104 @@
+"""Pins: second names for the files of journals, so that packing cannot take them from those who read.
+
+    .penstock/pins/OWNER/PLAN/    what one plan of a reader holds: the files, and what the reader adds
+
+Who reads without the store's lock makes pins for a process that outlives the reading, the owner. They are dropped
+when the owner is gone: by the next reader, or by the next process that opens the store.
+"""
+
+import os
+import secrets
+from contextlib import suppress
+
+from penstock.errors import PenstockError
+from penstock.stores.journal.catalog import FOLDER
+from penstock.system.files import Disk, SystemDisk
+from penstock.system.processes import checked_process, is_gone, name_of
+
+_TRIES = 10
+
+
+class Pins:
+    """What one plan holds. `folder` is made with the first pin, or by make()."""
+
+    def __init__(self, store: str, owner: int | str, disk: Disk | None = None) -> None:
+        """The owner is a process, by its number or by its name."""
+        self._disk = disk or SystemDisk()
+        self._store = store
+        name = checked_process(owner) if isinstance(owner, str) else name_of(owner)
+        self.owner = os.path.join(store, FOLDER, "pins", name)
+        self.folder = os.path.join(self.owner, secrets.token_hex(8))
+        self._count = 0
+        self._made = False
+
+    def make(self) -> None:
+        """Make the folder."""
+        if self._made:
+            return
+        for last in (False,) * _TRIES + (True,):
+            try:
+                pins = os.path.dirname(self.owner)
+                for path in (os.path.dirname(pins), pins, self.owner):  # the first, where Penstock never was
+                    with suppress(FileExistsError):
+                        self._disk.mkdir(path)
+                self._disk.mkdir(self.folder)
+                break
+            except OSError as error:
+                # Who drops the owner's last plan drops the owner's folder, perhaps in this very moment.
+                if last or not isinstance(error, FileNotFoundError):
+                    raise _impossible(self._store, error) from error
+        self._made = True
+
+    def pin(self, path: str) -> str:
+        """Give a file a second name; FileNotFoundError if it has lost its first by now."""
+        self.make()
+        pinned = os.path.join(self.folder, str(self._count))
+        try:
+            self._disk.link(path, pinned)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise _impossible(self._store, error) from error
+        self._count += 1
+        return pinned
+
+    def unpin(self, pinned: str) -> None:
+        """Take a second name away again."""
+        with suppress(FileNotFoundError):
+            self._disk.unlink(pinned)
+
+    def drop(self) -> None:
+        """Drop everything that was pinned here."""
+        drop_plan(self.folder, self._disk)
+        with suppress(OSError):  # other plans are there
+            self._disk.rmdir(self.owner)
+
+
+def sweep(store: str, disk: Disk) -> None:
+    """Drop the pins of all owners that are gone. Only ever a matter of space, so nothing is raised."""
+    pins = os.path.join(store, FOLDER, "pins")
+    with suppress(OSError):
+        for owner in disk.listdir(pins) if disk.exists(pins) else []:
+            if is_gone(owner):
+                path = os.path.join(pins, owner)
+                with suppress(OSError):  # someone else is at it
+                    for plan in disk.listdir(path):
+                        drop_plan(os.path.join(path, plan), disk)
+                    disk.rmdir(path)
+
+
+def drop_plan(folder: str, disk: Disk) -> None:
+    """Drop what a plan holds; who has its files open can still read them."""
+    with suppress(OSError):
+        for name in disk.listdir(folder):
+            with suppress(FileNotFoundError):
+                disk.unlink(os.path.join(folder, name))
+        disk.rmdir(folder)
+
+
+def _impossible(store: str, error: OSError) -> PenstockError:
+    pins = os.path.join(store, FOLDER, "pins")
+    return PenstockError(
+        f"the files of the store {store!r} cannot be held for reading: {error.strerror} ({pins!r}). Reading needs "
+        "the right to write to that folder and to the journals, on a file system with hard links"
+    )

@@ -1,0 +1,133 @@
+"""Space that one queue has reserved, so that what is let in can be written and what is there can be settled.
+
+The store's ballast keeps it free. It is reserved in steps, ahead of the need, so that most messages are let in
+without a look at the disk; where there is none left it is DiskFull, before anything has changed. New messages also
+need xids that no other has.
+"""
+
+from collections.abc import Callable, Sequence
+
+from penstock.contract.message import Entry, Plain
+from penstock.errors import DiskFull, InvalidArgument, StoreClosed
+from penstock.rules.state import State
+from penstock.stores.journal import bodies, groups
+from penstock.stores.journal.ballast import STEP, Ballast
+from penstock.stores.journal.xids import PERIOD
+from penstock.system.files import is_full
+
+_SETTLING = 384  # bytes kept free for each message: claiming and settling it, one by one
+_SETTLE, _CLAIM = 160, 1024
+_BESIDE = bodies.OVERHEAD + 160  # bytes that a message takes beside its payload, with a group for each
+_AHEAD = 4 << 20  # no more than this is reserved in advance
+
+
+class Reservation:
+    """The reserved space of one queue; all is called under the queue's lock."""
+
+    def __init__(
+        self,
+        state: State,
+        folder: str,
+        ballast: Ballast,
+        pending: Callable[[], int],
+        stop: Callable[[BaseException], StoreClosed],
+    ) -> None:
+        self._state = state
+        self._folder = folder
+        self._ballast = ballast
+        self._pending = pending  # bytes that are still to be written
+        self._stop = stop
+        self._owed = 0  # what the ballast keeps free for this queue
+
+    def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
+        """Reserve space for new messages and for settling all there are, in which claims have their share."""
+        ballast, state, count = self._ballast, self._state, len(entries)
+        if not count:
+            if ballast.short:
+                self._refill(_SETTLE * state.unsettled() + _CLAIM + 16 * claims)
+            return
+        size = _BESIDE * count
+        if isinstance(entries, Plain):
+            size += sum(map(len, entries.payloads))
+        else:
+            size += sum([len(entry.payload) + bodies.meta_size(entry) for entry in entries])
+        pending = self._pending()
+        if pending + size > groups.MAX_SIZE:
+            raise InvalidArgument(f"{size} bytes are too many for one step: put fewer messages at a time")
+        self.skip_open_xids(count)
+        needed = pending + size + self._for_settling(count)
+        if not needed <= self._owed <= 2 * (needed + STEP) or ballast.short:
+            self._reserve(needed)
+
+    def expect(self, count: int, size: int) -> None:
+        """Reserve space for settling so many messages more, and for bytes of them that are still to be written."""
+        self._reserve(self._pending() + size + self._for_settling(count))
+
+    def skip_open_xids(self, count: int) -> None:
+        """See to it that the next so many numbers have xids that no message has."""
+        if self._state.next_seq + count - self._state.oldest > PERIOD:
+            _skip_open_xids(self._state, count)
+
+    def inherit(self) -> None:
+        """Reserve space for settling what was found."""
+        self._owed = self._for_settling()
+        self._ballast.inherit(self._owed)
+
+    def shrink(self) -> None:
+        """Reserve space for settling what is there, and no more."""
+        self._reserve(self._for_settling(), 0)
+
+    def give_back(self) -> None:
+        """The queue is gone."""
+        self._ballast.owe(-self._owed)
+
+    def _for_settling(self, more: int = 0) -> int:
+        size = self._state.unsettled() + more
+        return size and _CLAIM + _SETTLING * size
+
+    def _reserve(self, needed: int, ahead: int = STEP) -> None:
+        for size in (needed + max(ahead, min(needed // 4, _AHEAD)), needed):
+            try:
+                self._ballast.owe(size - self._owed, exactly=not ahead)
+                self._owed = size
+                return
+            except OSError as error:
+                if not is_full(error):
+                    raise self._stop(error) from error
+        raise self._full()
+
+    def _refill(self, needed: int) -> None:
+        try:
+            self._ballast.refill(needed)
+        except OSError as error:
+            if not is_full(error):
+                raise self._stop(error) from error
+            raise self._full() from None
+
+    def _full(self) -> DiskFull:
+        return DiskFull(
+            f"no space left for queue {self._state.name!r} in {self._folder!r}, and nothing was changed: "
+            "settle messages, which space is reserved for, or free some on that disk"
+        )
+
+
+def _skip_open_xids(state: State, count: int) -> None:
+    """Leave out numbers whose xid is still open, after four billion messages."""
+    if (state.next_seq - state.oldest) // PERIOD > state.size():  # a number that cannot be: see what is there
+        rows = [(first, page, page.keys()) for first, page in state.freeze().pages]
+        left = {
+            (first + keys[row]) % PERIOD for first, page, keys in rows for row, at in enumerate(page.state) if at
+        }
+
+        def is_open(seq: int) -> bool:
+            return seq % PERIOD in left
+    else:
+
+        def is_open(seq: int) -> bool:
+            return any(state.has(earlier) for earlier in range(seq - PERIOD, state.oldest - 1, -PERIOD))
+
+    while True:
+        taken = [seq for seq in range(state.next_seq, state.next_seq + count) if is_open(seq)]
+        if not taken:
+            return
+        state.skip_to(taken[-1] + 1)

@@ -1,0 +1,219 @@
+"""Staged messages: commit groups that are written beside a journal, by whoever loads many messages at once.
+
+    .penstock/staged/LOAD/PART    commit groups, one after the other, of any queues
+    .penstock/staged/LOAD/load    the manifest: from when it is there, the load counts
+    .penstock/loads/RUN           manifests of loads that were named and have taken effect
+
+A staged group is as groups.py has it, but for what only the journal can know: number, time and xid in its head,
+the numbers of its messages in its records, and the checksum over all. `number_group` fills them in. It has the
+messages of one queue, and they are all done or none is (xids count only those that are not). Its records begin
+with the name of the load and the part, so that a journal shows what has arrived.
+"""
+
+import os
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import accumulate
+from typing import NamedTuple
+
+from penstock.contract.message import Entry, Plain
+from penstock.engine.loads import began_at
+from penstock.errors import InvalidArgument
+from penstock.rules.records import Put
+from penstock.stores.journal import bodies, groups
+from penstock.stores.journal.catalog import FOLDER
+from penstock.stores.journal.checksum import crc32, joined
+from penstock.stores.journal.records import Bodies, Recorded, encode_load, encode_put, encode_record, renumber
+from penstock.stores.journal.restoring import Restored, restore
+from penstock.stores.journal.xids import before, xid_of
+from penstock.system.clock import at_least_one
+from penstock.system.files import Disk, File
+from penstock.system.processes import is_gone, name_of
+
+MANIFEST = "load"
+GROUP = 8 << 20  # bytes of bodies in one group, about
+_NAME = re.compile(r"[0-9]+-[0-9]+-[0-9]+\.[0-9a-f]{16}", re.ASCII)
+
+
+class Piece(NamedTuple):
+    """A staged group: where it is, and what the rules of its queue ask about."""
+
+    queue: str
+    file: str
+    offset: int
+    length: int
+    tail: int  # where its tail starts, from its own start
+    crc: int  # of what is between head and tail
+    messages: int
+    done: bool
+    payloads: int  # bytes of them
+    longest: int
+    lowest: int  # priority
+    highest: int
+
+
+class Numbered(NamedTuple):
+    """What a staged group gets when it becomes one of a journal."""
+
+    head: bytes
+    tail: bytes
+    records: list[Recorded]
+    load: str  # with the part
+
+
+def new_name(owner: int) -> str:
+    """A name for a load that a process stages, which must live as long."""
+    return f"{name_of(owner)}.{secrets.token_hex(8)}"
+
+
+def folder_of(store: str, load: str) -> str:
+    """Where a load is staged."""
+    if not _NAME.fullmatch(load):
+        raise InvalidArgument(f"{load!r} is not the name of a load")
+    return os.path.join(store, FOLDER, "staged", load)
+
+
+def is_abandoned(load: str) -> bool:
+    """Whether the process that staged a load is gone; asked by the one that has just opened the store."""
+    return began_at(load) is not None or (bool(_NAME.fullmatch(load)) and is_gone(load.partition(".")[0]))
+
+
+class Part:
+    """A file that one task fills with staged groups. What was added is durable after close(); more may follow."""
+
+    def __init__(self, disk: Disk, folder: str, load: str, name: str) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._load = encode_load(f"{load}/{name}")
+        self._name = name
+        self._file: File | None = None
+        self._end = 0
+        self.pieces: list[Piece] = []
+
+    def add(
+        self,
+        queue: str,
+        content: Sequence[bytes | memoryview],
+        records: bytes,
+        messages: int,
+        *,
+        done: bool = False,
+        payloads: int = 0,
+        longest: int = 0,
+        lowest: int = 0,
+        highest: int = 0,
+    ) -> None:
+        """Add a group: bodies of messages, and their records, whose offsets count from where the group starts."""
+        if self._file is None:
+            path = os.path.join(self._folder, self._name)
+            self._file = self._disk.open(path, exclusive=not self.pieces)
+        size, crc = groups.HEAD_SIZE, 0
+        for part in content:
+            self._file.write(self._end + size, part)
+            crc = crc32(part, crc)
+            size += len(part)
+        head, tail, length = groups.ends(size, self._load + records, 0, 0, 0)
+        self._file.write(self._end, head)
+        self._file.write(self._end + size, tail + groups.end(0))
+        where = (queue, self._name, self._end, length, size, crc)
+        self.pieces.append(Piece(*where, messages, done, payloads, longest, lowest, highest))
+        self._end += length
+
+    def add_entries(
+        self,
+        queue: str,
+        entries: Sequence[Entry],
+        retention: float,
+        now: int,
+        visible_at: Sequence[int | None] | None = None,
+        expires_at: Sequence[int | None] | None = None,
+        restored: Restored | None = None,
+    ) -> None:
+        """Add a group of messages of a queue with that retention; times that are given win, 0 = never."""
+        count = len(entries)
+        if isinstance(entries, Plain):
+            priority, visible = [0] * count, [now] * count
+            expires = [now + at_least_one(retention) if retention else 0] * count
+            lengths = list(map(len, entries.payloads))
+        else:
+            priority = [entry.priority for entry in entries]
+            visible = [now + at_least_one(entry.delay) if entry.delay else now for entry in entries]
+            kept = [retention if entry.retention is None else entry.retention for entry in entries]
+            expires = [now + at_least_one(seconds) if seconds else 0 for seconds in kept]
+            lengths = [len(entry.payload) for entry in entries]
+        visible, expires = _given(visible, visible_at), _given(expires, expires_at)
+        if restored is not None:
+            parts, sizes, crcs = bodies.encode_restored(entries, restored.received_at, expires, restored.done)
+        else:
+            # The short way of plain entries is for those that expire all at once.
+            alike = entries if expires_at is None else list(entries)
+            parts, sizes, crcs = bodies.encode(alike, 1, now, expires, "doc")
+        offsets = list(accumulate(sizes[:-1], initial=groups.HEAD_SIZE))
+        records = encode_put(Put(0, 0, priority, visible, expires, {}), Bodies(offsets, sizes, crcs))
+        if restored is not None:
+            records += encode_record(restore(restored))
+        self.add(
+            queue,
+            [b"".join(parts)],
+            records,
+            count,
+            done=restored is not None and restored.done,
+            payloads=sum(lengths),
+            longest=max(lengths),
+            lowest=min(priority),
+            highest=max(priority),
+        )
+
+    def close(self) -> None:
+        """Make it durable; its name is, once the folder is synced."""
+        file, self._file = self._file, None
+        if file is not None:
+            with file:
+                file.sync()
+
+    def discard(self) -> None:
+        """Leave nothing."""
+        if self._file is not None:
+            self._file.close()
+        with suppress(FileNotFoundError):
+            self._disk.unlink(os.path.join(self._folder, self._name))
+
+
+def _given(usual: list[int], given: Sequence[int | None] | None) -> list[int]:
+    if given is None:
+        return usual
+    return [each if time is None else time for each, time in zip(usual, given, strict=True)]
+
+
+def number_group(piece: Piece, file: File, first: int, number: int, at: int) -> Numbered:
+    """What makes a staged group the one of a journal that has this number, with messages from `first` on."""
+    start = piece.offset + piece.tail + groups.TAIL.size
+    records = bytearray(file.read(start, piece.length - piece.tail - groups.TAIL.size - groups.END.size))
+    load, numbered = renumber(records, at, first)
+    head, tail, _ = groups.ends(piece.tail, records, before(xid_of(first)), number, at)
+    crc = joined(crc32(head), piece.crc, piece.tail - groups.HEAD_SIZE)
+    return Numbered(head, tail + groups.end(crc32(tail, crc)), numbered, load)
+
+
+def bodies_of(piece: Piece, file: File) -> bytes:
+    """What is between the head and the tail of a staged group."""
+    return file.read(piece.offset + groups.HEAD_SIZE, piece.tail - groups.HEAD_SIZE)
+
+
+def remove_folder(disk: Disk, folder: str) -> None:
+    """Remove what is staged there."""
+    with suppress(FileNotFoundError):
+        for name in disk.listdir(folder):
+            with suppress(FileNotFoundError):
+                disk.unlink(os.path.join(folder, name))
+        disk.rmdir(folder)
+
+
+def staged_loads(disk: Disk, store: str) -> Iterator[str]:
+    """The loads that are staged."""
+    folder = os.path.join(store, FOLDER, "staged")
+    for name in sorted(disk.listdir(folder)) if disk.exists(folder) else []:
+        if _NAME.fullmatch(name):
+            yield name

@@ -1,0 +1,369 @@
+"""One queue's journal at work: commit groups that threads share, and the files that they go to.
+
+What is written joins the open group. A commit seals that group, appends and syncs it, while the next group fills:
+one sync serves everyone who arrived while the last one ran.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from penstock.contract.message import Entry
+from penstock.engine.alarm import Alarm
+from penstock.engine.storage import Body
+from penstock.errors import StoreClosed, StoreCorrupt
+from penstock.rules.contents import Frozen
+from penstock.rules.records import Ack, Pop, Put, Record, StreamSettle
+from penstock.rules.state import State
+from penstock.stores.journal import bodies, places
+from penstock.stores.journal.appending import LatestFile
+from penstock.stores.journal.ballast import Ballast
+from penstock.stores.journal.commits import Commits
+from penstock.stores.journal.files import PACKED, ROTATED, JournalFiles, Segment
+from penstock.stores.journal.format import Dialect
+from penstock.stores.journal.open_group import OpenGroup
+from penstock.stores.journal.places import Found, Located
+from penstock.stores.journal.records import encode_record
+from penstock.stores.journal.reservation import Reservation
+from penstock.stores.journal.xids import last_xid
+from penstock.system.clock import Clock
+from penstock.system.files import File
+from penstock.system.threads import Lock, Threads
+
+_SYNC_EVERY = 1_000  # milliseconds, with sync="interval"
+_ENTRY = 4 << 10  # bytes that `queues/FILE` takes
+
+
+class Sink(NamedTuple):
+    """What a storage shares with the store."""
+
+    clock: Clock
+    elapsed: Clock  # time that passes also while the clock is set back
+    timer: Alarm  # on that
+    threads: Threads
+    sync: str
+    dialect: Dialect
+    segment_size: int
+    ballast: Ballast
+    failed: Callable[[BaseException], None]  # the whole store must stop
+
+
+class Cut(NamedTuple):
+    """A journal between two files: the state there, and all files before."""
+
+    frozen: Frozen
+    files: list[Segment]
+    next_group: int
+    at: int
+
+
+class JournalStorage:
+    """One queue's journal."""
+
+    def __init__(
+        self,
+        files: JournalFiles,
+        state: State,
+        lock: Lock,
+        sink: Sink,
+        segments: Sequence[Segment],
+        next_group: int,
+        at: int,
+        begin: Callable[[int], None],
+    ) -> None:
+        self.files = files
+        self.state = state
+        self.lock = lock
+        self.sink = sink
+        self.segments = {segment.number: segment for segment in segments}
+        self.written = 0
+        self.on_commit: Callable[[], None] = lambda: None
+        # Called before the first group of a file is written, with its number if the file is new; else with 0.
+        self._begin = begin
+        self._begun = False
+        self._closed = self._retired = False
+        self.at = at  # the latest time that was recorded
+        self._last = max([ROTATED, *self.segments])  # the highest number of a segment
+        latest = segments[-1] if segments and segments[-1].name == files.name else None
+        self._latest = LatestFile(files, latest, sink.ballast, sink.sync == "always")
+        self.commits = Commits(sink.threads, self._flush, sink.failed)
+        self.reservation = Reservation(state, files.folder, sink.ballast, self._pending, self.commits.stop)
+        self.make_room = self.reservation.make_room  # every put calls it: nothing in between
+        self._sealed: deque[OpenGroup] = deque()
+        if latest is None:
+            self._last += 1
+            self._open = OpenGroup(self._last, 0, next_group)
+        else:
+            self._open = OpenGroup(latest.number, latest.size, next_group)
+        self._first_unwritten = self._open.place
+
+    # Under the queue's lock
+
+    @property
+    def next_group(self) -> int:
+        """The number of the next group; every one before it is whole."""
+        return self._open.number
+
+    def total(self) -> int:
+        """Bytes of the whole journal, with what is still to be written."""
+        return self.stored() + self._pending()
+
+    def stored(self) -> int:
+        """Bytes of all files."""
+        return sum([each.size for each in self.segments.values()])
+
+    @property
+    def durable(self) -> int:
+        """How many records are on stable storage."""
+        return self.commits.durable
+
+    def is_quiet(self) -> bool:
+        """Whether nothing is to be written."""
+        return not self._open and not self._sealed
+
+    def _pending(self) -> int:
+        pending = self._open.size
+        return pending if not self._sealed else pending + sum([each.size for each in list(self._sealed)])
+
+    def begin_piece(self, first: int, count: int, content: bytes) -> tuple[int, int]:
+        """Let staged bodies join the open group, with so many xids; the place of the group, and where they are."""
+        group = self._open
+        group.number_next(first, count)
+        offset = len(group.buffer)
+        group.buffer += content
+        return group.place, offset
+
+    def end_piece(self, records: bytes, at: int) -> None:
+        """The records of what was staged."""
+        self._open.records += records
+        self.at = max(self.at, at)
+        self._open.at = self.at
+        self.written += 1
+        self._open.written = self.written
+
+    def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
+        """Let a record join the open group."""
+        group = self._open
+        if isinstance(record, Put):
+            self.state.place(record.first, *group.put(record, entries, self.sink.dialect))
+        else:
+            group.records += encode_record(record)
+            if isinstance(record, Ack | Pop | StreamSettle) and self.state.settings.keep_done != 0:
+                # Still listed by us, but no one else's any more.
+                group.buffer += bodies.confirm(self._done(record))
+        if record.at > self.at:
+            self.at = record.at
+        group.at = self.at
+        self.written += 1
+        group.written = self.written
+
+    def _done(self, record: Ack | Pop | StreamSettle) -> list[int]:
+        """What a record has made done, and left listed."""
+        if isinstance(record, StreamSettle):
+            return self.state.kept_and_done(record.stream, record.batch)
+        return record.seqs
+
+    def drop(self, seqs: Sequence[int]) -> None:
+        """The messages are gone, for readers of the journal too."""
+        self._open.buffer += bodies.confirm(seqs)
+
+    def find(self, seqs: Sequence[int], among: Located | None = None) -> list[Found]:
+        """Where bodies are, neighbours together; those that are still to be written are copied."""
+        rows = self.state if among is None else among
+        return places.find(rows, seqs, self.segments, self._first_unwritten, self._unwritten)
+
+    def sizes(self, seqs: Sequence[int]) -> list[int]:
+        """How long bodies are."""
+        rows = map(self.state.locate, seqs)
+        return [page.size[at] for page, at in rows]
+
+    def _unwritten(self, place: int, size: int) -> bytes:
+        for group in (*self._sealed, self._open):
+            if 0 <= place - group.place < len(group.buffer):
+                return group.read(place, size)
+        raise StoreCorrupt(f"a message of queue {self.state.name!r} is neither on disk nor about to be")
+
+    # In any thread
+
+    def at_hand(self, found: Sequence[Found]) -> list[Found] | None:
+        """The same with the bytes, if they can be had at once."""
+        return places.from_cache(found)
+
+    def read(self, found: Sequence[Found]) -> list[Body]:
+        """Read bodies and check them."""
+        return places.read(found, self.state.name, lambda: self._closed)
+
+    def commit(self, written: int) -> None:
+        """Return once that many records are on stable storage."""
+        if self.commits.commit(written):
+            self.on_commit()
+
+    def refuse(self, failure: Callable[[], StoreClosed]) -> None:
+        """A change was interrupted, and state and records do not agree: nothing is written any more."""
+        self.commits.refuse(failure)
+
+    def rotate(self) -> "Cut":
+        """Begin a new file."""
+        cut: Cut | None = None
+
+        def begin() -> None:
+            nonlocal cut
+            with self.lock:  # for the time of a few syncs, so that the files and the state agree
+                self.commits.check()
+                self.commits.flush()
+                old = list(self.segments.values())
+                latest = self._latest.segment
+                if latest is not None and latest.number == self._open.segment:
+                    self._begin_file(self._open.number)
+                self._install(self._open)
+                cut = Cut(self.state.freeze(), old, self._open.number, self.at)
+
+        self.commits.lead(begin)
+        if cut is None:
+            raise RuntimeError("a journal was not rotated")
+        return cut
+
+    def leave_file(self) -> int:
+        """By the one who leads, under the lock: end the latest file, so that others can follow; the next group."""
+        self.commits.check()
+        self.commits.flush()
+        self._begin_writing()
+        self._latest.rotate(self._stamp)
+        self._latest.segment = None
+        return self._open.number
+
+    def follow(self, name: str, file: File, number: int) -> Segment:
+        """A whole file follows the others under that name, and then comes the group of this number."""
+        segment = Segment(self._last + 1, name, file, file.size())
+        self.add(segment)
+        self._last += 2
+        self._open = OpenGroup(self._last, 0, number)
+        self._first_unwritten = self._open.place
+        return segment
+
+    def next_stamp(self) -> int:
+        """A time for the name of a file that follows all others."""
+        return self._stamp()
+
+    def next_packed(self) -> int:
+        """The number of the next packed file: below those of all files that are rotated."""
+        return max([PACKED, *[number for number in self.segments if number < ROTATED]]) + 1
+
+    def add(self, segment: Segment) -> None:
+        """Bodies can be read from one more file."""
+        with self.lock:  # a new dict, because anyone may be going through the old one
+            self.segments = {**self.segments, segment.number: segment}
+
+    def replace(self, old: Sequence[Segment], new: Segment | None) -> None:
+        """Bodies are no longer read from the old files; who reads one just now still has it open."""
+        with self.lock:
+            dead = {segment.number for segment in old}
+            kept = {number: each for number, each in self.segments.items() if number not in dead}
+            self.segments = kept if new is None else {new.number: new, **kept}
+
+    # By the one thread that leads
+
+    def _flush(self) -> int:
+        """Write every group that there is; how many records are on stable storage then."""
+        with self.lock:
+            if self._retired:
+                return self.written  # gone with the queue
+            if self._open and self.commits.failure is None:
+                self._seal()
+            waiting = list(self._sealed)
+        if waiting and self._latest.segment is not None:
+            self._begin_writing()
+        durable = self.commits.durable
+        for group in waiting:
+            group.seal()
+            segment = self._install(group)
+            self._latest.append(segment, group.start, group.buffer)
+            if self.sink.sync == "interval" and self._latest.sync_later(segment.file):
+                self.sink.timer.set(self.sync_now, self.sink.elapsed.now() + _SYNC_EVERY)
+            with self.lock:
+                segment.size = group.start + len(group.buffer)
+                self._sealed.popleft()
+                first = self._sealed[0] if self._sealed else self._open
+                self._first_unwritten = first.place
+            durable = group.written or durable
+        return durable
+
+    def _begin_writing(self) -> None:
+        if not self._begun:
+            self._latest.with_space(lambda: self._begin(0), _ENTRY)
+            self._begun = True
+
+    def _seal(self) -> None:
+        """Close the open group and begin the next, in a new file if it is time for one."""
+        group = self._open
+        if group.xid is None:
+            group.xid = last_xid(self.state.next_seq)
+        group.at = self.at = max(self.at, self.state.advanced)  # what is gone by then stays gone
+        self._sealed.append(group)
+        end = group.start + group.size
+        if end >= self.sink.segment_size:
+            self._begin_file(group.number + 1)
+        else:
+            self._open = OpenGroup(group.segment, end, group.number + 1)
+
+    def _begin_file(self, number: int) -> None:
+        """Let the next group go to a new file."""
+        self._last += 1
+        self._open = OpenGroup(self._last, 0, number)
+
+    def _install(self, group: OpenGroup) -> Segment:
+        """The segment that a group goes to; a new file is made with its first group."""
+        latest = self._latest
+        if latest.segment is not None and latest.segment.number == group.segment:
+            return latest.segment
+        latest.rotate(self._stamp)
+        segment = latest.create(group.segment)
+        latest.with_space(lambda: self._begin(group.number), _ENTRY)  # not before the file is there to stay
+        self._begun = True
+        with self.lock:
+            self.add(segment)
+            latest.go_on_with(segment)
+        return segment
+
+    def _stamp(self) -> int:
+        """A time that is later than that of every file."""
+        stamps = [self.files.stamp(each.name) for each in self.segments.values() if each.name != self.files.name]
+        return max([self.sink.clock.now(), *[stamp + 1 for stamp in stamps]])
+
+    def sync_now(self) -> None:
+        """Sync what was written with sync="interval"."""
+        if self._closed:
+            return
+        try:
+            self._latest.sync()
+        except OSError as error:
+            raise self.commits.stop(error) from error
+
+    def close(self) -> bool:
+        """Write what is left, which no one waits for; False: nothing may be written any more."""
+        if self.commits.failure is None:
+            self.commits.lead(self._finish)
+        return self.commits.failure is None
+
+    def let_go(self) -> None:
+        """Close the files, so that what is removed of them no longer takes space."""
+        self._closed = True
+        for segment in self.segments.values():
+            segment.file.close()
+
+    def retire(self) -> None:
+        """The queue is gone, and its files are about to be."""
+
+        def end() -> None:  # not beside one who writes, and would make a file again
+            with self.lock:
+                self.segments = {}
+                self._latest.segment = None
+                self._retired = True
+                self.reservation.give_back()
+
+        self.commits.lead(end)
+
+    def _finish(self) -> None:
+        self.commits.check()
+        self.commits.flush()
+        self._latest.finish()

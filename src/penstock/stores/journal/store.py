@@ -1,0 +1,417 @@
+"""The journal store: a folder of Kestrel journals, one per queue, kept by one process at a time."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+
+from penstock.contract.names import DEFAULT
+from penstock.contract.settings import Settings
+from penstock.engine.alarm import Alarm
+from penstock.engine.backend import Engine
+from penstock.engine.loads import OpenLoads
+from penstock.errors import (
+    DiskFull,
+    InvalidArgument,
+    NotSupported,
+    QueueNotFound,
+    StoreClosed,
+    StoreCorrupt,
+    StoreUnavailable,
+)
+from penstock.rules.ledger import Ledger
+from penstock.stores.journal import pins, staging
+from penstock.stores.journal.ballast import Ballast
+from penstock.stores.journal.catalog import FOLDER, LOST, PUT_BACK, Catalog, Entry, queue_of
+from penstock.stores.journal.commits import stopped
+from penstock.stores.journal.files import JournalFiles, Listing, SharedNames
+from penstock.stores.journal.format import DIALECTS, Dialect
+from penstock.stores.journal.intake import Intake, Load
+from penstock.stores.journal.loading import is_ours
+from penstock.stores.journal.reading import close, open_segments
+from penstock.stores.journal.recovery import Journal, Recovery
+from penstock.stores.journal.segments import journals
+from penstock.stores.journal.storage import JournalStorage, Sink
+from penstock.stores.journal.strays import check_folder, find_strays, is_journal, warn
+from penstock.stores.journal.streaming import JournalStreams
+from penstock.stores.journal.upkeep import Upkeep
+from penstock.stores.journal.uploads import JournalDepot
+from penstock.system import forks
+from penstock.system.clock import Clock, ElapsedClock, SystemClock
+from penstock.system.files import Disk, SystemDisk, is_full, unavailable
+from penstock.system.threads import Lock, Threads
+
+SEGMENT_SIZE = 64 << 20
+_log = logging.getLogger("penstock")
+
+
+class JournalBackend(Engine):
+    """Keeps queues in journals."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        clock: Clock,
+        sync: str,
+        dialect: Dialect,
+        disk: Disk,
+        threads: Threads | None,
+        segment_size: int,
+        locked: Callable[[], None],
+    ) -> None:
+        super().__init__(clock, threads)
+        self.folder = self._folder = os.fspath(folder)
+        self._disk = disk
+        self._names = SharedNames(self._folder, disk, self._threads.lock())
+        self._catalog = Catalog(self._folder, disk)
+        ballast = Ballast(disk, self._catalog.ballast, self._threads.lock())
+        elapsed = ElapsedClock(self._clock)
+        self._sink = Sink(
+            self._clock, elapsed, Alarm(elapsed), self._threads, sync, dialect, segment_size, ballast, self._failed
+        )
+        self._journals: dict[str, Journal] = {}
+        self._keeping = self._threads.lock()  # held by who writes what is known of a queue
+        self._taking_in = self._threads.lock()
+        self._left = False  # whether the folder was let go of
+        self._upkeep: dict[str, Upkeep] = {}
+        self._failure: BaseException | None = None
+        self._intake = Intake(self._catalog, disk, self.find, self._upkeep, self.create, segment_size)
+        depot = JournalDepot(self, self._catalog, disk, self._sink.ballast)
+        self._uploads = OpenLoads(depot, self._clock, self._alarm)
+        self._streams = JournalStreams(self._folder, self._clock, self.find, self._upkeep)
+        check_folder(self._folder, disk, dialect)
+        self._catalog.open()
+        try:
+            locked()
+            pins.sweep(self._folder, disk)
+            self._load()
+        except BaseException:
+            self._catalog.close()
+            raise
+        forks.watch(self)
+
+    # Opening
+
+    def _load(self) -> None:
+        entries, clean = self._catalog.entries(), self._catalog.clean()
+        for path in self._catalog.lost(entries, clean):
+            raise StoreCorrupt(f"{path!r} {LOST}. Nothing was changed. {PUT_BACK}")
+        for file in [file for file, entry in entries.items() if entry.deleted]:
+            self._remove(file)  # a crash interrupted that
+            del entries[file]
+        self._first = self._catalog.first()
+        taken = {entry.name for entry in entries.values()}
+        listing = Listing(self._folder, self._disk)
+        strangers = self._strangers(listing, entries)
+        recovery = Recovery(self._catalog, self._disk, self._clock, self._sink.dialect)
+        for file in [*entries, *strangers]:
+            known = entries.get(file)
+            name = queue_of(file, taken) if known is None else known.name
+            taken.add(name)
+            journal = recovery.recover(file, known, name, partial(listing.of, file), clean.get(file))
+            self._clock.at_least(journal.at, os.path.join(self._folder, file))
+            self._journals[name] = journal
+            if journal.entry is None:
+                journal.entry = Entry(name, starts=journal.starts)
+                self._catalog.keep(file, journal.entry)
+        self._catalog.forget_adopting()
+        self._catalog.forget_clean()
+        if DEFAULT not in self._journals:
+            file = self._catalog.new_file(DEFAULT, self._taken())
+            self._journals[DEFAULT] = Journal(file, None, Ledger(DEFAULT, Settings(), self._first))
+        for journal in self._journals.values():
+            self._add(journal.ledger)
+        self._intake.recover(self._journals)
+
+    def _strangers(self, listing: Listing, entries: dict[str, Entry]) -> list[str]:
+        """Journals that are to be taken over; what only has the name of one is left alone."""
+        strays = find_strays(self._folder, listing.names, entries, self._disk, self._sink.dialect)
+        for name in strays.values():
+            warn(self._folder, name)
+        for name in set(self._disk.listdir(self._folder)) - set(listing.names):
+            if name in entries:
+                raise StoreUnavailable(
+                    f"{os.path.join(self._folder, name)!r} is no file, but a folder, a link, a pipe or a socket, "
+                    f"in the place of the journal of queue {entries[name].name!r}: move it elsewhere, and put the "
+                    "journal itself there"
+                )
+            if name != FOLDER and journals([name]):
+                warn(self._folder, name)
+        strangers = [file for file in journals(listing.names) if file not in entries and file not in strays]
+        adopting = set(self._catalog.adopting())
+        if new := [file for file in strangers if file not in adopting and not self._is_ours(file)]:
+            self._catalog.keep_adopting(sorted([*new, *adopting]))
+        return strangers
+
+    def _is_ours(self, file: str) -> bool:
+        """Whether a journal that is not known is ours nevertheless."""
+        segments = open_segments(self._folder, file, self._disk)
+        try:
+            return any(map(is_ours, segments))
+        finally:
+            close(segments)
+
+    def _taken(self) -> list[str]:
+        """What no new journal may be called."""
+        there = [name.partition(".")[0] for name in self._disk.listdir(self._folder)]
+        return [*there, *[journal.file for journal in self._journals.values()]]
+
+    # At work
+
+    def pack(self, queue: str) -> int:
+        """Pack a queue's journal now; how many bytes that freed."""
+        with self.packing(queue) as upkeep:
+            return upkeep.pack()
+
+    def shrinks(self, queue: str) -> bool:
+        """Whether packing makes a queue's journal smaller."""
+        return self._upkeep_of(queue).shrinks()
+
+    def shrink(self, queue: str) -> int:
+        """Pack a queue's journal if that makes it smaller, or whole again; how many bytes that freed."""
+        with self.packing(queue) as upkeep:
+            if upkeep.is_damaged():
+                return upkeep.pack()
+            return upkeep.pack(smaller=True) if upkeep.shrinks() else 0
+
+    @contextmanager
+    def packing(self, queue: str) -> Iterator[Upkeep]:
+        """The upkeep of a queue that no one else packs or deletes meanwhile."""
+        with self._upkeep_of(queue).packing:
+            self.find(queue).counts()  # it may have been deleted meanwhile; and lets time have passed
+            yield self._upkeep[queue]
+
+    def begin_load(self) -> str:
+        """A name for a load that this process will stage, see staging.py."""
+        return self._intake.begin()
+
+    def owner(self) -> None:
+        """Not for this kind of store."""
+        raise NotSupported(f"the store {self.folder!r} is not a slate store")
+
+    def take_in(self, load: Load) -> bool:
+        """Let a load take effect once, however often that is asked: what was staged is there until then."""
+        with self._taking_in:
+            if not self._disk.exists(staging.folder_of(self.folder, load.name)):
+                return True
+            return self.load(load)
+
+    def load(self, load: Load) -> bool:
+        """Let a load take effect, all of it or nothing; False: its run has taken effect before."""
+        self._check_dialect()
+        try:
+            return self._intake.take_in(load)
+        except OSError as error:  # it may count, or not: opening finds out
+            self._failed(error)
+            raise stopped(error) from error
+
+    def uploads(self) -> OpenLoads:
+        """Loads that clients send to this store."""
+        self._check_dialect()
+        return self._uploads
+
+    def streams(self) -> JournalStreams:
+        """The streams that read queues of this store."""
+        return self._streams
+
+    def tend(self) -> None:
+        """Let time have passed in queues where nobody comes by, and for those who follow."""
+        super().tend()
+        self._streams.tend()
+
+    def _check_dialect(self) -> None:
+        if self._sink.dialect != "doc":
+            raise NotSupported('loads are staged for dialect="doc": open the store without another')
+
+    def keep_indexes(self) -> None:
+        """Right after opening: if a crash had much replayed, let the next opening start from here."""
+        for upkeep in list(self._upkeep.values()):
+            upkeep.keep_index_early()
+
+    def stored(self, queue: str) -> int:
+        """Bytes of a queue's journal."""
+        self.find(queue)
+        return self._upkeep[queue].storage.stored()
+
+    def _upkeep_of(self, queue: str) -> Upkeep:
+        upkeep = self._upkeep.get(queue)
+        if upkeep is None:
+            self.find(queue)  # says that there is none
+            raise QueueNotFound(f"queue {queue!r} is just being made or deleted: try again")
+        return upkeep
+
+    def delete(self, queue: str) -> None:
+        """Remove a queue, its messages and its files."""
+        with self._upkeep_of(queue).packing:
+            try:
+                super().delete(queue)
+            except OSError as error:  # half deleted: opening finishes that
+                self._failed(error)
+                raise stopped(error) from error
+
+    def _new_storage(self, ledger: Ledger, lock: Lock) -> JournalStorage:
+        journal = self._journals[ledger.name]
+        journal.ledger = ledger
+
+        def begin(latest: int) -> None:
+            with self._keeping:
+                entry = journal.entry or Entry(ledger.name, ledger.settings, 1, [journal.next_group])
+                if journal.entry is None or latest > entry.latest:
+                    entry = replace(entry, latest=max(latest, entry.latest))
+                    self._catalog.keep(journal.file, entry)
+                    journal.entry = entry
+
+        files = JournalFiles(self._folder, journal.file, self._disk, self._names)
+        storage = JournalStorage(
+            files, ledger, lock, self._sink, journal.segments, journal.next_group, journal.at, begin
+        )
+        journal.segments = []  # the storage's from here on: a file that is replaced must be let go of
+        upkeep = Upkeep(
+            journal,
+            storage,
+            self._catalog,
+            self._lock,
+            self._keeping,
+            self._is_open,
+            lambda: self.pack(ledger.name),
+        )
+        upkeep.before_packing = lambda: self._streams.before_packing(ledger.name)
+        self._upkeep[ledger.name] = upkeep
+        storage.reservation.inherit()
+        storage.on_commit = upkeep.look
+        return storage
+
+    def _is_open(self) -> bool:
+        return self._refusal is None
+
+    def create(self, queue: str, settings: Settings) -> None:
+        """Make a queue."""
+        try:
+            super().create(queue, settings)
+        except OSError as error:
+            self._failed(error)
+            raise stopped(error) from error
+
+    def _creating(self, queue: str, settings: Settings, first: int) -> None:
+        file = self._catalog.new_file(queue, self._taken())
+        entry = Entry(queue, settings, first)
+        try:
+            self._catalog.keep(file, entry)
+        except OSError as error:
+            if is_full(error) and not self._catalog.knows(file):
+                raise DiskFull(f"no space left for queue {queue!r} in {self._folder!r}: free some") from error
+            raise  # it may be there after a restart, or not
+        self._journals[queue] = Journal(file, entry, Ledger(queue, settings, first))
+
+    def _deleting(self, queue: str, first: int) -> None:
+        journal = self._journals[queue]
+        self._catalog.keep_first(first)
+        with self._keeping:
+            entry = journal.entry or Entry(queue, journal.ledger.settings)
+            journal.entry = replace(entry, deleted=True)
+            self._catalog.keep(journal.file, journal.entry)
+        self._upkeep[queue].storage.retire()
+        self._remove(journal.file)
+        del self._upkeep[queue], self._journals[queue]
+
+    def _remove(self, file: str) -> None:
+        names = [
+            name
+            for name in self._disk.listfiles(self._folder)
+            if name == file or is_journal(os.path.join(self._folder, name), self._disk, self._sink.dialect)
+        ]
+        JournalFiles(self._folder, file, self._disk, self._names).remove(names)
+        self._catalog.forget(file)
+
+    # Ending
+
+    def close(self) -> None:
+        """Write what is left and let go of the folder, once: from then on it may be another's."""
+        if self._left:
+            return
+        super().close()
+        self._uploads.close()
+        self._streams.close()
+        try:
+            self._wait_for_packing()
+            if self._failure is None:
+                hints = not self._sink.ballast.short  # or else the space is for those who settle
+                reached = {}
+                for upkeep in self._upkeep.values():
+                    if upkeep.close(index=hints):
+                        reached[upkeep.journal.file] = upkeep.storage.next_group
+                if hints:
+                    with suppress(OSError):
+                        self._catalog.keep_clean(reached)
+        finally:
+            self._wait_for_packing()  # again if that was interrupted: nobody else may have the folder meanwhile
+            for upkeep in self._upkeep.values():
+                upkeep.storage.let_go()
+            self._sink.ballast.close()
+            self._catalog.close()
+            self._left = True
+
+    def forked(self) -> None:
+        """In a child: leave the store to the parent."""
+        if not self._left:
+            self._left = True
+            self._refusal = _forked
+            self._catalog.forked()
+            _parents.append(self)
+
+    def _wait_for_packing(self) -> None:
+        for upkeep in list(self._upkeep.values()):
+            upkeep.wait()
+
+    def _failed(self, error: BaseException) -> None:
+        """Stop everything: what was written last may be lost."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        self._refusal = lambda: stopped(error)
+        _log.error("%s", str(stopped(error)))
+
+        def stop() -> None:
+            for queue in list(self._queues.values()):
+                queue.stop(lambda: stopped(error))
+
+        # On a thread of its own, because the one that failed may hold a queue's lock.
+        with suppress(RuntimeError):  # no thread to be had: who stands in line waits until its time is over
+            self._threads.start("penstock-stop", stop)
+
+
+def open_journal(
+    folder: str | os.PathLike[str],
+    *,
+    clock: Clock | None = None,
+    sync: str = "always",
+    dialect: Dialect = "doc",
+    disk: Disk | None = None,
+    threads: Threads | None = None,
+    segment_size: int = SEGMENT_SIZE,
+    locked: Callable[[], None] = lambda: None,
+) -> JournalBackend:
+    """Open the journals in a folder, which is made if it is not there; `locked` is called once it is ours."""
+    if dialect not in DIALECTS:
+        raise InvalidArgument(f"dialect={dialect!r} is none of {', '.join(DIALECTS)}")
+    try:
+        return JournalBackend(
+            folder, clock or SystemClock(), sync, dialect, disk or SystemDisk(), threads, segment_size, locked
+        )
+    except OSError as error:
+        raise unavailable(error.filename or folder, error) from error
+
+
+_parents: list[JournalBackend] = []  # of which this process is a child: nothing of them may be freed here
+
+
+def _forked() -> StoreClosed:
+    return StoreClosed(
+        "this process was forked from the one that has the store open, and does not share it: open it with "
+        "share=True there, or here once that one has closed it"
+    )
+
+
+__all__ = ["FOLDER", "JournalBackend", "open_journal"]

@@ -1,0 +1,105 @@
+"""Files in a folder that are no journals. They are never taken over, moved or removed."""
+
+import logging
+import os
+from collections.abc import Container, Iterable
+
+from penstock.errors import StoreCorrupt, StoreUnavailable
+from penstock.stores.journal.catalog import FOLDER
+from penstock.stores.journal.format import Broken, Dialect, added, decode
+from penstock.stores.journal.segments import is_temporary, journals
+from penstock.system.files import Disk, File
+
+_LOOKED_AT = 64 << 10  # bytes at the beginning of a file
+USUAL = ("lost+found", ".gitignore", ".gitkeep", ".DS_Store")  # in folders that people call empty
+_LATER = {"clean", "store", "ballast", "share"}
+_TIMES = range(946_684_800_000, 4_102_444_800_000)  # of this century, in milliseconds
+_log = logging.getLogger("penstock")
+
+
+def check_folder(folder: str, disk: Disk, dialect: Dialect) -> None:
+    """Refuse to make a store of a folder with files of others; one that was a store before stays one.
+
+    StoreCorrupt: it was one, and its folder of settings is missing.
+    """
+    subfolder, settings = os.path.join(folder, FOLDER), os.path.join(folder, FOLDER, "queues")
+    later = _later(subfolder, disk)  # looked for first: another process may be making the store just now
+    if not disk.exists(folder) or disk.exists(settings):
+        return
+    if later:
+        raise StoreCorrupt(
+            f"{settings!r} is missing, in which the names and settings of all queues were. Nothing was changed: "
+            f"put back a copy of that folder, or remove {subfolder!r} if all of them may have default settings"
+        )
+    files = set(disk.listfiles(folder))
+    stray = ""
+    for name in sorted(set(disk.listdir(folder)) - {FOLDER, *USUAL}):
+        path = os.path.join(folder, name)
+        if name not in files or not is_journal(path, disk, dialect):
+            stray = stray or name
+        elif not is_temporary(name) and disk.status(path).size:
+            return  # a Kestrel was here
+    if stray:
+        raise StoreUnavailable(
+            f"{folder!r} is no store, and {stray!r} in it is no journal, so that nothing was touched: give the "
+            "folder of a store, an empty one, or one that is not there yet"
+        )
+
+
+def _later(subfolder: str, disk: Disk) -> bool:
+    """Whether something is there that a store makes only when its folder of settings is there for good."""
+    index = os.path.join(subfolder, "index")
+    made = disk.listdir(subfolder) if disk.is_folder(subfolder) else []
+    return not _LATER.isdisjoint(made) or (disk.is_folder(index) and bool(disk.listdir(index)))
+
+
+def is_journal(path: str, disk: Disk, dialect: Dialect) -> bool:
+    """Whether a file has the name of a journal's, and begins as one."""
+    name = os.path.basename(path)
+    if is_temporary(name):  # no one ever reads it
+        return True
+    if not journals([name]):
+        return False
+    try:
+        with disk.open(path) as file:
+            return begins_as_journal(file, dialect)
+    except FileNotFoundError:  # renamed or packed away meanwhile
+        return True
+    except PermissionError:
+        return False
+
+
+def begins_as_journal(file: File, dialect: Dialect) -> bool:
+    """Whether entries can be read from the first on, until one adds an item; there need not be any.
+
+    One entry is not enough: a table whose first column is empty begins with a tab, as REMOVE_TENTATIVE_XID does.
+    """
+    size, data, offset = file.size(), file.read(0, _LOOKED_AT), 0
+    try:
+        while offset < len(data):
+            if (item := added(data, offset, dialect)) is not None:
+                end, time = item
+                return end <= size or time in _TIMES  # a crash may have cut it off
+            _, offset = decode(data, offset, dialect)
+    except Broken:
+        return len(data) < size and offset > len(data) - 32  # cut off by where we looked
+    # A text may be all REMOVE_TENTATIVE_XID ("\t@ls\n"); the numbers in one of Kestrel's have zeros.
+    return not data.startswith(b"\t") or b"\0" in data
+
+
+def find_strays(
+    folder: str, names: Iterable[str], known: Container[str], disk: Disk, dialect: Dialect
+) -> dict[str, str]:
+    """What looks like journals that the store does not know, and is none; each with the file that shows it."""
+    found: dict[str, str] = {}
+    for name in sorted(names):
+        for journal in journals([name]):
+            if journal in known or journal in found or is_journal(os.path.join(folder, name), disk, dialect):
+                continue
+            found[journal] = name
+    return found
+
+
+def warn(folder: str, name: str) -> None:
+    """Tell of a file that is left alone."""
+    _log.warning("%s is no journal, and is left alone: move it elsewhere", os.path.join(folder, name))

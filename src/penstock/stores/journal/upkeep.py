@@ -1,0 +1,228 @@
+"""The upkeep of one journal: packed in the background when that is worth it, indexed when the store closes.
+
+It is worth it when most of a journal is waste, and that more than a segment, or when no messages are left; and not
+again before the journal has doubled, so that packing stays cheap beside the work that makes it due.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from penstock.errors import DiskFull, PenstockError
+from penstock.stores.journal import packing, snapshot
+from penstock.stores.journal.building import Result
+from penstock.stores.journal.catalog import Catalog, Entry
+from penstock.stores.journal.checkup import packed_size
+from penstock.stores.journal.commits import stopped
+from penstock.stores.journal.recovery import Journal
+from penstock.stores.journal.storage import Cut, JournalStorage
+from penstock.system.threads import Lock, Task
+
+_EMPTY = 16 << 20  # an empty queue's journal shrinks from this size on, as Kestrel's does
+_HELD_BACK = 1 << 30  # bytes of a journal up to which it is not packed for the sake of those who follow
+_OVERHEAD = 192  # bytes that a waiting message may well take beside its body
+_SMALL = 1 << 20  # a snapshot of at most this size is always worth writing
+_REPLAYED = 256 << 10  # bytes that were replayed when a store was opened: then an index helps the next opening
+_FEW = 50_000  # messages whose index is written in no time
+_log = logging.getLogger("penstock")
+
+
+class Upkeep:
+    """Keeps one journal small, and quick to open."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        storage: JournalStorage,
+        catalog: Catalog,
+        lock: Lock,
+        keeping: Lock,
+        is_open: Callable[[], bool],
+        pack: Callable[[], object],
+    ) -> None:
+        self.journal = journal
+        self.storage = storage
+        self.packing = storage.sink.threads.lock()
+        self._catalog = catalog
+        self._lock = lock  # the store's: no task starts once that is closed
+        self._keeping = keeping  # held by who writes what is known of a queue
+        self._is_open = is_open
+        self._pack_now = pack  # by way of the store, where the queue may be gone by then
+        self.before_packing: Callable[[], None] = lambda: None  # called while the files are all there
+        self._least = min(_EMPTY, storage.sink.segment_size)
+        self._wanted = False
+        self._task: Task | None = None  # that packs, or packed, in the background
+        self._pack_from = 0  # not before it has so many bytes
+        self._empty_from = 0  # nor, when it has no messages, before so many
+        self._emptied_to: int | None = None  # which group comes first once the packing that runs has emptied it
+
+    def look(self) -> None:
+        """After a commit: pack if it is time."""
+        storage = self.storage
+        total = storage.total()
+        if total < self._least or self._wanted or not self._is_open() or self._waits():
+            return
+        size = storage.state.size()
+        wasted = total >= self._pack_from and self._waste() > max(storage.sink.segment_size, total // 2)
+        if wasted or (not size and total >= self._empty_from):
+            self._pack_soon()
+
+    def _waste(self) -> int:
+        """About how many bytes of the journal are not needed any more."""
+        state = self.storage.state
+        return self.storage.total() - state.stored - _OVERHEAD * state.size()
+
+    def _waits(self) -> bool:
+        """Whether someone who follows the queue has still to read what packing would take; not for ever."""
+        return self.storage.state.is_followed() and self.storage.total() < _HELD_BACK
+
+    def _pack_soon(self) -> None:
+        with self._lock:
+            if self._wanted or not self._is_open():
+                return
+            self._wanted = True
+            try:
+                self._task = self.storage.sink.threads.start("penstock-pack", self._run)
+            except RuntimeError as error:  # no thread to be had just now
+                self._wanted = False
+                self._pack_from = self._empty_from = self.storage.total() * 5 // 4
+                _log.warning("queue %r is not packed yet: %s", self.storage.state.name, str(error))
+
+    def _run(self) -> None:
+        try:
+            self._pack_now()
+        except DiskFull as error:
+            self._pack_from = self._empty_from = self.storage.total() * 5 // 4
+            _log.warning("%s", str(error))  # an exception in a record would keep files open
+        except PenstockError as error:
+            if self._is_open():
+                self._pack_from = self._empty_from = self.storage.total() * 2
+                _log.error("packing queue %r failed: %s", self.storage.state.name, str(error))
+        finally:
+            self._wanted = False
+
+    def wait(self) -> None:
+        """Return when nothing is packed in the background."""
+        if (task := self._task) is not None:
+            task.join()
+
+    def pack(self, smaller: bool = False) -> int:
+        """Pack the journal, by who holds `packing`, perhaps only if that makes it smaller; the bytes it freed."""
+        if self._waits():
+            return 0
+        self._prepare()
+        with self._stopping():
+            freed = packing.pack(self.storage, self._emptied, self._is_open, smaller)
+        self._finish()
+        return freed
+
+    # The same in steps, by who holds `packing` from the first to the last: see parallel.py
+
+    def begin(self) -> Cut | None:
+        """Cut the journal off where it is; None if it has no files, or someone has still to read them."""
+        if self._waits():
+            return None
+        self._prepare()
+        with self._stopping():
+            return packing.begin(self.storage)
+
+    def empty(self, cut: Cut) -> packing.Built:
+        """What takes the place of files of which nothing is left."""
+        with self._stopping():
+            return packing.build(self.storage, cut, self._emptied)
+
+    def take(self, result: Result) -> packing.Built:
+        """What was built elsewhere."""
+        with self._stopping():
+            return packing.take(self.storage, result)
+
+    def swap(self, cut: Cut, built: packing.Built) -> int:
+        """Let a packed file take the place of all before the cut; how many bytes that freed."""
+        with self._stopping():
+            freed = packing.swap(self.storage, cut, built)
+        self._finish()
+        return freed
+
+    def shrinks(self) -> bool:
+        """Whether packing makes the journal smaller; with another dialect it is rewritten in any case."""
+        storage = self.storage
+        with storage.lock:
+            frozen, next_group, stored = storage.state.freeze(), storage.next_group, storage.stored()
+        return storage.sink.dialect != "doc" or packed_size(frozen, next_group) < stored
+
+    def is_damaged(self) -> bool:
+        """Whether bytes that a snapshot of the index stood for, when the store was opened, cannot be read."""
+        with self._stopping():
+            return not packing.is_whole(list(self.storage.segments.values()), self.journal.indexed)
+
+    def _prepare(self) -> None:
+        self._emptied_to = None
+        self.before_packing()
+        # The snapshot does not hold for a file with another name. It may stand for bytes that cannot be read, so
+        # that closing must write a new one even if nothing comes of packing.
+        self.journal.indexed = self.journal.index_size = 0
+        with suppress(DiskFull), self.storage.lock:
+            self.storage.reservation.shrink()  # no more than is needed, which may be what packing needs
+
+    @contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """What breaks in the middle of packing stops the store; a refusal does not."""
+        failed = self.storage.sink.failed
+        try:
+            yield
+        except OSError as error:
+            failed(error)
+            raise stopped(error) from error
+        except PenstockError:
+            raise
+        except BaseException as error:  # half done: a second packing beside it would not be understood
+            failed(error)
+            raise
+
+    def _finish(self) -> None:
+        storage, journal = self.storage, self.journal
+        with suppress(DiskFull), storage.lock:
+            storage.reservation.shrink()
+        if self._emptied_to is not None:
+            journal.starts = [self._emptied_to]
+        self._pack_from = 2 * storage.total()
+        self._empty_from = 0 if storage.state.size() else self._pack_from
+
+    def _emptied(self, cut: Cut) -> None:
+        journal = self.journal
+        with self._keeping:
+            entry = journal.entry or Entry(journal.ledger.name, journal.ledger.settings)
+            starts = [*journal.starts, cut.next_group]
+            journal.entry = replace(entry, first=cut.frozen.next_seq, starts=starts, at=cut.at)
+            self._catalog.keep(journal.file, journal.entry)
+        self._emptied_to = cut.next_group
+
+    def close(self, index: bool) -> bool:
+        """Write what is left, and the index as a hint for the next opening; False: neither can be trusted."""
+        with self.packing:
+            whole = self.storage.close()
+            if whole and index:
+                self._keep_index()
+            return whole
+
+    def keep_index_early(self) -> None:
+        """After a crash: what was replayed need not be once more. A large index would keep others waiting."""
+        storage = self.storage
+        with self.packing, storage.lock:
+            replayed = storage.stored() - self.journal.indexed
+            if storage.is_quiet() and replayed > _REPLAYED and storage.state.size() <= _FEW:
+                self._keep_index()
+
+    def _keep_index(self) -> None:
+        storage, journal = self.storage, self.journal
+        total = storage.stored()
+        if not total or total == journal.indexed:
+            return
+        if journal.index_size <= _SMALL or total - journal.indexed > journal.index_size // 4:
+            segments = list(storage.segments.values())
+            path = self._catalog.index(journal.file)
+            with suppress(OSError):  # only a hint
+                at = max(storage.at, storage.state.advanced)
+                snapshot.write(storage.files.disk, path, storage.state.freeze(), segments, storage.next_group, at)
+                journal.indexed = total

@@ -1,0 +1,195 @@
+"""A copy of a slate store in a folder, made while another process, or this one, goes on with it.
+
+1. A moment is taken: links to all files of the database, and to large payloads (frozen.py). What is staged of
+   loads that count belongs to it. If some of that has gone meanwhile, another moment is taken.
+2. All of it is copied to DEST.partial, and synced.
+3. The copy is read from its first row to its last: messages, with payloads, log entries, and large payloads.
+4. DEST.partial becomes DEST. Whatever breaks before that leaves no DEST.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import NamedTuple
+
+from penstock.errors import NotSupported, PenstockError, StoreCorrupt, StoreLocked
+from penstock.stores.journal.examination import Examination
+from penstock.stores.slate import doctor, loading, moments
+from penstock.stores.slate.doctor import SlateQueue
+from penstock.stores.slate.folder import SUBFOLDER, Folder
+from penstock.stores.slate.format import LOAD, parse_key
+from penstock.stores.slate.locking import StoreLock
+from penstock.stores.slate.staging import STAGED
+from penstock.stores.slate.view import Moment
+from penstock.system.clock import Clock, SystemClock, rest
+from penstock.system.copies import MARK, Destination
+from penstock.system.files import SystemDisk, make_folder
+
+_CHUNK = 4 << 20
+_TRIES = 20
+_PAUSE = 0.5  # seconds between two tries while loads take effect
+
+Progress = Callable[[int, int], object]  # bytes copied, of how many
+
+
+class Copied(NamedTuple):
+    """What is in a copy."""
+
+    files: int
+    bytes: int
+    queues: dict[str, dict[str, int]]  # messages by state
+
+
+def backup(
+    store: str,
+    dest: str | os.PathLike[str],
+    *,
+    verify: bool = True,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> Copied:
+    """Copy the slate store at `slate:DIR` to DEST, a folder that is empty or not there yet; what is in the copy.
+
+    Others may have the store open and go on. The copy is the store as it was at one moment after the call began.
+    It is a store like any other: open `slate:DEST`. Without `verify` it is not read again.
+    """
+    where = moments.parse(store)
+    if where.is_bucket:
+        raise NotSupported(
+            f"store {store!r} is in a bucket, which keeps what it was given: let it keep versions, copy it "
+            f"to another, or copy the messages with `penstock convert {store} DIR`"
+        )
+    destination = Destination(where.where, os.fspath(dest))
+    destination.check()
+    if not moments.exists(store):
+        raise PenstockError(f"there is no store {store!r}: nothing of one is there")
+    make_folder(SystemDisk(), destination.subfolder)
+    lock = StoreLock(os.path.join(destination.subfolder, MARK), f"the copy {destination.path!r}")
+    try:
+        lock.take()
+    except StoreLocked as error:
+        raise StoreLocked(
+            f"another backup to {destination.path!r} is being made: wait until it is done"
+        ) from error
+    try:
+        destination.begin()
+        made = _copy(store, destination, progress or (lambda copied, total: None))
+        counts = (_verified if verify else _counted)(destination, clock, where.log)
+        destination.finish()
+    except BaseException:
+        destination.abandon()
+        raise
+    finally:
+        lock.release()
+    return made._replace(queues=counts)
+
+
+def _copy(store: str, destination: Destination, progress: Progress) -> Copied:
+    moment = _moment(store)
+    try:
+        files = list(_below(moment.held, ""))
+        total = sum(os.path.getsize(path) for path, _ in files)
+        copied = 0
+        for path, below in files:
+            target = os.path.join(destination.partial, below)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            for done in _copy_file(path, target):
+                copied += done
+                progress(copied, total)
+        for folder in ("db/manifest", "db/compacted", "db/wal", "objects"):
+            os.makedirs(os.path.join(destination.partial, folder), exist_ok=True)
+        for folder, _, _ in os.walk(destination.partial):
+            SystemDisk().sync_folder(folder)
+        Folder(destination.partial, "always").seal()
+    finally:
+        moments.drop(moment)
+    return Copied(len(files), copied, {})
+
+
+def _copy_file(path: str, target: str) -> Iterator[int]:
+    with open(path, "rb") as old, open(target, "xb") as new:
+        while data := old.read(_CHUNK):
+            new.write(data)
+            yield len(data)
+        new.flush()
+        os.fsync(new.fileno())
+
+
+def _moment(store: str) -> Moment:
+    """A moment of the store, with links to what is staged of loads that count in it."""
+    staged = os.path.join(SUBFOLDER, STAGED)
+    source = os.path.join(moments.parse(store).where, staged)
+    for _ in range(_TRIES):
+        moment = moments.take(store, os.getpid())
+        try:
+            for load, frame in _loading(moment):
+                target = os.path.join(moment.held, staged, load)
+                os.makedirs(target, exist_ok=True)
+                os.link(os.path.join(source, load, frame), os.path.join(target, frame))
+            return moment
+        except FileNotFoundError:  # it has just been taken in
+            moments.drop(moment)
+        except BaseException:
+            moments.drop(moment)
+            raise
+        rest(_PAUSE)
+    raise PenstockError(
+        f"many messages are just being loaded into the store {store!r}: try again when that is done"
+    )
+
+
+def _below(folder: str, below: str) -> Iterator[tuple[str, str]]:
+    for name in sorted(os.listdir(os.path.join(folder, below))):
+        path = os.path.join(below, name)
+        if os.path.isdir(os.path.join(folder, path)):
+            yield from _below(folder, path)
+        else:
+            yield os.path.join(folder, path), path
+
+
+def _loading(moment: Moment) -> list[tuple[str, str]]:
+    """The frames of loads that count, and have not arrived."""
+    found = []
+    with closing(moments.opened(moment)) as view:
+        for key, value in loading.of_kind(view, LOAD):
+            content = json.loads(value)
+            load = parse_key(key).queue
+            found += [(load, frame[1]) for frame in content["frames"][content["done"] :]]
+    return found
+
+
+def _verified(destination: Destination, clock: Clock | None, log: str) -> dict[str, dict[str, int]]:
+    """Read all of the copy; the messages of each queue."""
+    found: Examination[SlateQueue] = Examination(destination.partial, _now(clock))
+    doctor.look(_whole(destination), Folder(destination.partial, "never"), log, found)
+    problems = [finding.text for _, finding in found.all_findings() if finding.severity == "problem"]
+    if problems:
+        raise StoreCorrupt(
+            f"the copy is not whole: {problems[0]}. There is no backup; `penstock doctor` shows whether the store "
+            "itself is damaged"
+        )
+    return {queue.name: queue.counts for queue in found.queues}
+
+
+def _counted(destination: Destination, clock: Clock | None, log: str) -> dict[str, dict[str, int]]:
+    """The messages of each queue, from the records of queues alone."""
+    _, view = moments.opened_for(_whole(destination), log)
+    with closing(view):
+        contents = loading.load(view, log)
+        if loading.has_others(contents):
+            loading.measure(contents, view, log)
+    counts = {}
+    for name, loaded in sorted(contents.queues.items()):
+        loaded.ledger.advance(max(_now(clock), contents.at))
+        counts[name] = loaded.ledger.counts()
+    return counts
+
+
+def _whole(destination: Destination) -> Moment:
+    """The copy, which nobody else knows, so that nothing of it needs to be held."""
+    return Moment(destination.partial, destination.partial, {}, 0)
+
+
+def _now(clock: Clock | None) -> int:
+    return (clock or SystemClock()).now()

@@ -1,0 +1,359 @@
+"""The door to SlateDB: its Python binding as plain calls that block, for any thread, with a time limit each.
+
+The binding speaks asyncio. Here its coroutines run without an event loop: what they await is a lock that the
+library's own threads open, so that a call costs no hand-over to another thread and works inside of a loop as well.
+
+As shipped, the binding copies what is written byte by byte in Python: a quarter of a millisecond for a kilobyte.
+Rows are handed over by the same functions of its library instead, each in one piece (`_FastRows`). That is tied to
+the version it was written for, and checked by a round trip when the first database is opened; if that fails, rows
+go the slow way, with a warning.
+"""
+
+import asyncio
+import ctypes
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeAlias, TypeVar
+
+from penstock.errors import NotSupported, PenstockError, StoreClosed, StoreCorrupt, StoreLocked, StoreUnreachable
+
+Result = TypeVar("Result")
+Row: TypeAlias = tuple[bytes, bytes | None]  # None: the key is to be deleted
+_AT_ONCE = 1_000  # rows that a scan fetches with one call
+_READ_AHEAD = 1 << 20
+# A commit flushes by itself. What a killed process was about to compact is taken over soon; nobody waits for it.
+_ALWAYS = (
+    ("flush_interval", "null"),
+    ("l0_sst_size_bytes", str(32 << 20)),
+    ("max_unflushed_bytes", str(256 << 20)),
+    ("l0_max_ssts", "32"),
+    ("l0_max_ssts_per_key", "32"),
+    ("compactor_options.poll_interval", '"1s"'),
+    ("compactor_options.worker_heartbeat_timeout", '"5s"'),
+    ("compactor_options.worker.compactions_poll_interval", '"1s"'),
+    ("compactor_options.worker.heartbeat_interval", '"1s"'),
+)
+_process: int | None = None  # that uses the library
+_log = logging.getLogger("penstock")
+
+
+class Fenced(StoreLocked, StoreClosed):
+    """Another writer has taken over the database."""
+
+
+class _Awaited:
+    """What a coroutine of the binding waits for."""
+
+    __slots__ = ("_code", "gate")
+
+    def __init__(self) -> None:
+        self.gate = threading.Lock()
+        self.gate.acquire()
+        self._code: int | None = None
+
+    def __await__(self) -> Generator["_Awaited", None, int | None]:
+        yield self
+        return self._code
+
+    def cancelled(self) -> bool:
+        return False
+
+    def set_result(self, code: int) -> None:
+        self._code = code
+        self.gate.release()
+
+
+class _NoLoop:
+    """In the place of an event loop: all that the binding asks of one."""
+
+    def create_future(self) -> _Awaited:
+        return _Awaited()
+
+    def call_soon_threadsafe(self, call: Callable[..., object], *arguments: object) -> None:
+        call(*arguments)
+
+
+_no_loop: Any = _NoLoop()
+
+
+def blocking(call: Coroutine[Any, Any, Result], seconds: float) -> Result:
+    """Run a coroutine of the binding in this thread; TimeoutError once it has taken so long."""
+    deadline = time.monotonic() + seconds
+    before = asyncio._get_running_loop()
+    asyncio._set_running_loop(_no_loop)
+    try:
+        while True:
+            awaited = call.send(None)
+            if not awaited.gate.acquire(timeout=max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX))):
+                raise TimeoutError
+    except StopIteration as done:
+        result: Result = done.value
+        return result
+    finally:
+        asyncio._set_running_loop(before)
+        call.close()
+
+
+def load() -> Any:
+    """The binding; NotSupported says how to get it."""
+    try:
+        from slatedb.uniffi._slatedb_uniffi import slatedb
+    except ImportError as error:
+        raise NotSupported(
+            f"a slate store needs SlateDB, which is not installed ({error}): pip install 'penstock[slate]'"
+        ) from error
+    global _process
+    if _process is None:
+        _process = os.getpid()
+    elif _process != os.getpid():
+        raise NotSupported(
+            "this process was forked from one that has used SlateDB, whose threads it does not have: start "
+            "processes that open a slate store of their own by spawn, as multiprocessing.get_context('spawn') does"
+        )
+    return slatedb
+
+
+class _SlowRows:
+    """Rows by the binding's own methods."""
+
+    def __init__(self, ffi: Any) -> None:
+        self._ffi = ffi
+
+    def batch(self, rows: Iterable[Row]) -> Any:
+        """A batch of these rows."""
+        batch = self._ffi.WriteBatch()
+        for key, value in rows:
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        return batch
+
+
+class _Bytes(ctypes.Structure):
+    _fields_ = (("len", ctypes.c_int32), ("data", ctypes.c_char_p))
+
+
+class _FastRows:
+    """Rows by the library's functions, without the GIL changing hands at each of them."""
+
+    def __init__(self, ffi: Any) -> None:
+        self._ffi = ffi
+        name = os.path.join(os.path.dirname(ffi.__file__), os.path.basename(ffi._UniffiLib._name))
+        library = ctypes.PyDLL(name)
+        prefix = "uniffi_slatedb_uniffi_fn_"
+        self._clone = self._function(library, prefix + "clone_writebatch")
+        self._put = self._function(library, prefix + "method_writebatch_put")
+        self._delete = self._function(library, prefix + "method_writebatch_delete")
+        self._buffer = self._function(library, "ffi_slatedb_uniffi_rustbuffer_from_bytes")
+        self._buffer.argtypes = (_Bytes, self._buffer.argtypes[1])
+
+    def _function(self, library: ctypes.PyDLL, name: str) -> Any:
+        known, function = getattr(self._ffi._UniffiLib, name), getattr(library, name)
+        function.argtypes, function.restype = known.argtypes, known.restype
+        return function
+
+    def batch(self, rows: Iterable[Row]) -> Any:
+        """A batch of these rows."""
+        batch = self._ffi.WriteBatch()
+        handle, clone, put, buffer = batch._handle, self._clone, self._put, self._buffer
+        status = self._ffi._UniffiRustCallStatus.default()
+        told, given = ctypes.byref(status), _Bytes()
+        for key, value in rows:
+            # As the binding's contract has bytes: with their length. They are copied by the call.
+            given.len, given.data = len(key) + 4, len(key).to_bytes(4) + key
+            name = buffer(given, told)
+            if value is None:
+                self._delete(clone(handle, told), name, told)
+            else:
+                given.len, given.data = len(value) + 4, len(value).to_bytes(4) + value
+                put(clone(handle, told), name, buffer(given, told), told)
+            if status.code:
+                self._ffi._uniffi_check_call_status(self._ffi._UniffiFfiConverterTypeError, status)
+        return batch
+
+
+_rows: _SlowRows | _FastRows | None = None
+_choosing = threading.Lock()
+
+
+def _chosen_rows(ffi: Any) -> _SlowRows | _FastRows:
+    """How rows are handed over, once that was tried."""
+    global _rows
+    with _choosing:
+        if _rows is None:
+            try:
+                fast = _FastRows(ffi)
+                _try_out(ffi, fast)
+                _rows = fast
+            except Exception as error:
+                _log.warning(
+                    "SlateDB's binding is not the one that was expected (%s): writing is slow", str(error)
+                )
+                _rows = _SlowRows(ffi)
+        return _rows
+
+
+def _try_out(ffi: Any, rows: _FastRows) -> None:
+    """Write and read back in a database in memory."""
+    builder = ffi.ObjectStoreBuilder(ffi.ObjectStoreType.IN_MEMORY)
+    database = blocking(ffi.DbBuilder("try", builder.build()).build(), 10)
+    try:
+        wanted: list[Row] = [
+            (b"\x00", b""),
+            (b"\x01\xff", bytes(range(256)) * 9),
+            (b"gone", b"x"),
+            (b"gone", None),
+        ]
+        blocking(database.write(rows.batch(wanted)), 10)
+        for key, value in wanted[:2] + wanted[3:]:
+            if blocking(database.get(key), 10) != value:
+                raise ValueError("what was written did not come back")
+    finally:
+        blocking(database.shutdown(), 10)
+
+
+class Database:
+    """A database that this process writes. Errors are Penstock's; `what` names it in them."""
+
+    def __init__(
+        self, store: Any, path: str, settings: Sequence[tuple[str, str]], what: str, timeout: float
+    ) -> None:
+        self._ffi = ffi = load()
+        self._store, self._path = store, path
+        self._what = what
+        self.timeout = timeout
+        self._rows = _chosen_rows(ffi)
+        options = ffi.Settings.default()
+        for name, value in (*_ALWAYS, *settings):
+            options.set(name, value)
+        builder = ffi.DbBuilder(path, store)
+        builder.with_settings(options)
+        with told(ffi, what, timeout, opening=True):
+            self._db = blocking(builder.build(), timeout)
+        self._wal = ffi.FlushOptions(flush_type=ffi.FlushType.WAL)
+        self._memtable = ffi.FlushOptions(flush_type=ffi.FlushType.MEM_TABLE)
+        self._scanning = ffi.ScanOptions(
+            durability_filter=ffi.DurabilityLevel.MEMORY,
+            dirty=False,
+            read_ahead_bytes=_READ_AHEAD,
+            cache_blocks=False,
+            max_fetch_tasks=2,
+        )
+
+    def write(self, rows: Iterable[Row], seconds: float | None = None) -> None:
+        """Apply all the rows or none; durable once flush() has returned."""
+        self._run(self._db.write(self._rows.batch(rows)), seconds)
+
+    def flush(self, seconds: float | None = None) -> None:
+        """Hand everything that was written to the object store."""
+        self._run(self._db.flush_with_options(self._wal), seconds)
+
+    def flush_tables(self) -> None:
+        """Let what the write-ahead log holds be found in tables."""
+        self._run(self._db.flush_with_options(self._memtable))
+
+    def collect_garbage(self, min_age: float) -> None:
+        """Remove files that nobody needs and that are so many seconds old."""
+        ffi = self._ffi
+        builder = ffi.AdminBuilder(self._path, self._store)
+        admin = builder.build()
+        each = ffi.GarbageCollectorDirectoryOptions(
+            interval_ms=None, min_age_ms=int(min_age * 1000), dry_run=False
+        )
+        self._run(
+            admin.run_gc_once(
+                ffi.GarbageCollectorOptions(
+                    manifest_options=each,
+                    wal_options=each,
+                    wal_fence_options=None,
+                    compacted_options=each,
+                    compactions_options=each,
+                    detach_options=None,
+                )
+            )
+        )
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value under a key."""
+        found: bytes | None = self._run(self._db.get(key))
+        return found
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The rows from one key on, up to and without another, in the order of their keys."""
+        ffi = self._ffi
+        bounds = ffi.KeyRange(start=start, start_inclusive=True, end=end, end_inclusive=False)
+        iterator = self._run(self._db.scan_with_options(bounds, self._scanning))
+        while True:
+            rows = self._run(iterator.next_batch(_AT_ONCE))
+            for row in rows:
+                yield row.key, row.value
+            if len(rows) < _AT_ONCE:
+                return
+
+    def last(self, start: bytes, end: bytes) -> bytes | None:
+        """The last key from one on, up to and without another."""
+        ffi = self._ffi
+        bounds = ffi.KeyRange(start=start, start_inclusive=True, end=end, end_inclusive=False)
+        backwards = ffi.ScanOptions(
+            durability_filter=ffi.DurabilityLevel.MEMORY,
+            dirty=False,
+            read_ahead_bytes=1,
+            cache_blocks=False,
+            max_fetch_tasks=1,
+            order=ffi.IterationOrder.DESCENDING,
+        )
+        row = self._run(self._run(self._db.scan_with_options(bounds, backwards)).next())
+        return None if row is None else bytes(row.key)
+
+    def forked(self) -> None:
+        """In a child: nothing of the library may be touched, not even to free it."""
+        self._db._handle = self._store._handle = None
+
+    def close(self) -> None:
+        """Let go of the database."""
+        with self._told():
+            # Without writing tables, which would wait for compaction: the log has everything.
+            blocking(self._db.shutdown_with_options(self._ffi.CloseOptions(flush_type=None)), self.timeout)
+
+    def _run(self, call: Coroutine[Any, Any, Result], seconds: float | None = None) -> Result:
+        with self._told():
+            return blocking(call, self.timeout if seconds is None else seconds)
+
+    def _told(self) -> AbstractContextManager[None]:
+        return told(self._ffi, self._what, self.timeout)
+
+
+@contextmanager
+def told(ffi: Any, what: str, seconds: float, opening: bool = False) -> Iterator[None]:
+    """Errors of the binding as ours. While a database is opened, what SlateDB cannot make sense of is damage."""
+    try:
+        yield
+    except TimeoutError:
+        raise StoreUnreachable(
+            f"{what} did not answer in {seconds:g} seconds; a change may take effect all the same: "
+            "see to it that it can be reached and has space left, then try again"
+        ) from None
+    except (ffi.Error, ffi.InternalError) as error:
+        ours = _translated(error, ffi, what)
+        if opening and isinstance(ours, RuntimeError):
+            ours = StoreCorrupt(f"{what} is damaged: SlateDB cannot open it ({ours})")
+        raise ours from error
+
+
+def _translated(error: Any, ffi: Any, what: str) -> PenstockError | RuntimeError:
+    message = getattr(error, "message", str(error))
+    if isinstance(error, ffi.Error.Closed) and error.reason == ffi.CloseReason.FENCED:
+        return Fenced(
+            f"another process has opened {what} and writes it now, so this one has stopped: nothing that was "
+            "acknowledged is lost; use the store there, or close it there and open it here again"
+        )
+    if isinstance(error, ffi.Error.Unavailable):
+        return StoreUnreachable(f"{what} cannot be reached ({message}): see to it that it can, then try again")
+    if isinstance(error, ffi.Error.Data):
+        return StoreCorrupt(f"{what} is damaged: {message}")
+    return RuntimeError(f"SlateDB failed on {what}: {message}")

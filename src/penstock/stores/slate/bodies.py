@@ -1,0 +1,179 @@
+"""The bodies of a slate store's messages: those that are still to be written, those of late, and those to be read.
+
+A body that is listed or claimed can be read even if the message is gone by then. For that, whoever looks for
+bodies is known until they were read, and before bodies are deleted those that someone wants are read for him.
+"""
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Protocol
+
+from penstock.engine.storage import Body
+from penstock.errors import StoreCorrupt
+from penstock.stores.slate import entries
+from penstock.stores.slate.binding import Database
+from penstock.stores.slate.format import decode_metadata, decode_payload, log_prefix, object_of, payload_key
+from penstock.stores.slate.primitives import key_u64
+
+_KEPT = 32 << 20  # bytes of bodies that are kept in memory after they were written
+_OVERHEAD = 500  # bytes that one takes beside its payload
+_NEAR = 8  # ids that a scan rather skips than begins again
+MANY = 3  # bodies that are worth a scan
+
+
+class Objects(Protocol):
+    """Where payloads are that are too large for a record."""
+
+    def get_object(self, name: str) -> bytes:
+        """A payload; FileNotFoundError."""
+
+
+class Wanted:
+    """Bodies that someone looks for."""
+
+    __slots__ = ("__weakref__", "found", "seqs")
+
+    def __init__(self, seqs: Sequence[int], found: dict[int, Body]) -> None:
+        self.seqs = seqs
+        self.found = found
+
+
+class Bodies:
+    """All bodies of a store; for any thread."""
+
+    def __init__(self, database: Database, objects: Objects, log: str, what: str) -> None:
+        self._database = database
+        self._objects = objects
+        self._log = log_prefix(log)
+        self._what = what
+        self._lock = threading.Lock()
+        self._unwritten: dict[int, Body] = {}
+        self._written: OrderedDict[int, Body] = OrderedDict()
+        self._size = 0  # of those
+        self._wanted: weakref.WeakSet[Wanted] = weakref.WeakSet()
+
+    def add(self, seqs: Iterable[int], new: Iterable[Body]) -> None:
+        """Bodies that are still to be written."""
+        with self._lock:
+            self._unwritten.update(zip(seqs, new, strict=True))
+
+    def is_unwritten(self, seq: int) -> bool:
+        """Whether a body is still to be written."""
+        return seq in self._unwritten
+
+    def wrote(self, seqs: Iterable[int]) -> None:
+        """These are in the database now."""
+        with self._lock:
+            for seq in seqs:
+                body = self._unwritten.pop(seq, None)
+                if body is not None:
+                    self._written[seq] = body
+                    self._size += len(body[0]) + _OVERHEAD
+            while self._size > _KEPT:
+                _, (payload, *_) = self._written.popitem(last=False)
+                self._size -= len(payload) + _OVERHEAD
+
+    def find(self, seqs: Sequence[int]) -> Wanted:
+        """Look for bodies; those that are in memory are found at once."""
+        with self._lock:
+            found = {}
+            for seq in seqs:
+                body = self._unwritten.get(seq) or self._written.get(seq)
+                if body is not None:
+                    found[seq] = body
+            wanted = Wanted(seqs, found)
+            if len(found) < len(seqs):
+                self._wanted.add(wanted)
+            return wanted
+
+    def read(self, wanted: Wanted) -> list[Body]:
+        """The bodies that were looked for."""
+        missing = [seq for seq in wanted.seqs if seq not in wanted.found]
+        if missing:
+            try:
+                read = self._read(missing)
+            finally:
+                with self._lock:
+                    self._wanted.discard(wanted)
+            for seq in missing:
+                body = read.get(seq) or wanted.found.get(seq)  # rescued, if it was deleted meanwhile
+                if body is None:
+                    raise StoreCorrupt(
+                        f"message {seq} of {self._what} has no payload: the database has lost it, or another "
+                        "program has removed it"
+                    )
+                wanted.found[seq] = body
+        return [wanted.found[seq] for seq in wanted.seqs]
+
+    def look(self, seqs: Sequence[int]) -> dict[int, Body]:
+        """Bodies as far as they are still there."""
+        wanted = self.find(seqs)
+        missing = [seq for seq in seqs if seq not in wanted.found]
+        read = self._read(missing) if missing else {}
+        with self._lock:
+            self._wanted.discard(wanted)
+        return {**wanted.found, **read}
+
+    def forget(self, seqs: Iterable[int]) -> None:
+        """These messages are about to be deleted; whoever still looks for one is given it."""
+        going = set(seqs)
+        with self._lock:
+            for seq in going:
+                self._unwritten.pop(seq, None)
+                body = self._written.pop(seq, None)
+                if body is not None:
+                    self._size -= len(body[0]) + _OVERHEAD
+            looking = list(self._wanted)
+        for wanted in looking:
+            if rescued := [seq for seq in wanted.seqs if seq in going and seq not in wanted.found]:
+                wanted.found.update(self._read(rescued))
+
+    def _read(self, seqs: Sequence[int]) -> dict[int, Body]:
+        """Bodies of the database, as far as they are there."""
+        found: dict[int, Body] = {}
+        for run in runs_of(sorted(set(seqs))):
+            if len(run) < MANY:
+                for seq in run:
+                    payload, metadata = self._get(payload_key(seq)), self._get(self._log + key_u64(seq))
+                    if payload is not None and metadata is not None:
+                        found[seq] = self._body(payload, metadata)
+                continue
+            first, end = run[0], run[-1] + 1
+            payloads = {
+                key[-8:]: value for key, value in self._database.scan(payload_key(first), payload_key(end))
+            }
+            wanted = set(map(key_u64, run))
+            for key, value in self._database.scan(self._log + key_u64(first), self._log + key_u64(end)):
+                if key[-8:] in wanted and key[-8:] in payloads:
+                    found[int.from_bytes(key[-8:])] = self._body(payloads[key[-8:]], value)
+        return found
+
+    def _get(self, key: bytes) -> bytes | None:
+        return self._database.get(key)
+
+    def _body(self, payload: bytes, entry: bytes) -> Body:
+        content, metadata = decode_payload(payload), decode_metadata(entry)
+        if isinstance(content, str):
+            name = content
+            try:
+                content = self._objects.get_object(object_of(name))
+            except FileNotFoundError:
+                raise StoreCorrupt(
+                    f"{self._what} has lost the payload {name}: put that file back from a backup"
+                ) from None
+            entries.check_object(name, content, metadata.headers.get(entries.CHECKSUM_HEADER), self._what)
+        return entries.body_of(metadata, content)
+
+
+def runs_of(seqs: list[int], near: int = _NEAR) -> Iterator[list[int]]:
+    """Numbers that lie near together."""
+    start = 0
+    for at, (before, after) in enumerate(pairwise(seqs), 1):
+        if after - before > near:
+            yield seqs[start:at]
+            start = at
+    if seqs:
+        yield seqs[start:]

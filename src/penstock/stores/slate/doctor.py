@@ -1,0 +1,342 @@
+"""What is the matter with a slate store: reads every row as it is at one moment, and every file of the log.
+
+Nothing is changed but for links that hold the files meanwhile (frozen.py), so another process may have the store
+open. If none has, what is read is what opening would find: it goes back to what is known to be synced (folder.py).
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+
+from penstock.contract.message import STATES
+from penstock.errors import InvalidArgument, PenstockError, StoreCorrupt, StoreUnavailable
+from penstock.filters import reason_against
+from penstock.stores.journal.examination import Examination, Finding
+from penstock.stores.slate import entries, loading, moments
+from penstock.stores.slate import format as records
+from penstock.stores.slate.bucket import RESTORE as IN_A_BUCKET
+from penstock.stores.slate.bucket import BucketPlace
+from penstock.stores.slate.dumping import DECODERS, NAMES, readable
+from penstock.stores.slate.folder import RESTORE, SUBFOLDER, Folder
+from penstock.stores.slate.format import parse_key
+from penstock.stores.slate.staging import STAGED, Staging, is_given_up, staging_of
+from penstock.stores.slate.view import Moment, View
+from penstock.system.clock import SystemClock
+from penstock.system.files import SystemDisk, unavailable
+
+_MOST = 20  # findings of one kind
+_AS_IT_IS = "nothing: it is left as it is"
+_HELD = (
+    "nothing is routed to it, and other queues are not affected: work it off, delete it, and create it anew with "
+    "a filter of Penstock's"
+)
+_RESTORE = "put the store back from a backup, or copy it and open the copy to see what is left"
+
+
+@dataclass
+class SlateQueue:
+    """What a queue holds, as the store would show it if it were opened at that moment."""
+
+    name: str
+    bytes: int = 0  # of payloads
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
+    lag: int | None = None  # numbers of the log that it was not offered; None: it takes nothing from there
+    findings: list[Finding] = field(default_factory=list)
+
+
+def examine(url: str, now: int | None = None) -> Examination[SlateQueue]:
+    """Examine a slate store, as of now.
+
+    >>> examine("slate:data").sound
+    """
+    where = moments.parse(url)
+    found: Examination[SlateQueue] = Examination(where.where, SystemClock().now() if now is None else now)
+    if not moments.exists(url):
+        found.findings.append(
+            Finding("problem", f"there is no slate store {where.where!r}", "check the name; opening it makes one")
+        )
+        return found
+    place: Folder | BucketPlace
+    if where.is_bucket:
+        place = BucketPlace(where.where, moments.TIMEOUT)
+    else:
+        place = Folder(where.where, "never")
+        found.holder = _holder(place)
+    try:
+        aside = _compare(place, found) if isinstance(place, Folder) else _compare_bucket(place, found)
+        if not found.sound:
+            return found  # of what is read without that, nothing is certain
+        moment = moments.take(url, os.getpid())
+    except StoreCorrupt as error:
+        found.findings.append(Finding("problem", str(error), _RESTORE))
+        return found
+    except PenstockError:
+        raise
+    except OSError as error:
+        raise unavailable(error.filename or where.where, error) from error
+    try:
+        for path in aside:  # what is read is what opening would find
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(moment.held, os.path.relpath(path, where.where)))
+        look(moment, place, where.log, found)
+    finally:
+        moments.drop(moment)
+    return found
+
+
+# Files
+
+
+def _holder(place: Folder) -> str | None:
+    """Who has the store open."""
+    with suppress(FileNotFoundError), SystemDisk().open(os.path.join(place.subfolder, "lock")) as file:
+        if not file.lock():
+            return file.read(0, 100).decode(errors="replace").strip() or "another process"
+        file.unlock()
+    return None
+
+
+def _compare(place: Folder, found: Examination[SlateQueue]) -> list[str]:
+    """Compare the files with what was synced; those that opening would set aside."""
+    if found.holder is not None:
+        found.findings.append(
+            Finding(
+                "note",
+                f"the store is open in {found.holder}: it was looked at as it was at one moment, and files that "
+                "are left over or missing are not looked for, as they may be in use",
+                "for a certain answer close it there first",
+            )
+        )
+        return []
+    try:
+        compared = place.compare()
+    except StoreCorrupt as error:
+        text, _, advice = str(error).partition(": ")
+        found.findings.append(Finding("problem", text, advice, os.path.join(place.subfolder, "synced")))
+        return []
+    if compared.record is None:
+        found.findings.append(Finding(
+            "note", "Penstock has never written here what is synced: another program made this database, or it is "
+            "a backup that was never opened", "nothing: opening does",
+        ))  # fmt: skip
+    left = [path for path in compared.aside if "#" in path]
+    if left:
+        found.findings.append(Finding(
+            "note", f"{len(left)} files were being written when the process that had the store ended",
+            "nothing: opening sets them aside",
+        ))  # fmt: skip
+    found.findings += _shortened([Finding("problem", text, RESTORE, place.folder) for text in compared.lost])
+    for path in reversed(compared.torn):
+        name = os.path.basename(path)
+        if compared.synced is not None:
+            found.findings.append(Finding(
+                "note", f"{name}, at the end of the log, was never acknowledged: it, or one before, is not whole",
+                "nothing: opening sets it aside", path,
+            ))  # fmt: skip
+        else:
+            found.findings.append(Finding(
+                "problem", f"{name}, at the end of the log, or one before it, is not whole, and whether it was "
+                "acknowledged is recorded nowhere: opening sets it aside", _RESTORE, path,
+            ))  # fmt: skip
+    return compared.aside
+
+
+def _compare_bucket(place: BucketPlace, found: Examination[SlateQueue]) -> list[str]:
+    """Compare the objects with what is needed, and what was recorded; StoreCorrupt."""
+    found.findings += _shortened([Finding("problem", text, IN_A_BUCKET) for text in place.lost()])
+    return []
+
+
+# Rows
+
+
+class _Seen:
+    """What the rows of a database say, one by one."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.counts: Counter[int] = Counter()
+        self.payloads: dict[int, int] = {}  # with their sizes, if they are in their records
+        self.objects: dict[str, str | None] = {}  # with their checksums, as far as the log says them
+        self.log: dict[int, int] = {}  # with the sizes of those that were published
+        self.last_published = 0
+        self.unknown_consumers = 0
+        self.loads: dict[str, dict[str, object]] = {}
+
+    def take(self, key: bytes, value: bytes) -> None:
+        """Look at a row."""
+        try:
+            parsed = parse_key(key)
+            decoded = DECODERS[parsed.kind](value)  # type: ignore[operator]
+            self.counts[parsed.kind] += 1
+            if parsed.kind == records.PAYLOAD:
+                self.payloads[parsed.number] = len(decoded) if isinstance(decoded, bytes) else 0
+                if isinstance(decoded, str):
+                    self.objects[records.object_of(decoded)] = None
+            elif parsed.kind == records.LOG:
+                self.log[parsed.number] = entries.size_of(decoded) or self.payloads.get(parsed.number, 0)
+                if (name := str(parsed.number)) in self.objects:  # payloads come before the log
+                    self.objects[name] = decoded.headers.get(entries.CHECKSUM_HEADER)
+                if entries.is_published(decoded):
+                    self.last_published = max(self.last_published, parsed.number)
+            elif parsed.kind == records.LOAD:
+                self.loads[parsed.queue] = json.loads(decoded)
+        except (PenstockError, ValueError, LookupError) as error:
+            if key[:2] == bytes((records.VERSION, records.ATTEMPTS)):
+                self.unknown_consumers += 1
+                return
+            name = NAMES.get(key[1] if len(key) > 1 else 0, "unknown")
+            self.findings.append(
+                Finding("problem", f"a record ({name}, key {readable(key)}) cannot be read: {error}", _RESTORE)
+            )
+
+
+def look(moment: Moment, place: Folder | BucketPlace, log: str, found: Examination[SlateQueue]) -> None:
+    """Read every row of a moment, and compare what belongs together."""
+    seen = _Seen()
+    try:
+        _, view = moments.opened_for(moment, log)
+        with closing(view):
+            for some in view.batches(b"\x00", b"\xff"):
+                for key, value in some:
+                    seen.take(key, value)
+            if not seen.findings:
+                _look_at_queues(view, log, seen, found)
+    except StoreCorrupt as error:
+        seen.findings.append(Finding("problem", str(error), _RESTORE))
+    except InvalidArgument as error:  # it is another instance
+        seen.findings.append(Finding("problem", str(error), "give the store's URL with its instance"))
+    found.findings += _shortened(seen.findings)
+    if seen.unknown_consumers:
+        found.findings.append(
+            Finding(
+                "note",
+                f"{seen.unknown_consumers:,} lists of who claimed a message are not understood: another "
+                "program wrote them, or they are damaged",
+                _AS_IT_IS,
+            )
+        )
+    found.findings += _objects(seen, place, found.holder)
+    found.findings += _staged(seen, staging_of(place, moments.TIMEOUT), found.holder)
+    if found.sound:
+        rows = sum(seen.counts.values())
+        found.findings.append(
+            Finding("ok", f"{rows:,} records were read, and {len(seen.log):,} messages in the log")
+        )
+
+
+def _look_at_queues(view: View, log: str, seen: _Seen, found: Examination[SlateQueue]) -> None:
+    contents = loading.load(view, log)
+    if loading.has_others(contents):
+        loading.measure(contents, view, log)
+    for name in contents.strangers:
+        found.findings.append(
+            Finding("note", f"there is a queue {name!a}, which no queue of Penstock can be called", _AS_IT_IS)
+        )
+    if contents.leftovers:
+        found.findings.append(
+            Finding("note", "a queue was deleted, but not all of its records", "nothing: opening removes them")
+        )
+    at, listed = max(found.at, contents.at), set[int]()
+    for name, loaded in sorted(contents.queues.items()):
+        ledger = loaded.ledger
+        ledger.advance(at)
+        queue = SlateQueue(name, counts=ledger.counts())
+        found.queues.append(queue)
+        missing = []
+        for seq in ledger.listed(None, 0, ledger.next_seq):
+            listed.add(seq)
+            page, position = ledger.locate(seq)
+            queue.bytes += page.size[position] or seen.log.get(seq, 0)
+            if seq not in seen.payloads or seq not in seen.log:
+                missing.append(seq)
+        if missing:
+            queue.findings.append(
+                Finding(
+                    "problem",
+                    f"{len(missing):,} messages have no payload or no entry in the log, message "
+                    f"{missing[0]} for example",
+                    f"put the store back from a backup, or `penstock remove {name} {missing[0]}`",
+                )
+            )
+        if (text := ledger.settings.filter) is not None and (reason := reason_against(text)) is not None:
+            queue.findings.append(Finding("note", f"its filter is not understood: {reason}", _HELD))
+        if ledger.settings.filter is not None:
+            own, held = loaded.position[-1] if loaded.position else (0, False)
+            position = own if held else max(own, contents.position)
+            queue.lag = max(0, seen.last_published + 1 - position)
+    if bare := sorted(seen.log.keys() - seen.payloads.keys() - listed):
+        found.findings.append(
+            Finding(
+                "problem",
+                f"{len(bare):,} entries of the log have no payload, message {bare[0]} for example",
+                _RESTORE,
+            )
+        )
+
+
+def _objects(seen: _Seen, place: Folder | BucketPlace, holder: str | None) -> Iterator[Finding]:
+    there = set(place.list_objects())
+    lost, damaged = sorted(seen.objects.keys() - there), []
+    for name in sorted(seen.objects.keys() & there):
+        try:
+            payload = place.get_object(name)
+            entries.check_object(os.path.join("objects", name), payload, seen.objects[name], place.what)
+        except FileNotFoundError:  # it has gone just now
+            pass
+        except (StoreCorrupt, StoreUnavailable) as error:
+            damaged.append(str(error))
+    if damaged:
+        yield Finding(
+            "problem",
+            f"{len(damaged):,} large payloads cannot be read, for example: {damaged[0]}",
+            "put these files back from a backup",
+        )
+    if lost and holder is None:
+        yield Finding(
+            "problem",
+            f"{len(lost):,} large payloads are missing, {os.path.join('objects', lost[0])} for example",
+            "put these files back from a backup",
+        )
+    unused = {name for name in there - seen.objects.keys() if name.isdecimal()}
+    if unused and holder is None:
+        yield Finding(
+            "note", f"{len(unused):,} large payloads belong to messages that are gone, or never came",
+            "nothing: opening sets them aside, for a week",
+        )  # fmt: skip
+
+
+def _staged(seen: _Seen, staging: Staging, holder: str | None) -> Iterator[Finding]:
+    """Messages that were being loaded."""
+    staged = set(staging.loads())
+    for load, content in seen.loads.items():
+        if holder is None and not content["frames"]:
+            continue
+        if load in staged or holder is not None:
+            yield Finding(
+                "note", f"load {load} took effect, and not all of its messages have arrived",
+                "nothing: opening takes them in, or the process that has the store open does",
+            )  # fmt: skip
+        else:
+            yield Finding(
+                "problem",
+                f"load {load} took effect, and what was staged of it is gone ({SUBFOLDER}/{STAGED})",
+                "put that folder back from a backup",
+            )
+    for load in sorted(staged - set(seen.loads)):
+        if holder is None and is_given_up(load):
+            yield Finding(
+                "note",
+                f"load {load} was given up by a process that is gone",
+                "nothing: opening sets it aside, for a week",
+            )
+
+
+def _shortened(findings: list[Finding]) -> list[Finding]:
+    if len(findings) <= _MOST:
+        return findings
+    rest = Finding("problem", f"and {len(findings) - _MOST:,} more like these", _RESTORE)
+    return [*findings[:_MOST], rest]

@@ -1,0 +1,215 @@
+"""What one who follows a queue of a slate store is told, and given: the queue's part of the log.
+
+A queue's messages are those entries of the log that were put into it, and those published ones that it was offered
+and wants. Their numbers are the order in which they enter, up to the number below which nothing can come any more.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from penstock.contract.message import Message
+from penstock.contract.streams import Ahead, Lost
+from penstock.engine.following import PAGE, fitting, parts_of
+from penstock.engine.streaming import Known
+from penstock.engine.taken import fill
+from penstock.errors import InvalidPriority, PayloadTooLarge
+from penstock.stores.slate import entries
+from penstock.stores.slate.bodies import Bodies
+from penstock.stores.slate.log import Log, Published
+from penstock.stores.slate.routing import subject_of
+from penstock.stores.slate.storage import SlateStorage
+from penstock.system.clock import at_least_one
+
+if TYPE_CHECKING:
+    from penstock.filters import Filter
+
+_CHUNK = 1_000  # messages that are looked at together
+
+
+class SlateFeed:
+    """Reads for one who follows, by the owner of the store."""
+
+    def __init__(
+        self,
+        find: Callable[[], Known[SlateStorage]],
+        reach: Callable[[], int],
+        wanted: "Filter | None",
+        since: int,
+        log: Log,
+        bodies: Bodies,
+    ) -> None:
+        """`reach`: the number up to which nothing enters the queue any more; `since`: a time, as in Subscriber."""
+        self._find = find
+        self._reach = reach
+        self._wanted = wanted
+        self._since = since
+        self._log = log
+        self._bodies = bodies
+        self._storage: SlateStorage | None = None
+        self.begin = 0
+        self._last = 0  # up to where the log was looked at
+        self._seqs, self._sizes = array("Q"), array("Q")
+
+    def start(self, starting: str | int) -> tuple[int, int]:
+        """Where to begin, see Streams.start."""
+        storage = self._known()
+        with storage.lock:
+            gaps = storage.follow().lost_up_to(self._log.gone or 0) + 1
+            storage.follow().add(self, 0, 0)  # until it is known where to begin, nothing goes
+        after = end = self._reach()  # with that it is on stable storage that the queue is followed
+        if starting != "latest":
+            moment = starting if isinstance(starting, int) else 0
+            for published in self._entered(0, end):
+                if published.metadata.received_at >= moment:
+                    after = published.metadata.id - 1
+                    break
+        return after, max(gaps, after + 1)
+
+    def follow(self, after: int) -> None:
+        """Begin after a number: from here on nothing is removed that was not read."""
+        storage = self._known()
+        with storage.lock:
+            storage.follow().add(self, after, after)
+        self.begin = self._last = after
+        self._seqs, self._sizes = array("Q"), array("Q")
+
+    def ahead(self, after: int, gaps: int, rows: int, size: int, until: int) -> Ahead:
+        """What has entered, see Streams.ahead."""
+        self._forget(after)
+        if until:
+            self._fill(min(until, self._reach()))
+        elif rows:
+            self._fill(self._reach(), rows, size)
+            count = fitting(self._sizes, rows, size)
+            until = self._seqs[count - 1] if count else after
+        until = max(after, until)
+        end = bisect_right(self._seqs, until)
+        return Ahead(until, parts_of(self._seqs[:end], self._sizes[:end]), self._lost(max(after + 1, gaps)))
+
+    def messages(self, after: int, until: int, limit: int) -> list[Message]:
+        """Some messages as they entered."""
+        found = list(islice(self._entered(after, min(until, self._reach())), limit))
+        found = found[: fitting([each.size for each in found], limit, PAGE)]
+        bodies = self._bodies.look([each.metadata.id for each in found])
+        there = [each for each in found if each.metadata.id in bodies]
+        return fill([self._as_entered(each) for each in there], [bodies[each.metadata.id] for each in there])
+
+    def look(self) -> None:
+        """Nothing goes of what was not read."""
+
+    def held_back(self) -> int:
+        """The queue sees to it itself, for all followers together."""
+        return 0
+
+    def close(self) -> None:
+        """Hold nothing back any longer."""
+        storage, self._storage = self._storage, None
+        if storage is not None:
+            with storage.lock:
+                storage.followed.leave(self)
+                storage.release()
+
+    def _known(self) -> SlateStorage:
+        """The queue, which may be another of the same name by now."""
+        known = self._find()
+        if known.storage is not self._storage:
+            if known.ledger.settings.filter is not None:
+                self._log.watch()
+            self._storage = known.storage
+        return known.storage
+
+    def _forget(self, until: int) -> None:
+        """All up to there was read."""
+        before = self._storage
+        storage = self._known()
+        if storage is not before:
+            self.follow(until)
+        self.begin, self._last = max(self.begin, until), max(self._last, until)
+        count = bisect_right(self._seqs, until)
+        del self._seqs[:count], self._sizes[:count]
+        with storage.lock:
+            storage.follow().move(self, until)
+            storage.release()
+
+    def _fill(self, end: int, rows: int | None = None, size: int | None = None) -> None:
+        """Look at the log up to a number, or until there are so many messages or bytes."""
+        entered, total = self._entered(self._last, end), sum(self._sizes)
+        while (rows is None or len(self._seqs) < rows) and (size is None or total <= size):
+            chunk = list(islice(entered, _CHUNK))
+            if not chunk:
+                self._last = max(self._last, end)
+                return
+            self._seqs.extend([each.metadata.id for each in chunk])
+            self._sizes.extend([each.size for each in chunk])
+            self._last = self._seqs[-1]
+            total += sum([each.size for each in chunk])
+
+    def _entered(self, after: int, until: int) -> Iterator[Published]:
+        """The queue's messages in a part of the log, with their sizes."""
+        storage = self._known()
+        name, followed = storage.ledger.name, storage.followed
+        since = 0 if followed.marks is None else followed.marks.since
+        for metadata in self._log.scan(after, until):
+            if entries.is_published(metadata):
+                if self._wanted is None:
+                    continue
+                published = Published(metadata, self._log.size_of(metadata))
+                if metadata.id > since:
+                    if self._takes(storage, published):
+                        yield published
+                    continue
+                with storage.lock:
+                    was_offered = storage.ledger.has(metadata.id) or metadata.id in followed.held
+                if was_offered:
+                    yield published
+            elif metadata.headers[entries.QUEUE_HEADER] == name:
+                yield Published(metadata, self._size(storage, metadata.id))
+
+    def _takes(self, storage: SlateStorage, published: Published) -> bool:
+        if self._wanted is None or published.metadata.received_at < self._since:
+            return False
+        try:
+            storage.ledger.check_values(published.size, entries.priority_of(published.metadata))
+        except (PayloadTooLarge, InvalidPriority):
+            return False
+        return self._wanted.matches(subject_of(published))
+
+    def _size(self, storage: SlateStorage, seq: int) -> int:
+        """How long the payload of a message is that was put; about, if it is held back."""
+        with storage.lock:
+            if storage.ledger.has(seq):
+                return storage.sizes([seq])[0]
+            held = storage.followed.held.get(seq)
+        return 0 if held is None else held.size
+
+    def _lost(self, lower: int) -> Lost | None:
+        storage = self._known()
+        with storage.lock:
+            last = storage.followed.lost_up_to(self._log.gone or 0)
+        return Lost(lower, last, None) if last >= lower else None
+
+    def _as_entered(self, published: Published) -> Message:
+        metadata, storage = published.metadata, self._known()
+        expires_at: int | None
+        if entries.is_published(metadata):
+            expires_at, kept = entries.expires_at_of(metadata), storage.ledger.settings.retention
+            if expires_at is None and kept:
+                expires_at = metadata.received_at + at_least_one(kept)
+        else:
+            expires_at = metadata.received_at + 1000 * metadata.retention if metadata.retention else None
+        return Message(
+            str(metadata.id),
+            storage.ledger.name,
+            b"",
+            {},
+            entries.priority_of(metadata),
+            0,
+            0,
+            metadata.visible_at,
+            expires_at or None,
+            0,
+            "delayed" if metadata.visible_at > metadata.received_at else "available",
+        )

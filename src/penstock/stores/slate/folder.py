@@ -1,0 +1,473 @@
+"""A database in a folder of this machine, made durable: SlateDB itself never syncs a file.
+
+    db/            SlateDB's: manifest/ wal/ compacted/ compactions/ gc/
+    objects/ID     payloads that are too large for a record
+    .penstock/     lock: held while the store is open; synced: what is known to be on stable storage (synced.py);
+                   aside/TIME/: files that an opening has set aside, removed a week later
+
+- A commit is acknowledged once its files in wal/, the record of them, and that folder are synced.
+- Everything else (manifests, tables) may be lost or torn by a crash, and can be done without as long as the log it
+  was made of is there. So files are only ever removed by `collect`: after everything was synced, and the numbers
+  of the newest manifest and compactions were written to `synced`.
+- Opening goes back to what `synced` names. Whatever was synced must be there as it was, or opening is an error,
+  and changes nothing. Set aside are later manifests and compactions, files that were being written (`#` in their
+  name), and the end of the log from a file on that was never synced, and is not whole.
+"""
+
+import ctypes
+import logging
+import os
+import shutil
+import sys
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.errors import NotSupported, StoreCorrupt, StoreUnreachable
+from penstock.stores.slate import manifests
+from penstock.stores.slate.binding import Database, Fenced, blocking, load, told
+from penstock.stores.slate.locking import StoreLock
+from penstock.stores.slate.manifests import Needed
+from penstock.stores.slate.synced import (
+    KINDS,
+    WEEK,
+    Extent,
+    Record,
+    checksum_of,
+    in_words,
+    log_file,
+    names_in,
+    numbered,
+)
+from penstock.system.clock import SystemClock
+from penstock.system.files import SystemDisk, is_full, refuse_links, unavailable
+
+SUBFOLDER = ".penstock"
+RESTORE = (
+    "put these files back from a backup; to see what is left without them copy the store, remove from the copy "
+    f"{SUBFOLDER}/synced, these files and all later ones of their folder, and open that"
+)
+_DB = "db"
+_UNRECORDED = 4  # files at the end of a log without a record that a crash may have torn: those of one commit
+_SPARE = 16  # descriptors that SlateDB may need at once; short of them it panics
+_SECONDS = 30
+_MIN_AGE = 60.0  # seconds that a file is left for those who still read it
+_SETTINGS = (("garbage_collector_options", "null"),)
+_log = logging.getLogger("penstock")
+
+
+@dataclass
+class Found:
+    """What the files of a store are, compared with what was synced."""
+
+    record: Record | None
+    lost: list[str] = field(default_factory=list)  # in words: what was synced, and is missing or changed
+    aside: list[str] = field(default_factory=list)  # files that were never synced, as far as that is recorded
+    torn: list[str] = field(default_factory=list)  # those of them that are the end of the log
+    synced: Extent | None = None  # of the log, as it was recorded
+
+
+class Folder:
+    """Where a store in a folder lies."""
+
+    def __init__(self, folder: str, sync: str) -> None:
+        self.folder = os.path.abspath(folder)
+        self.what = f"the store {self.folder!r}"
+        self.subfolder = os.path.join(self.folder, SUBFOLDER)
+        self._sync = sync
+        self._disk = SystemDisk()
+        self._db = os.path.join(self.folder, _DB)
+        self._wal = os.path.join(self._db, "wal")
+        self._objects = os.path.join(self.folder, "objects")
+        self._last = 0  # the number of the last file of the log that is synced
+        self._extent: Extent | None = None  # of the log that is synced; None: that is not recorded
+        self._marked: Extent | None = None  # as the folder of the log says
+        self._lock = StoreLock(os.path.join(self.subfolder, "lock"), self.what)
+
+    # Opening
+
+    def lock(self) -> None:
+        """Make what is missing, and see to it that no other process of this machine writes here; StoreLocked."""
+        if self._sync != "never" and _syncfs is None:
+            raise NotSupported(
+                f"{self.what} cannot be made safe: this system ({sys.platform}) cannot sync a file system, and "
+                'SlateDB does not sync its files: use a journal store, a bucket, or sync="never" at your own risk'
+            )
+        if os.path.isdir(self.folder):
+            refuse_links(self._disk, self.folder)  # before anything is made or removed behind one
+        os.makedirs(self.subfolder, exist_ok=True)
+        os.makedirs(self._objects, exist_ok=True)
+        os.makedirs(self._wal, exist_ok=True)
+        for folder in (self.subfolder, self._objects, self._db, *self._db_folders()):
+            refuse_links(self._disk, folder)
+        self._lock.take()
+
+    def _db_folders(self) -> list[str]:
+        return [each.path for each in os.scandir(self._db) if each.is_dir(follow_symlinks=False)]
+
+    def unlock(self) -> None:
+        """Let others open the store."""
+        self._lock.release()
+
+    def forked(self) -> None:
+        """In a child: the store stays the parent's."""
+        self._lock.forked()
+
+    def open(self, timeout: float) -> Database:
+        """Set aside what a crash may have left half done, and open the database; StoreCorrupt if some is lost."""
+        self._check_descriptors()
+        store = self.object_store()
+        found = self.compare()
+        if found.lost:
+            raise StoreCorrupt(
+                f"{self.what} has lost some of what was synced, and nothing was changed: {in_words(found.lost)}: "
+                f"{RESTORE}"
+            )
+        self.set_aside(found.aside)
+        if found.torn:
+            _log.warning(
+                "%s: the end of the log was not whole, and is in %s now: %s",
+                self.what, os.path.join(SUBFOLDER, "aside"), ", ".join(map(os.path.basename, found.torn)),
+            )  # fmt: skip
+        self._sync_all()
+        try:
+            database = Database(store, _DB, _SETTINGS, self.what, timeout)
+        except Fenced as error:  # by nobody, as the lock is ours
+            raise StoreCorrupt(
+                f"{self.what} is damaged: its manifest names a writer that there never was"
+            ) from error
+        self._extent = self._marked = found.synced
+        self._last = max([number for number, _ in numbered(self._wal)], default=0)
+        self._remember()
+        return database
+
+    def _check_descriptors(self) -> None:
+        with ExitStack() as opened:
+            for _ in range(_SPARE):
+                opened.callback(os.close, os.open(self.folder, os.O_RDONLY))
+
+    def object_store(self) -> Any:
+        """The folder as SlateDB knows it."""
+        ffi = load()
+        builder = ffi.ObjectStoreBuilder(ffi.ObjectStoreType.LOCAL)
+        builder.with_config("local_path", self.folder)
+        return builder.build()
+
+    def synced(self) -> Record | None:
+        """What was on stable storage when the store last knew; None if it never did."""
+        try:
+            with open(os.path.join(self.subfolder, "synced"), "rb") as file:
+                return Record.from_text(file.read())
+        except FileNotFoundError:
+            return None  # nothing was acknowledged here, or another program made the database
+        except ValueError as error:
+            raise StoreCorrupt(
+                f"{self.subfolder}/synced cannot be read ({error}): restore it from a backup, or remove it if the "
+                "machine has not crashed since the store was last closed"
+            ) from error
+
+    def compare(self) -> Found:
+        """Compare the files with what was synced, while nobody writes; nothing is changed."""
+        found = Found(self.synced())
+        newest = self._compare_manifests(found)
+        log = sorted(numbered(self._wal))
+        needed = self._compare_tables(found, newest, log)
+        if found.record is None or found.record.log is None:
+            self._look_at_log(found, needed.after, log)
+        else:
+            self._compare_log(found, found.record.log, log)
+        for name in ("", "manifest", "wal", "compacted", "compactions", "gc"):
+            folder = os.path.join(self._db, name)
+            left = {each for each in names_in(folder) if "#" in each or name == "gc"}
+            found.aside += [os.path.join(folder, each) for each in left - {found.synced and found.synced.name}]
+        return found
+
+    def _compare_manifests(self, found: Found) -> int:
+        """What is to be said of manifests and compactions; the manifest with which the database opens."""
+        record, opens_with = found.record, 0
+        for kind in KINDS:
+            files = dict(numbered(os.path.join(self._db, kind)))
+            if record is None:
+                later = [number for number, path in files.items() if os.path.getsize(path) == 0]
+            else:
+                later = [number for number in files if number > record.number(kind)]
+                newest, sums = record.number(kind), dict(zip(KINDS, record.checksums or (), strict=False))
+                if newest and newest not in files:
+                    found.lost.append(f"db/{kind}/{newest:020}.{kind} is missing")
+                elif newest and sums and checksum_of(files[newest]) != sums[kind]:
+                    found.lost.append(f"db/{kind}/{newest:020}.{kind} has changed")
+            found.aside += [files.pop(number) for number in sorted(later, reverse=True)]
+            if kind == "manifest":
+                opens_with = max(files, default=0)
+        return opens_with
+
+    def _compare_tables(self, found: Found, manifest: int, log: list[tuple[int, str]]) -> Needed:
+        """What the manifest says is needed: its tables must be there, each as long as it says."""
+        folder = os.path.join(self._db, "compacted")
+        sizes = {name: os.path.getsize(os.path.join(folder, name)) for name in names_in(folder)}
+        if found.lost:
+            return Needed()
+        if manifest:
+            needed = self._needed(manifest)
+            found.lost += needed.lost(sizes)
+            return needed
+        if any(sizes.values()) or any(os.path.getsize(path) for _, path in log):
+            found.lost.append("db/manifest has no manifest")
+        return Needed()
+
+    def _needed(self, manifest: int) -> Needed:
+        return manifests.read(self.object_store(), _DB, manifest, self.what, _SECONDS)
+
+    def _compare_log(self, found: Found, recorded: int, log: list[tuple[int, str]]) -> None:
+        """Of a store with a record of its log: all of that must be there; nobody was told of what follows."""
+        marks = [extent for name in os.listdir(self._wal) if (extent := Extent.parse(name)) is not None]
+        found.synced = synced = max(marks, key=lambda extent: extent.last, default=None)
+        if synced is None or synced.last < recorded:
+            found.lost.append(f"db/wal/synced#..., the record of the log up to {recorded:020}.sst, is missing")
+            return
+        numbers = {number for number, _ in log}
+        missing = [number for number in range(synced.after + 1, synced.last + 1) if number not in numbers]
+        found.lost += [f"db/wal/{number:020}.sst is missing" for number in missing]
+        if not missing and Extent(synced.after, synced.after).up_to(synced.last, self._wal) != synced:
+            files = [(number, path) for number, path in log if synced.after < number <= synced.last]
+            damaged = self._damaged(files)
+            found.lost += [f"db/wal/{number:020}.sst is damaged" for number in damaged] or [
+                f"a file of db/wal from {files[0][0]:020}.sst to {files[-1][0]:020}.sst has changed"
+            ]
+        rest = [(number, path) for number, path in log if number > synced.last]
+        whole = 0
+        while whole < len(rest) and rest[whole][0] == synced.last + 1 + whole and not self._damaged([rest[whole]]):
+            whole += 1
+        found.torn = [path for _, path in reversed(rest[whole:])]
+        found.aside += found.torn
+
+    def _look_at_log(self, found: Found, after: int, log: list[tuple[int, str]]) -> None:
+        """Of a store without such a record: what is not whole in the end may not have been acknowledged."""
+        if found.lost:
+            return
+        log = [(number, path) for number, path in log if number > after]
+        numbers = {number for number, _ in log}
+        missing = [number for number in range(after + 1, max(numbers, default=0)) if number not in numbers]
+        damaged = self._damaged(log)
+        first = log[-_UNRECORDED:][0][0] if log else 0
+        found.lost += [f"db/wal/{number:020}.sst is missing" for number in missing if number < first]
+        found.lost += [f"db/wal/{number:020}.sst is damaged" for number in damaged if number < first]
+        if (missing or damaged) and not found.lost:
+            end = min(missing + damaged)
+            found.torn = [path for number, path in reversed(log) if number >= end]
+            found.aside += found.torn
+
+    def _damaged(self, files: list[tuple[int, str]]) -> list[int]:
+        """Those of some files of the log that are not whole. An empty one is a writer's first, to fence others."""
+        store = self.object_store()
+        return [number for number, path in files if os.path.getsize(path) and not _is_whole(self, store, number)]
+
+    def set_aside(self, paths: list[str]) -> None:
+        """Move files away, to where people find them for a week."""
+        folder = os.path.join(self.subfolder, "aside", f"{SystemClock().now()}")
+        for path in paths:
+            target = os.path.join(folder, os.path.relpath(path, self.folder))
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.replace(path, target)
+
+    # At work
+
+    def make_durable(self) -> None:
+        """Sync what a flush has added to the log."""
+        synced = self._sync != "never"
+        for number in range(self._last + 1, sys.maxsize):
+            path = os.path.join(self._wal, f"{number:020}.sst")
+            try:
+                descriptor = os.open(path, os.O_RDONLY)
+            except FileNotFoundError:
+                break
+            try:
+                if synced:
+                    os.fsync(descriptor)
+                if self._extent is not None:
+                    self._extent = self._extent.and_next(descriptor)
+            finally:
+                os.close(descriptor)
+            self._last = number
+        if synced:
+            self._mark()
+
+    def _mark(self) -> None:
+        """Record what of the log is synced, and sync its folder: its names, and with them the record."""
+        if self._extent is not None and self._extent != self._marked:
+            target = os.path.join(self._wal, self._extent.name)
+            try:
+                if self._marked is None:
+                    os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o666))
+                else:
+                    os.rename(os.path.join(self._wal, self._marked.name), target)
+            except OSError as error:
+                raise self._full(error) from error
+            self._marked = self._extent
+        self._disk.sync_folder(self._wal)
+
+    def _full(self, error: OSError) -> OSError:
+        """An error that may be for want of space: then what was written down last still holds."""
+        return StoreUnreachable(f"no space left in {self.what}: free some") if is_full(error) else error
+
+    def collect(self, database: Database) -> None:
+        """Remove files that nobody needs, while nobody writes; the last row must not be in tables yet."""
+        database.flush_tables()
+        self._sync_all()
+        self._remember()
+        database.collect_garbage(_MIN_AGE)
+        aside = os.path.join(self.subfolder, "aside")
+        for name in names_in(aside):
+            if name.isdecimal() and int(name) < SystemClock().now() - WEEK:
+                shutil.rmtree(os.path.join(aside, name), ignore_errors=True)
+
+    def loaded(self) -> None:
+        """What the database holds was read; what is synced was recorded when it was opened."""
+
+    def closed(self) -> None:
+        """The database was closed, and has written its last manifest; StoreUnavailable."""
+        try:
+            with suppress(StoreUnreachable):
+                self._remember()
+        except OSError as error:  # what was written down last still holds
+            raise unavailable(error.filename or self.folder, error) from error
+
+    def seal(self) -> None:
+        """Record all that is here: the files were copied, and the database was never open."""
+        self._last = max([number for number, _ in numbered(self._wal)], default=0)
+        self._remember()
+
+    @property
+    def files(self) -> int:
+        """Files that were added to the log since the store was made: a measure of when to collect."""
+        return self._last
+
+    def free(self) -> int:
+        """Bytes of space that are left."""
+        found = os.statvfs(self.folder)
+        return found.f_bavail * found.f_frsize
+
+    def _remember(self) -> None:
+        """Write down what is on stable storage: all that is there, once everything was synced."""
+        files = {kind: max(numbered(os.path.join(self._db, kind)), default=(0, "")) for kind in KINDS}
+        self._sync_all()
+        record = Record(files["manifest"][0], files["compactions"][0])
+        if self._sync == "never":
+            self._extent = None
+        else:
+            after = self._needed(record.manifest).after
+            if self._extent is None or self._extent.after != after:
+                self._extent = Extent(after, after)
+            self._extent = self._extent.up_to(self._last, self._wal)
+            if self._marked is None:
+                self._mark()  # before anything says that it is there
+            sums = [checksum_of(path) if path else 0 for _, path in files.values()]
+            record = record._replace(checksums=sums, log=(self._marked or self._extent).last)
+        path = os.path.join(self.subfolder, "synced")
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(path + ".new")
+            with open(path + ".new", "x") as file:  # a new file, never what a link leads to
+                file.write(record.to_text())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise self._full(error) from error
+        os.replace(path + ".new", path)
+        self._disk.sync_folder(self.subfolder)
+        if self._extent is not None:
+            self._mark()
+
+    def _sync_all(self) -> None:
+        if self._sync == "never" or _syncfs is None:
+            return
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        try:
+            if _syncfs(descriptor) != 0:
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code), self.folder)
+        finally:
+            os.close(descriptor)
+
+    # Objects
+
+    def put_object(self, name: str, data: bytes) -> None:
+        """Keep a payload beside the database, on stable storage."""
+        path = os.path.join(self._objects, name)
+        with open(path, "wb") as file:
+            file.write(data)
+            file.flush()
+            if self._sync != "never":
+                os.fsync(file.fileno())
+        if self._sync != "never":
+            self._disk.sync_folder(self._objects)
+
+    def get_object(self, name: str) -> bytes:
+        """A payload; FileNotFoundError, StoreUnavailable."""
+        path = os.path.join(self._objects, name)
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise unavailable(path, error) from error
+
+    def delete_object(self, name: str) -> None:
+        """A payload is not needed any more."""
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._objects, name))
+
+    def discard_objects(self, names: list[str]) -> None:
+        """Set payloads aside to which nothing leads."""
+        self.set_aside([os.path.join(self._objects, name) for name in names])
+
+    def list_objects(self) -> list[str]:
+        """The names of all payloads; another program's database has none."""
+        return names_in(self._objects)
+
+
+def _is_whole(place: Folder, store: Any, number: int) -> bool:
+    """Whether a file of the log has rows that can be read; StoreUnreachable and OSError if that cannot be said."""
+    checksum_of(log_file(os.path.join(place.folder, _DB, "wal"), number))  # what the system refuses is not torn
+    ffi = load()
+    try:
+        with told(ffi, place.what, _SECONDS, opening=True):
+            iterator = blocking(ffi.SlateDbWalReader(_DB, store).iterator(number), _SECONDS)
+            return blocking(_rows_of_next(ffi, iterator), _SECONDS) > 0
+    except StoreCorrupt:
+        return False
+
+
+async def _rows_of_next(ffi: Any, iterator: Any) -> int:
+    """How many rows `iterator.next()` would give, which makes an object of each: a commit may have millions."""
+    library = ffi._UniffiLib
+
+    def count(buffer: Any) -> int:
+        try:
+            start = ctypes.string_at(buffer.data, min(buffer.len, 5))
+        finally:
+            buffer.free()
+        return int.from_bytes(start[1:]) if start[0] else 0  # nothing, or a list with its length first
+
+    rows: int = await ffi._uniffi_rust_call_async(
+        library.uniffi_slatedb_uniffi_fn_method_slatedbwaliterator_next(iterator._uniffi_clone_handle()),
+        library.ffi_slatedb_uniffi_rust_future_poll_rust_buffer,
+        library.ffi_slatedb_uniffi_rust_future_complete_rust_buffer,
+        library.ffi_slatedb_uniffi_rust_future_free_rust_buffer,
+        count,
+        ffi._UniffiFfiConverterTypeError,
+    )
+    return rows
+
+
+def _find_syncfs() -> Any:
+    try:
+        function = ctypes.CDLL(None, use_errno=True).syncfs
+    except (OSError, AttributeError):
+        return None
+    function.argtypes, function.restype = (ctypes.c_int,), ctypes.c_int
+    return function
+
+
+_syncfs = _find_syncfs()

@@ -1,0 +1,422 @@
+"""OpenData-Queue's records, byte for byte: what is in the database, as pure functions.
+
+    payload       01 01 | message ID u64              -> type u8: 01 Array<Byte>, 02 URI Utf8
+    active        01 02 | queue ID [| bucket u64]     -> Array<AvailableMessage> Array<InFlightMessage>
+    done          01 03 | queue ID [| bucket u64]     -> Array<DoneMessage>
+    failed        01 04 | queue ID [| bucket u64]     -> Array<FailedMessage>
+    attempts      01 05 | message ID u64              -> Array<ConsumerID>, a ConsumerID is Utf8
+    config        01 06 | queue ID                    -> filters Utf8 | max attempts u16 | done kept, seconds u32
+    log entry     01 01 | log key | sequence u64      -> the metadata of a message
+    SeqBlock      01 02                               -> base u64 | size u64, both big endian
+
+    AvailableMessage   message ID u64 | priority u8 | visible at i64 | retention deadline i64 | attempts u16
+    InFlightMessage    message ID u64 | priority u8 | claimed at i64 | lease deadline i64 | attempts u16
+    DoneMessage        message ID u64 | done at i64 | attempts u16
+    FailedMessage      message ID u64 | failed at i64 | attempts u16
+    metadata           message ID u64 | created at i64 | received at i64 | visible at i64
+                       | retention in seconds u32 | number of headers u8 | key Utf8 value Utf8 ...
+
+Queue IDs and the log key are TerminatedBytes, times milliseconds since the epoch. A deadline or a retention of 0
+is none. A bucket holds the messages whose ID >> 10 is its number. Bucket 0 is the document's key and always there,
+the others are there while they hold something. No filter is an empty text. Types 07 and up are ours: own.py, and
+for streams stream_records.py and followed.py.
+
+A message's ID is its sequence in the log. IDs are below 2^62, so that payload keys (01 01 00..3F) and log keys
+(01 01 6F, "o") never meet; a SeqBlock's key is shorter than that of any queue.
+
+Changing it: a new layout gets a new version byte, and a reader of the old one stays beside it, with its tests.
+Released types keep their meaning; unknown versions and types are refused.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from penstock.stores.slate.primitives import (
+    MAX_ARRAY,
+    Reader,
+    Undecodable,
+    array,
+    count,
+    key_u64,
+    terminated,
+    unterminated,
+    utf8,
+)
+
+VERSION = 1
+PAYLOAD, ACTIVE, DONE, FAILED, ATTEMPTS, CONFIG = range(1, 7)
+SETTINGS, SIZES, CLAIMS, RECENT, POSITION, EXPIRY, CLOCK, LOG_END, LOAD, RUN, SINK = range(7, 18)  # ours: own.py
+INSTANCE = 18  # ours: own.py
+BATCHES, STREAM, FAILURES, KEPT = range(20, 24)  # ours: stream_records.py
+FOLLOWED, HELD_BACK = 24, 25  # ours: followed.py
+LOG, SEQ_BLOCK = -1, -2  # OpenData-Log's, whose types 1 and 2 only the key tells from those above
+
+BUCKET_BITS = 10
+MAX_ID = (1 << 62) - 1
+MAX_ATTEMPTS = 65_535
+MAX_INLINE = MAX_ARRAY  # bytes of a payload that are kept in its record
+LOG_KEY = "opendata-queue/messages/metadata"
+SEQ_BLOCK_KEY = bytes([VERSION, 2])
+
+_OF_MESSAGES = (PAYLOAD, ATTEMPTS)
+_OF_LOADS = (LOAD, RUN, SINK)  # whose names are where others have a queue's
+_OF_QUEUES = (
+    ACTIVE,
+    DONE,
+    FAILED,
+    CONFIG,
+    SETTINGS,
+    SIZES,
+    CLAIMS,
+    RECENT,
+    POSITION,
+    BATCHES,
+    FOLLOWED,
+    HELD_BACK,
+)
+_BUCKETS = (ACTIVE, DONE, FAILED, SIZES, CLAIMS)
+_AVAILABLE = struct.Struct("<QBqqH")
+_IN_FLIGHT = struct.Struct("<QBqqH")
+_ONE, _NONE = count(1), count(0)
+_SETTLED = struct.Struct("<QqH")
+METADATA = struct.Struct("<QqqqIB")
+_CONFIG = struct.Struct("<HI")
+_SEQ_BLOCK = struct.Struct(">QQ")
+
+
+class Key(NamedTuple):
+    """What a key says: the record's type, and which message, queue, bucket, time or stream it is about."""
+
+    kind: int
+    queue: str = ""
+    number: int = 0  # a message's ID, a bucket, or what a type of ours counts
+    time: int = 0
+    stream: str = ""
+
+
+class Available(NamedTuple):
+    """A message that consumers can claim once it is visible."""
+
+    id: int
+    priority: int
+    visible_at: int
+    expires_at: int  # the retention deadline; 0 = none
+    attempts: int
+
+
+class InFlight(NamedTuple):
+    """A message that a consumer has claimed."""
+
+    id: int
+    priority: int
+    claimed_at: int
+    lease_until: int
+    attempts: int
+
+
+class Settled(NamedTuple):
+    """A message that is done, or has failed."""
+
+    id: int
+    at: int
+    attempts: int
+
+
+class Metadata(NamedTuple):
+    """What the log says of a message."""
+
+    id: int
+    created_at: int
+    received_at: int
+    visible_at: int
+    retention: int  # seconds from received_at on; 0 = for ever
+    headers: dict[str, str]
+
+
+class Config(NamedTuple):
+    """What the document's config says of a queue."""
+
+    filter: str | None
+    max_attempts: int
+    keep_done: int  # seconds; 0 = for ever
+
+
+class SeqBlock(NamedTuple):
+    """IDs that a writer may give to messages; the next writer begins after them."""
+
+    base: int
+    size: int
+
+
+# Keys
+
+
+def payload_key(id: int) -> bytes:  # noqa: A002 - the document's word
+    """Of a message's payload."""
+    return b"\x01\x01" + key_u64(id)
+
+
+def attempts_key(id: int) -> bytes:  # noqa: A002
+    """Of the consumers that claimed a message."""
+    return b"\x01\x05" + key_u64(id)
+
+
+def queue_key(kind: int, queue: str, bucket: int = 0) -> bytes:
+    """Of a record of a queue: of that type, and in that bucket."""
+    key = _of_queue(kind, queue)
+    return key + key_u64(bucket) if bucket else key
+
+
+@lru_cache(maxsize=65_536)
+def _of_queue(kind: int, queue: str) -> bytes:
+    return bytes((VERSION, kind)) + terminated(queue.encode())
+
+
+def instance_of(log: str) -> str:
+    """The instance of which a log is; the empty name if it is that of none."""
+    return log.removeprefix(LOG_KEY).removeprefix("/")
+
+
+def log_prefix(log: str) -> bytes:
+    """What the keys of all entries of a log begin with."""
+    return b"\x01\x01" + terminated(log.encode())
+
+
+def parse_key(key: bytes) -> Key:
+    """What a key says; Undecodable if no record of this version has it."""
+    if not key or key[0] != VERSION:
+        raise Undecodable(
+            f"the database has a record of version {key[0] if key else 'none'} (key {key.hex(' ')}), and this "
+            f"version of Penstock knows {VERSION}: open it with the one that wrote it, or a later one"
+        )
+    kind = key[1] if len(key) > 1 else 0
+    if key == SEQ_BLOCK_KEY:
+        return Key(SEQ_BLOCK)
+    if kind in _OF_MESSAGES and len(key) == 10 and key[2] < 0x40:
+        return Key(kind, number=_number(key, 2))
+    if kind == PAYLOAD:
+        name, end = unterminated(key, 2)
+        return Key(LOG, _text(name), _number(key, end))
+    if kind in (*_OF_QUEUES, *_OF_LOADS):
+        name, end = unterminated(key, 2)
+        if end == len(key):
+            return Key(kind, _text(name))
+        if kind in (*_BUCKETS, RECENT, HELD_BACK):
+            return Key(kind, _text(name), _number(key, end))
+    if kind in (STREAM, FAILURES, KEPT) and (known := _parse_stream_key(kind, key)) is not None:
+        return known
+    if kind == EXPIRY and len(key) == 18:
+        return Key(kind, number=_number(key, 10), time=_number(key[:10], 2))
+    if kind in (CLOCK, LOG_END, INSTANCE) and len(key) == 2:
+        return Key(kind)
+    raise Undecodable(
+        f"the database has a record of type {kind} with a key that this version of Penstock does not know "
+        f"({key.hex(' ')}): open it with the version that wrote it, or a later one"
+    )
+
+
+def _parse_stream_key(kind: int, key: bytes) -> Key | None:
+    name, end = unterminated(key, 2)
+    stream, end = unterminated(key, end)
+    if kind == STREAM:
+        return Key(kind, _text(name), stream=_text(stream)) if end == len(key) else None
+    return Key(kind, _text(name), _number(key, end), stream=_text(stream))
+
+
+def _text(name: bytes) -> str:
+    """A name; bytes of another program that are not UTF-8 become no queue's name, and are never written."""
+    return name.decode(errors="surrogateescape")
+
+
+def _number(key: bytes, start: int) -> int:
+    if len(key) != start + 8:
+        raise Undecodable(f"the key {key.hex(' ')} does not end with a number")
+    return int.from_bytes(key[start:])
+
+
+# Values
+
+
+def encode_payload(payload: bytes) -> bytes:
+    """A payload that is kept in its record."""
+    return b"\x01" + count(len(payload)) + payload
+
+
+def encode_uri(uri: str) -> bytes:
+    """A payload that is an object beside the database."""
+    return b"\x02" + utf8(uri)
+
+
+def object_of(uri: str) -> str:
+    """The name of the object beside the database that a URI stands for; Undecodable if it stands for another."""
+    name = uri.removeprefix("objects/")
+    if name == uri or not (name.isascii() and name.isdecimal()):
+        raise Undecodable(
+            f"a payload is at {uri!r}, and this version of Penstock knows those beside the database, objects/ID"
+        )
+    return name
+
+
+def decode_payload(value: bytes) -> bytes | str:
+    """The payload, or the URI of the object that is the payload."""
+    reader = Reader(value[1:], "a payload record")
+    if value[:1] == b"\x01":
+        payload: bytes | str = reader.take(reader.count())
+    elif value[:1] == b"\x02":
+        payload = reader.utf8()
+    else:
+        raise Undecodable(f"a payload of type {value[:1].hex() or 'none'}; known are 01, bytes, and 02, a URI")
+    reader.end()
+    return payload
+
+
+def encode_active(available: Sequence[Available], in_flight: Sequence[InFlight]) -> bytes:
+    """The messages of a bucket that are available, also later, or in flight."""
+    return encode_active_columns(
+        len(available), zip(*available, strict=True), len(in_flight), zip(*in_flight, strict=True)
+    )
+
+
+def encode_active_columns(
+    available: int, columns: Iterable[Iterable[int]], in_flight: int, claimed: Iterable[Iterable[int]]
+) -> bytes:
+    """The same of columns, for who has them: so many available messages, and so many in flight."""
+    return b"".join(
+        (
+            count(available),
+            *map(_AVAILABLE.pack, *(columns if available else [()])),
+            count(in_flight),
+            *map(_IN_FLIGHT.pack, *(claimed if in_flight else [()])),
+        )
+    )
+
+
+def encode_one_available(*message: int) -> bytes:
+    """The same of one message that is available, given by what an `Available` has."""
+    return _ONE + _AVAILABLE.pack(*message) + _NONE
+
+
+def decode_one_available(value: bytes) -> Available | None:
+    """Such a message; None if there are more, or others."""
+    if len(value) != _AVAILABLE.size + 4 or value[:2] != _ONE or value[-2:] != _NONE:
+        return None
+    return Available(*_AVAILABLE.unpack_from(value, 2))
+
+
+def decode_active(value: bytes) -> tuple[list[Available], list[InFlight]]:
+    """The available messages and those in flight."""
+    reader = Reader(value, "an active record")
+    available = list(map(Available._make, reader.array(_AVAILABLE)))
+    in_flight = list(map(InFlight._make, reader.array(_IN_FLIGHT)))
+    reader.end()
+    return available, in_flight
+
+
+def decode_available(value: bytes) -> list[tuple[int, ...]] | None:
+    """The columns of the available messages, for who has many, if none is in flight and there are any."""
+    reader = Reader(value, "an active record")
+    columns = list(zip(*reader.array(_AVAILABLE), strict=True))
+    if reader.count():
+        return None
+    reader.end()
+    return columns or None
+
+
+def encode_settled(settled: Iterable[Sequence[int]]) -> bytes:
+    """The messages of a bucket that are done; or those that have failed."""
+    return array([_SETTLED.pack(*each) for each in settled])
+
+
+def decode_settled(value: bytes) -> list[Settled]:
+    """The messages that are done, or have failed."""
+    reader = Reader(value, "a done or failed record")
+    settled = list(map(Settled._make, reader.array(_SETTLED)))
+    reader.end()
+    return settled
+
+
+def encode_attempts(consumers: Sequence[str]) -> bytes:
+    """Who claimed a message, in the order of time."""
+    return array(list(map(utf8, consumers)))
+
+
+def decode_attempts(value: bytes) -> list[str]:
+    """Who claimed a message."""
+    reader = Reader(value, "an attempts record")
+    consumers = [reader.utf8() for _ in range(reader.count())]
+    reader.end()
+    return consumers
+
+
+def encode_metadata(metadata: Metadata) -> bytes:
+    """What the log says of a message."""
+    headers = metadata.headers
+    if not headers:
+        return METADATA.pack(*metadata[:5], 0)
+    texts = [utf8(text) for header in headers.items() for text in header]
+    return METADATA.pack(*metadata[:5], len(headers)) + b"".join(texts)
+
+
+def decode_metadata(value: bytes) -> Metadata:
+    """What the log says of a message."""
+    try:
+        *fields, headers = METADATA.unpack_from(value)
+        at, texts = METADATA.size, []
+        for _ in range(2 * headers):
+            start = at + 2
+            at = start + value[at] + 256 * value[at + 1]
+            texts.append(value[start:at].decode())
+        if at == len(value):
+            return Metadata._make([*fields, dict(zip(texts[::2], texts[1::2], strict=True))])
+    except (struct.error, IndexError, UnicodeDecodeError):
+        pass
+    return _decode_carefully(value)
+
+
+def _decode_carefully(value: bytes) -> Metadata:
+    """The same, or what is wrong with it."""
+    reader = Reader(value, "a log entry")
+    *fields, headers = reader.fields(METADATA)
+    found = {reader.utf8(): reader.utf8() for _ in range(headers)}
+    reader.end()
+    return Metadata._make([*fields, found])
+
+
+def encode_config(config: Config) -> bytes:
+    """What the document's config says of a queue."""
+    return utf8(config.filter or "") + _CONFIG.pack(config.max_attempts, config.keep_done)
+
+
+def decode_config(value: bytes) -> Config:
+    """What the document's config says of a queue."""
+    reader = Reader(value, "a config record")
+    wanted = reader.utf8() or None
+    max_attempts, keep_done = reader.fields(_CONFIG)
+    reader.end()
+    return Config(wanted, max_attempts, keep_done)
+
+
+def decode_others_config(value: bytes) -> Config:
+    """The same of another program. The document leaves the encoding of filters open: bytes of one are shown."""
+    try:
+        return decode_config(value)
+    except Undecodable:
+        if len(value) < _CONFIG.size:
+            raise
+    wanted = f"({value[: -_CONFIG.size].hex(' ')})"  # which no filter of ours can be
+    return Config(wanted, *_CONFIG.unpack(value[-_CONFIG.size :]))
+
+
+def encode_seq_block(block: SeqBlock) -> bytes:
+    """IDs that a writer may give."""
+    return _SEQ_BLOCK.pack(*block)
+
+
+def decode_seq_block(value: bytes) -> SeqBlock:
+    """IDs that a writer may give."""
+    reader = Reader(value, "a SeqBlock")
+    block = SeqBlock(*reader.fields(_SEQ_BLOCK))
+    reader.end()
+    return block

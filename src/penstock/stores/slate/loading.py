@@ -1,0 +1,472 @@
+"""From the records of a database to the queues they describe."""
+
+import secrets
+from collections.abc import Collection, Iterator
+from heapq import merge
+from itertools import groupby
+from typing import NamedTuple
+from urllib.parse import quote
+
+from penstock.contract.names import is_legal
+from penstock.contract.settings import FIVE_MINUTES, Settings
+from penstock.errors import InvalidArgument
+from penstock.rules.contents import Frozen
+from penstock.rules.index.pages import DONE, FAILED, IN_FLIGHT, Page, positions_in
+from penstock.rules.index.recent import SettledMinute
+from penstock.rules.index.streams import Batch, FrozenStreams, Stream, compact
+from penstock.rules.ledger import Ledger
+from penstock.rules.stream_state import CONSUMER
+from penstock.stores.slate import buckets, own, stream_records
+from penstock.stores.slate import format as records
+from penstock.stores.slate.binding import Database, Row
+from penstock.stores.slate.bodies import runs_of
+from penstock.stores.slate.entries import expires_at_of, is_published, size_of
+from penstock.stores.slate.followed import Held, Marks, decode_held, decode_marks
+from penstock.stores.slate.format import BUCKET_BITS, VERSION, parse_key
+from penstock.stores.slate.lately import NotedReceipts
+from penstock.stores.slate.own import LARGE
+from penstock.stores.slate.primitives import Undecodable, key_u64
+
+_MINUTE = 60_000
+_NEAR = 64  # entries of the log that a scan rather skips than begins again
+PRIORITIES = (0, 255)  # what the document's u8 holds
+_UNCONFIGURED = records.Config(None, 0, 0)
+_PAYLOADS = bytes((VERSION, records.PAYLOAD))
+_ALWAYS = 253_402_300_800_000  # milliseconds: the year 10000; a message with a later deadline has none
+
+
+class Loaded(NamedTuple):
+    """A queue as it was found, and what its storage must know."""
+
+    ledger: Ledger
+    receipts: NotedReceipts
+    present: dict[int, frozenset[int]]
+    recent: list[tuple[int, int]]
+    published: dict[int, int]
+    large: set[int]
+    position: list[tuple[int, bool]]
+    streams: dict[str, Stream]  # but for what they keep, before the pages are there
+    held: dict[str, list[int]]  # messages that each of them holds
+    followed: list[Marks]  # one, if it was followed
+    held_back: dict[int, Held]  # for followers
+    unmeasured: list[int]  # messages whose sizes only the log knows
+    others: set[int]  # messages that another program has listed under the document's key
+    unsorted: set[int]  # buckets that are still to be written because of these
+
+
+class Contents(NamedTuple):
+    """All that a database holds but the messages' bodies."""
+
+    queues: dict[str, Loaded]
+    seq_block: bytes | None
+    at: int
+    highest: int  # of all numbers of messages that were seen
+    position: int
+    log_gone: int | None  # the highest number that has left the log; None: nobody has looked
+    leftovers: list[Row]  # of queues that were being deleted: what is still to be removed
+    leftover_messages: list[int]
+    strangers: list[str]  # queues of another program whose names no queue of ours can have
+    unconfigured: list[str]  # its queues that have no config
+    is_recorded: bool  # whether the name of the instance is
+
+
+def of_kind(database: Database, kind: int) -> Iterator[tuple[bytes, bytes]]:
+    """Every row of a type."""
+    return database.scan(bytes((VERSION, kind)), bytes((VERSION, kind + 1)))
+
+
+def check_instance(database: Database, log: str) -> bool:
+    """Refuse to read a database as another instance than it is; whether its name is recorded.
+
+    Queues, counters and payloads have no instance in their keys, so one database has one. Without a record the log
+    says which; one that was never written to becomes whichever it is opened as.
+    """
+    value, asked = database.get(own.INSTANCE_KEY), records.instance_of(log)
+    if value is not None:
+        found = {own.decode_instance(value)}
+    else:
+        start = bytes((VERSION, records.PAYLOAD)) + records.LOG_KEY.encode()
+        first, last = next(database.scan(start, start + b"\xff"), None), database.last(start, start + b"\xff")
+        keys = [] if first is None or last is None else [first[0], last]
+        found = {records.instance_of(parse_key(key).queue) for key in keys}
+    check_asked(asked, found)
+    return value is not None
+
+
+def check_asked(asked: str, found: Collection[str]) -> None:
+    """Refuse an instance that is none of those in a database; InvalidArgument."""
+    if found and asked not in found:
+        name = min(found)
+        whose = f"of the instance {name!r}" if name else "of no named instance"
+        right = f"with ?instance={quote(name)}" if name else "without ?instance="
+        raise InvalidArgument(
+            f"instance={asked!r}: the queues of this database are {whose}, and a database has one instance: open "
+            f"it {right}, and give another instance a folder or a prefix of its own"
+        )
+
+
+def load(database: Database, log: str) -> Contents:
+    """Read the queues; Undecodable if there is anything that this version does not know."""
+    is_recorded = check_instance(database, log)
+    known = ((1, records.INSTANCE), (records.BATCHES, records.HELD_BACK))
+    starts = [b"\x00", *[bytes((VERSION, last + 1)) for _, last in known]]
+    ends = [*[bytes((VERSION, first)) for first, _ in known], b"\xff"]
+    for start, end in zip(starts, ends, strict=True):
+        for unknown, _ in database.scan(start, end):
+            parse_key(unknown)
+    clock = database.get(own.CLOCK_KEY)
+    at = 0 if clock is None else own.decode_clock(clock)
+    settings, made_here = _settings_of(database)
+    is_ours = is_recorded or made_here
+    strangers = {name for name in settings if not is_legal(name)}
+    queues = {name: _new(name, each) for name, each in settings.items() if name not in strangers}
+    unconfigured: list[str] = []
+    leftovers: list[Row] = []
+    leftover_messages: list[int] = []
+    _load_streams(database, queues, leftovers)
+    for key, values, stored, others in _spread(_buckets(database)):
+        name, number = key.queue, key.number
+        found = queues.get(name)
+        if found is None and not is_legal(name):
+            strangers.add(name)
+            continue
+        if found is None and not is_ours:
+            unconfigured.append(name)
+            found = queues[name] = _new(name, own.settings_from(_UNCONFIGURED))
+        if found is None:
+            leftovers += [(records.queue_key(kind, name, number), None) for kind in values]
+            sizes = own.decode_sizes(values[records.SIZES]) if records.SIZES in values else []
+            leftover_messages += [each.id for each in sizes if not each.flags & own.PUBLISHED]
+        else:
+            _take_bucket(found, number, values, at)
+            if others is not None:
+                found.unsorted.add(number)
+                found.present[number] = stored
+            if others is not None and not number:
+                found.others.update(others)
+    _load_batches(database, queues, leftovers, leftover_messages)
+    _load_recent(database, queues, leftovers, at)
+    log_gone = _load_followed(database, queues, leftovers, leftover_messages)
+    seq_block = database.get(records.SEQ_BLOCK_KEY)
+    position = None
+    for row, value in of_kind(database, records.POSITION):
+        name = parse_key(row).queue
+        if name in queues:
+            queues[name].position.append(own.decode_position(value))
+        elif not name:
+            position = own.decode_position(value)[0]
+        else:
+            leftovers.append((row, None))
+    # Another program has looked after the queues as far as they have messages, or any was claimed.
+    offered = max((max(found.others) for found in queues.values() if found.others), default=0)
+    highest = max((found.ledger.next_seq - 1 for found in queues.values()), default=0)
+    if position is None:
+        attempts = bytes((VERSION, records.ATTEMPTS))
+        offered = max(offered, highest, _last_number(database, attempts))
+        highest = max(highest, _last_number(database, _PAYLOADS))
+    if offered:
+        position = max(position or 0, offered + 1)
+    return Contents(
+        queues, seq_block, at, highest, position or 0, log_gone, leftovers, leftover_messages,
+        sorted(strangers), unconfigured, is_recorded,
+    )  # fmt: skip
+
+
+def _last_number(database: Database, prefix: bytes) -> int:
+    """The highest ID in keys that consist of a prefix and an ID."""
+    last = database.last(prefix, prefix + key_u64(records.MAX_ID + 1))
+    return 0 if last is None else int.from_bytes(last[-8:])
+
+
+def has_others(contents: Contents) -> bool:
+    """Whether another program has listed messages of which the log is to be asked: see measure()."""
+    return any(found.others for found in contents.queues.values())
+
+
+class Adoption(NamedTuple):
+    """What is to be known of a log before a store is loaded."""
+
+    moved: dict[bytes, bytes | None]  # entries that another program has logged under other numbers, as they belong
+    expiries: list[Row]  # of its messages
+    last: int  # number of the log
+
+
+def adoption(database: Database, log: str) -> Adoption:
+    """Entries that another program has logged since Penstock last wrote: under their messages' IDs, and to expire.
+
+    The document numbers messages and the log apart; here a message's entry is found by its ID.
+    """
+    end, prefix = database.get(own.LOG_END_KEY), records.log_prefix(log)
+    key = database.last(prefix, prefix + b"\xff" * 8)
+    last, start = 0 if key is None else int.from_bytes(key[-8:]), 0 if end is None else own.decode_log_end(end)
+    moved: dict[bytes, bytes | None] = {}
+    expiries: list[Row] = []
+    if start > last:
+        return Adoption(moved, expiries, last)
+    for key, value in database.scan(prefix + key_u64(start), prefix + b"\xff" * 8):
+        metadata = records.decode_metadata(value)
+        if metadata.id > records.MAX_ID:
+            raise Undecodable(f"message {metadata.id} in the log: Penstock knows those with IDs below 2^62")
+        if metadata.id != int.from_bytes(key[-8:]):
+            moved.setdefault(key, None)
+            moved[prefix + key_u64(metadata.id)] = value
+            last = max(last, metadata.id)
+        if is_published(metadata) and size_of(metadata) is None and metadata.retention:
+            expiries.append((own.expiry_key(expires_at_of(metadata) or 0, metadata.id), b""))
+    return Adoption(moved, expiries, last)
+
+
+def measure(contents: Contents, database: Database, log: str) -> None:
+    """Find out what only the log knows: sizes that are in no sizes record, and when messages of others expire."""
+    wanted: dict[int, list[Loaded]] = {}
+    for found in contents.queues.values():
+        for seq in {*found.unmeasured, *found.others}:
+            wanted.setdefault(seq, []).append(found)
+    unsaid: list[int] = []
+    for seq, value in _numbered(database, records.log_prefix(log), sorted(wanted)):
+        if seq not in wanted:
+            continue
+        metadata = records.decode_metadata(value)
+        if (size := size_of(metadata)) is None:
+            unsaid.append(seq)
+        for found in wanted[seq]:
+            if size is not None:
+                found.ledger.place(seq, (0,), (size,), (own.PUBLISHED,))
+            if seq in found.others:
+                _take_times(found.ledger, metadata)
+    for seq, value in _numbered(database, _PAYLOADS, unsaid):  # another program has logged them, and no sizes
+        for found in wanted.get(seq, ()) if value[:1] == b"\x01" else ():
+            found.ledger.place(seq, (0,), (len(value) - 3,), (own.PUBLISHED,))
+
+
+def _take_times(ledger: Ledger, metadata: records.Metadata) -> None:
+    """What the document's records have no room for, and when the log has the message go."""
+    page, at = ledger.locate(metadata.id)
+    deadline = page.expires_at[at]
+    if metadata.retention:
+        deadline = expires_at_of(metadata) or 0
+    elif deadline <= metadata.received_at or deadline >= _ALWAYS:
+        deadline = 0
+    if deadline != page.expires_at[at]:
+        ledger.expire(metadata.id, deadline)
+    if page.state[at] in (IN_FLIGHT, DONE, FAILED):
+        page.visible_at[at] = metadata.visible_at
+        page.for_claims(at).nonce[at] = secrets.randbits(64)  # of a receipt that nobody has, nor can guess
+
+
+def _numbered(database: Database, prefix: bytes, seqs: list[int]) -> Iterator[tuple[int, bytes]]:
+    """Rows whose keys are a prefix and a number, and some that lie between; those that are gone are left out."""
+    for run in runs_of(seqs, _NEAR):
+        if len(run) == 1:  # a fraction of what a scan takes to begin
+            value = database.get(prefix + key_u64(run[0]))
+            yield from [] if value is None else [(run[0], value)]
+        else:
+            for key, value in database.scan(prefix + key_u64(run[0]), prefix + key_u64(run[-1] + 1)):
+                yield int.from_bytes(key[-8:]), value
+
+
+def settings_of(database: Database) -> dict[str, Settings]:
+    """The queues, with what they were made with."""
+    return {name: settings for name, settings in _settings_of(database)[0].items() if is_legal(name)}
+
+
+def _settings_of(database: Database) -> tuple[dict[str, Settings], bool]:
+    """The same of all, whatever their names; whether one of them was made here."""
+    ours = {parse_key(key).queue: value for key, value in of_kind(database, records.SETTINGS)}
+    found = {}
+    for key, value in of_kind(database, records.CONFIG):
+        name = parse_key(key).queue
+        if name in ours:
+            found[name] = own.decode_settings(ours[name], records.decode_config(value))
+        else:
+            found[name] = own.settings_from(records.decode_others_config(value))
+    return found, bool(ours)
+
+
+def _new(name: str, settings: Settings) -> Loaded:
+    receipts = NotedReceipts()
+    ledger = new_ledger(name, settings, receipts)
+    return Loaded(ledger, receipts, {}, [], {}, set(), [], {}, {}, [], {}, [], set(), set())
+
+
+def new_ledger(name: str, settings: Settings, receipts: NotedReceipts) -> Ledger:
+    """A queue without messages."""
+    ledger = Ledger(name, settings, priorities=PRIORITIES)
+    ledger.thaw(Frozen(1, [], receipts, [], {}))
+    return ledger
+
+
+def _buckets(database: Database) -> Iterator[tuple[records.Key, dict[int, bytes]]]:
+    """The records of each bucket, queue by queue: in the keys of all types the same follows the type."""
+
+    def rows(kind: int) -> Iterator[tuple[bytes, int, bytes]]:
+        for key, value in of_kind(database, kind):
+            if key != records.SEQ_BLOCK_KEY:
+                yield key[2:], kind, value
+
+    for rest, group in groupby(merge(*map(rows, buckets.KINDS)), key=lambda row: row[0]):
+        yield parse_key(bytes((VERSION, records.ACTIVE)) + rest), {kind: value for _, kind, value in group}
+
+
+def _spread(
+    found: Iterator[tuple[records.Key, dict[int, bytes]]],
+) -> Iterator[tuple[records.Key, dict[int, bytes], frozenset[int], set[int] | None]]:
+    """The same in the same order, with what another program has listed under the document's key where it belongs.
+
+    Also the types of records that the bucket has in the database, and the other's messages of the queue, if any
+    are in the bucket.
+    """
+    queue, ids, split = "", set[int](), dict[int, dict[int, bytes]]()
+
+    def until(number: int) -> Iterator[tuple[records.Key, dict[int, bytes], frozenset[int], set[int] | None]]:
+        while split and (first := next(iter(split))) < number:
+            yield records.Key(records.ACTIVE, queue, first), split.pop(first), buckets.kinds_of(()), ids
+
+    for key, values in found:
+        if not key.number:
+            yield from until(records.MAX_ID)
+            queue, ids = key.queue, buckets.of_others(values)
+            split = buckets.spread(values, ids) if ids else {}
+            here = split.pop(0) if ids else values
+            yield key, here, buckets.kinds_of(values), ids or None
+            continue
+        yield from until(key.number if key.queue == queue else records.MAX_ID)
+        others = split.pop(key.number, None)
+        if others is None:
+            yield key, values, buckets.kinds_of(values), None
+        else:
+            yield key, buckets.joined(values, others), buckets.kinds_of(values), ids
+    yield from until(records.MAX_ID)
+
+
+def _take_bucket(found: Loaded, number: int, values: dict[int, bytes], at: int) -> None:
+    thawed = buckets.decode(number, values, at)
+    found.present[number] = buckets.kinds_of(values)
+    if thawed is None:
+        return
+    first, page, history = thawed
+    keys = page.keys()
+    for at, flags in enumerate(page.crc) if any(page.crc) else ():
+        if page.state[at] and flags & own.PUBLISHED:
+            found.published[number] = found.published.get(number, 0) | 1 << keys[at]
+        if page.state[at] and flags & (LARGE | own.PUBLISHED) == LARGE:
+            found.large.add(first + keys[at])
+    if records.SIZES not in values:
+        found.unmeasured.extend([first + keys[at] for at in positions_in(page.state, None)])
+    _take_held(found, first, page)
+    found.ledger.thaw_page(first, page)
+    found.ledger.thaw(Frozen(0, [], found.receipts, [], history))
+
+
+def _take_held(found: Loaded, first: int, page: Page) -> None:
+    """Messages in flight without an end are those of streams' batches; of others the lease is over."""
+    if page.claims is None:
+        return
+    claims, keys = page.for_claims(len(page.state) - 1), page.keys()
+    for at, state in enumerate(page.state):
+        if state == IN_FLIGHT and not claims.ends_at[at]:
+            consumer = claims.consumer[at] or ""
+            stream = found.streams.get(consumer.removeprefix(CONSUMER))
+            if stream is not None and stream.held is not None and consumer.startswith(CONSUMER):
+                found.held.setdefault(consumer.removeprefix(CONSUMER), []).append(first + keys[at])
+            else:
+                claims.ends_at[at] = 1
+
+
+def _load_streams(database: Database, queues: dict[str, Loaded], leftovers: list[Row]) -> None:
+    """Who reads what, and how far they are."""
+    for row, value in of_kind(database, records.BATCHES):
+        name = parse_key(row).queue
+        if name in queues:
+            queues[name].ledger.thaw_streams(FrozenStreams(stream_records.decode_last_batch(value)))
+        else:
+            leftovers.append((row, None))
+    for row, value in of_kind(database, records.STREAM):
+        key = parse_key(row)
+        if key.queue in queues:
+            reader, settled, before, position, held = stream_records.decode_stream(value)
+            batch = None if held is None else Batch(*held, ())
+            queues[key.queue].streams[key.stream] = Stream(reader, batch, settled, before, position=position)
+        else:
+            leftovers.append((row, None))
+
+
+def _load_batches(
+    database: Database, queues: dict[str, Loaded], leftovers: list[Row], leftover_messages: list[int]
+) -> None:
+    """What streams hold and keep; the pages are there already."""
+    for row, value in of_kind(database, records.FAILURES):
+        _, name, _, _, of = parse_key(row)
+        held = queues[name].streams[of].held if name in queues and of in queues[name].streams else None
+        if held is None:
+            leftovers.append((row, None))
+        else:
+            held.failures.update(stream_records.decode_failures(value))
+    for found in queues.values():
+        for name, seqs in found.held.items():
+            held = found.streams[name].held
+            if held is not None:
+                held.seqs = compact(seqs)
+        found.ledger.thaw_streams(FrozenStreams(found.ledger.last_batch, found.streams))
+    for row, value in of_kind(database, records.KEPT):
+        _, name, number, _, of = parse_key(row)
+        page = buckets.decode_kept(value, CONSUMER + of)
+        own_bodies = [at for at, state in enumerate(page.state) if state and not page.crc[at] & own.PUBLISHED]
+        first = number << BUCKET_BITS
+        if name in queues and of in queues[name].streams:
+            queues[name].ledger.thaw_kept(of, first, page)
+            queues[name].large.update([first + at for at in own_bodies if page.crc[at] & LARGE])
+        else:
+            leftovers.append((row, None))
+            leftover_messages += [first + at for at in own_bodies]
+
+
+def _load_followed(
+    database: Database, queues: dict[str, Loaded], leftovers: list[Row], leftover_messages: list[int]
+) -> int | None:
+    """What is held back for followers; the highest number that has left the log."""
+    log_gone = None
+    for row, value in of_kind(database, records.FOLLOWED):
+        name, marks = parse_key(row).queue, decode_marks(value)
+        if name in queues:
+            queues[name].followed.append(marks)
+        elif not name:
+            log_gone = marks.published
+        else:
+            leftovers.append((row, None))
+    for row, value in of_kind(database, records.HELD_BACK):
+        _, name, seq, *_ = parse_key(row)
+        held = decode_held(value)
+        if name in queues:
+            queues[name].held_back[seq] = held
+            if held.flags == LARGE:
+                queues[name].large.add(seq)
+        else:
+            leftovers.append((row, None))
+            if not held.flags & own.PUBLISHED:
+                leftover_messages.append(seq)
+    return log_gone
+
+
+def _load_recent(database: Database, queues: dict[str, Loaded], leftovers: list[Row], now: int) -> None:
+    """What was settled or put under a key within five minutes."""
+    minutes: dict[str, list[tuple[int, list[own.Receipt]]]] = {}
+    for row, value in of_kind(database, records.RECENT):
+        _, name, number, *_ = parse_key(row)
+        if name not in queues:
+            leftovers.append((row, None))
+            continue
+        found, (at, receipts, keys) = queues[name], own.decode_recent(value)
+        found.recent.append((number, at))
+        if receipts:
+            lately = minutes.setdefault(name, [])
+            if not lately or at >= lately[-1][0] + _MINUTE:
+                lately.append((at, []))
+            lately[-1][1].extend(receipts)
+        end = at + FIVE_MINUTES
+        if keys and end > now:
+            found.ledger.thaw(Frozen(0, [], found.receipts, [(end, key, seq) for seq, key in keys], {}))
+    for name, lately in minutes.items():
+        for began, receipts in lately:
+            seqs, nonces, outcomes = zip(*receipts, strict=True)
+            queues[name].receipts.load(SettledMinute(began, seqs, nonces, bytes(outcomes)))

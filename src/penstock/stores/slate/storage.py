@@ -1,0 +1,398 @@
+"""One queue of a slate store at work: what has changed of it, as the records that say so."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.contract.message import Entry, Plain
+from penstock.engine.storage import Body
+from penstock.errors import NotSupported, QueueFull, StoreClosed
+from penstock.rules.records import (
+    Claim,
+    Pop,
+    Put,
+    Record,
+    Restore,
+    StreamClaim,
+    StreamDelete,
+    StreamFollow,
+    StreamRecord,
+)
+from penstock.rules.state import State
+from penstock.rules.stream_state import CONSUMER
+from penstock.stores.slate import buckets, own
+from penstock.stores.slate import format as records
+from penstock.stores.slate.binding import Row
+from penstock.stores.slate.bodies import Bodies, Wanted
+from penstock.stores.slate.entries import PutEntries
+from penstock.stores.slate.followed import Followed
+from penstock.stores.slate.format import BUCKET_BITS, MAX_INLINE
+from penstock.stores.slate.ids import Ids
+from penstock.stores.slate.keeping import Keeping
+from penstock.stores.slate.lately import Lately, NotedReceipts
+from penstock.stores.slate.primitives import key_u64
+from penstock.stores.slate.writing import Changes, Writer
+from penstock.system.threads import Lock
+
+if TYPE_CHECKING:
+    from penstock.rules.ledger import Ledger
+
+_NO_HEADERS: dict[str, str] = {}
+_IN_BUCKET = (1 << BUCKET_BITS) - 1
+_NOTHING, _ALONE = buckets.kinds_of(()), buckets.kinds_of((records.ACTIVE,))
+
+
+def held(storage: "SlateStorage") -> QueueFull | NotSupported:
+    """What is said to those who put into a queue that has not caught up with what was published."""
+    ledger = storage.ledger
+    if not storage.is_understood:
+        return NotSupported(
+            f"queue {ledger.name!r} has a filter that is not understood ({ledger.settings.filter}): published "
+            "messages may wait for it, which nothing may overtake. Work it off, delete it, and create it anew"
+        )
+    try:
+        ledger.check_room(1)
+    except QueueFull:
+        return QueueFull(
+            f"queue {ledger.name!r} is full, and published messages wait for it already: retry when consumers "
+            "have caught up"
+        )
+    return QueueFull(
+        f"queue {ledger.name!r} is catching up with published messages, which nothing may overtake: retry when "
+        "its lag is 0"
+    )
+
+
+class SlateStorage:
+    """One queue's records and bodies."""
+
+    def __init__(
+        self,
+        ledger: "Ledger",
+        receipts: NotedReceipts,
+        lock: Lock,
+        writer: Writer,
+        bodies: Bodies,
+        ids: Ids,
+        log: str,
+    ) -> None:
+        self.lock = lock
+        self.ledger = ledger
+        self._state: State = ledger
+        self._writer = writer
+        self._bodies = bodies
+        self._ids = ids
+        self._log = records.log_prefix(log)
+        self._entries = PutEntries(ledger.name)
+        self._failure: Callable[[], StoreClosed] | None = None
+        self._retired = False
+        self.present: dict[int, frozenset[int]] = {}  # types of records that each bucket has in the database
+        self._changed: set[int] = set()  # buckets
+        self._resized: set[int] = set()  # those of them in which messages came or went
+        self._put: list[tuple[int, bytes, bytes]] = []  # new messages: payload, log entry
+        self._objects: dict[int, bytes] = {}
+        self._attempts: dict[int, bytes | None] = {}
+        self._shared_claims: list[tuple[int, str]] = []  # of messages that other queues may have, too
+        self._gone: list[int] = []
+        self.large: set[int] = set()  # messages that were put here and whose payload is an object
+        self.streams = Keeping(ledger)
+        self.followed = Followed(ledger, ids)
+        self.published: dict[int, int] = {}  # a bit for each message that was not put here, by bucket
+        self.lately = Lately(ledger.name, receipts)
+        self.position: tuple[int, bool] | None = None  # in the log, see own.py; None: that of all queues
+        self.was_held = False  # as the database has it
+        self.is_understood = True  # its filter, if it has one
+        self._moved = False
+        # Called where there may be room for what waits: by who holds no lock, or to have that done by another.
+        self.on_room: Callable[[], None] = lambda: None
+        self.on_room_soon: Callable[[], None] = lambda: None
+        self._at = 0
+
+    # Under the queue's lock
+
+    @property
+    def written(self) -> int:
+        """How many changes there were in the whole store so far."""
+        return self._writer.written
+
+    @property
+    def durable(self) -> int:
+        """How many of them are on stable storage."""
+        return self._writer.durable
+
+    @property
+    def held(self) -> bool:
+        """Whether published messages wait for this queue, so that nothing may overtake them."""
+        return self.position is not None and self.position[1]
+
+    def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
+        """Reserve ids for new messages, if there is space for them; DiskFull, and nothing has changed."""
+        if entries:
+            if self.held:
+                raise held(self)
+            self._writer.check_space(entries)
+            self._writer.changed(self)  # before it takes numbers: see Writer._flush
+            first = self._ids.reserve(len(entries))
+            if first > self._state.next_seq:
+                self._state.skip_to(first)
+
+    def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
+        """Note what a record has changed."""
+        self._at = max(self._at, record.at)
+        if isinstance(record, Put):
+            self._write_put(record, entries)
+        elif isinstance(record, StreamRecord):
+            changed, gone = self.streams.note(record)
+            self._changed |= changed
+            self._let_go(gone)
+            if isinstance(record, StreamFollow):
+                self.follow().move(record.stream, record.position)
+                self.release()
+            elif isinstance(record, StreamDelete):
+                self.followed.leave(record.stream)
+                self.release()
+            if isinstance(record, StreamClaim):
+                self._note_claim(record.seqs, CONSUMER + record.stream)
+        elif not isinstance(record, Restore):
+            self._changed.update({seq >> BUCKET_BITS for seq in record.seqs})
+            if isinstance(record, Claim) or (isinstance(record, Pop) and self._state.settings.keep_done != 0):
+                self._note_claim(record.seqs, record.consumer)
+        self._writer.wrote(self)
+
+    def deliver(self, record: Put, size: int, large: bool) -> None:
+        """A published message has come in, whose body is in the log; how far this queue is follows."""
+        self._at = max(self._at, record.at)
+        seq = record.first
+        bucket = seq >> BUCKET_BITS
+        self.followed.placed(size)
+        self._state.place(seq, (0,), (size,), (own.PUBLISHED | (own.LARGE if large else 0),))
+        self.published[bucket] = self.published.get(bucket, 0) | 1 << (seq & _IN_BUCKET)
+        self._changed.add(bucket)
+        self._resized.add(bucket)
+
+    def sort(self, unsorted: set[int]) -> None:
+        """Write these buckets with the next commit: another program has listed their messages elsewhere."""
+        self._changed |= unsorted
+        self._resized |= unsorted
+        self._writer.wrote(self)
+
+    def move(self, position: int, held: bool) -> None:
+        """This queue is so far in the log; held: and stays there, whatever comes."""
+        self.position = position, held
+        self._moved = True
+        self._writer.wrote(self)
+
+    def _write_put(self, record: Put, new: Sequence[Entry]) -> None:
+        at = record.at
+        if isinstance(new, Plain):
+            bodies: list[Body] = [(payload, _NO_HEADERS, at, at) for payload in new.payloads]
+        else:
+            bodies = [
+                (
+                    entry.payload,
+                    entry.headers or _NO_HEADERS,
+                    at if entry.created_at is None else entry.created_at,
+                    at,
+                )
+                for entry in new
+            ]
+        self.take_in(record, bodies)
+
+    def take_in(self, record: Put, bodies: list[Body]) -> None:
+        """New messages have come in, with these bodies."""
+        self._at = max(self._at, record.at)
+        first = record.first
+        seqs = range(first, first + len(bodies))
+        flags = []
+        encode, payload_of = self._entries.encode, records.encode_payload
+        for seq, body, priority, visible_at, expires_at in zip(
+            seqs, bodies, record.priority, record.visible_at, record.expires_at, strict=True
+        ):
+            large = len(body[0]) > MAX_INLINE
+            if large:
+                self._objects[seq] = body[0]
+                self.large.add(seq)
+            payload = records.encode_uri(f"objects/{seq}") if large else payload_of(body[0])
+            self._put.append((seq, payload, encode(seq, priority, body, visible_at, expires_at)))
+            flags.append(own.LARGE if large else 0)
+        self._bodies.add(seqs, bodies)
+        sizes = [len(body[0]) for body in bodies]
+        self.followed.placed(sum(sizes))
+        self._state.place(first, [0] * len(bodies), sizes, flags)
+        self.lately.keys += [(seq, key) for key, seq in record.keys.items()]
+        for bucket in range(first >> BUCKET_BITS, (seqs[-1] >> BUCKET_BITS) + 1):
+            self._changed.add(bucket)
+            self._resized.add(bucket)
+        self._writer.changed(self)
+
+    def _note_claim(self, seqs: Sequence[int], consumer: str) -> None:
+        """The document's list of who claimed a message."""
+        state = self._state
+        once = records.encode_attempts([consumer])
+        for seq in seqs:
+            if self.published.get(seq >> BUCKET_BITS, 0) >> (seq & _IN_BUCKET) & 1:
+                self._shared_claims.append((seq, consumer))
+                continue
+            page, at = state.locate(seq)
+            if page.attempts[at] == 1 and not state.ended_attempts(seq):
+                self._attempts[seq] = once
+            else:
+                self._attempts[seq] = records.encode_attempts(
+                    [attempt.consumer or "" for attempt in state.attempts(seq)]
+                )
+
+    def drop(self, seqs: Sequence[int]) -> None:
+        """These messages are gone, and with them their bodies, unless others or a stream may still have them."""
+        if not seqs:
+            return
+        going: list[int] = []
+        for seq in seqs:
+            bucket = seq >> BUCKET_BITS
+            self._changed.add(bucket)
+            self._resized.add(bucket)
+            published = self.published.get(bucket, 0)
+            if published >> (seq & _IN_BUCKET) & 1:
+                self.published[bucket] = published ^ 1 << (seq & _IN_BUCKET)
+                if not self.published[bucket]:
+                    del self.published[bucket]
+                self.large.discard(seq)
+                self.followed.left(seq)
+            elif not self.streams.keeps(seq):
+                going.append(seq)
+        self._let_go(going)
+        self._writer.changed(self)
+        if self.held:
+            self.on_room_soon()
+
+    def _let_go(self, seqs: Sequence[int]) -> None:
+        """Bodies of messages that were put here are not needed any more, unless by followers."""
+        self._gone += self.followed.let_go(seqs, self.large)
+
+    def follow(self) -> Followed:
+        """The queue's followers, also if they are the first."""
+        if self.followed.begin():
+            self._writer.wrote(self)
+        return self.followed
+
+    def release(self) -> None:
+        """Let go of what no follower waits for."""
+        if self.followed.is_due():
+            self._gone += self.followed.released()
+            self._writer.changed(self)
+
+    def find(self, seqs: Sequence[int]) -> Wanted:
+        """Look for bodies."""
+        return self._bodies.find(seqs)
+
+    def sizes(self, seqs: Sequence[int]) -> list[int]:
+        """How long payloads are."""
+        return [page.size[at] for page, at in map(self._state.locate, seqs)]
+
+    def refuse(self, failure: Callable[[], StoreClosed]) -> None:
+        """A change was interrupted, and state and records do not agree: write nothing of this queue any more."""
+        self._failure = failure
+        self._writer.refused = True
+
+    def retire(self) -> None:
+        """The queue is gone: nothing of it is written any more."""
+        self._retired = True
+
+    def rows(self) -> Iterator[Row]:
+        """Deletions of everything that the queue has in the database, once it is retired."""
+        name = self._state.name
+        for bucket, kinds in self.present.items():
+            page = self._state.page(bucket)
+            published = self.published.get(bucket, 0)
+            for position, state in zip(page.keys(), page.state, strict=False) if page is not None else ():
+                if state and not published >> position & 1:
+                    yield from self._rows_of((bucket << BUCKET_BITS) + position)
+            yield from [(records.queue_key(kind, name, bucket), None) for kind in kinds]
+        for seq in self.streams.kept_alone():
+            yield from self._rows_of(seq)
+        yield from self.streams.deletions()
+        for seq in self.followed.bodies():
+            yield from self._rows_of(seq)
+        yield from self.followed.deletions()
+        yield from self.lately.deletions()
+        yield records.queue_key(records.POSITION, name), None
+
+    def _rows_of(self, seq: int) -> tuple[Row, Row, Row]:
+        """Deletions of a message's body."""
+        return (
+            (records.payload_key(seq), None),
+            (self._log + key_u64(seq), None),
+            (records.attempts_key(seq), None),
+        )
+
+    def collect(self, changes: Changes) -> None:
+        """Add what has changed since the last time."""
+        if self._retired or self._failure is not None:
+            return
+        changes.at = max(changes.at, self._at, self._state.advanced)
+        rows, name = changes.rows, self._state.name
+        for seq, payload, metadata in self._put:
+            rows.append((records.payload_key(seq), payload))
+            rows.append((self._log + key_u64(seq), metadata))
+            changes.written.append(seq)
+        rows += [(records.attempts_key(seq), value) for seq, value in self._attempts.items()]
+        for seq in self._gone:
+            rows += self._rows_of(seq)
+        changes.claims += self._shared_claims
+        self._shared_claims = []
+        changes.gone += self._gone
+        changes.objects |= self._objects
+        changes.large += self.large.intersection(self._gone)
+        self.large.difference_update(self._gone)
+        for bucket in sorted(self._changed):
+            self._collect_bucket(name, bucket, changes)
+        rows += self.lately.rows(changes.at)
+        rows += self.streams.rows()
+        rows += self.followed.rows()
+        if self._moved and self.position is not None:
+            row = records.queue_key(records.POSITION, name), own.encode_position(*self.position)
+            if self.held or self.was_held:
+                rows.append(row)
+            else:
+                changes.moved.append((self.position[0], row))
+            self.was_held = self.held
+            self._moved = False
+        self._put, self._attempts, self._gone, self._objects = [], {}, [], {}
+        self._changed.clear()
+        self._resized.clear()
+
+    def _collect_bucket(self, name: str, bucket: int, changes: Changes) -> None:
+        before, resized = self.present.get(bucket, _NOTHING), bucket in self._resized
+        lone = self._state.lone(bucket) if before is _NOTHING and bucket else None
+        if lone is not None and (active := buckets.encode_lone(bucket, lone)) is not None:
+            changes.rows.append((records.queue_key(records.ACTIVE, name, bucket), active))
+            self.present[bucket] = _ALONE
+            return
+        page = self._state.page(bucket)
+        values = {} if page is None else buckets.encode(bucket, page, self._state.ended_attempts)
+        if page is not None and (resized or records.SIZES in before):
+            values[records.SIZES] = buckets.encode_sizes(bucket, page) if resized else b""  # it stays as it was
+        if bucket == 0:
+            values = {**buckets.OF_THE_DOCUMENT, **values}
+        changes.rows += [(records.queue_key(kind, name, bucket), value) for kind, value in values.items() if value]
+        changes.rows += [(records.queue_key(kind, name, bucket), None) for kind in before if kind not in values]
+        if values:
+            self.present[bucket] = buckets.kinds_of(values)
+        else:
+            self.present.pop(bucket, None)
+
+    def commit(self, written: int) -> None:
+        """Return once that many changes are on stable storage."""
+        self._writer.commit(written)
+        if self._failure is not None:  # what was interrupted is not written, nor what came before in this commit
+            raise self._failure()
+        if self.held:
+            self.on_room()
+
+    # In any thread
+
+    def at_hand(self, wanted: Wanted | tuple[()]) -> Wanted | tuple[()] | None:
+        """The same, if all of them are in memory."""
+        return wanted if not wanted or len(wanted.found) == len(wanted.seqs) else None
+
+    def read(self, wanted: Wanted | tuple[()]) -> list[Body]:
+        """The bodies; none of what was popped, which has them already."""
+        return self._bodies.read(wanted) if wanted else []

@@ -1,0 +1,469 @@
+"""The slate store: queues as OpenData-Queue's records in a SlateDB database, written by one process at a time."""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.contract.message import PUBLISH_HEADER, Entry, checked_headers
+from penstock.contract.names import DEFAULT
+from penstock.contract.settings import Settings
+from penstock.engine.backend import Engine
+from penstock.engine.following import UNHEARD
+from penstock.engine.loads import OpenLoads
+from penstock.engine.queue import LiveQueue
+from penstock.engine.streaming import Known
+from penstock.errors import (
+    InvalidFilter,
+    InvalidPriority,
+    NotSupported,
+    PenstockError,
+    StoreClosed,
+    StoreUnreachable,
+)
+from penstock.rules.ledger import Ledger
+from penstock.stores.journal.commits import stopped
+from penstock.stores.slate import buckets, loading, own
+from penstock.stores.slate import format as records
+from penstock.stores.slate.binding import Fenced, Row
+from penstock.stores.slate.bodies import Bodies
+from penstock.stores.slate.bucket import BucketPlace
+from penstock.stores.slate.bulk import BulkOwner, RoutedQueue
+from penstock.stores.slate.catching_up import CatchingUp
+from penstock.stores.slate.folder import Folder
+from penstock.stores.slate.followed import BEFORE
+from penstock.stores.slate.ids import Ids
+from penstock.stores.slate.intake import Intake
+from penstock.stores.slate.lately import NotedReceipts
+from penstock.stores.slate.loading import PRIORITIES
+from penstock.stores.slate.log import Log
+from penstock.stores.slate.primitives import key_u64
+from penstock.stores.slate.routing import Router, Subscriber, since_of
+from penstock.stores.slate.staging import staging_of
+from penstock.stores.slate.storage import SlateStorage
+from penstock.stores.slate.streaming import SlateStreams
+from penstock.stores.slate.uploads import SlateDepot
+from penstock.stores.slate.writing import Writer
+from penstock.system import forks
+from penstock.system.clock import Clock
+from penstock.system.garbage import without_collection
+from penstock.system.threads import Lock, Threads
+
+if TYPE_CHECKING:
+    from penstock.engine.storage import Storage
+    from penstock.stores.journal.intake import Load
+
+_LATER = 1_000  # milliseconds after which a queue catches up that could not
+_AT_ONCE = 10_000  # rows of a deleted queue that are removed at once
+_log = logging.getLogger("penstock")
+
+
+class SlateBackend(Engine):
+    """Keeps queues in a database."""
+
+    far = True
+
+    def __init__(
+        self,
+        place: Folder | BucketPlace,
+        log: str,
+        clock: Clock,
+        timeout: float,
+        threads: Threads | None,
+        locked: Callable[[], None],
+        deferred: bool = False,
+    ) -> None:
+        super().__init__(clock, threads)
+        self._deferred = deferred
+        self._place = place
+        self._closed = False
+        self._with_default: list[Row] = []  # what is written with the queue that every store has
+        self._start: tuple[int, bool] | None = None  # where in the log the queue begins that is being made
+        self._receipts: dict[str, NotedReceipts] = {}
+        self._storages: dict[str, SlateStorage] = {}
+        self._loaded: dict[str, loading.Loaded] = {}
+        self._streams = SlateStreams(self)
+        self._opened = self._clock.now()
+        place.lock()
+        try:
+            locked()
+            self._database = place.open(timeout)
+        except BaseException:
+            place.unlock()
+            raise
+        try:
+            self._load(log)
+        except BaseException:
+            with suppress(Exception):
+                self._database.close()
+            place.unlock()
+            raise
+        forks.watch(self)
+
+    # Opening
+
+    def _load(self, log: str) -> None:
+        with without_collection():
+            found = loading.load(self._database, log)
+            adopted = loading.adoption(self._database, log)
+            self._adopt(found, adopted, log)
+            loading.measure(found, self._database, log)
+        self._clock.at_least(found.at, self._place.what)
+        self._ids = Ids(found.seq_block, max(found.highest, adopted.last))
+        self._bodies = Bodies(self._database, self._place, log, self._place.what)
+        self._writer = Writer(self._database, self._place, self._bodies, self._ids, self._threads, self._failed)
+        self._log_key = log
+        self._log = Log(log, self._database, self._writer, self._bodies, self._ids, found.position, adopted.last)
+        self._log.gone = found.log_gone
+        self._log.on_expiry = lambda time: self._alarm.set(self._expire, time)
+        self._log.needed = self._needed
+        self._router = Router(self._log, self._clock, self._deferred)
+        self._catching_up = CatchingUp(self._threads, self._router.catch_up, self._commit, self._catch_up_later)
+        staging = staging_of(self._place, self._database.timeout)
+        self.intake = Intake(self, staging)
+        self._uploads = OpenLoads(SlateDepot(self, staging), self._clock, self._alarm)
+        self._owner = BulkOwner(self)
+        self._remove_leftovers(found)
+        self._loaded = found.queues
+        for loaded in found.queues.values():
+            self._receipts[loaded.ledger.name] = loaded.receipts
+            self._add(loaded.ledger)
+            if loaded.unsorted:
+                self._storages[loaded.ledger.name].sort(loaded.unsorted)
+        self._loaded = {}
+        self._log.expire(self._clock.now())
+        if any(storage.followed.marks is not None for storage in self._storages.values()):
+            self.look_after_followers()
+        self._router.recover()
+        self.intake.resume()
+        if DEFAULT not in self._queues:
+            self.create(DEFAULT, Settings())
+        self._commit()
+        self._place.loaded()
+        for name in self._router.behind():
+            self.catch_up(name)
+
+    def _adopt(self, found: loading.Contents, adopted: loading.Adoption, log: str) -> None:
+        """Write what is missing of a database that another program has written, or an earlier version."""
+        rows = [*adopted.moved.items(), *adopted.expiries]
+        if not found.is_recorded:
+            named: Row = (own.INSTANCE_KEY, own.encode_instance(records.instance_of(log)))
+            (rows if DEFAULT in found.queues else self._with_default).append(named)
+        for name in found.unconfigured:
+            config = own.config_of(found.queues[name].ledger.settings)
+            rows.append((records.queue_key(records.CONFIG, name), records.encode_config(config)))
+        for name in found.strangers:
+            _log.warning(
+                "%s has a queue %a, which no queue of Penstock can be called: it is left as it is",
+                self._place.what, name,
+            )  # fmt: skip
+        if rows:
+            self._database.write(rows, self._database.timeout + len(rows) / 10_000)
+            self._database.flush()
+            self._place.make_durable()
+
+    def _remove_leftovers(self, found: loading.Contents) -> None:
+        """Finish what a crash has interrupted."""
+        rows = [*found.leftovers]
+        for seq in found.leftover_messages:
+            rows += self._rows_of(seq)
+        self._remove(rows)
+        self._place.discard_objects(  # of messages that were never committed, or are gone, those above, too
+            [
+                name
+                for name in self._place.list_objects()
+                if name.isdecimal() and self._database.get(records.payload_key(int(name))) is None
+            ]
+        )
+
+    def _rows_of(self, seq: int) -> list[Row]:
+        prefix = records.log_prefix(self._log_key)
+        return [
+            (key, None) for key in (records.payload_key(seq), prefix + key_u64(seq), records.attempts_key(seq))
+        ]
+
+    def _remove(self, rows: list[Row]) -> None:
+        for start in range(0, len(rows), _AT_ONCE):
+            part = rows[start : start + _AT_ONCE]
+            self._writer.lead(lambda part=part: self._writer.write_now(part))  # type: ignore[misc]
+
+    # Queues
+
+    def _check_settings(self, settings: Settings) -> None:
+        since_of(settings.start)
+
+    def _new_ledger(self, queue: str, settings: Settings) -> Ledger:
+        receipts = self._receipts[queue] = NotedReceipts()
+        return loading.new_ledger(queue, settings, receipts)
+
+    def create(self, queue: str, settings: Settings) -> None:
+        """Make a queue; one that starts earlier in the log has what it wants of that soon."""
+        super().create(queue, settings)
+        if settings.filter is not None and settings.start != "now":
+            self.catch_up(queue)
+            self._commit()
+
+    def catch_up(self, queue: str) -> None:
+        """Let a queue that is held have what it has missed: some of it now, the rest in the background."""
+        if self._catching_up.go_on(queue):
+            return
+        try:
+            more = self._router.catch_up(queue)
+        except StoreUnreachable:  # what its caller came for is done
+            self._catch_up_later(queue)
+        else:
+            if more:
+                self._catching_up.begin(queue)
+
+    def _catch_up_later(self, queue: str) -> None:
+        self._alarm.set(partial(self._catching_up.begin, queue), self._clock.now() + _LATER)
+
+    def _commit(self) -> None:
+        self._writer.commit(self._writer.written)
+
+    def _creating(self, queue: str, settings: Settings, first: int) -> None:
+        self._start = None
+        if settings.filter is not None:
+            self._start = (self._log.end, False) if settings.start == "now" else (0, True)
+        position = None if self._start is None else own.encode_position(*self._start)
+        rows: list[Row] = [
+            (records.queue_key(records.POSITION, queue), position),
+            (records.queue_key(records.CONFIG, queue), records.encode_config(own.config_of(settings))),
+            (records.queue_key(records.SETTINGS, queue), own.encode_settings(settings)),
+            *[(records.queue_key(kind, queue), value) for kind, value in buckets.OF_THE_DOCUMENT.items()],
+            *(self._with_default if queue == DEFAULT else ()),
+        ]
+        self._writer.lead(lambda: self._writer.write_now(rows))
+
+    def _new_storage(self, ledger: Ledger, lock: Lock) -> "Storage":
+        name = ledger.name
+        storage = SlateStorage(
+            ledger, self._receipts[name], lock, self._writer, self._bodies, self._ids, self._log_key
+        )
+        storage.present[0] = buckets.kinds_of(buckets.OF_THE_DOCUMENT)
+        if (loaded := self._loaded.get(name)) is not None:
+            storage.present, storage.lately.written = loaded.present, loaded.recent
+            storage.published, storage.large = loaded.published, loaded.large
+            storage.position = loaded.position[0] if loaded.position else None
+            storage.streams.load(loaded.streams)
+            for marks in loaded.followed:
+                storage.followed.load(marks, loaded.held_back, loaded.streams)
+        else:
+            storage.position = self._start
+        storage.was_held = storage.held
+        storage.on_room = partial(self.catch_up, name)
+        storage.on_room_soon = lambda: self._alarm.set(storage.on_room, self._clock.now())
+        self._storages[name] = storage
+        return storage
+
+    def _new_queue(self, ledger: Ledger, storage: "Storage", lock: Lock) -> LiveQueue:
+        queue = RoutedQueue(ledger, storage, self._clock, self._alarm, lock)
+        queue.router = self._router
+        return queue
+
+    def _add(self, ledger: Ledger) -> None:
+        super()._add(ledger)
+        name = ledger.name
+        if name in self._filters:
+            since = since_of(ledger.settings.start)
+            subscriber = Subscriber(self._queues[name], ledger, self._storages[name], self._filters[name], since)
+            self._router.subscribe(name, subscriber)
+
+    def _add_filter(self, queue: str, text: str) -> None:
+        """A filter that another program wrote, or a later version, holds its queue until it is understood."""
+        try:
+            super()._add_filter(queue, text)
+        except InvalidFilter as error:
+            storage = self._storages[queue]
+            storage.is_understood = False
+            if not storage.held:
+                storage.move(max(storage.position[0] if storage.position else 0, self._log.position), held=True)
+            _log.warning(
+                "queue %r gets nothing of what is published, as its filter is not understood: %s", queue, error
+            )
+
+    def _deleting(self, queue: str, first: int) -> None:
+        """The config goes first: without it, what is left of the queue is removed when the store is opened."""
+        storage = self._storages[queue]
+        self._router.unsubscribe(queue)
+
+        def begin() -> None:
+            self._writer.commits.flush()  # the queue is stopped, so that nothing comes after this
+            storage.retire()
+            gone = (records.CONFIG, records.SETTINGS)
+            self._writer.write_now([(records.queue_key(kind, queue), None) for kind in gone])
+
+        self._writer.lead(begin)
+        self._remove(list(storage.rows()))
+        for seq in storage.large:
+            self._place.delete_object(str(seq))
+        del self._storages[queue], self._receipts[queue]
+
+    def collect(self) -> None:
+        """Remove files that nobody needs any more, now."""
+        self._writer.lead(self._writer.collect)
+
+    # Publishing
+
+    def lag(self, queue: str) -> int | None:
+        """How far a queue with a filter is behind the end of the log."""
+        storage = self._storages.get(queue)
+        if storage is not None and not storage.is_understood and storage.position is not None:
+            return self._log.behind(storage.position[0])
+        return self._router.lag(queue)
+
+    def publish(self, entry: Entry) -> str:
+        """Append to the log; what matches a queue's filter is delivered there."""
+        self._check_published(entry)
+        published = self._router.publish(entry)
+        self._commit()
+        return str(published)
+
+    def begin_publishing(self, entry: Entry) -> tuple[str, Writer, int] | None:
+        """The same for who commits later; None while somebody reads the log, which may take long."""
+        self._check_published(entry)
+        if not self._log.lock.acquire(blocking=False):
+            return None
+        try:
+            published = self._router.publish(entry)
+            return str(published), self._writer, self._writer.written
+        finally:
+            self._log.lock.release()
+
+    def _check_published(self, entry: Entry) -> None:
+        checked_headers({**(entry.headers or {}), PUBLISH_HEADER: "0" * 19})
+        lowest, highest = PRIORITIES
+        if not lowest <= entry.priority <= highest:
+            raise InvalidPriority(f"priority {entry.priority}; a slate store takes {lowest} to {highest}")
+        self._check_open()
+        self._writer.check_space([entry])
+
+    def tend(self) -> None:
+        """Let time have passed in queues where nobody comes by, and in the log."""
+        super().tend()
+        for name in self._router.behind():
+            self.catch_up(name)
+        self._tend_followers()
+        self._expire()
+
+    def _expire(self) -> None:
+        """Remove published messages whose time is over."""
+        if self._refusal is None and self._log.expire(self._clock.now()):
+            self._commit()
+
+    def uploads(self) -> OpenLoads:
+        """Loads that clients send to this store."""
+        return self._uploads
+
+    def streams(self) -> SlateStreams:
+        """The streams that read queues of this store."""
+        return self._streams
+
+    def _tend_followers(self) -> None:
+        """Hold nothing back any longer for those who are gone."""
+        self._streams.tend()
+        before = self._clock.now() > self._opened + UNHEARD
+        for storage in list(self._storages.values()) if before else ():
+            with storage.lock:
+                storage.followed.leave(BEFORE)
+                storage.release()
+        if not before or self._streams.is_followed():
+            self.look_after_followers()
+
+    def look_after_followers(self) -> None:
+        """See in a while who is still there."""
+        self._alarm.set(self._tend_followers, self._clock.now() + UNHEARD)
+
+    def _needed(self, seqs: list[int]) -> set[int]:
+        """Those of the messages that are in batches of streams."""
+        needed: set[int] = set()
+        for storage in list(self._storages.values()):
+            with storage.lock:
+                needed |= storage.streams.needed(seqs)
+        return needed
+
+    def _known(self, queue: str) -> Known[SlateStorage]:
+        live, storage = self.find(queue), self._storages[queue]
+        return Known(live, storage.ledger, storage)
+
+    def shrink(self, queue: str) -> int:
+        """Not for this kind of store."""
+        raise NotSupported("a slate store has nothing to pack: SlateDB compacts by itself")
+
+    def stored(self, queue: str) -> int:
+        """Not for this kind of store."""
+        raise NotSupported(
+            "the queues of a slate store are in one database: look at the size of its folder or bucket"
+        )
+
+    def take_in(self, load: "Load") -> bool:
+        """Not for this kind of store."""
+        raise NotSupported("a slate store takes no loads that were staged as journals: put the messages instead")
+
+    def owner(self) -> BulkOwner:
+        """What is done for those who work with the store in bulk."""
+        return self._owner
+
+    # Ending
+
+    def forked(self) -> None:
+        """In a child: leave the store to the parent."""
+        if not self._closed:
+            self._closed = True
+            self._refusal = _forked
+            self._database.forked()
+            self._place.forked()
+            _parents.append(self)
+
+    def close(self) -> None:
+        """Write what is left and let go of the database."""
+        if self._closed:
+            return
+        self._closed = True
+        self._alarm.cancel(self._tend_followers)
+        self._alarm.cancel(self._expire)
+        super().close()
+        self._catching_up.stop()
+        try:
+            with suppress(StoreUnreachable):  # what is left of them goes when the store is opened
+                self._uploads.close()
+            if self._failure is None:
+                self._writer.finish()
+                self._writer.tidy()
+        finally:
+            try:
+                with suppress(StoreClosed):  # another process writes now, or an error has ended it
+                    self._database.close()
+                    if self._failure is None:
+                        self._place.closed()
+            finally:
+                self._place.unlock()
+
+    def _failed(self, error: BaseException) -> None:
+        """Stop everything: another process writes now, or what was written last may be lost."""
+        if self._failure is not None:
+            return
+        self._failure = error
+
+        def told() -> PenstockError:
+            return Fenced(str(error)) if isinstance(error, Fenced) else stopped(error)
+
+        self._refusal = told  # type: ignore[assignment]
+        _log.error("%s", str(told()))
+
+        def stop() -> None:
+            for queue in list(self._queues.values()):
+                queue.stop(told)
+
+        with suppress(RuntimeError):  # no thread to be had: who stands in line waits until its time is over
+            self._threads.start("penstock-stop", stop)
+
+
+_parents: list[SlateBackend] = []  # of which this process is a child: nothing of them may be freed here
+
+
+def _forked() -> StoreClosed:
+    return StoreClosed(
+        "this process was forked from the one that has the store open: open the store here, which asks that one"
+    )

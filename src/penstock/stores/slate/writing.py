@@ -1,0 +1,301 @@
+"""What a slate store has to write, and how it becomes durable: one batch and one flush for all who commit.
+
+Whoever commits leads, or waits for the one who does (journal/commits.py). The leader takes from every queue that
+changed the records of the buckets that changed, writes them all at once, flushes, and syncs. Rows are absolute:
+what could not be written in time is written again, with what came since.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from penstock.contract.message import Entry, Plain
+from penstock.errors import DiskFull, InvalidArgument, StoreUnreachable
+from penstock.stores.journal.commits import Commits
+from penstock.stores.slate.binding import Database, Fenced, Row
+from penstock.stores.slate.bodies import MANY, Bodies, runs_of
+from penstock.stores.slate.format import attempts_key, decode_attempts, encode_attempts
+from penstock.stores.slate.ids import Ids
+from penstock.stores.slate.own import CLOCK_KEY, LOG_END_KEY, encode_clock, encode_log_end
+from penstock.stores.slate.primitives import MAX_ARRAY, Undecodable
+from penstock.system.threads import Lock, Threads
+
+_log = logging.getLogger("penstock")
+_KEPT_FREE = 64 << 20  # bytes of a disk that new messages leave: for settling what is there, and for SlateDB
+_MOST = 256 << 20  # bytes of one step, all of which are in memory a few times
+_CHECK_EVERY, _CHECK_SECONDS, _BESIDE = 8 << 20, 0.2, 1_000
+_ROWS = 10_000  # that are prepared and written in a second, also where little of a processor is to be had
+_TIDY_AFTER = 200
+_COLLECT_AFTER = 2_000  # files of the log, each of which a commit has made
+
+
+class Place(Protocol):
+    """Where the database lies."""
+
+    what: str
+
+    def free(self) -> int | None:
+        """Bytes of space that are left, if that is known."""
+
+    def make_durable(self) -> None:
+        """What was flushed is on stable storage after this."""
+
+    def collect(self, database: Database) -> None:
+        """Remove files that nobody needs."""
+
+    @property
+    def files(self) -> int:
+        """How many files the log has had."""
+
+    def put_object(self, name: str, data: bytes) -> None:
+        """Keep a payload beside the database, on stable storage."""
+
+    def delete_object(self, name: str) -> None:
+        """A payload is not needed any more."""
+
+
+class Changes:
+    """What is to be written with one batch."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.objects: dict[int, bytes] = {}  # payloads that are too large for a record
+        self.written: list[int] = []  # messages whose bodies are in the rows
+        self.gone: list[int] = []  # messages whose bodies are to be deleted
+        self.large: list[int] = []  # those of them whose payload is an object
+        self.claims: list[tuple[int, str]] = []  # of published messages: which, by whom
+        self.at = 0  # the latest time that anything was recorded
+        self.moved: list[tuple[int, Row]] = []  # queues that are not held: how far they are in the log
+
+    def extend(self, later: "Changes") -> None:
+        """Add what came since."""
+        self.rows += later.rows
+        self.objects |= later.objects
+        self.written += later.written
+        self.gone += later.gone
+        self.large += later.large
+        self.claims += later.claims
+        self.at = max(self.at, later.at)
+
+
+class Source(Protocol):
+    """A queue that has something to write."""
+
+    lock: Lock
+
+    def collect(self, changes: Changes) -> None:
+        """Under the lock: add what has changed since the last time."""
+
+
+class LogSource(Protocol):
+    """The log, from which queues may get messages."""
+
+    @property
+    def lock(self) -> Lock:
+        """Held by who appends, and by who delivers."""
+
+    @property
+    def position(self) -> int:
+        """Up to where all queues were offered it."""
+
+    def collect_up_to(self, position: int | None, changes: Changes) -> None:
+        """Add what has changed; all queues are in the changes already, and are so far; None: not all are."""
+
+
+class Writer:
+    """Writes for all queues of a store."""
+
+    def __init__(
+        self,
+        database: Database,
+        place: Place,
+        bodies: Bodies,
+        ids: Ids,
+        threads: Threads,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._database = database
+        self._place = place
+        self._bodies = bodies
+        self._ids = ids
+        self._failed = failed
+        self.commits = Commits(threads, self._flush, failed, passing=(StoreUnreachable, Fenced))
+        self.written = 0
+        self.refused = False  # nothing more is written of some queue
+        self.log: LogSource | None = None
+        self._mutex = threading.Lock()
+        self._changed: dict[Source, None] = {}
+        self._deadline = threading.local()
+        self._left = Changes()  # what could not be written yet
+        self._flushed = True
+        self._at = 0
+        self._unchecked, self._checked = 0, 0.0  # bytes that were let in since the space was looked at, and when
+        self._collected = place.files
+
+    @property
+    def durable(self) -> int:
+        """What was written up to this number is on stable storage."""
+        return self.commits.durable
+
+    def wrote(self, source: Source | None = None) -> None:
+        """A change that someone will commit, of a queue, under its lock; or of the log."""
+        with self._mutex:
+            if source is not None:
+                self._changed[source] = None
+            self.written += 1
+
+    def changed(self, source: Source) -> None:
+        """A change that goes with the next commit."""
+        with self._mutex:
+            self._changed[source] = None
+
+    def check_space(self, entries: Sequence[Entry]) -> None:
+        """Refuse new messages while there is space for settling what is there; DiskFull."""
+        payloads = entries.payloads if isinstance(entries, Plain) else [entry.payload for entry in entries]
+        size = sum(map(len, payloads)) + _BESIDE * len(payloads)
+        if size > _MOST:
+            raise InvalidArgument(f"{size} bytes are too many for one step: put fewer messages at a time")
+        self._unchecked += size
+        now = time.monotonic()
+        if self._unchecked < _CHECK_EVERY and now < self._checked + _CHECK_SECONDS:
+            return
+        free = self._place.free()
+        if free is not None and free < _KEPT_FREE + 2 * self._unchecked:
+            raise DiskFull(
+                f"no space left for new messages in {self._place.what} ({free} bytes are free), and nothing was "
+                "changed: settle messages, or free some space on that disk"
+            )
+        self._unchecked, self._checked = 0, now
+
+    def commit(self, written: int) -> None:
+        """Return once so much is on stable storage; StoreUnreachable after a while."""
+        self._deadline.at = time.monotonic() + self._database.timeout
+        self.commits.commit(written)
+
+    def lead(self, work: Callable[[], None]) -> None:
+        """Do something as the only one that writes."""
+        self._deadline.at = time.monotonic() + self._database.timeout
+        self.commits.lead(work)
+
+    def write_now(self, rows: list[Row]) -> None:
+        """By the one who leads: make these rows durable at once."""
+        self._database.write(rows)
+        self._database.flush()
+        self._place.make_durable()
+
+    def finish(self) -> None:
+        """Write what is left, which no one waits for."""
+        with self._mutex:
+            pending = bool(self._changed)
+        if (pending or self._left.rows or not self._flushed) and self.commits.failure is None:
+            self.lead(self.commits.flush)
+
+    def tidy(self) -> None:
+        """Let the next opening read little of the log, if there is much of it."""
+        if self._place.files >= self._collected + _TIDY_AFTER and self.commits.failure is None:
+            with suppress(StoreUnreachable):
+                self.lead(self.collect)
+
+    # By the one who leads
+
+    def collect(self) -> None:
+        """Remove files that nobody needs."""
+        self._place.collect(self._database)
+        self._collected = self._place.files
+
+    def _flush(self) -> int:
+        end = self._ids.next  # who has taken a lower number was noted before as changed, and is collected below
+        # First the position, then the queues, which have what is before it, then the log with all that they have.
+        position: int | None = self._position()
+        with self._mutex:
+            target, sources = self.written, list(self._changed)
+            self._changed.clear()
+        changes = Changes()
+        for source in sources:
+            with source.lock:
+                source.collect(changes)
+        if self.refused:  # what it was given may be missing: after the next opening it is given that again
+            position = None
+        # A queue that is no further than all are needs no position of its own.
+        changes.rows += [row for reached, row in changes.moved if position is None or reached > position]
+        if self.log is not None:
+            self.log.collect_up_to(position, changes)
+        if (block := self._ids.row()) is not None:  # after all who have used ids, so that it covers them
+            changes.rows.append(block)
+        if changes.at > self._at:
+            self._at = changes.at
+            changes.rows.append((CLOCK_KEY, encode_clock(self._at)))
+        if changes.rows:
+            changes.rows.append((LOG_END_KEY, encode_log_end(end)))
+        self._left.extend(changes)
+        try:
+            self._write_left()
+        except Fenced as error:
+            reason = str(error)
+            self.commits.refuse(lambda: Fenced(reason))
+            self._failed(error)
+            raise
+        return target
+
+    def _position(self) -> int:
+        if self.log is None:
+            return 0
+        with self.log.lock:
+            return self.log.position
+
+    def _attempts(self, claims: list[tuple[int, str]]) -> list[Row]:
+        """The document's list of who claimed a message, of those that several queues may have."""
+        consumers: dict[int, list[str]] = {seq: [] for seq, _ in claims}
+        for seq, value in self._stored_attempts(sorted(consumers)):
+            try:
+                consumers[seq] = decode_attempts(value)
+            except Undecodable:  # the document leaves open what a ConsumerID is: another program's list stays
+                del consumers[seq]
+        for seq, consumer in claims:
+            if seq in consumers:
+                consumers[seq].append(consumer)
+        return [(attempts_key(seq), encode_attempts(names[-MAX_ARRAY:])) for seq, names in consumers.items()]
+
+    def _stored_attempts(self, seqs: list[int]) -> Iterator[tuple[int, bytes]]:
+        """What the database has of them; a stream's batch may be a million messages that lie together."""
+        for run in runs_of(seqs):
+            if len(run) < MANY:
+                found = [(seq, self._database.get(attempts_key(seq))) for seq in run]
+                yield from [(seq, value) for seq, value in found if value is not None]
+            else:
+                wanted = set(run)
+                for key, value in self._database.scan(attempts_key(run[0]), attempts_key(run[-1] + 1)):
+                    if (seq := int.from_bytes(key[-8:])) in wanted:
+                        yield seq, value
+
+    def _write_left(self) -> None:
+        """Write and flush within the time of the one who leads; after an error all is as it was, and repeated."""
+        left = self._left
+        left.rows += self._attempts(left.claims)
+        left.claims = []
+        deadline = self._deadline.at + len(left.rows) / _ROWS
+        for seq, payload in left.objects.items():
+            self._place.put_object(str(seq), payload)
+        if left.gone:
+            self._bodies.forget(left.gone)
+        if left.rows:
+            self._flushed = False
+            self._database.write(left.rows, max(0.0, deadline - time.monotonic()))
+            left.rows, left.objects = [], {}
+        if not self._flushed:
+            self._database.flush(max(0.0, deadline - time.monotonic()))
+            self._place.make_durable()
+            self._flushed = True
+        self._bodies.wrote(left.written)
+        for seq in left.large:
+            self._place.delete_object(str(seq))
+        self._left = Changes()
+        if self._place.files >= self._collected + _COLLECT_AFTER:
+            try:
+                self.collect()
+            except StoreUnreachable as error:  # what was to be written is; this can wait
+                self._collected = self._place.files
+                _log.warning("files that are not needed any more stay for now: %s", error)

@@ -1,0 +1,192 @@
+"""A text queue's turns: one operation at a time among all processes, and the line of consumers who wait."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event
+from typing import TypeAlias, TypeVar
+
+from penstock.contract.message import Message
+from penstock.errors import DiskFull, PenstockError, QueueNotFound, StoreClosed
+from penstock.stores.text.pair import Sync
+from penstock.stores.text.sharing import Edited, SharedFile
+from penstock.stores.text.view import View
+from penstock.system.clock import SteadyClock
+from penstock.system.files import Disk, is_refused, unavailable
+from penstock.system.threads import Threads
+
+_TRIES = 5  # to find the file as it was a moment ago
+Result = TypeVar("Result")
+Take: TypeAlias = Callable[[View, int], list[Message]]
+
+
+class Waiter:
+    """A consumer in line."""
+
+    def __init__(self, take: Take) -> None:
+        self.take = take
+        self.served = Event()
+        self.messages: list[Message] = []
+        self.error: BaseException | None = None
+
+
+class TurningQueue:
+    """One queue, safe for threads and processes."""
+
+    def __init__(
+        self,
+        name: str,
+        path: str,
+        disk: Disk,
+        clock: SteadyClock,
+        threads: Threads,
+        sync: Sync,
+        waiting: Callable[["TurningQueue"], None],
+        failed: Callable[[str, OSError], PenstockError],
+    ) -> None:
+        self.name = name
+        self.path = path
+        self._waiting = waiting  # told when someone stands in line
+        self._failed = failed  # told of an error after which nobody knows what the disk has; what to raise
+        self.files = SharedFile(name, path, disk, clock, threads, sync)
+        self._clock = clock
+        self._line: dict[Waiter, None] = {}
+        self._stopped: Callable[[], PenstockError] | None = None
+
+    def run(self, operation: Callable[[View, int], Result]) -> Result:
+        """An operation in a turn of its own; an error of the disk is told, and what it left is written again."""
+        for _ in range(_TRIES):
+            if self._stopped is not None:
+                raise self._stopped()
+            try:
+                with self.turn() as view:
+                    view, now = self._serve_first(view)
+                    try:
+                        result = operation(view, now)
+                    except PenstockError:  # some receipts were lost, say: the others may have given messages back
+                        self._serve_if_known(view, now)
+                        raise
+                    self._serve_if_known(view, now)
+                    return result
+            except Edited:
+                continue
+            except DiskFull:
+                with self.turn():
+                    if not self.files.shorten():
+                        raise
+        raise StoreClosed(f"the file {self.path!r} changes all the time: edit it while nobody uses it")
+
+    def _serve_first(self, view: View) -> tuple[View, int]:
+        """Let time pass, and serve those who came before; what is known then, and when that was."""
+        while True:
+            now = self._advance(view)
+            self._serve(view, now)
+            if self.files.known is view:
+                return view, now
+            view = self.files.current()  # the disk was too full for one in line, who was told
+
+    def _advance(self, view: View) -> int:
+        now = self._clock.now()
+        view.ledger.advance(now)
+        view.forget(now)
+        return now
+
+    @contextmanager
+    def turn(self) -> Iterator[View]:
+        """Have the files for oneself; an error of the disk is told in words, or stops the store."""
+        try:
+            with self.files.turn() as view:
+                yield view
+        except FileNotFoundError:
+            raise self.files.gone() from None  # the folder was moved away in this moment
+        except OSError as error:
+            if is_refused(error) and not self.files.counts:
+                raise unavailable(error.filename or self.path, error) from error
+            raise self._failed(self.path, error) from error
+
+    # The line
+
+    def served(self, take: Take, wait: float, give_back: Callable[[list[Message]], None]) -> list[Message]:
+        """What a consumer gets, at once or after its turn in line; given back if it is interrupted."""
+        waiter = Waiter(take)
+
+        def begin(view: View, now: int) -> list[Message]:
+            messages = take(view, now)
+            if not messages and wait > 0:
+                self._line[waiter] = None
+            return messages
+
+        messages = self.run(begin)
+        if messages or wait <= 0:
+            return messages
+        try:
+            self._waiting(self)
+            if not self._clock.wait(waiter.served, wait) and waiter in self._line:
+                self.run(lambda view, now: None)  # it may be served in this last moment
+        except BaseException:
+            self._line.pop(waiter, None)
+            give_back(waiter.messages)
+            raise
+        self._line.pop(waiter, None)
+        if waiter.error is not None:
+            raise waiter.error
+        return waiter.messages
+
+    @property
+    def in_line(self) -> int:
+        """How many consumers wait."""
+        return len(self._line)
+
+    def serve(self) -> None:
+        """Give those who wait what has become available."""
+        try:
+            self.run(lambda view, now: None)
+        except QueueNotFound as error:
+            gone = error
+            self._send_away(lambda: gone)
+        except PenstockError:
+            return  # those in line were told
+
+    def is_due(self) -> bool:
+        """Whether there may be something for those who wait: others have changed the files, or it is time."""
+        with self.files.lock:
+            view = self.files.known
+            if view is None or view.ledger.available():
+                return True
+            due = view.ledger.next_time()
+            try:
+                return (due is not None and due <= self._clock.now()) or self.files.changed_outside()
+            except OSError:
+                return True  # whoever takes the turn is told
+
+    def _serve(self, view: View, now: int) -> None:
+        while self._line and self.files.known is view and view.ledger.available():
+            waiter = next(iter(self._line))
+            try:
+                waiter.messages = waiter.take(view, now)
+            except PenstockError as error:  # the consumer's to know
+                waiter.error = error
+            self._line.pop(waiter, None)
+            waiter.served.set()
+
+    def _serve_if_known(self, view: View, now: int) -> None:
+        """The same after an operation, unless that has put other files in the place of those that we know."""
+        if self.files.known is view:
+            self._serve(view, now)
+
+    # The end
+
+    def forked(self) -> None:
+        """In a child: who stood in line are threads of the parent."""
+        self._line = {}
+        self.files.forked()
+
+    def stop(self, error: Callable[[], PenstockError]) -> None:
+        """From now on every call, those in line included, gets this error."""
+        self._stopped = error
+        self._send_away(error)
+
+    def _send_away(self, error: Callable[[], PenstockError]) -> None:
+        for waiter in list(self._line):
+            if self._line.pop(waiter, 0) is None:
+                waiter.error = error()
+                waiter.served.set()

@@ -1,0 +1,279 @@
+r"""What Penstock writes into a message's variables, and reads there, whoever wrote it. Pure.
+
+    \id=9f86d081884c7d65                     the message's id; a message without one is a person's
+    \priority=5                              if it is not 0
+    \encoding=base64                         if the payload is not UTF-8
+    \received=2026-11-16T07:30:55.123Z       when it was put; times are UTC
+    \created=..., \visible=..., \expires=... if they differ from that, or are there at all
+    \key=order 7                             the idempotency key
+    \header kind=image                       a header; what would be misread is a JSON string: \header "a b"="c\nd"
+    \attempts=0                              reserved, and filled in when the message is claimed
+    \lease=                                  reserved: until when it is held, and the secret of its receipt
+
+`\mutex=` with room behind it, and a bare `\MUTEX`, are a person's; a message that is held says so there.
+"""
+
+import base64
+import binascii
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import NamedTuple
+from zlib import crc32
+
+from penstock.contract.message import Entry as Draft
+from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from penstock.stores.text.format import COMMENT, Entry, Variable, encode
+
+ATTEMPTS_ROOM = 5
+LEASE_ROOM = 41
+RESERVED = b"attempts=0".ljust(9 + ATTEMPTS_ROOM), b"lease=".ljust(6 + LEASE_ROOM)
+TAIL = b"\n\\" + RESERVED[0] + b"\n\\" + RESERVED[1] + b"\n"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_ID = re.compile(r"[0-9a-f]{16}")
+_LEASE = re.compile(r"(\S+) ([0-9a-f]{16})")
+_NUMBER = re.compile(r"[-+]?\d+")
+_REMOVED = b"removed"
+_MOST_ATTEMPTS = 1_000_000_000  # so that there is room to count on
+_TIMES = (b"received", b"visible", b"expires", b"created")
+_PLAIN_NAME = re.compile(r'[^\s="][^\s=]*')
+
+
+class Facts(NamedTuple):
+    """What an entry's variables say, but for headers and encoding."""
+
+    id: str | None = None
+    priority: int = 0
+    received_at: int | None = None
+    visible_at: int | None = None
+    expires_at: int | None = None
+    key: str | None = None
+    attempts: int = 0
+    lease: tuple[int, str] | None = None
+    mark: str = ""  # what another program has left in \mutex=
+    removed: bool = False  # whether Penstock has put it and has taken it out
+    odd: tuple[tuple[int, str], ...] = ()  # where a variable says what cannot be understood, and what
+
+
+NO_FACTS = Facts()
+
+
+def facts(entry: Entry) -> Facts:
+    """Read the variables; what cannot be understood says nothing."""
+    if not entry.variables:
+        return NO_FACTS
+    said: dict[bytes, str] = {}
+    places: dict[bytes, int] = {}
+    for variable in entry.variables:
+        name, equals, value = variable.raw.partition(b"=")
+        if equals and name not in said:
+            said[name] = value.rstrip(b" ").decode(errors="replace")
+            places[name] = variable.offset - 1
+    given = said.get(b"id", "")
+    lease = _LEASE.fullmatch(said.get(b"lease") or said.get(b"mutex") or "")
+    until = read_time(lease[1]) if lease else None
+    key = said.get(b"key")
+    priority = _number(said.get(b"priority"), LOWEST_PRIORITY, HIGHEST_PRIORITY)
+    attempts = _number(said.get(b"attempts"), 0, _MOST_ATTEMPTS)
+    times = {name: read_time(said.get(name)) for name in _TIMES}
+    wrong = [name for name, number in ((b"priority", priority), (b"attempts", attempts)) if number is None]
+    wrong += [name for name, time in times.items() if time is None and said.get(name)]
+    if said.get(b"lease") not in (None, "", "removed") and until is None:
+        wrong.append(b"lease")
+    mark = said.get(b"mutex", "") if not _LEASE.fullmatch(said.get(b"mutex", "")) else ""
+    return Facts(
+        given if _ID.fullmatch(given) else None,
+        priority or 0,
+        times[b"received"],
+        times[b"visible"],
+        times[b"expires"],
+        None if key is None else unquoted(key),
+        attempts or 0,
+        (until, lease[2]) if lease and until is not None else None,
+        mark,
+        bool(_ID.fullmatch(given)) and said.get(b"lease") == _REMOVED.decode(),
+        tuple((places[name], f"{name.decode()}={said[name][:80]!r} is not understood") for name in wrong),
+    )
+
+
+def body(entry: Entry, received_at: int) -> tuple[bytes, dict[str, str], int]:
+    """The payload, the headers, and when the message was created."""
+    payload, created_at = entry.content, received_at
+    headers: dict[str, str] = {}
+    for variable in entry.variables:
+        if variable.raw.startswith(b"header ") and (header := _header(variable)) is not None:
+            headers.setdefault(*header)
+        elif variable.raw.startswith(b"created="):
+            created = read_time(variable.value)
+            created_at = received_at if created is None else created
+        elif variable.text == "encoding=base64":
+            try:
+                payload = base64.b64decode(payload, validate=True)
+            except binascii.Error:
+                continue  # a person has edited it: what stands there is the payload
+    return payload, headers, created_at
+
+
+def unborn(
+    draft: Draft,
+    id: str,  # noqa: A002
+    received_at: int,
+    visible_at: int,
+    expires_at: int,
+    attempts: int = 0,
+) -> bytes:
+    """A new message as it is appended, commented out."""
+    content, variables = draft.payload, [b"id=" + id.encode()]
+    if not is_text(content):
+        content = base64.b64encode(content)
+        variables.append(b"encoding=base64")
+    if draft.priority:
+        variables.append(b"priority=%d" % draft.priority)
+    variables.append(b"received=" + write_time(received_at).encode())
+    if draft.created_at not in (None, received_at):
+        variables.append(b"created=" + write_time(draft.created_at or 0).encode())
+    if visible_at != received_at:
+        variables.append(b"visible=" + write_time(visible_at).encode())
+    if expires_at:
+        variables.append(b"expires=" + write_time(expires_at).encode())
+    if draft.key is not None:
+        variables.append(b"key=" + quoted(draft.key).encode())
+    for name, value in (draft.headers or {}).items():
+        written = name if _PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+        variables.append(f"header {written}={quoted(value)}".encode())
+    reserved = (b"attempts=%d" % attempts).ljust(len(RESERVED[0])), RESERVED[1]
+    return encode(COMMENT, content, [*variables, *reserved])
+
+
+def unborn_plain(payloads: list[bytes], ids: list[str], received_at: int) -> tuple[list[bytes], list[int]]:
+    """The same of many that have nothing but a payload, and the checksums of their texts."""
+    tail = b"\n\\received=" + write_time(received_at).encode() + TAIL
+    entries, crcs = [], []
+    for payload, each in zip(payloads, ids, strict=True):
+        named = b"\n\\id=" + each.encode()
+        if not is_text(payload):
+            payload, named = binascii.b2a_base64(payload, newline=False), named + b"\n\\encoding=base64"
+        crcs.append(crc32(payload))
+        if b"\n" in payload:
+            payload = payload.replace(b"\n", b"\n ")
+        entries.append(b"#" + payload + named + tail)
+    return entries, crcs
+
+
+def is_text(payload: bytes) -> bool:
+    """Whether the payload can stand in the file as it is."""
+    if payload.isascii():
+        return True
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def held(entry: Entry, attempts: int, until: int, secret: str, consumer: str) -> list[tuple[int, bytes]]:
+    """What to write where, so that the reserved variables say who holds the message; what does not fit is left."""
+    lease = f"{write_time(until)} {secret}".encode()
+    return _mirrored(entry, attempts, lease, consumer.encode())
+
+
+def free(entry: Entry, attempts: int) -> list[tuple[int, bytes]]:
+    """The same when nobody holds it."""
+    return _mirrored(entry, attempts, b"", b"")
+
+
+def removed(entry: Entry) -> list[tuple[int, bytes]]:
+    """The same when it was taken out: a comment that no person has made, which packing may drop."""
+    return _mirrored(entry, facts(entry).attempts, _REMOVED, b"")
+
+
+def put_back(entry: Entry) -> list[tuple[int, str]]:
+    """What to write where when a person has let in again what was taken out: whoever takes it out next says so."""
+    return [
+        (each.offset + len(b"lease="), " " * len(_REMOVED))
+        for each in entry.variables
+        if each.raw.rstrip(b" ") == b"lease=" + _REMOVED
+    ]
+
+
+def _mirrored(entry: Entry, attempts: int, lease: bytes, consumer: bytes) -> list[tuple[int, bytes]]:
+    written = []
+    for variable in entry.variables:
+        name, equals, value = variable.raw.partition(b"=")
+        offset, room = variable.offset + len(name) + len(equals), len(value)
+        if name == b"attempts" and equals and len(b"%d" % attempts) <= room:
+            written.append((offset, (b"%d" % attempts).ljust(room)))
+        elif name == b"lease" and equals and len(lease) <= room:
+            written.append((offset, lease.ljust(room)))
+        elif name == b"mutex" and equals and room:
+            said = lease if len(lease) <= room else consumer[:room].decode(errors="ignore").encode()
+            written.append((offset, said.ljust(room)))
+        elif variable.raw.rstrip(b" ") in (b"MUTEX", b"TAKEN"):
+            written.append((variable.offset, b"TAKEN" if lease else b"MUTEX"))
+    return written
+
+
+def write_time(time: int) -> str:
+    """Milliseconds since the epoch as people read them."""
+    return f"{_second(time // 1000)}.{time % 1000:03d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0")
+
+
+def read_time(text: str | None) -> int | None:
+    """A time that someone wrote; without a zone it is UTC. None if it is none."""
+    if not text:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    time = time if time.tzinfo else time.replace(tzinfo=UTC)
+    milliseconds = (time - _EPOCH) // _MILLISECOND
+    return milliseconds if milliseconds >= 0 else None
+
+
+def _number(text: str | None, lowest: int, highest: int) -> int | None:
+    """A whole number that someone wrote, or the nearest that there can be; None if it is none."""
+    if not text:
+        return 0
+    if _NUMBER.fullmatch(text) is None:
+        return None
+    digits = text.lstrip("-+0")
+    if len(digits) > 20:
+        return lowest if text.startswith("-") else highest
+    number = int(digits or "0")
+    return min(max(-number if text.startswith("-") else number, lowest), highest)
+
+
+def quoted(value: str) -> str:
+    """A value as it can stand at the end of a variable."""
+    plain = "\n" not in value and not value.startswith('"') and not value.endswith(" ")
+    return value if plain else json.dumps(value, ensure_ascii=False)
+
+
+def unquoted(text: str) -> str:
+    """What such a value says."""
+    if text.startswith('"'):
+        try:
+            return str(json.loads(text))
+        except ValueError:
+            return text
+    return text
+
+
+def _header(variable: Variable) -> tuple[str, str] | None:
+    text = variable.raw.rstrip(b" ").decode(errors="replace")[len("header ") :]
+    if not text.startswith('"'):
+        name, equals, value = text.partition("=")
+        return (name, unquoted(value)) if equals and name else None
+    try:
+        name, end = json.JSONDecoder().raw_decode(text)
+    except ValueError:
+        return None
+    return (name, unquoted(text[end + 1 :])) if text[end : end + 1] == "=" and name else None

@@ -1,0 +1,315 @@
+"""What a process knows of a text queue: made of the file and the mutex file, and kept up to date. Pure."""
+
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+from zlib import crc32
+
+from penstock.contract.message import Message
+from penstock.contract.settings import FIVE_MINUTES, Settings
+from penstock.engine.taken import as_seen
+from penstock.rules.index.rows import AVAILABLE, DELAYED, DONE, FAILED, GONE
+from penstock.stores.text.format import COMMENT, PROCESSED, QUEUED, Document, Entry, Problem
+from penstock.stores.text.head import read_head
+from penstock.stores.text.ledger import Row, TextLedger, packed
+from penstock.stores.text.matching import Known, by_content, in_place, twins
+from penstock.stores.text.mutex import Memory, Note, Seal
+from penstock.stores.text.variables import Facts, body, facts, put_back
+
+FAR = 253_402_300_799_000  # the end of the year 9999: until another program takes its mark out of \mutex=
+
+
+class Table:
+    """Where the messages of a file are, by number from 1 on, in the order of the file."""
+
+    def __init__(self) -> None:
+        self.offsets = array("q", [-1])
+        self.lengths = array("q", [0])
+        self.crcs = array("Q", [0])
+        self.received = array("q", [0])
+        self.controls = bytearray(b"#")
+        self.ids = [""]
+        self.by_id: dict[str, int] = {}
+
+    def add(self, offset: int, length: int, crc: int, received_at: int, control: str, id: str) -> None:  # noqa: A002
+        """The next message."""
+        self.by_id[id] = len(self.ids)
+        self.offsets.append(offset)
+        self.lengths.append(length)
+        self.crcs.append(crc)
+        self.received.append(received_at)
+        self.controls.append(ord(control))
+        self.ids.append(id)
+
+    def at(self, offset: int) -> int | None:
+        """The message that starts there."""
+        seq = bisect_left(self.offsets, offset)
+        return seq if seq < len(self.offsets) and self.offsets[seq] == offset else None
+
+
+@dataclass
+class View:
+    """A queue as it was when the lock was last held."""
+
+    settings: Settings
+    ledger: TextLedger
+    table: Table
+    problems: list[Problem]
+    notes: dict[int, Note] = field(default_factory=dict)  # the last one of each message
+    receipts: dict[str, int] = field(default_factory=dict)  # of messages that are held
+    settled: dict[str, tuple[int, int]] = field(default_factory=dict)  # how and when
+    keys: dict[str, tuple[str, int]] = field(default_factory=dict)  # the id, and until when
+    seen: list[tuple[int, int]] = field(default_factory=list)
+    new_seen: list[tuple[int, int]] = field(default_factory=list)  # not written yet
+    twins: dict[int, tuple[int, int]] = field(default_factory=dict)  # by offset
+    at: int = 0
+    ahead: int = 0  # the latest time that a message says and that is too far ahead to be followed
+    end: int = 0  # of the queue's file
+    ended: bool = False  # whether that is known to be after a newline
+    line_end: bytes = b"\n"
+    mutex_end: int = 0
+    seal: Seal | None = None  # of the queue's file
+    forgotten: int = 0
+
+    def hold(self, seq: int, note: Note) -> None:
+        """Remember what was noted."""
+        before = self.notes.get(seq)
+        if before is not None and before.receipt is not None:
+            self.receipts.pop(before.receipt, None)
+        if note.state == "gone":
+            self.notes.pop(seq, None)
+            return
+        self.notes[seq] = note
+        if note.state == "in_flight" and note.receipt is not None:
+            self.receipts[note.receipt] = seq
+
+    def noted(self) -> int:
+        """About how many bytes the mutex file would have if it were written anew."""
+        return 300 * len(self.notes) + 60 * len(self.settled) + 120 * len(self.keys)
+
+    def forget(self, now: int) -> None:
+        """Drop what was kept for five minutes."""
+        if now - self.forgotten < 1_000:
+            return
+        self.forgotten = now
+        for receipt in [each for each, (_, at) in self.settled.items() if at + FIVE_MINUTES < now]:
+            del self.settled[receipt]
+        for key in [each for each, (_, until) in self.keys.items() if until <= now]:
+            del self.keys[key]
+
+    def is_persons(self, seq: int) -> bool:
+        """Whether a person wrote the message."""
+        return "-" in self.table.ids[seq]
+
+    def arrive(self, entries: Sequence[Entry], now: int, horizon: int) -> int:
+        """Take in messages that another process has appended; the latest time that they say."""
+        latest = 0
+        for entry in entries:
+            if entry.control == COMMENT:
+                continue
+            said = facts(entry)
+            # Whatever became of it since is noted, and applied after this.
+            row = _row(replace(entry, control=QUEUED), said, said.received_at or now, self.settings, now, horizon)
+            self.add(entry, said, row)
+            latest = max(latest, row.received_at)
+        return latest
+
+    def add(self, entry: Entry, said: Facts, row: Row) -> None:
+        """Take in a message that was appended and is not noted yet."""
+        crc = crc32(entry.content)
+        name = said.id if said.id and said.id not in self.table.by_id else person_id(entry.offset, crc)
+        self.table.add(entry.offset, entry.length, crc, row.received_at, entry.control, name)
+        self.ledger.append(row)
+        if said.key is not None:
+            self.keys[said.key] = (name, row.received_at + FIVE_MINUTES)
+
+
+class Loaded(NamedTuple):
+    """A view, what must be written into the queue's file, and whether the mutex file must be written anew."""
+
+    view: View
+    repairs: list[tuple[int, str]]
+    rewrite: bool
+
+
+def person_id(offset: int, crc: int) -> str:
+    """The id of a message that has none of its own."""
+    return f"{offset}-{crc:08x}"
+
+
+def load(
+    name: str,
+    document: Document,
+    size: int,
+    memory: Memory,
+    intact: bool,
+    modified: int,
+    now: int,
+    horizon: int,
+    damaged: bool = False,
+) -> Loaded:
+    """Put together what the file says and what is noted.
+
+    `intact`: nobody but Penstock has changed the file. `horizon`: the latest time that is followed. `damaged`: a
+    line of the mutex file cannot be read, so that it and those after it say nothing.
+    """
+    entries = document.entries
+    settings, _, odd = read_head(entries)
+    said = [facts(entry) for entry in entries]
+    counts = Counter(each.id for each in said if each.id is not None)
+    known = [
+        Known(entry.offset, crc32(entry.content), each.id if each.id and counts[each.id] == 1 else None)
+        for entry, each in zip(entries, said, strict=True)
+    ]
+    controls = [entry.control for entry in entries]
+    repairs: list[tuple[int, str]] = []
+    for at, each in enumerate(said):
+        if each.id in memory.born and controls[at] == COMMENT:
+            controls[at] = QUEUED
+            repairs.append((entries[at].offset, QUEUED))
+    # The clock may be behind what is recorded here, and is not behind it any more once this was read.
+    times = [
+        each.received_at
+        for control, each in zip(controls, said, strict=True)
+        if control != COMMENT and each.id is not None and each.received_at is not None
+    ]
+    latest = max((time for time in times if time <= horizon), default=0)
+    now = max(now, latest)
+    notes = (in_place if intact else by_content)(memory.notes.values(), known)
+    rewrite = not intact and bool(memory.lines)
+    for at, note in list(notes.items()):
+        if controls[at] == note.byte:
+            continue
+        if note.offset in memory.pending:
+            repairs.append((entries[at].offset, note.byte))
+            controls[at] = note.byte
+        else:
+            rewrite = True
+            del notes[at]
+            if (edited := _edited(note, controls[at], now)) is not None:
+                notes[at] = edited
+    for entry, control, each in zip(entries, controls, said, strict=True):
+        if each.removed and control == QUEUED:
+            repairs += put_back(entry)
+    view = View(settings, TextLedger(name, settings), Table(), document.problems, end=size)
+    view.at = max(memory.at, latest)
+    view.problems = [*document.problems, *(Problem(1, 0, each) for each in odd)]
+    view.problems += [
+        Problem(0, *each)
+        for entry, about in zip(entries, said, strict=True)
+        if entry.control != COMMENT
+        for each in about.odd
+    ]
+    view.twins = {entries[at].offset: twin for at, twin in twins(known).items()}
+    view.seen = [(min(end, size), time) for end, time in memory.seen]  # what comes later was not there then
+    settled = {receipt for receipt, _, _ in memory.settled}
+    seen = _Seen(view, entries, said, min(modified, now), size)
+    rows: list[Row] = []
+    for at, entry in enumerate(entries):
+        if controls[at] == COMMENT:
+            continue
+        each, found = said[at], notes.get(at)
+        received_at = each.received_at if each.received_at is not None else seen.time(entry.offset)
+        if received_at > horizon:
+            view.ahead = max(view.ahead, received_at)
+        id_ = known[at].id or person_id(entry.offset, known[at].crc)
+        if each.key is not None and received_at + FIVE_MINUTES > now:
+            view.keys[each.key] = (id_, received_at + FIVE_MINUTES)
+        row = _row(replace(entry, control=controls[at]), each, received_at, settings, now, horizon)
+        if (damaged or not memory.lines) and row.state in (AVAILABLE, DELAYED):
+            # The mutex file was lost, or a line of it: the message itself may know more.
+            held = _said_lease(entry, each, known[at].crc, id_, found)
+            if held is not None and held.ends_at > now and held.receipt not in settled:
+                found, rewrite = held, True
+        if found is not None:
+            found = _marked(found, each, now)
+        if (found.state if found else row.state) in ("gone", GONE):
+            continue
+        rows.append(row)
+        view.table.add(entry.offset, entry.length, known[at].crc, received_at, controls[at], id_)
+        if found is not None:
+            found = replace(found, offset=entry.offset, twin=view.twins.get(entry.offset, (0, 1)))
+            view.hold(len(rows), found)
+    view.ledger.load(rows, view.notes, packed(view.notes))
+    view.settled = {receipt: (how, when) for receipt, how, when in memory.settled}
+    view.keys |= {key: (each, until) for key, each, until in memory.keys if until > now}
+    view.mutex_end = memory.end
+    return Loaded(view, repairs, rewrite)
+
+
+def message_of(view: View, seq: int, entry: Entry) -> Message:
+    """The message as anyone may see it: what is known of it, and what stands in the file."""
+    message = as_seen(seq, view.ledger)
+    message.id = view.table.ids[seq]
+    message.received_at = view.table.received[seq]
+    message.payload, message.headers, message.created_at = body(entry, message.received_at)
+    message.claimed_at = message.claimed_at or None
+    return message
+
+
+class _Seen:
+    """When people's messages were first met, which they do not say themselves."""
+
+    def __init__(self, view: View, entries: list[Entry], said: list[Facts], modified: int, size: int) -> None:
+        persons = [
+            entry.offset
+            for entry, each in zip(entries, said, strict=True)
+            if each.received_at is None and entry.control != COMMENT
+        ]
+        if persons and (not view.seen or persons[-1] >= view.seen[-1][0]):
+            view.new_seen.append((size, modified))
+        self._seen = view.seen + view.new_seen
+
+    def time(self, offset: int) -> int:
+        return next((time for end, time in self._seen if offset < end), 0)
+
+
+def _row(entry: Entry, said: Facts, received_at: int, settings: Settings, now: int, horizon: int) -> Row:
+    # Received by a clock that is far ahead of ours: it waits for nothing.
+    visible_at = said.visible_at if said.visible_at is not None else received_at if received_at <= horizon else now
+    if said.mark:
+        visible_at = FAR
+    if entry.control == QUEUED:
+        state = DELAYED if visible_at > now else AVAILABLE
+    elif entry.control == PROCESSED:
+        state = DONE if settings.keep_done is None else GONE  # when it was done nobody knows
+    else:
+        state = FAILED
+    return Row(state, said.priority, visible_at, said.expires_at or 0, said.attempts, received_at)
+
+
+def _said_lease(entry: Entry, said: Facts, crc: int, id: str, noted: Note | None) -> Note | None:  # noqa: A002
+    """What the message itself says of who holds it, and what was noted before that."""
+    if said.lease is None:
+        return None
+    until, secret = said.lease
+    note = noted or Note(entry.offset, crc, QUEUED, "in_flight", said.id)
+    receipt = f"{id}.{secret}"
+    if note.state == "in_flight" and note.receipt == receipt:
+        until = max(until, note.ends_at)
+    attempts = max(said.attempts, note.attempts)
+    return replace(note, state="in_flight", attempts=attempts, ends_at=until, receipt=receipt)
+
+
+def _marked(note: Note, said: Facts, now: int) -> Note:
+    """A message that waits, and that another program has marked as its own, waits until the mark is gone."""
+    if note.state not in ("available", "delayed"):
+        return note
+    # A mark of ours may have outlived our lease in a crash.
+    ours = [str(each[1] or "") for each in note.history] + [note.consumer or ""]
+    if said.mark and not any(consumer.startswith(said.mark) for consumer in ours):
+        return replace(note, state="delayed", visible_at=FAR)
+    return replace(note, state="available", visible_at=now) if note.visible_at == FAR else note
+
+
+def _edited(note: Note, control: str, now: int) -> Note | None:
+    """What is to be noted about a message whose control character a person has changed."""
+    if control == COMMENT:
+        return None
+    if control == QUEUED:
+        return Note(note.offset, note.crc, control, "available", note.id, history=note.history, visible_at=now)
+    state = "done" if control == PROCESSED else "failed"
+    return replace(note, byte=control, state=state, ends_at=now, receipt=None)

@@ -1,0 +1,1 @@
+"""The doors to the world: time, disk, threads, processes."""

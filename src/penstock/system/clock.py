@@ -1,0 +1,244 @@
+"""The only door to time. Wall time is integer milliseconds since the epoch, durations are seconds."""
+
+import logging
+import os
+import threading
+import time
+from typing import Protocol
+
+_DAY = 86_400
+_SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000  # milliseconds
+FOLLOWED = _HOUR  # how far ahead of the clock a time may be that a file says and that others may have written
+_LASTING = 10 * _SECOND  # after which a clock that leapt ahead is believed
+_SLACK = 10  # by which a clock may lag without having been set back: two clocks are not read at the same time
+_DRIFT = 5  # from which on two clocks are compared that drift apart, well before that is taken for a lag
+_TRIES = 16
+_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the first goes on while the machine sleeps
+_log = logging.getLogger("penstock")
+
+
+class Clock(Protocol):
+    """What a store needs of time; pass one to `penstock.open(..., clock=)` to control it in tests."""
+
+    def now(self) -> int:
+        """Wall time, in milliseconds since the epoch."""
+
+    def monotonic(self) -> float:
+        """Seconds that never run backwards, whatever happens to wall time."""
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait until the event is set or the seconds have passed; whether it is set."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> int:
+        """Wall time, in milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """Seconds since some fixed point, those of the machine's sleep included where the system counts them."""
+        return time.clock_gettime(_BOOT)
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait for the event, at most as long as the platform can count (centuries on 64 bits)."""
+        try:
+            return event.wait(min(seconds, threading.TIMEOUT_MAX))
+        except RuntimeError as error:  # a second Ctrl-C while the first unwinds breaks the event's own lock
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
+            raise
+
+
+class SimulatedClock:
+    """A clock that stands still until told to move, for tests that must not wait.
+
+    >>> clock = SimulatedClock()
+    >>> store = penstock.open("memory:", clock=clock)
+    >>> clock.advance(30)            # thirty seconds pass: leases end, delays are over
+    """
+
+    def __init__(self, now: int = 1_700_000_000_000) -> None:
+        self._now = now
+        self._elapsed = 0  # in milliseconds, as sums of fractions would drift apart from wall time
+        self._lock = threading.Lock()  # of both
+        self._looked = threading.local()  # what had elapsed when a thread last looked
+
+    def now(self) -> int:
+        """Wall time, in milliseconds since the epoch."""
+        with self._lock:
+            self._looked.at = self._elapsed
+            return self._now
+
+    def monotonic(self) -> float:
+        """The seconds that advance() let pass."""
+        self._looked.at = elapsed = self._elapsed
+        return elapsed / 1000
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        with self._lock:
+            self._now += milliseconds(seconds)
+            self._elapsed += milliseconds(seconds)
+
+    def jump(self, seconds: float) -> None:
+        """Set wall time forwards or backwards, as an administrator or NTP would; no time passes.
+
+        A store believes a jump of more than an hour ahead once it has seen it for ten seconds.
+        """
+        with self._lock:
+            self._now += milliseconds(seconds)
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait until the event is set or another thread has advanced the clock far enough.
+
+        The seconds count from when this thread last looked at the clock: whoever has decided how long to wait
+        cannot miss what passes before it does, and is not left waiting by a clock that moves no more.
+        """
+        deadline: int = getattr(self._looked, "at", self._elapsed) + milliseconds(seconds)
+        while self._elapsed < deadline and not event.wait(0.0005):
+            pass
+        self._looked.at = self._elapsed
+        return event.is_set()
+
+
+class SteadyClock:
+    """A store's time: the clock's, but it never runs backwards, never stands still, and follows no glitch.
+
+    The clock is compared with the time that has elapsed:
+    - Behind it (it was set back, or the store has recorded a later time): the store's time goes on as time passes.
+    - Ahead by more than a minute (of tests' clocks, an hour): not believed until that has lasted for ten seconds.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self.monotonic = clock.monotonic
+        self.wait = clock.wait
+        self._leap = _MINUTE if isinstance(clock, SystemClock) else _HOUR  # the longest that is believed at once
+        self._latest, elapsed = self._read()
+        self._offset = self._latest - elapsed  # of the store's time from elapsed time
+        self._doubted: tuple[int, int] | None = None  # the offset of a clock that leapt ahead, and since when
+        self._warned: set[str] = set()
+
+    def now(self) -> int:
+        """The store's time."""
+        with self._lock:
+            wall = self._clock.now()
+            ahead = wall - self._offset - self.monotonic() * 1000
+            if -_DRIFT <= ahead <= _DRIFT and wall >= self._latest and self._doubted is None:
+                self._latest = wall
+            else:
+                self._compare()
+            return self._latest
+
+    def forked(self) -> None:
+        """In a child: another thread of the parent may have had the lock."""
+        self._lock = threading.Lock()
+
+    def at_least(self, time: int, source: str) -> None:
+        """It cannot be earlier than a time that the store itself has recorded."""
+        with self._lock:
+            ahead = time - self._compare()
+            if ahead > _MINUTE:
+                self._warn(source, "%s: the latest time recorded is %s s ahead of the clock, and the store's time "
+                           "goes on from there: look at the machine's clock", ahead)  # fmt: skip
+            self._move_to(time)
+
+    def follow(self, time: int, source: str) -> bool:
+        """The same for files that other machines and people write: not followed if it is over an hour ahead."""
+        if time <= self._latest:
+            return True
+        with self._lock:
+            ahead = time - self._compare()
+            if ahead <= FOLLOWED:
+                self._move_to(time)
+                return True
+            self._warn(source, "%s says a time that is %s s ahead of the clock, which is not followed: look at "
+                       "the clocks of the machines that use it", ahead)  # fmt: skip
+            return False
+
+    def horizon(self) -> int:
+        """The latest time that is followed."""
+        with self._lock:
+            return self._compare() + FOLLOWED
+
+    def _compare(self) -> int:
+        """Bring the store's time up to date; the clock's, as far as it is believed."""
+        wall, elapsed = self._read()
+        expected = self._offset + elapsed
+        believed = wall
+        if wall - expected <= self._leap:
+            self._doubted = None
+        elif not self._has_lasted(wall - elapsed, elapsed, wall - expected):
+            believed = expected
+        now = believed if expected - believed <= _SLACK else expected
+        self._latest = max(self._latest, now)
+        self._offset = self._latest - elapsed
+        return believed
+
+    def _has_lasted(self, offset: int, elapsed: int, ahead: int) -> bool:
+        """Whether a clock that leapt ahead has stayed there."""
+        if self._doubted is None or abs(offset - self._doubted[0]) > self._leap:
+            self._doubted = offset, elapsed
+            _log.warning("the clock is %s s ahead of the time that has passed: not believed unless that lasts for "
+                         "%d s", f"{ahead // _SECOND:,}", _LASTING // _SECOND)  # fmt: skip
+        if elapsed - self._doubted[1] < _LASTING:
+            return False
+        self._doubted = None
+        _log.warning("the clock was set ahead by %s s, and the store's time with it", f"{ahead // _SECOND:,}")
+        return True
+
+    def _read(self) -> tuple[int, int]:
+        """Wall time and elapsed time, of the same moment unless this thread is interrupted again and again."""
+        for _ in range(_TRIES):
+            before, wall, elapsed = self.monotonic(), self._clock.now(), self.monotonic()
+            if elapsed - before < 0.001:
+                break
+        return wall, milliseconds(elapsed)
+
+    def _move_to(self, time: int) -> None:
+        ahead = time - self._latest
+        if ahead > 0:
+            self._latest += ahead
+            self._offset += ahead
+
+    def _warn(self, source: str, text: str, ahead: int) -> None:
+        """Once for each folder: a clock that is wrong has dated more than one file."""
+        folder = os.path.dirname(source)
+        if folder not in self._warned:
+            self._warned.add(folder)
+            _log.warning(text, source, f"{ahead // _SECOND:,}")
+
+
+class ElapsedClock:
+    """A clock's monotonic time in the place of its wall time: for who waits for so long, not for a time of day."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.monotonic = clock.monotonic
+        self.wait = clock.wait
+
+    def now(self) -> int:
+        """Milliseconds since some fixed point."""
+        return int(self.monotonic() * 1000)
+
+
+def pause(clock: Clock, seconds: float) -> float:
+    """How long to sleep before looking at a clock again, for who waits for so many of its seconds."""
+    return min(seconds, _DAY) if isinstance(clock, SystemClock) else 0.001
+
+
+def rest(seconds: float) -> None:
+    """Let others go on meanwhile: for who waits for another process, which no clock of a store can hurry."""
+    time.sleep(seconds)
+
+
+def milliseconds(seconds: float) -> int:
+    """A duration as the integer that is added to times."""
+    return round(seconds * 1000)
+
+
+def at_least_one(seconds: float) -> int:
+    """A duration that someone asked for is never rounded down to none."""
+    return max(1, milliseconds(seconds))

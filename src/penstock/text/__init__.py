@@ -1,6 +1,0 @@
-"""Text files as queues: `TextQueue` for who wants the format alone, `store` for the whole contract."""
-
-from penstock.text.format import Entry, Variable
-from penstock.text.queue import TextQueue
-
-__all__ = ["Entry", "TextQueue", "Variable"]

@@ -1,0 +1,92 @@
+"""What operations answer, as JSON: the forms of each kind of result, for servers to write and clients to read."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from penstock.contract.message import Attempt
+from penstock.contract.operation import Answer
+from penstock.contract.operations import AttemptPage
+from penstock.contract.settings import QueueInfo
+from penstock.contract.streams import Ahead, Lost
+from penstock.wire import jsons
+
+
+class _Form(NamedTuple):
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+
+
+def encode(answer: Answer, result: Any) -> Any:
+    """A result as JSON."""
+    write = _form(answer.kind).write
+    value = result
+    if result is not None:
+        value = [write(each) for each in result] if answer.many else write(result)
+    return {answer.member: value} if answer.member else value
+
+
+def decode(answer: Answer, value: Any) -> Any:
+    """The result that JSON tells of; LookupError, TypeError and ValueError if it tells of none."""
+    if answer.member:
+        value = value[answer.member]
+    if value is None and "null" in answer.schema.get("type", ()):
+        return None
+    read = _form(answer.kind).read
+    if not answer.many:
+        return read(value)
+    if not isinstance(value, list):
+        raise TypeError(f"{answer.member} is {value!r}")
+    return [read(each) for each in value]
+
+
+def _form(kind: Any) -> _Form:
+    if kind in _FORMS:
+        return _FORMS[kind]
+    if hasattr(kind, "_fields"):
+        return _Form(kind._asdict, partial(_record, kind))
+    return _Form(lambda result: result, lambda value: _plain(kind, value))
+
+
+def _record(kind: Any, value: Any) -> Any:
+    """A NamedTuple; numbers and texts of it must be such."""
+    types = kind.__annotations__
+    return kind(*(_plain(types[name], value[name]) for name in kind._fields))
+
+
+def _plain(kind: Any, value: Any) -> Any:
+    if isinstance(kind, type) and not isinstance(value, kind):
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value
+
+
+def _write_attempts(page: AttemptPage) -> dict[str, Any]:
+    made = [{"id": id_, **jsons.attempt_as_json(attempt)} for id_, attempt in page.attempts]
+    return {"attempts": made, "next": page.next}
+
+
+def _read_attempts(value: Any) -> AttemptPage:
+    made = [(str(each["id"]), jsons.attempt_from_json(each)) for each in value["attempts"]]
+    return AttemptPage(made, value["next"])
+
+
+def _write_ahead(ahead: Ahead) -> dict[str, Any]:
+    parts = [{"until": last, "messages": count} for last, count in ahead.parts]
+    return {"until": ahead.until, "parts": parts, "lost": None if ahead.lost is None else ahead.lost._asdict()}
+
+
+def _read_ahead(value: Any) -> Ahead:
+    lost = value["lost"]
+    return Ahead(
+        int(value["until"]),
+        [(int(each["until"]), int(each["messages"])) for each in value["parts"]],
+        None if lost is None else Lost(int(lost["first"]), int(lost["last"]), lost["messages"]),
+    )
+
+
+_FORMS = {
+    QueueInfo: _Form(jsons.queue_as_json, jsons.queue_from_json),
+    Attempt: _Form(jsons.attempt_as_json, jsons.attempt_from_json),
+    AttemptPage: _Form(_write_attempts, _read_attempts),
+    Ahead: _Form(_write_ahead, _read_ahead),
+}

@@ -1,0 +1,114 @@
+"""What a worker holds: messages, how their work ended, when their leases are extended. No I/O, no time, no locks.
+
+A lease is extended when a third of it has passed: two thirds are left for trying again. Times are those of the
+worker's monotonic clock, counted from the answer, so that a clock that differs from the store's does no harm.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+from penstock.contract.message import Message
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+
+class Outcome(NamedTuple):
+    """How a message is to be settled."""
+
+    kind: str  # "ack", "fail", "release"
+    delay: float = 0.0
+    reason: str | None = None
+
+
+ACK, RELEASE = Outcome("ack"), Outcome("release")
+
+
+class Held(Generic[AnyMessage]):
+    """A message that was claimed."""
+
+    __slots__ = ("began", "extend_at", "message", "outcome", "receipt", "settled")
+
+    def __init__(self, message: AnyMessage, began: float, extend_at: float) -> None:
+        self.message = message
+        self.receipt = message.receipt or ""  # of what was claimed there always is one
+        self.began = began
+        self.extend_at = extend_at
+        self.outcome: Outcome | None = None  # from when its work has ended
+        self.settled: Outcome | None = None  # by its handler
+
+
+class Holding(Generic[AnyMessage]):
+    """The messages that a worker holds, by receipt, from the claim until they are settled or lost."""
+
+    def __init__(self, lease: float) -> None:
+        self.lease = lease
+        self.held: dict[str, Held[AnyMessage]] = {}
+
+    def take(self, messages: Iterable[AnyMessage], now: float) -> list[Held[AnyMessage]]:
+        """Hold what was claimed just now."""
+        taken = [Held(message, now, now + self._granted(message) / 3) for message in messages]
+        self.held.update((each.receipt, each) for each in taken)
+        return taken
+
+    def _granted(self, message: Message) -> float:
+        if message.lease_until is None or message.claimed_at is None:
+            return self.lease
+        return min(self.lease, (message.lease_until - message.claimed_at) / 1000)
+
+    def end(self, held: Held[AnyMessage], outcome: Outcome) -> bool:
+        """The work has ended; whether that is to be settled."""
+        if self.held.get(held.receipt) is not held or held.outcome is not None:
+            return False
+        held.outcome = outcome
+        return True
+
+    def settled_by_handler(self, receipts: Iterable[str], outcome: Outcome) -> None:
+        """A handler has settled messages by itself: that counts, and nothing else will."""
+        for receipt in receipts:
+            if (held := self.held.pop(receipt, None)) is not None:
+                held.settled = outcome
+
+    def extended(self, receipts: Iterable[str], lease: float, now: float) -> None:
+        """Leases last so long from now."""
+        for receipt in receipts:
+            if (held := self.held.get(receipt)) is not None:
+                held.extend_at = now + lease - min(lease, self.lease) * 2 / 3
+
+    def extended_but(
+        self, lost: Collection[str], due: Iterable[Held[AnyMessage]], now: float
+    ) -> list[Held[AnyMessage]]:
+        """What was due was extended, but for those; what of them was still worked on."""
+        self.extended([each.receipt for each in due if each.receipt not in lost], self.lease, now)
+        return self.lose(lost)
+
+    def due(self, now: float) -> list[Held[AnyMessage]]:
+        """What is to be extended now; not again for a moment, whatever comes of it."""
+        found = [each for each in self.held.values() if each.extend_at <= now]
+        for each in found:
+            each.extend_at = now + min(1.0, self.lease / 10)
+        return found
+
+    def pause(self, now: float) -> float:
+        """Seconds until something may be due."""
+        soonest = min((each.extend_at for each in self.held.values()), default=now + self.lease)
+        return max(0.0, min(soonest - now, self.lease / 3))
+
+    def lose(self, receipts: Iterable[str]) -> list[Held[AnyMessage]]:
+        """Leases were lost; what was still worked on. Of what is being settled, settling finds out."""
+        lost = [self.held[each] for each in receipts if each in self.held and self.held[each].outcome is None]
+        for each in lost:
+            del self.held[each.receipt]
+        return lost
+
+    def give_up(self) -> list[Held[AnyMessage]]:
+        """Hold nothing of what is still worked on; that."""
+        return self.lose(list(self.held))
+
+
+def alike(held: Iterable[Held[AnyMessage]]) -> Iterable[tuple[Outcome, list[Held[AnyMessage]]]]:
+    """What ended alike, to be settled together."""
+    groups: dict[Outcome, list[Held[AnyMessage]]] = {}
+    for each in held:
+        if each.outcome is not None:
+            groups.setdefault(each.outcome, []).append(each)
+    return groups.items()

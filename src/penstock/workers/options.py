@@ -1,0 +1,166 @@
+"""What a worker can be told, and what it tells: shared by the one with threads and the one with coroutines."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from penstock.contract.arguments import MAX_REASON, checked_consumer, checked_lease
+from penstock.contract.message import Message
+from penstock.contract.settings import seconds, whole
+from penstock.errors import DiskFull, StoreUnreachable
+from penstock.workers.holding import RELEASE, Outcome
+
+MAX_CONCURRENCY = 10_000
+GLANCE = 0.2  # seconds between looks at what wakes nobody: a queue that may yet get messages, an event of others
+PATIENCE = 10.0  # seconds that calls to the store may still take when everything is let go
+POLL = 1.0  # seconds that a claim waits before the worker looks around: no stop takes longer to be noticed
+PASSING = (StoreUnreachable, DiskFull)  # errors of a store that may be over the next time
+_LONGEST_BACKOFF = 300.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+
+Backoff: TypeAlias = float | Callable[[Message], float]
+_log = logging.getLogger("penstock")
+
+
+class Fail(Exception):
+    """Raised by a handler to fail its message for a reason that needs no traceback in the log."""
+
+
+class Release(Exception):
+    """Raised by a handler to give its message back unworked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How the work on a message ended, as a worker's `report` is told."""
+
+    message: Message
+    outcome: str  # "ack", "fail", "release", or "lost": another consumer may have the message
+    reason: str | None  # of a fail
+    seconds: float  # from the claim to the end
+
+
+@dataclass(slots=True)
+class Worked:
+    """What a worker did, as work() returns it."""
+
+    acked: int = 0
+    failed: int = 0  # attempts that failed: their messages may have been tried again since
+    released: int = 0
+    lost: int = 0  # leases that ended too early: what became of the work is not known to the queue
+    signal: int | None = None  # that stopped it
+
+    def count(self, outcome: str) -> None:
+        """One more."""
+        name = _COUNTED[outcome]
+        setattr(self, name, getattr(self, name) + 1)
+
+
+_COUNTED = {"ack": "acked", "fail": "failed", "release": "released", "lost": "lost"}
+
+
+def exponential(message: Message) -> float:
+    """Seconds until a failed message is tried again: 1, 2, 4, ... with each attempt, five minutes at most."""
+    return float(min(2 ** min(message.attempts - 1, 20), _LONGEST_BACKOFF))
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a worker was told, checked."""
+
+    concurrency: int
+    lease: float
+    backoff: Backoff
+    grace: float
+    until_empty: bool
+    consumer: str
+    on_drop: Callable[[Any], object] | None
+    report: Callable[[Result], object] | None
+
+    @classmethod
+    def checked(
+        cls,
+        concurrency: int,
+        lease: float,
+        backoff: Backoff | None,
+        grace: float,
+        until_empty: bool,
+        consumer: str | None,
+        on_drop: Callable[[Any], object] | None,
+        report: Callable[[Result], object] | None,
+    ) -> "Options":
+        """The options, if they make sense."""
+        return cls(
+            whole("concurrency", concurrency, 1, MAX_CONCURRENCY),
+            checked_lease(lease),
+            exponential if backoff is None else backoff if callable(backoff) else seconds("backoff", backoff),
+            seconds("grace", grace),
+            until_empty,
+            checked_consumer(consumer),
+            on_drop,
+            report,
+        )
+
+    def delay(self, message: Message) -> float:
+        """How long a message that has failed stays away."""
+        if not callable(self.backoff):
+            return self.backoff
+        try:
+            return seconds("backoff", self.backoff(message))
+        except Exception as error:  # a mistake in it must not stop the work
+            _log.warning("backoff of message %s: %s; the usual one is taken", message.id, reason_of(error))
+            return exponential(message)
+
+    def outcome(self, message: Message, error: Exception) -> Outcome:
+        """How a message is settled whose handler has raised."""
+        if isinstance(error, Release):
+            return RELEASE
+        if isinstance(error, Fail):
+            return Outcome("fail", self.delay(message), str(error))
+        _log.warning("the handler failed on message %s of queue %r", message.id, message.queue, exc_info=error)
+        return Outcome("fail", self.delay(message), reason_of(error))
+
+    def tell(self, result: Result) -> None:
+        """Report how the work on a message ended."""
+        if self.report is not None:
+            _shielded(self.report, result, "report")
+
+    def dropped(self, message: Message) -> None:
+        """Tell that the work on a message no longer counts."""
+        if self.on_drop is not None:
+            _shielded(self.on_drop, message, "on_drop")
+
+
+def _shielded(call: Callable[[Any], object], argument: object, name: str) -> None:
+    try:
+        call(argument)
+    except Exception as error:
+        _log.warning("%s of a worker failed: %s", name, reason_of(error), exc_info=error)
+
+
+def reason_of(error: BaseException) -> str:
+    """An exception as the reason of a fail."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    name = type(error).__name__
+    return f"{name}: {text}"[:MAX_REASON] if text else name
+
+
+class Pauses:
+    """How long to wait before a store is asked again: longer each time, and no two workers alike."""
+
+    def __init__(self) -> None:
+        self._next = _FIRST_PAUSE
+
+    def next(self, error: Exception) -> float:
+        """Seconds until the next try; the first time the error is logged."""
+        import random  # here, so that import penstock stays quick
+
+        if self._next == _FIRST_PAUSE:
+            _log.warning("the worker tries again until it succeeds: %s", str(error))
+        pause = self._next * random.uniform(0.5, 1)  # noqa: S311 - only spreads them
+        self._next = min(2 * self._next, _LONGEST_PAUSE)
+        return pause

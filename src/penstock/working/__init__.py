@@ -1,6 +1,0 @@
-"""Workers: what runs a handler for each message of a queue."""
-
-from penstock.working.options import Fail, Release, Result, Worked, exponential
-from penstock.working.worker import work
-
-__all__ = ["Fail", "Release", "Result", "Worked", "exponential", "work"]

@@ -1,0 +1,83 @@
+"""What stores write, byte by byte, and stores that were written before: each is found as it was left."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+import penstock
+from tests.golden import folders
+from tests.golden.conversations import find_open, leave_open
+from tests.golden.expectations import compare
+from tests.golden.normaliser import Normaliser
+from tests.golden.processes import Server, Shell, Time
+from tests.golden.scenario import END, found, play, written
+from tests.golden.talk import Talk
+
+KINDS = ("journal", "text", "folder", "slate")
+STORES = Path(__file__).parent / "stores"
+KEPT = [path.relative_to(STORES) for path in sorted(STORES.rglob("*.tar.xz"))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_writes_the_same_bytes(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    with written(f"{kind}:{folder}") as run:
+        play(run)
+        seen = found(run.store)
+        assert run.clock.now() == END
+    folders.compare_lines(f"files/{kind}.found.txt", seen, tmp_path)
+    folders.compare_files(f"files/{kind}.txt", tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["journal", "text"])
+def test_packing_writes_the_same_bytes(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    with written(f"{kind}:{folder}") as run:
+        play(run)
+    time = Time(tmp_path / "time")
+    time.advance((END - int(time.path.read_text())) / 1000)
+    shell = Shell(time, tmp_path)
+    ran = shell.run("--store", f"{kind}:{folder}", "pack")
+    shell.end()
+    said = [*ran.out.split("\n"), ran.err]
+    folders.compare_lines(f"files/{kind}.packed.txt", [*said, *folders.dump(folder)], tmp_path)
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=str)
+def test_a_store_that_was_written_before_is_found_as_it_was_left(kept: Path, tmp_path: Path) -> None:
+    name = kept.name.partition(".")[0]
+    kind, _, streams = name.partition("-")
+    folders.unpack(STORES / kept, tmp_path / "store")
+    if streams:
+        compare(f"stores/{kept.parent}/{name}.txt", _converse(find_open, f"{kind}:store", tmp_path))
+        return
+    with penstock.open(f"{kind}:{tmp_path / 'store'}", clock=penstock.SimulatedClock(END)) as store:
+        seen = found(store)
+    compare(f"stores/{kept.parent}/{kind}.txt", "\n".join(seen).lstrip("\n") + "\n")
+
+
+def keep(version: str) -> None:
+    """Write stores as the code of today does, once and for all: closed, and as a crash would leave them."""
+    folder = STORES / version
+    folder.mkdir(parents=True)  # FileExistsError: what was kept stays
+    for kind in KINDS:
+        store = folder / "store"
+        with written(f"{kind}:{store}") as run:
+            play(run)
+            (folder / f"{kind}.open.tar.xz").write_bytes(folders.pack(store))
+        (folder / f"{kind}.closed.tar.xz").write_bytes(folders.pack(store))
+        shutil.rmtree(store)
+    for kind in ("journal", "slate"):
+        with TemporaryDirectory() as made:
+            _converse(leave_open, f"{kind}:store", Path(made))
+            (folder / f"{kind}-streams.closed.tar.xz").write_bytes(folders.pack(Path(made) / "store"))
+
+
+def _converse(conversation: Callable[[Talk], None], store: str, folder: Path) -> str:
+    time = Time(folder / "time")
+    with Server(time, store) as server, Talk(server.port, time, Normaliser(), {}) as talk:
+        conversation(talk)
+    return talk.text()

@@ -1,0 +1,538 @@
+"""The rules of a queue, checked against a naive model of them on random histories."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from penstock.contract.message import STATES, Entry
+from penstock.contract.settings import Settings
+from penstock.errors import (
+    InvalidPriority,
+    PayloadTooLarge,
+    QueueFull,
+    StoreCorrupt,
+    StreamInUse,
+    StreamMismatch,
+    StreamNotFound,
+)
+from penstock.rules.index.streams import Run
+from penstock.rules.ledger import Ledger, Receipt
+from penstock.rules.records import (
+    Ack,
+    Claim,
+    Extend,
+    Fail,
+    Pop,
+    Put,
+    Record,
+    Redrive,
+    Release,
+    Remove,
+    StreamClaim,
+    StreamDelete,
+    StreamSettle,
+)
+from penstock.rules.state import State
+from penstock.rules.stream_state import StreamState
+from tests.model import Model
+
+START = 1_700_000_000_000
+SETTINGS = st.builds(
+    Settings,
+    max_size=st.sampled_from([0, 0, 5, 40]),
+    max_attempts=st.sampled_from([0, 1, 2, 5]),
+    keep_done=st.sampled_from([0, 0, 2, 600, None]),
+    priorities=st.sampled_from([None, None, (-2, 1)]),
+    max_lease=st.sampled_from([5, 43_200]),
+    retention=st.sampled_from([0, 0, 60]),
+)
+REFUSALS = (StreamInUse, StreamMismatch, StreamNotFound)
+STREAMS = st.sampled_from(["night", "night", "day"])
+READERS = st.sampled_from(["first", "first", "second"])
+DURATIONS = st.sampled_from([0, 1, 500, 1_000, 5_000, 30_000, 120_000])  # milliseconds
+DRAFTS = st.tuples(
+    st.sampled_from([0, 0, 0, 1, -1, -2, 2]),
+    st.sampled_from([0, 0, 0, 1, 1_000, 20_000]),
+    st.sampled_from([None, None, None, 0, 1, 4_000, 30_000]),
+    st.sampled_from([None, None, None, "a", "b", "c"]),
+)
+
+
+class LedgerAgreesWithModel(RuleBasedStateMachine):
+    """A ledger, a naive model, and a second ledger that sees nothing but the records of the first."""
+
+    @initialize(settings=SETTINGS)
+    def start(self, settings: Settings) -> None:
+        self.now = START
+        self.ledger = Ledger("q", settings)
+        self.replica = StreamState("q", settings, 1)
+        self.model = Model(settings)
+        self.model.advance(self.now)
+        self.nonces = 0
+        self.receipts: list[tuple[int, int]] = []
+
+    def record(self, record: Record | None) -> None:
+        if record is not None:
+            self.replica.replay(record)
+
+    @rule(milliseconds=st.one_of(st.integers(0, 3), DURATIONS, st.integers(0, 700_000)))
+    def time_passes(self, milliseconds: int) -> None:
+        self.now += milliseconds
+        self.model.advance(self.now)
+
+    @rule(drafts=st.lists(DRAFTS, min_size=1, max_size=6))
+    def put(self, drafts: list[tuple[int, int, int | None, str | None]]) -> None:
+        entries = [
+            Entry(b"", priority, None, delay / 1000, None if kept is None else kept / 1000, key)
+            for priority, delay, kept, key in drafts
+        ]
+        expected = self.model.put(drafts)
+        if expected == "full":
+            with pytest.raises(QueueFull):
+                self.ledger.put(entries, self.now)
+        elif expected == "priority":
+            with pytest.raises(InvalidPriority):
+                self.ledger.put(entries, self.now)
+        else:
+            admission = self.ledger.put(entries, self.now)
+            self.record(admission.record)
+            assert list(admission.seqs) == expected
+
+    @rule(count=st.integers(1, 3_000))
+    def put_many_at_once(self, count: int) -> None:
+        self.put([(0, 0, None, None)] * count)
+
+    @rule(n=st.integers(1, 8), lease=DURATIONS.filter(bool))
+    def claim(self, n: int, lease: int) -> None:
+        self.nonces += 1
+        record = self.ledger.claim(n, lease / 1000, "worker", self.nonces, self.now)
+        self.record(record)
+        claimed = record.seqs if record else []
+        assert claimed == self.model.claim(n, lease, self.nonces)
+        self.receipts += [(seq, self.nonces) for seq in claimed]
+
+    @rule(n=st.integers(10, 2_500), lease=DURATIONS.filter(bool))
+    def claim_many(self, n: int, lease: int) -> None:
+        self.claim(n, lease)
+
+    @rule(how=st.sampled_from(["ack", "ack", "fail", "release"]), data=st.data())
+    def settle_a_whole_claim(self, how: str, data: st.DataObject) -> None:
+        if not self.receipts:
+            return
+        nonce = data.draw(st.integers(max(1, self.nonces - 3), self.nonces))
+        receipts = [receipt for receipt in self.receipts if receipt[1] == nonce]
+        cut = data.draw(st.integers(0, len(receipts)))
+        self.settle_these(how, receipts[cut:] if data.draw(st.booleans()) else receipts[:cut], 0, "broken")
+
+    @rule()
+    def pop(self) -> None:
+        record = self.ledger.pop("worker", self.now)
+        self.record(record)
+        assert (record.seqs if record else []) == self.model.pop()
+
+    @rule(
+        how=st.sampled_from(["ack", "ack", "fail", "release"]),
+        data=st.data(),
+        delay=DURATIONS,
+        reason=st.sampled_from([None, "broken"]),
+    )
+    def settle(self, how: str, data: st.DataObject, delay: int, reason: str | None) -> None:
+        self.settle_these(how, self.some_receipts(data), delay, reason)
+
+    def settle_these(self, how: str, receipts: list[tuple[int, int]], delay: int, reason: str | None) -> None:
+        result: tuple[Record | None, list[Receipt]]
+        if how == "ack":
+            result = self.ledger.ack(receipts, self.now)
+        elif how == "fail":
+            result = self.ledger.fail(receipts, delay / 1000, reason, self.now)
+        else:
+            result = self.ledger.release(receipts, self.now)
+        self.record(result[0])
+        # Receipts are remembered for at least five minutes: beyond that a repeat may be told either.
+        remembered = [(seq, nonce) for seq, nonce, _, at in self.model.settled if self.now > at + 300_000]
+        lost = [
+            receipt for receipt in self.model.settle(how, receipts, delay, reason) if receipt not in remembered
+        ]
+        assert [receipt for receipt in result[1] if receipt not in remembered] == lost
+
+    @rule(data=st.data(), lease=DURATIONS.filter(bool))
+    def extend(self, data: st.DataObject, lease: int) -> None:
+        receipts = self.some_receipts(data)
+        record, lost = self.ledger.extend(receipts, lease / 1000, self.now)
+        self.record(record)
+        assert lost == self.model.extend(receipts, lease)
+
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        seqs = data.draw(st.lists(st.integers(0, self.model.next_seq + 1), max_size=5))
+        record = self.ledger.remove(seqs, self.now)
+        self.record(record)
+        assert set(record.seqs if record else []) == self.model.remove(seqs)
+
+    @rule(data=st.data())
+    def remove_a_long_stretch(self, data: st.DataObject) -> None:
+        first = data.draw(st.integers(0, self.model.next_seq))
+        seqs = [seq for seq in range(first, first + 2_000) if seq % 97]
+        record = self.ledger.remove(seqs, self.now)
+        self.record(record)
+        assert set(record.seqs if record else []) == self.model.remove(seqs)
+
+    @rule(data=st.data(), everything=st.booleans())
+    def redrive(self, data: st.DataObject, everything: bool) -> None:
+        seqs = None if everything else data.draw(st.lists(st.integers(0, self.model.next_seq), max_size=5))
+        record = self.ledger.redrive(seqs, self.now)
+        self.record(record)
+        assert set(record.seqs if record else []) == self.model.redrive(seqs)
+
+    @rule()
+    def purge(self) -> None:
+        record = self.ledger.purge(self.now)
+        self.record(record)
+        assert set(record.seqs if record else []) == self.model.purge()
+
+    @rule(stream=STREAMS, reader=READERS)
+    def a_process_reads_a_stream(self, stream: str, reader: str) -> None:
+        self.told(self.model.begin(stream, reader), lambda: self.ledger.stream_begin(stream, reader, self.now))
+
+    @rule(stream=st.sampled_from(["night", "tail"]), reader=READERS, position=st.integers(0, 50))
+    def a_process_follows(self, stream: str, reader: str, position: int) -> None:
+        self.told(
+            self.model.follow(stream, reader, position),
+            lambda: self.ledger.stream_follow(stream, reader, position, self.now),
+        )
+        behind = any(at < self.model.next_seq - 1 for _, at in self.model.followers.values())
+        assert self.ledger.is_followed() == self.replica.is_followed() == behind
+
+    @rule(stream=STREAMS, reader=READERS, n=st.one_of(st.integers(1, 8), st.integers(1, 2_500)), data=st.data())
+    def a_stream_goes_on(self, stream: str, reader: str, n: int, data: st.DataObject) -> None:
+        known = self.model.streams.get(stream)
+        latest = [] if known is None else [number for number, _ in known.settled[-2:]]
+        if known is not None and known.held is not None:
+            latest += [known.held[0]] * 2
+        start = data.draw(st.sampled_from([0, *latest, self.model.batches + 1]))
+        self.nonces += 1
+        run = None
+        if data.draw(st.booleans()):
+            since = self.now - data.draw(st.sampled_from([0, 1, 100]))
+            run = Run("run", since, data.draw(st.integers(1, self.model.next_seq)))
+        limits = (run.since, run.below) if run else ()
+        expected = self.model.next_batch(stream, reader, start, n, self.nonces, *limits)
+        try:
+            settled, offered = self.ledger.stream_offer(stream, reader, start, self.now)
+        except REFUSALS:
+            assert expected == "no"
+            return
+        self.record(settled)
+        if offered is None:
+            due = self.ledger.stream_due(stream, n, run) if run else []
+            claim = self.ledger.stream_claim(stream, n, self.nonces, self.now, run)
+            assert run is None or due == (claim.seqs if claim else [])
+            self.record(claim)
+            offered = claim and claim.batch
+        assert (None if expected is None else expected[0]) == offered
+
+    @rule(stream=STREAMS, back=st.integers(0, 2))
+    def a_batch_is_read(self, stream: str, back: int) -> None:
+        batch = max(0, self.latest(stream) - back)
+        expected = self.model.read_batch(stream, batch)
+        try:
+            self.record(self.ledger.stream_read(stream, batch, self.now))
+        except REFUSALS:
+            assert expected == "no"
+            return
+        for state in (self.ledger, self.replica):
+            rows = state.batch_rows(stream, batch)
+            assert rows is not None
+            assert list(rows.with_state(None)) == expected
+            assert all(rows[seq][0].place[rows[seq][1]] == 0 for seq in expected)
+
+    @rule(stream=STREAMS, data=st.data(), reason=st.sampled_from([None, "bad"]), delay=st.sampled_from([0, 0, 5]))
+    def messages_of_a_batch_are_to_fail(
+        self, stream: str, data: st.DataObject, reason: str | None, delay: int
+    ) -> None:
+        batch = max(0, self.latest(stream) + data.draw(st.sampled_from([0, 0, 0, 1, -1])))
+        seqs = data.draw(st.lists(st.integers(0, self.model.next_seq), max_size=8))
+        self.told(
+            self.model.fail_some(stream, batch, seqs, reason, delay),
+            lambda: self.ledger.stream_fail(stream, batch, seqs, reason, self.now, delay),
+        )
+
+    @rule(stream=STREAMS, data=st.data())
+    def a_batch_is_settled(self, stream: str, data: st.DataObject) -> None:
+        batch = max(0, self.latest(stream) + data.draw(st.sampled_from([0, 0, 0, 1, -1])))
+        self.told(
+            self.model.settle_batch(stream, batch), lambda: self.ledger.stream_settle(stream, batch, self.now)
+        )
+
+    @rule(stream=STREAMS)
+    def a_batch_is_given_back(self, stream: str) -> None:
+        self.told(self.model.release_batch(stream), lambda: self.ledger.stream_release(stream, self.now))
+
+    @rule(stream=STREAMS)
+    def a_stream_is_forgotten(self, stream: str) -> None:
+        expected = self.model.delete_stream(stream)
+        try:
+            for record in self.ledger.stream_delete(stream, self.now):
+                self.record(record)
+        except REFUSALS:
+            assert expected == "no"
+        else:
+            assert expected is None
+
+    def latest(self, stream: str) -> int:
+        known = self.model.streams.get(stream)
+        if known is None:
+            return 1
+        return known.held[0] if known.held is not None else known.settled[-1][0] if known.settled else 0
+
+    def told(self, expected: str | None, operation: Callable[[], Record | None]) -> None:
+        try:
+            self.record(operation())
+        except REFUSALS:
+            assert expected == "no"
+        else:
+            assert expected is None
+
+    @invariant()
+    def everyone_agrees(self) -> None:
+        if not hasattr(self, "ledger"):
+            return
+        expected = {item.seq: self.described(item) for item in self.model.items}
+        for state in (self.ledger, self.replica):
+            state.advance(self.now)
+            assert state.counts() == self.model.counts()
+            assert {seq: description(state, seq) for seq in state.listed(None, 0, 10**9)} == expected
+            streams = self.model.streams.items()
+            holding = [(name, len(stream.held[1]) if stream.held else 0) for name, stream in streams]
+            expected_streams = sorted(holding + [(name, 0) for name in self.model.followers])
+            assert [(each.stream, each.messages) for each in self.ledger.streams()] == expected_streams
+            assert state.peek(5) == [item.seq for item in self.model.next(5)]
+
+    @invariant()
+    def the_gone_are_those_that_were_put_and_are_not_there(self) -> None:
+        if hasattr(self, "ledger"):
+            there = {item.seq for item in self.model.items}
+            assert sorted(self.ledger.gone) == [seq for seq in range(1, self.model.next_seq) if seq not in there]
+
+    def described(self, item: Any) -> tuple[Any, ...]:
+        state = self.model.state(item)
+        ends_at = item.lease_until or 0 if state == "in_flight" else item.settled_at
+        return (
+            state, item.priority, item.visible_at, item.expires_at,
+            item.attempts, item.nonce, ends_at, item.reason,
+        )  # fmt: skip
+
+    def some_receipts(self, data: st.DataObject) -> list[tuple[int, int]]:
+        known = st.sampled_from(self.receipts[-20:]) if self.receipts else st.nothing()
+        forged = st.tuples(st.integers(0, self.model.next_seq), st.integers(0, self.nonces + 1))
+        return data.draw(st.lists(st.one_of(known, known, known, forged), max_size=6))
+
+
+def description(state: State, seq: int) -> tuple[Any, ...]:
+    page, at = state.locate(seq)
+    name = STATES[page.state[at] - 1]
+    claims = page.for_claims(at) if page.claims else None
+    settled = name in ("in_flight", "done", "failed")
+    return (
+        name,
+        page.priority[at],
+        page.visible_at[at],
+        page.expires_at[at] or None,
+        page.attempts[at],
+        claims.nonce[at] if claims and name == "in_flight" else None,
+        claims.ends_at[at] if claims and settled else None,
+        claims.reason[at] if claims else None,
+    )
+
+
+TestLedgerAgreesWithModel = LedgerAgreesWithModel.TestCase
+TestLedgerAgreesWithModel.settings = hypothesis_settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+class LongHistories(LedgerAgreesWithModel):
+    pass
+
+
+TestLongHistories = pytest.mark.long(LongHistories.TestCase)
+TestLongHistories.settings = hypothesis_settings(max_examples=300, stateful_step_count=100, deadline=None)
+
+
+def test_a_stream_goes_on_without_messages_that_another_program_took() -> None:
+    ledger = ledger_with(3)
+    ledger.stream_begin("night", "me", START)
+    ledger.stream_claim("night", 3, 1, START)
+    ledger.stream_fail("night", 1, [2], "no", START)
+    ledger.replay(Remove(START, [2]))
+    assert ledger.stream_info("night").messages == 2
+    ledger.stream_settle("night", 1, START)
+    assert ledger.counts() == dict.fromkeys(STATES, 0)
+
+
+def ledger_with(count: int, **settings: Any) -> Ledger:
+    ledger = Ledger("q", Settings(**settings))
+    if count:
+        ledger.put([Entry(b"")] * count, START)
+    return ledger
+
+
+def test_a_payload_larger_than_the_queue_takes_is_refused_and_nothing_is_put() -> None:
+    ledger = ledger_with(0, max_payload=3)
+    with pytest.raises(PayloadTooLarge, match="4 bytes; queue 'q' takes at most 3"):
+        ledger.put([Entry(b"abc"), Entry(b"abcd")], START)
+    assert ledger.next_seq == 1
+    assert ledger.available() == 0
+
+
+def test_more_priorities_than_there_are_lanes_keep_their_order() -> None:
+    ledger = ledger_with(0)
+    priorities = [(number * 7919) % 1000 - 500 for number in range(1000)] * 2
+    ledger.put([Entry(b"", priority) for priority in priorities], START)
+    claim = ledger.claim(2000, 30, "worker", 1, START)
+    assert claim is not None
+    assert claim.seqs == sorted(range(1, 2001), key=lambda seq: (priorities[seq - 1], seq))
+
+
+def test_a_million_leases_that_ended_early_leave_no_memory_behind() -> None:
+    ledger = ledger_with(100)
+    for nonce in range(10_000):
+        claim = ledger.claim(100, 43_200, "worker", nonce, START + nonce)
+        assert claim is not None
+        ledger.release([(seq, nonce) for seq in claim.seqs], START + nonce)
+    assert len(ledger._deadlines._heap) < 2_000
+    assert ledger._ready._entries < 2_000
+
+
+def entries_kept(ledger: Ledger) -> int:
+    """Everything that could pile up in an index, however few messages are there."""
+    return ledger._ready._entries + len(ledger._deadlines._heap) + 1_000 * len(ledger._rows._pages)
+
+
+@pytest.mark.parametrize("how", ["expire", "expire and claim", "pop", "purge", "remove", "fail and redrive"])
+def test_messages_that_are_gone_leave_no_memory_behind(how: str) -> None:
+    ledger = ledger_with(0, retention=1 if how.startswith("expire") else 86_400, max_attempts=1)
+    for second in range(200):
+        now = START + second * 2_000
+        seqs = ledger.put([Entry(b"", priority) for priority in range(100)], now).seqs
+        if how == "expire and claim":
+            ledger.claim(1, 30, "worker", second, now)
+        elif how == "pop":
+            for _ in seqs:
+                ledger.pop("worker", now)
+        elif how == "purge":
+            ledger.purge(now)
+        elif how == "remove":
+            ledger.remove(seqs, now)
+        elif how == "fail and redrive":
+            for nonce in (0, 1):
+                claim = ledger.claim(1_000, 30, "worker", nonce, now)
+                assert claim is not None
+                ledger.fail([(seq, nonce) for seq in claim.seqs], 0, "no", now)
+                ledger.redrive(None, now)
+            ledger.purge(now)
+        ledger.gone.clear()
+    assert entries_kept(ledger) < 6_000
+
+
+def test_an_empty_queue_costs_little_after_its_first_message() -> None:
+    ledger = ledger_with(1)
+    ledger.claim(1, 30, "worker", 1, START)
+    ledger.ack([(1, 1)], START)
+    [(_, page)] = ledger._rows.pages()
+    assert page.claims is not None
+    assert len(page.claims.nonce) < 10
+
+
+def test_settled_receipts_are_forgotten_some_time_after_five_minutes() -> None:
+    ledger = ledger_with(10_000)
+    claim = ledger.claim(10_000, 30, "worker", 1, START)
+    assert claim is not None
+    receipts = [(seq, 1) for seq in claim.seqs]
+    for start in range(0, 10_000, 1_000):
+        ledger.ack(receipts[start : start + 1_000], START)
+    assert ledger.ack(receipts, START + 300_000)[1] == []
+    assert len(ledger.ack(receipts, START + 360_001)[1]) == 10_000
+    assert not ledger._receipts._minutes
+
+
+def test_survivors_of_long_gone_neighbours_are_found_and_cost_little() -> None:
+    ledger = ledger_with(100_000)
+    ledger.remove([seq for seq in range(1, 100_001) if seq % 1000], START)
+    assert ledger.listed(None, 0, 1000) == list(range(1000, 100_001, 1000))
+    assert sum(len(page.state) for _, page in ledger._rows.pages()) < 2_000
+    claim = ledger.claim(1000, 30, "worker", 5, START)
+    assert claim is not None
+    assert claim.seqs == list(range(1000, 100_001, 1000))
+    assert ledger.ack([(seq, 5) for seq in claim.seqs], START)[1] == []
+    assert ledger.counts() == dict.fromkeys(STATES, 0)
+
+
+def test_a_queue_may_start_at_any_number() -> None:
+    ledger = Ledger("q", Settings(), first=1_000_003)
+    assert list(ledger.put([Entry(b"")] * 1500, START).seqs) == list(range(1_000_003, 1_001_503))
+    assert ledger.listed("available", 0, 2) == [1_000_003, 1_000_004]
+
+
+def test_a_store_may_leave_numbers_out() -> None:
+    ledger = ledger_with(3)
+    ledger.replay(Put(START, 10, [0], [START], [0], {}))
+    ledger.replay(Put(START, 5_000, [0, 0], [START] * 2, [0, 0], {}))
+    assert ledger.listed(None, 0, 9) == [1, 2, 3, 10, 5_000, 5_001]
+    assert list(ledger.put([Entry(b"")], START).seqs) == [5_002]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Put(START, 1, [0], [START], [0], {}),
+        Claim(START, [3], START + 30_000, "worker", 1),
+        Pop(START, [3], "worker"),
+        Ack(START, [2]),
+        Ack(START, [9]),
+        Fail(START, [2], START, None),
+        Release(START, [3]),
+        Extend(START, [3], START + 30_000),
+        Remove(START, [4]),
+        Redrive(START, [1]),
+        StreamClaim(START, "night", 1, [2], 1),
+        StreamSettle(START, "night", 1),
+        StreamDelete(START, "night"),
+    ],
+)
+def test_a_history_that_contradicts_itself_is_found_out(record: Record) -> None:
+    """Message 1 is in flight, 2 and 3 are available."""
+    ledger = ledger_with(3)
+    ledger.claim(1, 30, "worker", 1, START)
+    with pytest.raises(StoreCorrupt, match="history of queue 'q' contradicts itself: " + type(record).__name__):
+        ledger.replay(record)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5_000), st.integers(0, 2), st.booleans()), max_size=60))
+def test_messages_that_come_late_under_a_lower_number_take_their_place(
+    arrivals: list[tuple[int, int, bool]],
+) -> None:
+    ledger = Ledger("q", Settings())
+    there: dict[int, int] = {}
+    seen: set[int] = set()
+    for number, priority, removed in arrivals:
+        if number in seen:
+            continue
+        seen.add(number)
+        ledger.admit(number, priority, 0, 0, 0, 1)
+        there[number] = priority
+        if removed:
+            ledger.remove([min(there)], 1)
+            del there[min(there)]
+    assert ledger.counts()["available"] == len(there)
+    assert ledger.listed(None, 0, 100) == sorted(there)
+    assert [first for first, _ in ledger.pages()] == sorted(first for first, _ in ledger.pages())
+    expected = sorted(there, key=lambda number: (there[number], number))
+    assert ledger.peek(100) == expected
+    claim = ledger.claim(100, 30, "me", 7, 2)
+    assert (claim.seqs if claim else []) == expected
+    assert ledger.ack([(number, 7) for number in expected], 3)[1] == []
+    assert ledger.size() == 0

@@ -1,0 +1,630 @@
+"""Folders that Kestrel left behind, or went on writing to: opened as they are, by the document, losing nothing."""
+
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import SimulatedClock, Store
+from penstock.stores.journal import replay
+from penstock.stores.journal.catalog import Catalog
+from penstock.stores.journal.doctor import examine
+from penstock.stores.journal.format import (
+    DIALECTS,
+    Add,
+    AddX,
+    AddXid,
+    ConfirmRemove,
+    Continue,
+    Dialect,
+    Entry,
+    Remove,
+    RemoveTentative,
+    RemoveTentativeXid,
+    Unremove,
+    encode,
+)
+from penstock.stores.journal.groups import MAGIC
+from penstock.stores.journal.store import open_journal
+from penstock.stores.journal.viewing import StoreView
+from penstock.system.files import ReadingDisk
+
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "kestrel.json").read_text())["vectors"]
+NOW = 1_700_000_000_000
+
+
+def journal(folder: Path, now: int = NOW, dialect: Dialect = "doc", clock: SimulatedClock | None = None) -> Store:
+    return Store(
+        str(folder), open_journal(folder, clock=clock or SimulatedClock(now), dialect=dialect, sync="never")
+    )
+
+
+def written(*entries: Entry) -> bytes:
+    return b"".join(map(encode, entries))
+
+
+def item(payload: bytes, expiry: int = 0) -> AddX:
+    return AddX(NOW - 60_000, expiry, payload)
+
+
+def payloads(queue: penstock.Queue) -> list[bytes]:
+    return [message.payload for message in queue.messages()]
+
+
+def make(folder: Path, files: dict[str, bytes]) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+
+
+def append(folder: Path, name: str, *entries: Entry) -> None:
+    with (folder / name).open("ab") as file:
+        file.write(written(*entries))
+
+
+def by_document(folder: Path, name: str, dialect: Dialect = "doc") -> list[bytes]:
+    state = replay(folder, name, dialect)
+    assert not state.queue
+    assert state.broken is None
+    return sorted(state.open.values())
+
+
+CASES = [
+    pytest.param(vector, dialect, id=f"{vector['name']}-{dialect}")
+    for vector in VECTORS
+    for dialect in (DIALECTS if vector["dialect"] == "any" else [vector["dialect"]])
+]
+
+
+@pytest.mark.parametrize(("vector", "dialect"), CASES)
+def test_a_published_folder_opens_as_it_is(
+    vector: dict[str, Any], dialect: Dialect, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(tmp_path, {name: bytes.fromhex(content) for name, content in vector["files"].items()})
+    expected = vector.get("after_restart")
+    expected = [b"keep"] if expected is None else [bytes.fromhex(payload) for payload in expected]
+    broken = replay(tmp_path, "q", dialect).broken
+    with journal(tmp_path, vector["now_ms"], dialect) as store:
+        if not vector["files"]:
+            assert [info.name for info in store.queues()] == ["default"]
+            return
+        queue = store.queue("q")
+        messages = list(queue.messages())
+        if "expired" in vector["name"]:
+            expected = expected[1:]
+        assert [message.payload for message in messages] == expected
+        assert {message.state for message in messages} <= {"available"}
+        assert [message.payload for message in queue.peek(100)] == expected
+        assert queue.settings == penstock.Settings()
+        queue.put(b"ours", priority=-1, headers={"a": "b"})
+        [ours] = queue.claim()
+        assert (ours.payload, ours.headers) == (b"ours", {"a": "b"})
+        queue.ack(*queue.claim(1))
+    quarantine = tmp_path / ".penstock" / "quarantine"
+    if broken is None:
+        assert not quarantine.exists()
+        assert not caplog.records
+    else:
+        [kept] = quarantine.iterdir()
+        name, offset = broken
+        assert kept.name.startswith(f"{name}.{offset}.")
+        assert kept.read_bytes() == bytes.fromhex(vector["files"][name])[offset:]
+        [warning] = [record for record in caplog.records if record.levelno >= logging.WARNING]
+        assert str(kept) in warning.getMessage()
+    left = expected[1:] + [b"ours"]
+    for _ in range(2):
+        with journal(tmp_path, vector["now_ms"], dialect) as store:
+            assert payloads(store.queue("q")) == left
+    assert by_document(tmp_path, "q", dialect) == sorted(left)
+
+
+def test_no_file_but_the_broken_one_loses_anything(tmp_path: Path) -> None:
+    make(tmp_path, {"q.5": written(item(b"a")) + b"\xff rest", "q.7": written(item(b"b"))})
+    make(tmp_path, {"q": written(item(b"c")) + b"\xfe", "other": written(item(b"d"))})
+    with journal(tmp_path) as store:
+        assert payloads(store.queue("q")) == [b"a", b"b", b"c"]
+        assert payloads(store.queue("other")) == [b"d"]
+    kept = {file.read_bytes() for file in (tmp_path / ".penstock" / "quarantine").iterdir()}
+    assert kept == {b"\xff rest", b"\xfe"}
+
+
+def test_a_journal_whose_first_entry_was_cut_off_is_an_empty_queue(tmp_path: Path) -> None:
+    make(tmp_path, {"q": written(item(b"x"))[:-1]})
+    with journal(tmp_path) as store:
+        assert payloads(store.queue("q")) == []
+        store.queue("q").put(b"new")
+    assert by_document(tmp_path, "q") == [b"new"]
+    with journal(tmp_path) as store:
+        assert payloads(store.queue("q")) == [b"new"]
+
+
+NO_JOURNALS = {
+    "Makefile": b"all:\n\techo\n",
+    "LICENSE": b"Permission is hereby granted",
+    "table": b"\tfirst\tsecond\n1\t2\t3\n",
+    "rule": b"\t@ls\n",
+    "zeros": bytes(600_000),
+    "noise": b"\xff" * 10,
+    "README.md": b"# Words",
+}
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+
+
+@pytest.mark.parametrize("name", NO_JOURNALS)
+def test_a_folder_with_files_of_others_does_not_become_a_store(tmp_path: Path, name: str) -> None:
+    make(tmp_path, {name: NO_JOURNALS[name]})
+    for _ in range(2):
+        with pytest.raises(penstock.StoreUnavailable, match=f"'{name}' in it is no journal"):
+            penstock.open(tmp_path)
+    assert tree(tmp_path) == {name: NO_JOURNALS[name]}
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_view_of_a_folder_with_files_of_others_gives_no_advice_to_open_it(tmp_path: Path) -> None:
+    make(tmp_path, NO_JOURNALS)
+    with pytest.raises(penstock.StoreUnavailable, match="is no store") as refused:
+        StoreView(str(tmp_path), ReadingDisk(), NOW)
+    assert "penstock.open" not in str(refused.value)
+    assert tree(tmp_path) == NO_JOURNALS
+
+
+def test_a_view_of_a_store_does_not_see_files_of_others(tmp_path: Path) -> None:
+    with journal(tmp_path) as store:
+        store.create("jobs").put(b"a")
+    make(tmp_path, NO_JOURNALS)
+    assert sorted(StoreView(str(tmp_path), ReadingDisk(), NOW).settings()) == ["default", "jobs"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "link to nothing"])
+def test_a_folder_with_what_is_no_file_does_not_become_a_store(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    stray(folder / "x", kind, tmp_path / "secret")
+    with pytest.raises(penstock.StoreUnavailable, match="'x' in it is no journal"):
+        journal(folder)
+    assert os.listdir(folder) == ["x"]
+
+
+def stray(path: Path, kind: str, elsewhere: Path) -> None:
+    match kind:
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case "link":
+            elsewhere.write_bytes(written(item(b"secret")))
+            path.symlink_to(elsewhere)
+        case "link to nothing":
+            path.symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize("name", ["lost+found", ".gitkeep"])
+def test_a_folder_that_people_call_empty_becomes_a_store(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with journal(tmp_path) as store:
+        store.queue().put(b"a")
+
+
+def test_files_of_others_that_appear_in_a_store_are_left_alone_and_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with journal(tmp_path) as store:
+        store.create("jobs").put(b"a")
+    others = {**NO_JOURNALS, "jobs.5": b"notes", "jobs~~notes": b"notes"}
+    make(tmp_path, others)
+    for number in range(2):
+        caplog.clear()
+        with journal(tmp_path) as store:
+            assert [info.name for info in store.queues()] == ["default", "jobs"]
+            store.queue("jobs").put(bytes([number]))
+            for name in ("Makefile", "LICENSE", "table", "rule", "zeros", "noise", "jobs.5"):
+                [warning] = [each for each in caplog.messages if f"{tmp_path / name} is no journal" in each]
+                assert "left alone" in warning
+    found = {each.file for each in examine(tmp_path).findings}
+    assert {str(tmp_path / name) for name in others if name != "jobs.5"} <= found
+    with journal(tmp_path) as store:
+        store.create("Makefile").put(b"ours")
+        store._backend.pack("jobs")  # type: ignore[attr-defined]
+        store.delete("jobs")
+    assert {name: (tmp_path / name).read_bytes() for name in others} == others
+    assert not (tmp_path / ".penstock" / "quarantine").exists()
+    with journal(tmp_path) as store:
+        assert payloads(store.queue("Makefile")) == [b"ours"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "link to nothing"])
+@pytest.mark.parametrize("name", ["x", "x.5", "jobs.5", "default"])
+def test_what_is_no_file_in_a_store_is_left_alone_and_told_of(
+    tmp_path: Path, kind: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "store"
+    with journal(folder) as store:
+        store.create("jobs").put(b"a")
+    stray(folder / name, kind, tmp_path / "secret")
+    for _ in range(2):
+        caplog.clear()
+        with journal(folder) as store:
+            assert [info.name for info in store.queues()] == ["default", "jobs"]
+            assert payloads(store.queue("jobs"))[0] == b"a"
+            store.queue().put(b"b")
+            store.queue("jobs").put(b"c")
+        assert f"{folder / name} is no journal" in caplog.text
+    assert str(folder / name) in {each.file for each in examine(folder).findings}
+    assert os.listdir(tmp_path).count("secret") == (kind == "link")
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "link to nothing"])
+def test_what_is_no_file_in_the_place_of_a_journal_is_an_error(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "store"
+    with journal(folder) as store:
+        store.create("jobs").put(b"a")
+    (folder / "jobs").rename(tmp_path / "jobs")
+    stray(folder / "jobs", kind, tmp_path / "secret")
+    with pytest.raises(penstock.StoreUnavailable, match="is no file"):
+        journal(folder)
+    (folder / "jobs").rename(tmp_path / "stray")
+    (tmp_path / "jobs").rename(folder / "jobs")
+    with journal(folder) as store:
+        assert payloads(store.queue("jobs")) == [b"a"]
+
+
+def test_a_file_of_others_in_the_place_of_a_journal_is_an_error(tmp_path: Path) -> None:
+    with journal(tmp_path) as store:
+        store.create("jobs")
+    (tmp_path / "jobs").write_bytes(b"notes")
+    (tmp_path / ".penstock" / "clean").unlink()
+    with pytest.raises(penstock.StoreCorrupt, match="is no journal"):
+        journal(tmp_path)
+    assert (tmp_path / "jobs").read_bytes() == b"notes"
+    assert not (tmp_path / ".penstock" / "quarantine").exists()
+
+
+def test_a_store_can_be_reached_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "data").symlink_to("real")
+    for number in range(2):
+        with penstock.open(tmp_path / "data") as store:
+            store.queue().put(b"a")
+            assert len(store.queue()) == number + 1
+
+
+def test_what_cannot_be_read_is_moved_to_quarantine_and_not_found_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(tmp_path, {"q.5": written(item(b"a")) + b"\xff" * 10, "q": b""})
+    with journal(tmp_path):
+        assert "the rest was moved to" in caplog.text
+        assert not any(b"\xff" * 10 in file.read_bytes() for file in tmp_path.glob("q*"))
+    caplog.clear()
+    with journal(tmp_path):
+        assert not caplog.records
+
+
+def test_files_that_are_no_journals_are_left_alone(tmp_path: Path) -> None:
+    others = {"q.bak": b"1", "q.1.bak": b"2", "notes.txt": b"3", "q.7.packed": b"4", ".hidden": b"5"}
+    make(tmp_path, {**others, "q": written(item(b"a"))})
+    (tmp_path / "folder").mkdir()
+    with journal(tmp_path) as store:
+        assert [info.name for info in store.queues()] == ["default", "q"]
+        store.queue("q").put(b"b")
+    assert {name: (tmp_path / name).read_bytes() for name in others} == others
+
+
+@pytest.mark.parametrize("name", ["q.100", "q~~100", "q.100.pack", "sub", "sub.5"])
+def test_a_subfolder_is_ignored_whatever_its_name(tmp_path: Path, name: str) -> None:
+    make(tmp_path, {"q": written(item(b"a"))})
+    (tmp_path / name).mkdir()
+    for _ in range(2):
+        with journal(tmp_path) as store:
+            assert [info.name for info in store.queues()] == ["default", "q"]
+            assert payloads(store.queue("q")) == [b"a"]
+    assert (tmp_path / name).is_dir()
+
+
+def test_a_queue_can_have_the_name_of_a_subfolder(tmp_path: Path) -> None:
+    journal(tmp_path).close()
+    for name in ("jobs", "default"):
+        (tmp_path / name).mkdir()
+    with journal(tmp_path) as store:
+        store.create("jobs").put(b"a")
+        store.queue().put(b"b")
+    with journal(tmp_path) as store:
+        assert (payloads(store.queue("jobs")), payloads(store.queue())) == ([b"a"], [b"b"])
+
+
+def test_items_that_have_expired_are_gone_and_others_expire_in_time(tmp_path: Path) -> None:
+    make(tmp_path, {"q": written(item(b"past", NOW - 1), item(b"soon", NOW + 5_000), item(b"never"))})
+    clock = SimulatedClock(NOW)
+    with journal(tmp_path, clock=clock) as store:
+        assert payloads(store.queue("q")) == [b"soon", b"never"]
+        clock.advance(5)
+        assert payloads(store.queue("q")) == [b"never"]
+    assert by_document(tmp_path, "q") == [b"never"]
+
+
+def test_items_of_starling_are_read_too(tmp_path: Path) -> None:
+    entries = [
+        Add(0, b"never"),
+        Add(NOW // 1000 - 1, b"past"),
+        Add(-1, b"long past"),
+        Add(NOW // 1000 + 60, b"soon"),
+    ]
+    make(tmp_path, {"q": written(*entries)})
+    with journal(tmp_path) as store:
+        messages = list(store.queue("q").messages())
+    assert [(message.payload, message.expires_at) for message in messages] == [
+        (b"never", None),
+        (b"soon", NOW + 60_000),
+    ]
+
+
+def test_an_item_has_the_time_at_which_it_was_added(tmp_path: Path) -> None:
+    make(tmp_path, {"q": written(AddX(NOW - 5, 0, b"a"), AddX(0, 0, b"unknown"))})
+    with journal(tmp_path) as store:
+        times = [(message.created_at, message.received_at) for message in store.queue("q").messages()]
+    assert times == [(NOW - 5, NOW - 5), (NOW, NOW)]
+
+
+@pytest.mark.parametrize(
+    "name", ["work+fan", "a b", "größe", "CamelCase", "a%2Fb", "a%zz", "a:b", "-", "_", "@#$", "x" * 200]
+)
+def test_a_queue_of_kestrel_is_there_under_its_own_or_an_escaped_name(tmp_path: Path, name: str) -> None:
+    make(tmp_path, {name: written(item(b"a")), f"{name}.5": written(item(b"0"))})
+    for expected in ([b"0", b"a"], [b"0", b"a", b"new"]):
+        with journal(tmp_path) as store:
+            [found] = [info.name for info in store.queues() if info.name != "default"]
+            assert payloads(store.queue(found)) == expected
+            if b"new" not in expected:
+                store.queue(found).put(b"new")
+        assert by_document(tmp_path, found) == [b"0", b"a", b"new"]
+
+
+def test_a_fanout_queue_is_one_of_its_own(tmp_path: Path) -> None:
+    names = ["work", "work+a", "work+b", "work+a+b"]
+    make(tmp_path, {name: written(item(name.encode())) for name in names})
+    with journal(tmp_path) as store:
+        assert [payloads(store.queue(name)) for name in names] == [[name.encode()] for name in names]
+
+
+def test_two_files_are_two_queues_even_if_they_could_mean_the_same_name(tmp_path: Path) -> None:
+    make(tmp_path, {"a+b": written(item(b"plus")), "a%2Bb": written(item(b"percent"))})
+    for _ in range(2):
+        with journal(tmp_path) as store:
+            found = [payload for info in store.queues() for payload in payloads(store.queue(info.name))]
+        assert sorted(found) == [b"percent", b"plus"]
+
+
+def test_a_file_of_kestrel_does_not_hide_a_queue_of_ours(tmp_path: Path) -> None:
+    with journal(tmp_path) as store:
+        store.create("a+b").put(b"ours")
+    make(tmp_path, {"a+b": written(item(b"theirs"))})
+    with journal(tmp_path) as store:
+        found = [payload for info in store.queues() for payload in payloads(store.queue(info.name))]
+    assert sorted(found) == [b"ours", b"theirs"]
+
+
+@pytest.mark.parametrize("name", ["é" * 100, "+" * 100, " " * 120], ids=["accents", "plus signs", "spaces"])
+def test_every_queue_that_is_listed_can_be_opened(tmp_path: Path, name: str) -> None:
+    make(tmp_path, {name: written(item(b"a"))})
+    with journal(tmp_path) as store:
+        found = [payload for info in store.queues() for payload in payloads(store.queue(info.name))]
+    assert found == [b"a"]
+
+
+def test_an_empty_file_of_kestrel_is_an_empty_queue(tmp_path: Path) -> None:
+    make(tmp_path, {"q": b"", "r.5": b""})
+    for number in range(3):
+        with journal(tmp_path) as store:
+            assert [info.name for info in store.queues()] == ["default", "q", "r"]
+            assert len(store.queue("q")) == len(store.queue("r")) == number
+            store.queue("q").put(b"a")
+            store.queue("r").put(b"a")
+
+
+def test_a_payload_may_be_a_journal_of_ours(tmp_path: Path) -> None:
+    with journal(tmp_path / "inner") as store:
+        store.queue().put(b"hello")
+    inner = (tmp_path / "inner" / "default").read_bytes()
+    for number, payload in enumerate([inner, MAGIC, MAGIC + b"h", inner[:-1]]):
+        folder = tmp_path / str(number)
+        make(folder, {"q": written(item(b"a"), item(payload), item(b"c"))})
+        with journal(folder) as store:
+            assert payloads(store.queue("q")) == [b"a", payload, b"c"]
+
+
+def test_only_the_last_pack_counts_however_often_the_store_is_opened(tmp_path: Path) -> None:
+    names = {"q.90": b"0", "q.100.pack": b"1", "q.150": b"2", "q.200.pack": b"3", "q.300": b"4", "q": b"5"}
+    make(tmp_path, {name: written(item(payload)) for name, payload in names.items()})
+    for _ in range(3):
+        with journal(tmp_path) as store:
+            assert payloads(store.queue("q")) == [b"3", b"4", b"5"]
+    assert by_document(tmp_path, "q") == [b"3", b"4", b"5"]
+
+
+# What a real Kestrel appends after our last group
+
+
+def ours(folder: Path, clock: SimulatedClock, dialect: Dialect = "doc") -> list[penstock.Message]:
+    """A store with five messages, of which Kestrel sees the transactions 1 to 5."""
+    with journal(folder, clock=clock, dialect=dialect) as store:
+        queue = store.create("jobs", max_attempts=1)
+        queue.put(b"1", priority=5, headers={"a": "b"})
+        queue.put(b"2", priority=-5, created_at=7)
+        queue.put(b"3", delay=100)
+        queue.put_many([b"4", b"5"])
+        queue.claim(1, lease=1000)
+        queue.claim(1)[0].fail(reason="bad")
+        return list(queue.messages())
+
+
+def look(folder: Path, clock: SimulatedClock, dialect: Dialect = "doc") -> list[penstock.Message]:
+    with journal(folder, clock=clock, dialect=dialect) as store:
+        first = list(store.queue("jobs").messages())
+    with journal(folder, clock=clock, dialect=dialect) as store:
+        assert list(store.queue("jobs").messages()) == first
+    seen = sorted(message.payload for message in first if message.state != "done")
+    assert by_document(folder, "jobs", dialect) == seen
+    return first
+
+
+def backed_out(*xids: int) -> list[Entry]:
+    """What a restart of Kestrel appends: the open transactions are put back, the lowest ends first."""
+    return [Unremove(xid) for xid in sorted(xids, reverse=True)]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_mere_restart_of_kestrel_changes_nothing(tmp_path: Path, dialect: Dialect) -> None:
+    clock = SimulatedClock(NOW)
+    before = ours(tmp_path, clock, dialect)
+    append(tmp_path, "jobs", *backed_out(1, 2, 3, 4, 5))
+    assert look(tmp_path, clock, dialect) == before
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_what_kestrel_removed_is_gone_and_what_it_added_is_there(tmp_path: Path, dialect: Dialect) -> None:
+    clock = SimulatedClock(NOW)
+    before = ours(tmp_path, clock, dialect)
+    append(tmp_path, "jobs", *backed_out(1, 2, 3, 4, 5), Remove(), Remove(), item(b"new"))
+    append(tmp_path, "jobs", RemoveTentativeXid(6), ConfirmRemove(6), RemoveTentativeXid(7), item(b"newer"))
+    after = look(tmp_path, clock, dialect)
+    assert after[:2] == before[3:]
+    assert [(message.payload, message.state, message.headers, message.priority) for message in after[2:]] == [
+        (b"new", "available", {}, 0),
+        (b"newer", "available", {}, 0),
+    ]
+    assert not {message.id for message in after[2:]} & {message.id for message in before}
+
+
+def test_kestrel_may_go_on_after_a_crash_of_ours(tmp_path: Path) -> None:
+    clock = SimulatedClock(NOW)
+    with journal(tmp_path / "a", clock=clock) as store:
+        store.create("jobs").put_many([b"1", b"2"])
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "jobs").write_bytes((tmp_path / "a" / "jobs").read_bytes())
+    append(tmp_path / "b", "jobs", *backed_out(1, 2), Remove(), item(b"3"))
+    assert [(message.id, message.payload) for message in look(tmp_path / "b", clock)] == [("2", b"2"), ("3", b"3")]
+
+
+def test_kestrel_may_go_on_behind_the_filling_after_a_crash_of_ours(tmp_path: Path) -> None:
+    clock = SimulatedClock(NOW)
+    with Store("", open_journal(tmp_path / "a", clock=clock)) as store:
+        store.create("jobs").put_many([b"1", b"2"])
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b" / "jobs").stat().st_size > (tmp_path / "a" / "jobs").stat().st_size
+    append(tmp_path / "b", "jobs", *backed_out(1, 2), Remove(), item(b"3"))
+    assert [(message.id, message.payload) for message in look(tmp_path / "b", clock)] == [("2", b"2"), ("3", b"3")]
+
+
+def test_kestrel_may_rotate_the_file_that_we_wrote(tmp_path: Path) -> None:
+    clock = SimulatedClock(NOW)
+    before = ours(tmp_path, clock)
+    append(tmp_path, "jobs", *backed_out(1, 2, 3, 4, 5), Remove())
+    (tmp_path / "jobs").rename(tmp_path / f"jobs.{NOW + 1}")
+    append(tmp_path, "jobs", Remove(), item(b"new"))
+    after = look(tmp_path, clock)
+    assert after[:3] == before[2:]
+    assert [message.payload for message in after[3:]] == [b"new"]
+
+
+def test_kestrel_may_have_rotated_before_it_wrote_anything(tmp_path: Path) -> None:
+    clock = SimulatedClock(NOW)
+    before = ours(tmp_path, clock)
+    (tmp_path / "jobs").rename(tmp_path / f"jobs.{NOW + 1}")
+    append(tmp_path, "jobs", *backed_out(1, 2, 3, 4, 5), Remove())
+    assert look(tmp_path, clock) == before[1:]
+
+
+def test_a_continue_of_kestrel_ends_one_of_ours_and_adds_an_item(tmp_path: Path) -> None:
+    clock = SimulatedClock(NOW)
+    before = ours(tmp_path, clock, "2.x")
+    entries = [*backed_out(1, 2, 3, 4, 5), RemoveTentativeXid(6), Continue(6, NOW, 0, b"next")]
+    append(tmp_path, "jobs", *entries)
+    after = look(tmp_path, clock, "2.x")
+    assert after[:-1] == before[1:]
+    assert after[-1].payload == b"next"
+
+
+def test_what_expired_and_was_swept_by_kestrel_is_gone(tmp_path: Path) -> None:
+    clock = SimulatedClock(NOW)
+    with journal(tmp_path, clock=clock) as store:
+        store.create("jobs").put(b"short", retention=10)
+        store.queue("jobs").put(b"long")
+    append(tmp_path, "jobs", *backed_out(1, 2), Remove())
+    clock.advance(20)
+    assert [message.payload for message in look(tmp_path, clock)] == [b"long"]
+
+
+def test_what_we_packed_can_be_taken_over_and_back(tmp_path: Path) -> None:
+    clock = SimulatedClock(NOW)
+    before = ours(tmp_path, clock)
+    backend = open_journal(tmp_path, clock=clock)
+    backend.pack("jobs")
+    backend.close()
+    append(tmp_path, "jobs", *backed_out(1, 2, 3, 4, 5), Remove(), item(b"new"))
+    after = look(tmp_path, clock)
+    assert after[:4] == before[1:]
+    assert [message.payload for message in after[4:]] == [b"new"]
+
+
+def test_ids_are_not_given_twice_after_kestrel_has_rewritten_the_journal(tmp_path: Path) -> None:
+    clock = SimulatedClock(NOW)
+    before = {message.id for message in ours(tmp_path, clock)}
+    (tmp_path / "jobs").write_bytes(written(item(b"5"), item(b"new")))
+    after = look(tmp_path, clock)
+    assert [message.payload for message in after] == [b"5", b"new"]
+    assert not {message.id for message in after} & before
+
+
+def test_ids_are_not_given_twice_after_a_journal_shrank_to_nothing_and_kestrel_went_on(tmp_path: Path) -> None:
+    clock = SimulatedClock(NOW)
+    backend = open_journal(tmp_path, clock=clock)
+    before = Store("", backend).create("jobs").put_many([b"1", b"2", b"3"])
+    Store("", backend).queue("jobs").purge()
+    clock.advance(1000)
+    backend.pack("jobs")
+    backend.close()
+    append(tmp_path, "jobs", item(b"new"))
+    assert [message.payload for message in look(tmp_path, clock)] == [b"new"]
+    assert not {message.id for message in look(tmp_path, clock)} & set(before)
+
+
+def test_ids_of_a_deleted_queue_are_not_given_to_what_kestrel_puts_there(tmp_path: Path) -> None:
+    clock = SimulatedClock(NOW)
+    with journal(tmp_path, clock=clock) as store:
+        before = store.create("jobs").put_many([b"1", b"2", b"3"])
+        store.delete("jobs")
+    append(tmp_path, "jobs", item(b"new"))
+    assert not {message.id for message in look(tmp_path, clock)} & set(before)
+
+
+def test_a_crash_right_after_a_rewritten_journal_was_adopted_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimulatedClock(NOW)
+    ours(tmp_path, clock)
+    (tmp_path / "jobs").write_bytes(written(item(b"5"), item(b"new")))
+
+    def power_failure(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Catalog, "forget_clean", power_failure)
+        with pytest.raises(KeyboardInterrupt):
+            journal(tmp_path, clock=clock)
+    assert [message.payload for message in look(tmp_path, clock)] == [b"5", b"new"]
+
+
+def test_entries_of_an_old_kestrel_are_taken_over_by_the_document(tmp_path: Path) -> None:
+    five: list[Entry] = [AddXid(5, NOW, 0, b"open 5"), RemoveTentative()]
+    three: list[Entry] = [AddXid(3, NOW, 0, b"open 3"), RemoveTentative()]
+    make(tmp_path, {"q": written(*five, *three, item(b"waiting"))})
+    with journal(tmp_path) as store:
+        assert payloads(store.queue("q")) == [b"open 3", b"open 5", b"waiting"]

@@ -1,0 +1,122 @@
+"""Routing in bulk: what the owner of a slate store makes of matches that others have found."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import penstock
+from penstock.contract.store import Store
+from penstock.stores.slate import bulk, entries
+from penstock.stores.slate.opening import open_slate
+from penstock.stores.slate.routing import Matches, Wanted, subject_of
+from penstock.stores.slate.store import SlateBackend
+
+OFF = "?router=off"
+
+
+def opened(folder: Path, options: str = OFF) -> tuple[Store, SlateBackend]:
+    url = f"slate:{folder}{options}"
+    backend = open_slate(url)
+    return Store(url, backend), backend
+
+
+def matches_of(backend: SlateBackend, start: int, end: int) -> Matches:
+    """What a job would find in a part of the log."""
+    wanted: dict[str, list[Wanted]] = {}
+    with backend._log.lock:
+        for published in backend._log.entries(start):
+            metadata = published.metadata
+            if metadata.id >= end:
+                break
+            for queue, subscriber in backend._router._subscribers.items():
+                if subscriber.wanted.matches(subject_of(published)):
+                    expires_at = entries.expires_at_of(metadata)
+                    row = (
+                        metadata.id,
+                        entries.priority_of(metadata),
+                        metadata.visible_at,
+                        metadata.received_at,
+                        -1 if expires_at is None else expires_at,
+                        published.size,
+                    )
+                    wanted.setdefault(queue, []).append(row)
+    return bulk.decode(bulk.encoded(Matches(start, end, wanted)))
+
+
+def publish(store: Store, numbers: Sequence[int]) -> None:
+    for number in numbers:
+        store.publish(str(number), headers={"even": str(number % 2 == 0).lower()})
+
+
+def payloads(store: Store, queue: str) -> list[int]:
+    return [int(message.payload) for message in store.queue(queue).messages()]
+
+
+def test_without_its_router_a_store_keeps_what_is_published_in_the_log(tmp_path: Path) -> None:
+    store, backend = opened(tmp_path)
+    with store:
+        store.create("even", filter="even = 'true'")
+        store.create("all", filter="even IS NOT NULL")
+        publish(store, range(10))
+        assert payloads(store, "all") == []
+        assert backend.owner().route(matches_of(backend, 1, 6)) == {"even": 3, "all": 5}
+        assert backend.owner().route(matches_of(backend, 1, 6)) == {}
+        assert backend.owner().route(matches_of(backend, 3, 9)) == {"even": 1, "all": 3}
+        assert payloads(store, "even") == [0, 2, 4, 6]
+    store, backend = opened(tmp_path)
+    with store:
+        assert payloads(store, "all") == list(range(8))
+        publish(store, [10, 11])
+    with penstock.open(f"slate:{tmp_path}") as store:  # whose own router goes on
+        assert payloads(store, "all") == list(range(12))
+        assert payloads(store, "even") == [0, 2, 4, 6, 8, 10]
+
+
+def test_what_waits_is_still_there_when_the_store_is_opened_again(tmp_path: Path) -> None:
+    store, backend = opened(tmp_path)
+    with store:
+        store.create("all", filter="even IS NOT NULL")
+        publish(store, range(5))
+    store, backend = opened(tmp_path)
+    with store:
+        assert payloads(store, "all") == []
+        backend.owner().route(matches_of(backend, 1, 6))
+        assert payloads(store, "all") == list(range(5))
+
+
+def test_what_was_left_out_is_looked_up_in_the_log(tmp_path: Path) -> None:
+    store, backend = opened(tmp_path)
+    with store:
+        store.create("all", filter="even IS NOT NULL")
+        publish(store, range(10))
+        backend.owner().route(matches_of(backend, 7, 11))
+        assert payloads(store, "all") == list(range(10))
+
+
+def test_a_full_queue_holds_up_only_itself_and_catches_up(tmp_path: Path) -> None:
+    store, backend = opened(tmp_path)
+    with store:
+        small = store.create("small", filter="even IS NOT NULL", max_size=3)
+        store.create("all", filter="even IS NOT NULL")
+        publish(store, range(10))
+        assert backend.owner().route(matches_of(backend, 1, 6)) == {"small": 3, "all": 5}
+        backend.owner().route(matches_of(backend, 6, 11))
+        assert payloads(store, "all") == list(range(10))
+        had = []
+        while messages := small.claim(2):
+            had += [int(message.payload) for message in messages]
+            small.ack(*messages)
+        assert had == list(range(10))
+
+
+def test_what_is_put_while_something_waits_to_be_routed_comes_after_it(tmp_path: Path) -> None:
+    store, backend = opened(tmp_path)
+    with store:
+        queue = store.create("all", filter="even IS NOT NULL")
+        publish(store, [0, 1])
+        queue.put("2")
+        publish(store, [3])
+        later = store.create("later", filter="even IS NOT NULL")
+        publish(store, [4])
+        backend.owner().route(matches_of(backend, 1, backend._log.end))
+        assert payloads(store, "all") == [0, 1, 2, 3, 4]
+        assert payloads(store, later.name) == [4]

@@ -1,0 +1,826 @@
+"""What damage and refusals do to a slate store: nothing that was acknowledged is lost without a word.
+
+A store is closed, or its process is killed. Then a bit of a file is flipped, a file is missing or cut off, or the
+system refuses it. Opening either finds everything, or is an error that changes nothing: what was wrong is put
+right, and everything is there. `doctor` says the same.
+"""
+
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import PenstockError, StoreCorrupt
+from penstock.contract.store import Store
+from penstock.errors import StoreUnavailable
+from penstock.stores.slate.doctor import examine
+from penstock.stores.slate.opening import open_slate
+from penstock.stores.slate.s3 import Account, Bucket
+from penstock.system.clock import SystemClock
+
+Contents = dict[str, list[tuple[str, bytes, str, int]]]
+
+
+def fill(store: penstock.Store) -> None:
+    """Messages in tables, in the log, and beside the database."""
+    jobs = store.create("jobs", keep_done=None)
+    store.create("orders", filter="type = 'order'")
+    jobs.put_many([b"%d" % number for number in range(300)] + [b"a" * 70_000])
+    jobs.ack(*jobs.claim(5))
+    store._backend.collect()  # type: ignore[attr-defined]
+    for number in range(5):
+        store.publish(b"published %d" % number, headers={"type": "order"})
+    jobs.put(b"b" * 70_000)
+    jobs.put(b"last")
+
+
+def contents(folder: Path) -> Contents:
+    with penstock.open(f"slate:{folder}", share=False) as store:
+        return {
+            info.name: [
+                (each.id, each.payload, each.state, each.attempts) for each in store.queue(info.name).messages()
+            ]
+            for info in store.queues()
+        }
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Contents]:
+    """A store that was closed, and what it holds. Tests take a copy."""
+    folder = tmp_path_factory.mktemp("damage") / "original"
+    with penstock.open(f"slate:{folder}", share=False) as store:
+        fill(store)
+    expected = contents(folder)
+    assert sum(map(len, expected.values())) == 308
+    return folder, expected
+
+
+@pytest.fixture
+def folder(original: tuple[Path, Contents], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original[0], tmp_path / "store"))
+
+
+@pytest.fixture
+def expected(original: tuple[Path, Contents]) -> Contents:
+    return original[1]
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """All files but the lock, which says who had it last."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "lock"
+    }
+
+
+def log_files(folder: Path) -> list[Path]:
+    """The files of the log that have rows, in their order."""
+    return sorted(path for path in (folder / "db" / "wal").glob("*.sst") if path.stat().st_size)
+
+
+def needed(folder: Path) -> list[Path]:
+    """Those of them that are in no table."""
+    [mark] = (folder / "db" / "wal").glob("synced#*")
+    after = int(mark.name.partition("#")[2][:20])
+    return [path for path in log_files(folder) if int(path.stem) > after]
+
+
+def flip(path: Path, position: int, bit: int = 0) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1 << bit
+    path.write_bytes(content)
+
+
+def problems(folder: Path) -> list[str]:
+    found = examine(f"slate:{folder}")
+    return [finding.text for _, finding in found.all_findings() if finding.severity == "problem"]
+
+
+def check_refused(folder: Path, match: str) -> None:
+    """Opening is an error that changes nothing, and doctor says the same."""
+    before = files_of(folder)
+    assert any(match in text for text in problems(folder)), problems(folder)
+    with pytest.raises(StoreCorrupt, match=match):
+        contents(folder)
+    assert files_of(folder) == before
+
+
+# Damage
+
+
+def test_a_flipped_bit_in_any_file_of_the_log_is_an_error_that_changes_nothing(
+    folder: Path, expected: Contents
+) -> None:
+    for path in needed(folder):
+        flip(path, path.stat().st_size // 2)
+        check_refused(folder, path.name)
+        flip(path, path.stat().st_size // 2)
+    assert problems(folder) == []
+    assert contents(folder) == expected
+
+
+@pytest.mark.parametrize("length", [0, 1, 20, -1])
+def test_a_log_file_that_was_cut_off_is_named(folder: Path, expected: Contents, length: int) -> None:
+    for path in (needed(folder)[0], needed(folder)[-1]):
+        content = path.read_bytes()
+        path.write_bytes(content[:length])
+        check_refused(folder, "db/wal")
+        path.write_bytes(content)
+    assert contents(folder) == expected
+
+
+def test_a_log_file_that_is_missing_is_named(folder: Path, expected: Contents) -> None:
+    for path in needed(folder):
+        path.rename(folder / "away")
+        check_refused(folder, f"{path.name} is missing")
+        (folder / "away").rename(path)
+    assert contents(folder) == expected
+
+
+def test_a_log_file_with_the_content_of_another_is_found(folder: Path, expected: Contents) -> None:
+    first, second = needed(folder)[:2]
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    check_refused(folder, "has changed")
+    first.write_bytes(content)
+    assert contents(folder) == expected
+
+
+def test_the_record_of_the_log_must_be_there(folder: Path, expected: Contents) -> None:
+    [mark] = (folder / "db" / "wal").glob("synced#*")
+    mark.unlink()
+    check_refused(folder, "the record of the log")
+    mark.touch()
+    assert contents(folder) == expected
+
+
+@pytest.mark.parametrize("kind", ["manifest", "compactions"])
+@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-3], lambda data: bytes(len(data))])
+def test_a_damaged_manifest_is_named(
+    folder: Path, expected: Contents, kind: str, damage: Callable[[bytes], bytes]
+) -> None:
+    path = max((folder / "db" / kind).iterdir())
+    content = path.read_bytes()
+    path.write_bytes(damage(content))
+    check_refused(folder, f"{path.name} has changed")
+    path.unlink()
+    check_refused(folder, f"{path.name} is missing")
+    path.write_bytes(content)
+    assert contents(folder) == expected
+
+
+@pytest.mark.parametrize("kind", ["manifest", "compactions"])
+@pytest.mark.parametrize("damage", [lambda data: data[:-3], lambda data: bytes(len(data)), lambda data: b"x"])
+def test_a_damaged_manifest_of_a_store_without_checksums_is_store_corrupt(
+    folder: Path, kind: str, damage: Callable[[bytes], bytes]
+) -> None:
+    forget(folder)
+    path = max((folder / "db" / kind).iterdir())
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(StoreCorrupt, match="is damaged"):
+        contents(folder)
+
+
+def test_compactions_that_name_another_writer_are_damage_as_nobody_else_can_be_one(folder: Path) -> None:
+    forget(folder)
+    path = max((folder / "db" / "compactions").iterdir())
+    content = path.read_bytes()
+    for position in range(0, len(content), 2):
+        flip(path, position, 6)
+        with suppress(StoreCorrupt):  # which all others would be
+            contents(copy_of(folder))
+        path.write_bytes(content)
+
+
+def test_a_missing_table_is_named(folder: Path, expected: Contents) -> None:
+    [table] = (folder / "db" / "compacted").iterdir()
+    table.rename(folder / "away")
+    with pytest.raises(StoreCorrupt, match=table.stem):
+        contents(folder)
+    assert problems(folder)
+    (folder / "away").rename(table)
+    assert contents(folder) == expected
+
+
+def test_a_large_payload_that_has_changed_or_is_missing_is_named(folder: Path, expected: Contents) -> None:
+    for path in sorted((folder / "objects").iterdir()):
+        content = path.read_bytes()
+        for damaged in (content[:-1], b"", bytes(len(content)), content + b"x"):
+            path.write_bytes(damaged)
+            with pytest.raises(StoreCorrupt, match=f"objects/{path.name} has changed"):
+                contents(folder)
+            assert any(f"objects/{path.name} has changed" in text for text in problems(folder))
+        path.unlink()
+        with pytest.raises(StoreCorrupt, match=f"has lost the payload objects/{path.name}"):
+            contents(folder)
+        assert any(f"objects/{path.name}" in text for text in problems(folder))
+        path.write_bytes(content)
+    assert contents(folder) == expected
+
+
+@pytest.mark.parametrize("length", [0, 1, 20, 1_000])
+def test_a_table_that_was_cut_off_is_named(folder: Path, expected: Contents, length: int) -> None:
+    [table] = (folder / "db" / "compacted").iterdir()
+    content = table.read_bytes()
+    table.write_bytes(content[:length])
+    check_refused(folder, f"db/compacted/{table.name} is cut off")
+    table.write_bytes(content)
+    assert contents(folder) == expected
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_store_without_any_manifest_is_not_made_anew(folder: Path, expected: Contents, recorded: bool) -> None:
+    (folder / "db" / "manifest").rename(folder / "away")
+    if not recorded:
+        (folder / ".penstock" / "synced").rename(folder / "record")
+    check_refused(folder, "manifest")
+    (folder / "away").rename(folder / "db" / "manifest")
+    if not recorded:
+        (folder / "record").rename(folder / ".penstock" / "synced")
+    assert contents(folder) == expected
+
+
+def test_a_large_payload_of_a_bucket_that_has_changed_or_is_missing_is_named(bucket: str) -> None:
+    with penstock.open(bucket, share=False) as store:
+        first, second = store.queue().put_many([b"a" * 70_000, b"b" * 70_000])
+    with penstock.open(bucket, share=False) as store:
+        place = store._backend._place  # type: ignore[attr-defined]
+        place.put_object(first, b"a" * 70_001)
+        with pytest.raises(StoreCorrupt, match=f"objects/{first} has changed"):
+            list(store.queue().messages())
+        place.put_object(first, b"a" * 70_000)
+        place.delete_object(second)
+        with pytest.raises(StoreCorrupt, match=f"has lost the payload objects/{second}"):
+            list(store.queue().messages())
+        assert not examine(bucket).sound
+        place.put_object(second, b"b" * 70_000)
+        assert [len(message.payload) for message in store.queue().messages()] == [70_000] * 2
+
+
+def test_large_payloads_without_a_checksum_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "penstock.stores.slate.entries.MAX_INLINE", 1 << 30
+        )  # as versions before have written the log
+        with penstock.open(f"slate:{tmp_path}", share=False) as store:
+            store.queue().put(b"a" * 70_000)
+    with penstock.open(f"slate:{tmp_path}", share=False) as store:
+        assert [message.payload for message in store.queue().messages()] == [b"a" * 70_000]
+    assert examine(f"slate:{tmp_path}").sound
+
+
+def check_flips(folder: Path, expected: Contents, positions: int, dice: random.Random) -> None:
+    """Flip bits of every file, one at a time: everything is read as it was, or an error changes nothing."""
+    names = [name for name, content in files_of(folder).items() if content]
+    found = 0
+    for name in names:
+        path = folder / name
+        content = path.read_bytes()
+        for position in dice.sample(range(len(content)), min(positions, len(content))):
+            bit = dice.randrange(8)
+            flip(path, position, bit)
+            damaged = copy_of(folder)
+            path.write_bytes(content)
+            where = f"{name}: bit {bit} of byte {position}"
+            try:
+                sound = examine(f"slate:{damaged}").sound
+            except PenstockError:
+                sound = False
+            try:
+                there = contents(damaged)
+            except PenstockError:
+                found += 1
+                assert not sound, where
+                (damaged / name).write_bytes(content)
+                assert contents(damaged) == expected, where
+            else:
+                assert there == expected, where
+    assert found
+
+
+def copy_of(folder: Path) -> Path:
+    """A copy with the same files, in the same place for each test."""
+    copy = folder.parent / "damaged"
+    shutil.rmtree(copy, ignore_errors=True)
+    return Path(shutil.copytree(folder, copy))
+
+
+def test_a_flipped_bit_in_any_file_is_found_or_harmless(folder: Path, expected: Contents) -> None:
+    check_flips(folder, expected, 1, random.Random(17))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(4))
+def test_thousands_of_flipped_bits_are_found_or_harmless(folder: Path, expected: Contents, seed: int) -> None:
+    check_flips(folder, expected, 40, random.Random(seed))
+
+
+# Refusals
+
+
+@contextmanager
+def refusing(path: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The system refuses to open or list a path."""
+
+    def refused(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(name: Any, *arguments: Any, **keywords: Any) -> Any:
+            if isinstance(name, str | os.PathLike) and os.fspath(name) == str(path):
+                raise OSError(code, os.strerror(code), os.fspath(name))
+            return call(name, *arguments, **keywords)
+
+        return called
+
+    with monkeypatch.context() as patched:
+        patched.setattr("builtins.open", refused(open))
+        patched.setattr(os, "open", refused(os.open))
+        patched.setattr(os, "listdir", refused(os.listdir))
+        yield
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.EACCES])
+@pytest.mark.parametrize("what", ["wal file", "unsynced wal file", "wal", "manifest", "synced", "lock", "objects"])
+def test_a_file_that_the_system_refuses_at_opening_changes_nothing(
+    folder: Path, expected: Contents, code: int, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last, newest = needed(folder)[-1], max((folder / "db" / "wal").glob("*.sst"))
+    paths = {
+        "wal file": last,
+        "unsynced wal file": last.with_name(f"{int(newest.stem) + 1:020}.sst"),
+        "wal": last.parent,
+        "manifest": max((folder / "db" / "manifest").iterdir()),
+        "synced": folder / ".penstock" / "synced",
+        "lock": folder / ".penstock" / "lock",
+        "objects": folder / "objects",
+    }
+    if what == "unsynced wal file":
+        paths[what].write_bytes(last.read_bytes()[:-9])
+    before = files_of(folder)
+    with refusing(paths[what], code, monkeypatch), pytest.raises(StoreUnavailable, match=paths[what].name):
+        contents(folder)
+    if what != "objects":
+        assert files_of(folder) == before
+    assert contents(folder) == expected
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.EACCES])
+def test_a_record_that_the_system_refuses_at_closing_is_told_and_nothing_is_lost(
+    folder: Path, expected: Contents, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = penstock.open(f"slate:{folder}", share=False)
+    new = store.queue().put(b"new")
+    path = folder / ".penstock" / "synced.new"
+    with refusing(path, code, monkeypatch), pytest.raises(StoreUnavailable, match=path.name):
+        store.close()
+    assert problems(folder) == []
+    assert contents(folder) == {**expected, "default": [(new, b"new", "available", 0)]}
+
+
+def test_a_folder_in_the_place_of_a_log_file_changes_nothing(folder: Path, expected: Contents) -> None:
+    path = needed(folder)[-1]
+    path.rename(folder / "away")
+    path.mkdir()
+    with pytest.raises(StoreUnavailable, match="this is a folder, where a file belongs"):
+        contents(folder)
+    path.rmdir()
+    (folder / "away").rename(path)
+    assert contents(folder) == expected
+
+
+SHORT = """
+import os, resource, sys, penstock
+penstock.open(sys.argv[2], share=len(sys.argv) > 3).close()  # so that everything is imported
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+for spare in range(0, 42, 3):
+    held = []
+    try:
+        while True:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+    for _ in range(spare):
+        os.close(held.pop())
+    try:
+        penstock.open(sys.argv[1], share=len(sys.argv) > 3).close()
+        print("opened", flush=True)
+    except penstock.PenstockError as error:
+        print(type(error).__name__, error, flush=True)
+    for each in held:
+        os.close(each)
+"""
+
+
+@pytest.mark.parametrize("arguments", [[], ["share"]])
+def test_a_process_that_is_short_of_descriptors_changes_nothing(
+    folder: Path, expected: Contents, arguments: list[str], tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", SHORT, f"slate:{folder}", f"slate:{tmp_path / 'other'}", *arguments]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = told.stdout.splitlines()
+    assert len(lines) == 14, told.stderr
+    assert any("StoreUnavailable" in line and "too many files open" in line for line in lines)
+    assert lines[-1] == "opened"
+    assert contents(folder) == expected
+    assert problems(folder) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_user_who_may_not_read_a_log_file_changes_nothing(
+    folder: Path, expected: Contents, tmp_path: Path
+) -> None:
+    code = """
+import os, sys, penstock
+penstock.open(sys.argv[2], share=False).close()  # so that everything is imported
+os.seteuid(65534)
+try:
+    penstock.open(sys.argv[1], share=False).close()
+except penstock.PenstockError as error:
+    print(type(error).__name__, error)
+"""
+    for path in (folder, *folder.rglob("*"), *folder.parents):
+        if path.is_relative_to(folder) or path.is_relative_to(folder.parents[3]):
+            os.chmod(path, 0o777 if path.is_dir() else 0o666)
+    path = needed(folder)[-1]
+    os.chmod(path, 0o600)
+    command = [sys.executable, "-c", code, f"slate:{folder}", f"slate:{tmp_path / 'other'}"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert told.stdout.startswith("StoreUnavailable"), told
+    assert "permission denied" in told.stdout
+    assert path.name in told.stdout
+    assert contents(folder) == expected
+
+
+# In a bucket
+
+
+class Kept:
+    """The objects of a store in a bucket."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        name, prefix = url.removeprefix("slate:s3://").split("/")
+        self.bucket = Bucket(Account.from_environment(), name, f"{prefix}/", 30)
+        with penstock.open(url, share=False) as store:
+            jobs = store.create("jobs", keep_done=None)
+            store.create("orders", filter="type = 'order'")
+            jobs.put_many([b"%d" % number for number in range(30)] + [b"a" * 70_000])
+            store._backend._database.flush_tables()  # type: ignore[attr-defined]
+            for number in range(4):
+                store.publish(b"%d" % number, headers={"type": "order"})
+            jobs.put(b"b" * 70_000)
+        self.expected = self.contents()
+
+    def contents(self) -> Contents:
+        with penstock.open(self.url, share=False) as store:
+            return {
+                info.name: [
+                    (each.id, each.payload, each.state, each.attempts)
+                    for each in store.queue(info.name).messages()
+                ]
+                for info in store.queues()
+            }
+
+    def objects(self) -> dict[str, bytes]:
+        return {name: self.bucket.get(name) for name in self.bucket.list()}
+
+    def newest(self, kind: str) -> str:
+        return max(self.bucket.list(f"db/{kind}/"))
+
+    def log(self) -> list[str]:
+        """The objects of the log that are in no table, as was recorded."""
+        return [f"db/wal/{int(number):020}.sst" for number in json.loads(self.bucket.get("synced"))["log"]]
+
+    def problems(self) -> list[str]:
+        found = examine(self.url)
+        return [finding.text for _, finding in found.all_findings() if finding.severity == "problem"]
+
+    def check_refused(self, match: str) -> None:
+        """Opening is an error that changes nothing, and doctor says the same."""
+        before = self.objects()
+        assert any(match in text for text in self.problems()), self.problems()
+        assert self.objects() == before
+        with pytest.raises(StoreCorrupt, match=match):
+            self.contents()
+        assert self.objects() == before
+
+
+@pytest.fixture
+def kept(bucket: str) -> Kept:
+    return Kept(bucket)
+
+
+@pytest.mark.parametrize("length", [None, 0, 20])
+def test_an_object_of_the_log_that_is_missing_or_cut_off_is_named(kept: Kept, length: int | None) -> None:
+    """SlateDB takes the one for the end of the log, and the other for a writer's first."""
+    for name in kept.log():
+        content = kept.bucket.get(name)
+        if length is None:
+            kept.bucket.delete(name)
+        elif content:
+            kept.bucket.put(name, content[:length])
+        else:
+            continue
+        kept.check_refused(f"{name} is missing" if length is None else f"{name} has changed")
+        kept.bucket.put(name, content)
+    assert kept.problems() == []
+    assert kept.contents() == kept.expected
+
+
+def test_a_flipped_bit_in_the_log_of_a_bucket_is_an_error_after_which_nothing_is_missing(kept: Kept) -> None:
+    for name in kept.log():
+        if content := kept.bucket.get(name):
+            half = len(content) // 2
+            kept.bucket.put(name, content[:half] + bytes((content[half] ^ 1,)) + content[half + 1 :])
+            before = kept.objects()
+            assert any(name in text for text in kept.problems())
+            with pytest.raises(StoreCorrupt, match=name):
+                kept.contents()
+            assert before.items() <= kept.objects().items()
+            kept.bucket.put(name, content)
+    assert kept.contents() == kept.expected
+
+
+@pytest.mark.parametrize("kind", ["manifest", "compactions"])
+def test_a_manifest_of_a_bucket_that_is_missing_or_has_changed_is_named(kept: Kept, kind: str) -> None:
+    name = kept.newest(kind)
+    content = kept.bucket.get(name)
+    for damaged in (b"", content[:-3], bytes(len(content)), content[:-1] + bytes((content[-1] ^ 1,))):
+        kept.bucket.put(name, damaged)
+        kept.check_refused(f"{name} has changed")
+    kept.bucket.delete(name)
+    kept.check_refused(f"{name} is missing")
+    kept.bucket.put(name, content)
+    assert kept.contents() == kept.expected
+
+
+def test_a_table_of_a_bucket_that_is_missing_or_cut_off_is_named(kept: Kept) -> None:
+    for name in kept.bucket.list("db/compacted/"):
+        content = kept.bucket.get(name)
+        for length in (0, len(content) // 2):
+            kept.bucket.put(name, content[:length])
+            kept.check_refused(f"{name} is cut off")
+        kept.bucket.delete(name)
+        kept.check_refused(f"{name} is missing")
+        kept.bucket.put(name, content)
+    assert kept.contents() == kept.expected
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_bucket_without_any_manifest_is_not_made_anew(kept: Kept, recorded: bool) -> None:
+    names = kept.bucket.list("db/manifest/") + ([] if recorded else ["synced"])
+    away = {name: kept.bucket.get(name) for name in names}
+    for name in names:
+        kept.bucket.delete(name)
+    kept.check_refused("manifest")
+    for name, content in away.items():
+        kept.bucket.put(name, content)
+    assert kept.contents() == kept.expected
+
+
+def test_a_gap_in_the_log_of_a_bucket_without_a_record_is_named(kept: Kept) -> None:
+    """As earlier versions have left it, or another program."""
+    names = kept.log()
+    kept.bucket.delete("synced")
+    for name in names[:-1]:
+        content = kept.bucket.get(name)
+        kept.bucket.delete(name)
+        kept.check_refused(f"{name} is missing")
+        kept.bucket.put(name, content)
+    assert kept.problems() == []
+    assert kept.contents() == kept.expected
+
+
+def test_a_damaged_record_of_a_bucket_is_named(kept: Kept) -> None:
+    content = kept.bucket.get("synced")
+    for damaged in (b"", b"7", b"[]", b"{}", content[:-1], content.replace(b'"manifest": ', b'"manifest": 1')):
+        kept.bucket.put("synced", damaged)
+        kept.check_refused("cannot be read")
+    kept.bucket.put("synced", content)
+    assert kept.contents() == kept.expected
+
+
+def test_the_record_of_a_bucket_holds_for_a_store_that_was_killed_long_after_it(kept: Kept) -> None:
+    code = """
+import sys, penstock
+store = penstock.open(sys.argv[1], share=False)
+for number in range(3):
+    store.queue("jobs").put(b"%d" % number)
+    store._backend._database.flush_tables()
+store.queue("jobs").put(b"last")
+print("put", flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", code, kept.url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"put\n"
+        process.send_signal(signal.SIGKILL)
+    assert kept.problems() == []
+    assert len(kept.contents()["jobs"]) == len(kept.expected["jobs"]) + 4
+
+
+def test_what_opening_takes_away_from_a_bucket_is_set_aside_for_a_week(kept: Kept) -> None:
+    left = {"objects/999999": b"of nobody", "objects/1000000": b"c" * 70_000}
+    for name, content in left.items():
+        kept.bucket.put(name, content)
+    examined = examine(kept.url)
+    assert examined.sound
+    assert any("large payloads belong to messages that are gone" in each.text for each in examined.findings)
+    assert kept.contents() == kept.expected
+    found = {name.split("/", 2)[2]: kept.bucket.get(name) for name in kept.bucket.list("aside/")}
+    assert found == left
+    assert not left.keys() & set(kept.bucket.list("objects/"))
+    now = SystemClock().now()
+    for age in (6, 8):
+        kept.bucket.put(f"aside/{now - age * 86_400_000}/objects/7", b"x")
+    with Store("", open_slate(kept.url)) as store:
+        store._backend.collect()  # type: ignore[attr-defined]
+    assert sorted(kept.bucket.list("aside/"))[0] == f"aside/{now - 6 * 86_400_000}/objects/7"
+    assert kept.contents() == kept.expected
+
+
+# Processes that were killed, and versions before
+
+
+def test_a_flipped_bit_in_the_log_of_a_killed_process_is_found(tmp_path: Path) -> None:
+    code = """
+import sys, penstock
+store = penstock.open(sys.argv[1], share=False)
+for number in range(20):
+    store.queue().put(b"%d" % number)
+print("put", flush=True)
+sys.stdin.read()
+"""
+    folder = tmp_path / "store"
+    command = [sys.executable, "-c", code, f"slate:{folder}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"put\n"
+        process.send_signal(signal.SIGKILL)
+    for path in needed(folder)[-3:]:
+        flip(path, path.stat().st_size // 2)
+        check_refused(folder, path.name)
+        flip(path, path.stat().st_size // 2)
+    assert [payload for _, payload, _, _ in contents(folder)["default"]] == [
+        b"%d" % number for number in range(20)
+    ]
+
+
+def forget(folder: Path) -> None:
+    """Make a store what the version before has written: a record of two numbers, and nothing of the log."""
+    path = folder / ".penstock" / "synced"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({kind: record[kind] for kind in ("manifest", "compactions")}))
+    for mark in (folder / "db" / "wal").glob("synced#*"):
+        mark.unlink()
+
+
+def test_a_store_of_the_version_before_opens_and_is_recorded_from_then_on(
+    folder: Path, expected: Contents
+) -> None:
+    forget(folder)
+    assert problems(folder) == []
+    assert contents(folder) == expected
+    assert needed(folder)
+    for path in needed(folder):
+        flip(path, path.stat().st_size // 2)
+        check_refused(folder, path.name)
+        flip(path, path.stat().st_size // 2)
+    assert contents(folder) == expected
+
+
+def test_a_torn_end_of_a_store_of_the_version_before_is_set_aside(folder: Path, expected: Contents) -> None:
+    forget(folder)
+    last = max((folder / "db" / "wal").iterdir())
+    torn = last.with_name(f"{int(last.stem) + 1:020}.sst")
+    torn.write_bytes(log_files(folder)[-1].read_bytes()[:-9])
+    assert any(torn.name in text for text in problems(folder))
+    assert contents(folder) == expected
+    assert [path.read_bytes() for path in aside(folder)] == [log_files(folder)[-1].read_bytes()[:-9]]
+
+
+def test_damage_before_the_end_of_a_store_of_the_version_before_is_an_error(
+    folder: Path, expected: Contents
+) -> None:
+    forget(folder)
+    path = needed_before(folder)
+    flip(path, 100)
+    check_refused(folder, path.name)
+    flip(path, 100)
+    assert contents(folder) == expected
+
+
+def test_a_missing_file_before_the_end_of_a_store_of_the_version_before_is_named(
+    folder: Path, expected: Contents
+) -> None:
+    paths = needed(folder)[:-4]
+    forget(folder)
+    assert paths
+    for path in paths:
+        path.rename(folder / "away")
+        check_refused(folder, f"{path.name} is missing")
+        (folder / "away").rename(path)
+    assert contents(folder) == expected
+
+
+def test_what_is_left_of_a_damaged_log_can_be_seen_as_the_error_says(folder: Path) -> None:
+    damaged = needed(folder)[2]
+    flip(damaged, damaged.stat().st_size // 2)
+    with pytest.raises(
+        StoreCorrupt, match=r"remove from the copy \.penstock/synced, these files and all later ones"
+    ):
+        contents(folder)
+    copy = copy_of(folder)
+    (copy / ".penstock" / "synced").unlink()
+    for path in (copy / "db" / "wal").iterdir():
+        if path.name >= damaged.name:
+            path.unlink()
+    assert len(contents(copy)["jobs"]) == 301
+    assert len(contents(copy)["orders"]) == 2
+
+
+def needed_before(folder: Path) -> Path:
+    """A file of the log that is in no table, and not one of the last four."""
+    return sorted((folder / "db" / "wal").iterdir())[-5]
+
+
+def aside(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / ".penstock" / "aside").rglob("*") if path.is_file())
+
+
+def test_what_opening_takes_away_is_set_aside(folder: Path, expected: Contents) -> None:
+    left = {
+        "db/wal/00000000000000009999.sst#1": b"half",
+        "db/manifest/00000000000000009999.manifest": b"later",
+        "db/gc/manifest.boundary": b"made again",
+        "objects/999999": b"of nobody",
+    }
+    for name, content in left.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+    assert contents(folder) == expected
+    found = {"/".join(path.relative_to(folder / ".penstock" / "aside").parts[1:]): path for path in aside(folder)}
+    assert {name: path.read_bytes() for name, path in found.items()} == left
+    assert not any((folder / name).exists() for name in left)
+
+
+def test_what_was_set_aside_goes_after_a_week(folder: Path, expected: Contents) -> None:
+    now = SystemClock().now()
+    for age in (6, 8):
+        (folder / ".penstock" / "aside" / f"{now - age * 86_400_000}").mkdir(parents=True)
+    with Store("", open_slate(f"slate:{folder}")) as store:
+        store._backend.collect()  # type: ignore[attr-defined]
+    assert len(list((folder / ".penstock" / "aside").iterdir())) == 1
+    assert contents(folder) == expected
+
+
+def test_a_backup_is_recorded_as_well(folder: Path, expected: Contents, tmp_path: Path) -> None:
+    from penstock.stores.slate.backups import backup
+
+    copy = tmp_path / "copy"
+    backup(f"slate:{folder}", copy)
+    path = log_files(copy)[-1]
+    path.rename(tmp_path / "away")
+    check_refused(copy, f"{path.name} is missing")
+    (tmp_path / "away").rename(path)
+    assert contents(copy) == expected
+
+
+def test_a_store_that_is_never_synced_says_nothing_of_its_log(tmp_path: Path) -> None:
+    with penstock.open(f"slate:{tmp_path}", share=False, sync="never") as store:
+        store.queue().put_many([b"a", b"b"])
+    assert not list((tmp_path / "db" / "wal").glob("synced#*"))
+    torn = max((tmp_path / "db" / "wal").iterdir())
+    torn.with_name(f"{int(torn.stem) + 1:020}.sst").write_bytes(b"torn" * 100)
+    assert len(contents(tmp_path)["default"]) == 2
+
+
+def test_no_record_is_taken_for_more_than_it_is(folder: Path) -> None:
+    path = folder / ".penstock" / "synced"
+    record = json.loads(path.read_text())
+    for other in (
+        {**record, "manifest": record["manifest"] - 1},
+        {**record, "more": 1},
+        {name: value for name, value in record.items() if name != "checksum"},
+        {name: value for name, value in record.items() if name != "log"},
+        {"manifest": "1", "compactions": 1},
+        {"manifest": 1},
+        [1, 2],
+        7,
+    ):
+        path.write_text(json.dumps(other))
+        with pytest.raises(StoreCorrupt, match="synced cannot be read"):
+            contents(folder)
+    path.write_text(json.dumps(record))
+    assert contents(folder)

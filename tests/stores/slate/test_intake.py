@@ -1,0 +1,128 @@
+"""Loads that the owner of a slate store takes in: batches of a streaming sink land once, whatever interrupts."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.contract.landing import Landing
+from penstock.contract.message import Entry
+from penstock.stores.slate.bucket import BucketPlace
+from penstock.stores.slate.intake import Frame, Load, _Progress
+from penstock.stores.slate.opening import open_slate
+from penstock.stores.slate.staging import new_name
+from penstock.stores.slate.store import SlateBackend
+from penstock.wire.frames import encode_entries
+
+
+def staged(backend: SlateBackend, sink: Landing | None = None, run: str | None = None) -> Load:
+    """A load of two messages, in frames of their own."""
+    name = new_name(os.getpid())
+    for number in range(2):
+        backend.intake._staging.put(name, f"frame-{number}", encode_entries([Entry(b"x")]))
+    return Load(name, [Frame("default", f"frame-{number}", 1, 1) for number in range(2)], {}, run, sink)
+
+
+def waiting(backend: SlateBackend) -> int:
+    return backend.counts("default")["available"]
+
+
+def test_a_batch_lands_once_and_a_new_query_must_say_that_it_is_one(tmp_path: Path) -> None:
+    backend = open_slate(f"slate:{tmp_path}")
+    assert backend.intake.take_in(staged(backend, Landing("s", "q", 4)))
+    assert not backend.intake.take_in(staged(backend, Landing("s", "q", 4)))
+    assert not backend.intake.take_in(staged(backend, Landing("s", "q", 3)))
+    with pytest.raises(penstock.StreamMismatch, match="of a new query"):
+        backend.intake.take_in(staged(backend, Landing("s", "another", 4)))
+    assert waiting(backend) == 2
+    assert backend.intake.take_in(staged(backend, Landing("s", "another", 5)))
+    assert backend.intake.take_in(staged(backend, Landing("t", "q", 4)))
+    backend.close()
+    backend = open_slate(f"slate:{tmp_path}")
+    assert not backend.intake.take_in(staged(backend, Landing("s", "another", 5)))
+    assert waiting(backend) == 6
+    backend.close()
+
+
+def test_a_batch_that_a_crash_interrupted_has_landed_when_the_store_is_open_again(tmp_path: Path) -> None:
+    backend = open_slate(f"slate:{tmp_path}")
+    load = staged(backend, Landing("s", "q", 1))
+    backend._writer.lead(lambda: backend._writer.write_now([_Progress(load, 0).row]))
+    backend.close()
+    backend = open_slate(f"slate:{tmp_path}")
+    assert waiting(backend) == 2
+    assert not backend.intake.take_in(staged(backend, Landing("s", "q", 1)))
+    assert waiting(backend) == 2
+    backend.close()
+
+
+@pytest.mark.parametrize("what", [{"sink": Landing("s", "q", 1)}, {"run": "nightly"}])
+def test_what_an_error_interrupted_is_finished_before_the_same_comes_under_another_name(
+    tmp_path: Path, what: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = open_slate(f"slate:{tmp_path}")
+    get, failing = backend.intake._staging.get, [True]
+
+    def unreachable(load: str, name: str) -> bytes:
+        if failing and failing.pop():
+            raise penstock.StoreUnreachable("not now")
+        return get(load, name)
+
+    monkeypatch.setattr(backend.intake._staging, "get", unreachable)
+    with pytest.raises(penstock.StoreUnreachable):
+        backend.intake.take_in(staged(backend, **what))  # type: ignore[arg-type]
+    assert not backend.intake.take_in(staged(backend, **what))  # type: ignore[arg-type]
+    assert waiting(backend) == 2
+    assert backend.intake._staging.loads() == []
+    backend.close()
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "folder":
+        return f"slate:{tmp_path / 'store'}"
+    bucket: str = request.getfixturevalue("bucket")
+    return bucket
+
+
+def test_a_load_that_counts_and_is_missing_or_damaged_is_named_and_nothing_else_is_lost(url: str) -> None:
+    backend = open_slate(url)
+    backend.put("default", [Entry(b"before")])
+    load, staging = staged(backend), backend.intake._staging
+    backend._writer.lead(lambda: backend._writer.write_now([_Progress(load, 0).row]))
+    backend.close()
+    frame = staging.get(load.name, "frame-1")
+    two = encode_entries([Entry(b"x"), Entry(b"y")])
+    for damaged in (b"", frame[:-1], frame[:3], bytes(len(frame)), b"\xff" * len(frame), two):
+        staging.put(load.name, "frame-1", damaged)
+        with pytest.raises(penstock.StoreCorrupt, match=f"staged/{load.name}/frame-1"):
+            open_slate(url)
+    staging.remove(load.name)
+    with pytest.raises(penstock.StoreCorrupt, match=f"staged/{load.name}/frame-0"):
+        open_slate(url)
+    staging.put(load.name, "frame-0", frame)
+    staging.put(load.name, "frame-1", frame)
+    backend = open_slate(url)
+    assert waiting(backend) == 3
+    assert staging.loads() == []
+    backend.close()
+
+
+def test_a_load_that_was_given_up_is_set_aside_when_the_store_is_opened(url: str) -> None:
+    backend = open_slate(url)
+    given_up, alive = "0-0-1767225600000.0123456789abcdef", new_name(os.getpid())
+    for load in (given_up, alive):
+        backend.intake._staging.put(load, "a-0", load.encode())
+    backend.close()
+    backend = open_slate(url)
+    assert backend.intake._staging.loads() == [alive]
+    place = backend._place
+    if isinstance(place, BucketPlace):
+        found = {name: place._all.get(name) for name in place._all.list("aside/")}
+    else:
+        aside = Path(place.subfolder, "aside")
+        found = {str(path): path.read_bytes() for path in aside.rglob("a-0")}
+    assert list(found.values()) == [given_up.encode()]
+    assert next(iter(found)).endswith(f"staged/{given_up}/a-0")
+    backend.close()

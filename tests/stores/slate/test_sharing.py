@@ -1,0 +1,110 @@
+"""One slate store, many processes of a machine: the first owns it, others ask it, and one of them is the next."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import StoreClosed, aio
+from penstock.sharing.backend import engine_of
+
+OWN = """
+import sys, penstock
+store = penstock.open(sys.argv[1])
+queue = store.queue()
+queue.put_many([b"a", b"b"])
+print(queue.claim(1, lease=600)[0].receipt, flush=True)
+sys.stdin.read()
+store.close()
+"""
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "folder":
+        return f"slate:{tmp_path / 'store'}"
+    bucket: str = request.getfixturevalue("bucket")
+    return bucket
+
+
+@contextmanager
+def owner(url: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process that has the store open, and the receipt of a message that it holds."""
+    command = [sys.executable, "-c", OWN, url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, None])
+def test_when_the_owner_goes_the_next_takes_over_and_leases_stay_valid(
+    url: str, ending: signal.Signals | None
+) -> None:
+    with owner(url) as (process, receipt), penstock.open(url) as store:
+        queue = store.queue()
+        assert engine_of(store) is None
+        assert queue.counts()["in_flight"] == 1
+        own = queue.put(b"c")
+        if ending is None:
+            process.communicate()
+        else:
+            process.send_signal(ending)
+            process.wait()
+        queue.ack(receipt)
+        assert engine_of(store) is not None
+        assert [message.payload for message in queue.claim(5)] == [b"b", b"c"]
+        assert own in [message.id for message in queue.messages()]
+
+
+async def _use(url: str) -> list[bytes]:
+    async with aio.open(url) as store:
+        queue = await store.queue()
+        await queue.put(b"c")
+        return [message.payload for message in await queue.claim(5)]
+
+
+def test_coroutines_share_a_slate_store_too(tmp_path: Path) -> None:
+    import asyncio
+
+    url = f"slate:{tmp_path}"
+    with owner(url):
+        assert asyncio.run(_use(url)) == [b"b", b"c"]
+
+
+def test_a_child_that_was_forked_asks_its_parent(tmp_path: Path) -> None:
+    with penstock.open(f"slate:{tmp_path}") as store:
+        queue = store.queue()
+        queue.put(b"a")
+        child = os.fork()
+        if not child:
+            try:
+                os._exit(0 if queue.put(b"from the child") and len(queue) == 2 else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert [message.payload for message in queue.messages()] == [b"a", b"from the child"]
+
+
+def test_a_child_of_a_process_that_does_not_share_is_told_so(tmp_path: Path) -> None:
+    with penstock.open(f"slate:{tmp_path}", share=False) as store:
+        queue = store.queue()
+        child = os.fork()
+        if not child:
+            try:
+                queue.put(b"x")
+            except StoreClosed as error:
+                os._exit(0 if "was forked" in str(error) else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        queue.put(b"y")
+        assert len(queue) == 1
