@@ -16,8 +16,8 @@ from penstock.contract.urls import is_slate
 from penstock.errors import NotSupported
 
 if TYPE_CHECKING:
+    from penstock.contract.examination import Examination, QueueExamination
     from penstock.stores.folder.doctor import FolderExamination
-    from penstock.stores.journal.examination import Examination, QueueExamination
     from penstock.stores.slate.doctor import SlateQueue
 
 FILES = ("queues", "delay", "failed", "done")  # folders of a folder store in which messages lie

@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 
 from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
+from penstock.engine.restored import Restored, restore
 from penstock.rules.records import Put, Restore
 from penstock.spark.checking import Column, RowChecker, binary, histories, integers, runs, slices
 from penstock.stores.journal import bodies, groups
 from penstock.stores.journal.checksum import crc32
 from penstock.stores.journal.records import Bodies, encode_put, encode_record
-from penstock.stores.journal.restoring import Restored, restore
 from penstock.stores.journal.staging import GROUP, Part, Piece
 from penstock.system.clock import at_least_one
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import penstock
 from penstock.cli import cli
-from penstock.stores.journal.examination import Examination
+from penstock.contract.examination import Examination
 from penstock.stores.slate.doctor import SlateQueue, examine
 from penstock.stores.slate.staging import FolderStaging
 

@@ -4,12 +4,12 @@ import os
 import shlex
 from collections.abc import Iterator
 
+from penstock.contract.examination import Finding, QueueExamination
 from penstock.rules.contents import Frozen
 from penstock.rules.index.rows import IN_FLIGHT, Page
 from penstock.rules.ledger import Ledger
 from penstock.rules.state import State
 from penstock.stores.journal import adoption, bodies, groups, snapshot
-from penstock.stores.journal.examination import Finding, QueueExamination
 from penstock.stores.journal.files import PLACE_BITS, Segment, offset_of
 from penstock.stores.journal.images import encode_rest
 from penstock.stores.journal.reading import Damage, Found, Reading, covers, left_of, read

@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+from penstock.contract.examination import Examination, Finding, QueueExamination
 from penstock.errors import InvalidArgument, StoreCorrupt, StoreUnavailable
 from penstock.stores.journal.catalog import FOLDER, LOST, PUT_BACK, Catalog, Entry, queue_of
 from penstock.stores.journal.checkup import check
-from penstock.stores.journal.examination import Examination, Finding, QueueExamination
 from penstock.stores.journal.files import Segment
 from penstock.stores.journal.format import DIALECTS, Dialect
 from penstock.stores.journal.reading import Found, close, open_segments

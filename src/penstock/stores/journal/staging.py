@@ -20,13 +20,13 @@ from typing import NamedTuple
 
 from penstock.contract.message import Entry, Plain
 from penstock.engine.loads import began_at
+from penstock.engine.restored import Restored, restore
 from penstock.errors import InvalidArgument
 from penstock.rules.records import Put
 from penstock.stores.journal import bodies, groups
 from penstock.stores.journal.catalog import FOLDER
 from penstock.stores.journal.checksum import crc32, joined
 from penstock.stores.journal.records import Bodies, Recorded, encode_load, encode_put, encode_record, renumber
-from penstock.stores.journal.restoring import Restored, restore
 from penstock.stores.journal.xids import before, xid_of
 from penstock.system.clock import at_least_one
 from penstock.system.files import Disk, File

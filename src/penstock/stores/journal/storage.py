@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from penstock.contract.message import Entry
 from penstock.engine.alarm import Alarm
+from penstock.engine.commits import Commits
 from penstock.engine.storage import Body
 from penstock.errors import StoreClosed, StoreCorrupt
 from penstock.rules.contents import Frozen
@@ -18,7 +19,6 @@ from penstock.rules.state import State
 from penstock.stores.journal import bodies, places
 from penstock.stores.journal.appending import LatestFile
 from penstock.stores.journal.ballast import Ballast
-from penstock.stores.journal.commits import Commits
 from penstock.stores.journal.files import PACKED, ROTATED, JournalFiles, Segment
 from penstock.stores.journal.format import Dialect
 from penstock.stores.journal.open_group import OpenGroup

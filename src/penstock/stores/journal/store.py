@@ -11,6 +11,7 @@ from penstock.contract.names import DEFAULT
 from penstock.contract.settings import Settings
 from penstock.engine.alarm import Alarm
 from penstock.engine.backend import Engine
+from penstock.engine.commits import stopped
 from penstock.engine.loads import OpenLoads
 from penstock.errors import (
     DiskFull,
@@ -25,7 +26,6 @@ from penstock.rules.ledger import Ledger
 from penstock.stores.journal import pins, staging
 from penstock.stores.journal.ballast import Ballast
 from penstock.stores.journal.catalog import FOLDER, LOST, PUT_BACK, Catalog, Entry, queue_of
-from penstock.stores.journal.commits import stopped
 from penstock.stores.journal.files import JournalFiles, Listing, SharedNames
 from penstock.stores.journal.format import DIALECTS, Dialect
 from penstock.stores.journal.intake import Intake, Load

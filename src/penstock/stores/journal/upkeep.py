@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+from penstock.engine.commits import stopped
 from penstock.errors import DiskFull, PenstockError
 from penstock.stores.journal import packing, snapshot
 from penstock.stores.journal.building import Result
 from penstock.stores.journal.catalog import Catalog, Entry
 from penstock.stores.journal.checkup import packed_size
-from penstock.stores.journal.commits import stopped
 from penstock.stores.journal.recovery import Journal
 from penstock.stores.journal.storage import Cut, JournalStorage
 from penstock.system.threads import Lock, Task

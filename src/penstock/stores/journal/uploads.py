@@ -10,13 +10,13 @@ from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
 from penstock.engine.backend import check_start
 from penstock.engine.loads import StagedPart, Taken, full
+from penstock.engine.restored import Restored
 from penstock.rules.ledger import Ledger
 from penstock.stores.journal import staging
 from penstock.stores.journal.ballast import Ballast
 from penstock.stores.journal.catalog import Catalog
 from penstock.stores.journal.intake import Load, forget_runs, make_folder, read_run
 from penstock.stores.journal.landings import has_landed
-from penstock.stores.journal.restoring import Restored
 from penstock.stores.journal.staging import MANIFEST, Part
 from penstock.system.files import Disk
 

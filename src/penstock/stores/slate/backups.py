@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import NamedTuple
 
+from penstock.contract.examination import Examination
 from penstock.errors import NotSupported, PenstockError, StoreCorrupt, StoreLocked
-from penstock.stores.journal.examination import Examination
 from penstock.stores.slate import doctor, loading, moments
 from penstock.stores.slate.doctor import SlateQueue
 from penstock.stores.slate.folder import SUBFOLDER, Folder

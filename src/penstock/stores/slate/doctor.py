@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
+from penstock.contract.examination import Examination, Finding
 from penstock.contract.message import STATES
 from penstock.errors import InvalidArgument, PenstockError, StoreCorrupt, StoreUnavailable
 from penstock.filters import reason_against
-from penstock.stores.journal.examination import Examination, Finding
 from penstock.stores.slate import entries, loading, moments
 from penstock.stores.slate import format as records
 from penstock.stores.slate.bucket import RESTORE as IN_A_BUCKET

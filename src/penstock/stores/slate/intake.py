@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.contract.landing import Landing, is_repeated
 from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
+from penstock.engine.restored import Restored, restore
 from penstock.engine.storage import Body
 from penstock.errors import InvalidArgument, QueueExists, StoreCorrupt
 from penstock.rules.ledger import Ledger
 from penstock.rules.records import Put
-from penstock.stores.journal.restoring import Restored, restore
 from penstock.stores.slate.format import LOAD, RUN, SINK, VERSION
 from penstock.stores.slate.primitives import terminated
 from penstock.stores.slate.staging import STAGED, Staging, is_given_up

@@ -10,6 +10,7 @@ from penstock.contract.message import PUBLISH_HEADER, Entry, checked_headers
 from penstock.contract.names import DEFAULT
 from penstock.contract.settings import Settings
 from penstock.engine.backend import Engine
+from penstock.engine.commits import stopped
 from penstock.engine.following import UNHEARD
 from penstock.engine.loads import OpenLoads
 from penstock.engine.queue import LiveQueue
@@ -23,7 +24,6 @@ from penstock.errors import (
     StoreUnreachable,
 )
 from penstock.rules.ledger import Ledger
-from penstock.stores.journal.commits import stopped
 from penstock.stores.slate import buckets, loading, own
 from penstock.stores.slate import format as records
 from penstock.stores.slate.binding import Fenced, Row

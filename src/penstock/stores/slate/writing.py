@@ -1,6 +1,6 @@
 """What a slate store has to write, and how it becomes durable: one batch and one flush for all who commit.
 
-Whoever commits leads, or waits for the one who does (journal/commits.py). The leader takes from every queue that
+Whoever commits leads, or waits for the one who does (engine/commits.py). The leader takes from every queue that
 changed the records of the buckets that changed, writes them all at once, flushes, and syncs. Rows are absolute:
 what could not be written in time is written again, with what came since.
 """
@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Protocol
 
 from penstock.contract.message import Entry, Plain
+from penstock.engine.commits import Commits
 from penstock.errors import DiskFull, InvalidArgument, StoreUnreachable
-from penstock.stores.journal.commits import Commits
 from penstock.stores.slate.binding import Database, Fenced, Row
 from penstock.stores.slate.bodies import MANY, Bodies, runs_of
 from penstock.stores.slate.format import attempts_key, decode_attempts, encode_attempts

@@ -10,11 +10,11 @@ from typing import TypeAlias
 from penstock.contract.message import STATES, Attempt, Message, Moved, Plain
 from penstock.contract.message import Entry as Draft
 from penstock.contract.settings import FIVE_MINUTES, Settings
+from penstock.engine.restored import Restored, restore
 from penstock.errors import DiskFull, LeaseExpired, PenstockError, QueueNotFound
 from penstock.rules.ledger import Receipt
 from penstock.rules.records import Put, Record, Restore
 from penstock.rules.state import ACKED, FAILED_ATTEMPT, RELEASED
-from penstock.stores.journal.restoring import Restored, restore
 from penstock.stores.text.format import COMMENT, FAILED, PROCESSED, QUEUED, Entry, parse
 from penstock.stores.text.mutex import Note
 from penstock.stores.text.newcomers import answers, numbered, text_crc

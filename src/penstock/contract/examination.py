@@ -1,4 +1,4 @@
-"""What an examination of a store says: see doctor.py, and that of slate stores."""
+"""What `doctor` says of a store: findings about the whole, and about each queue."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar

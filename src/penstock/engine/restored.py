@@ -1,4 +1,4 @@
-"""Messages that were elsewhere before, with what became of them there, on their way into a journal."""
+"""Messages that were elsewhere before, with what became of them there, on their way into a store."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

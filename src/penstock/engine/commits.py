@@ -35,7 +35,7 @@ class _Committer:
 
 
 class Commits:
-    """The commits of one journal; `flush` writes what there is and says how many records are durable then."""
+    """Commits of one journal or database; `flush` writes what there is: so many records are durable then."""
 
     def __init__(
         self,
