@@ -14,8 +14,9 @@ import pytest
 
 import penstock
 from penstock import Queue, Store
+from penstock.engine import commits
 from penstock.engine.commits import Commits
-from penstock.stores.journal import commits, replay
+from penstock.stores.journal import replay
 from penstock.stores.journal.files import JournalFiles
 from penstock.stores.journal.store import open_journal
 from penstock.system.threads import Lock, Task
