@@ -11,7 +11,7 @@ from types import TracebackType
 import pyspark
 
 import penstock
-from penstock.spark.java import java_home
+from penstock.spark.sessions import java_home
 
 WORKERS = 2
 _MASTER = re.compile(r"spark://127\.0\.0\.1:[0-9]+")

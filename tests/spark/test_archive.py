@@ -15,9 +15,8 @@ import penstock
 from penstock.errors import InvalidArgument, PenstockError, StoreLocked
 from penstock.http.server import serve_in_thread
 from penstock.spark.jobs import Summary, archive, archived
-from penstock.spark.jobs.archiving.folder import Folder, Move
-from penstock.spark.jobs.archiving.reading import confirmed, parquet
-from penstock.spark.jobs.archiving.removal import remove
+from penstock.spark.jobs.archive_table import Folder, Move, confirmed, parquet
+from penstock.spark.jobs.archiving import remove_archived
 from penstock.spark.jobs.stores import own_session
 from tests.spark.reads import COLUMNS, TIMES, listed, varied
 
@@ -147,7 +146,7 @@ def test_what_changed_after_it_was_confirmed_is_not_removed(spark: SparkSession,
         assert there.count() == 3
         queue.redrive("1", "2")
         queue.fail(queue.claim()[0], reason="another time")  # failed again, but not what was archived
-        assert remove(store, there) == {"jobs": 1}
+        assert remove_archived(store, there) == {"jobs": 1}
         assert [message.id for message in queue.messages()] == ["1", "2"]
         there.unpersist()
 

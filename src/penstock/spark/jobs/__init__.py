@@ -5,8 +5,8 @@ A job takes a session, says what it did as a Summary, and changes nothing with `
 started.
 """
 
-from penstock.spark.jobs.archiving.job import archive
-from penstock.spark.jobs.archiving.reading import archived
+from penstock.spark.jobs.archive_table import archived
+from penstock.spark.jobs.archiving import archive
 from penstock.spark.jobs.converting import convert
 from penstock.spark.jobs.expiring import expire
 from penstock.spark.jobs.loading import load

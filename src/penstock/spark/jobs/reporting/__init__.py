@@ -1,5 +1,1 @@
-"""The job `report`.
-
-`job.py` the run, `facts.py` a row per message, `numbers.py` what is made of them, `windows.py` time in slices;
-`charts.py`, `page.py` and `page.css` how it looks, `words.py` numbers for people.
-"""
+"""The job `report`: `job.py` the run, `numbers.py` what is computed, `charts.py` and `page.py` how it looks."""

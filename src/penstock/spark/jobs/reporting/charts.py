@@ -1,4 +1,4 @@
-"""The charts of a report, drawn by matplotlib as SVG that goes into the page as it is.
+"""The charts of a report, drawn by matplotlib as SVG that goes into the page as it is; and numbers for people.
 
 matplotlib knows fixed colours only. It draws with codes, which become names of the page's own colours afterwards:
 so a chart is light or dark as the page is. Its texts stay texts, in the page's font; none of them is a user's.
@@ -9,7 +9,8 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
-from itertools import count, pairwise
+from itertools import count as counter
+from itertools import pairwise
 from math import floor, log10
 from typing import Any
 
@@ -18,9 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from penstock.spark.jobs.reporting import words
-from penstock.spark.jobs.reporting.numbers import MOST_ATTEMPTS, Slice
-from penstock.spark.jobs.reporting.windows import STEPS, Windows
+from penstock.spark.jobs.reporting.numbers import MOST_ATTEMPTS, STEPS, Slice, Windows
 
 _COLOURS = {
     "ink": "#010001", "soft": "#020002", "line": "#030003",
@@ -41,7 +40,8 @@ _TICKS = (0.001, 0.01, 0.1, 1, 10, 60, 600, 3_600, 21_600, 86_400, 604_800, 2_59
 _DAY = 86_400_000  # milliseconds
 _FEW = 12  # windows that get a dot each
 _TIPS = 240  # windows that get a tip each
-_number = count()
+_SCALES = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
+_number = counter()
 
 
 def throughput(slices: Sequence[Slice], windows: Windows, width: int, height: int, tips: bool = True) -> str:
@@ -57,7 +57,7 @@ def throughput(slices: Sequence[Slice], windows: Windows, width: int, height: in
         axes.stairs(put, edges, color=_COLOURS["put"], linewidth=2, baseline=None)
         axes.set_ylim(0, max(1, *put, *settled) * 1.08)
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: words.brief(value)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: brief(value)))
         _time_axis(axes, windows, width)
         said = [f"put {each.put:,}, done {each.done:,}, failed {each.failed:,}" for each in slices]
         return _svg(figure, axes, width, height, edges, _tips(slices, windows, said) if tips else [])
@@ -86,8 +86,8 @@ def percentiles(
         )
         _time_axis(axes, windows, width)
         said = [
-            f"{each.count:,} messages, p50 {words.duration(each.p50)}, p90 {words.duration(each.p90)}, "
-            f"p99 {words.duration(each.p99)}"
+            f"{each.count:,} messages, p50 {duration(each.p50)}, p90 {duration(each.p90)}, "
+            f"p99 {duration(each.p99)}"
             if each.count
             else "none"
             for each in times
@@ -111,7 +111,7 @@ def attempts(counts: dict[int, int], width: int, height: int) -> str:
         axes.bar(labels, values, width=0.7, color=_COLOURS["p50"])
         for place, value in enumerate(values):
             axes.annotate(
-                words.brief(value), (place, value), (0, 4), textcoords="offset points", ha="center", fontsize=11,
+                brief(value), (place, value), (0, 4), textcoords="offset points", ha="center", fontsize=11,
                 color=_COLOURS["ink" if value else "soft"],
             )  # fmt: skip
         axes.set_ylim(0, max(1, *values) * 1.15)
@@ -168,11 +168,11 @@ def _duration_axis(axes: Axes, values: Sequence[float]) -> None:
         least = max(0.001, 10 ** floor(log10(usual[0])))
         axes.set_yscale("symlog", linthresh=least, linscale=0.3)
         ticks = [0.0, *(each for each in _TICKS if least < each <= top * 1.5)]
-        axes.set_yticks(ticks, [words.duration(each) if each else "0" for each in ticks])
+        axes.set_yticks(ticks, [duration(each) if each else "0" for each in ticks])
         axes.yaxis.set_minor_locator(NullLocator())
         axes.set_ylim(0, top * 1.4)
         return
-    size, unit = words.scale(top)
+    size, unit = scale(top)
     axes.set_ylim(0, top * 1.1)
     nice = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(0, top / size)
     ticks = [float(tick) for tick in nice if tick * size <= top * 1.1]
@@ -184,11 +184,11 @@ def _tips(slices: Sequence[Slice], windows: Windows, said: Sequence[str]) -> lis
     if len(slices) > _TIPS:
         return []
     seconds = windows.length < 60_000
-    return [f"{words.moment(each.start, seconds)} UTC: {text}" for each, text in zip(slices, said, strict=True)]
+    return [f"{moment(each.start, seconds)} UTC: {text}" for each, text in zip(slices, said, strict=True)]
 
 
 def _svg(figure: Figure, axes: Axes, width: int, height: int, edges: Sequence[float], tips: Sequence[str]) -> str:
-    """The figure as an element of a page, hidden from those who listen: the page describes it in words."""
+    """The figure as an element of a page, hidden from those who listen: the page describes it in"""
     prefix = f"c{next(_number)}"
     for number, (start, end) in enumerate(pairwise(edges) if tips else ()):
         axes.axvspan(start, end, facecolor="none", gid=f"tip-{number}")
@@ -205,3 +205,55 @@ def _svg(figure: Figure, axes: Axes, width: int, height: int, edges: Sequence[fl
     for name, colour in _COLOURS.items():
         text = text.replace(colour, f"var(--{name})")
     return re.sub(r"\n\s*", "\n", text).strip()
+
+
+# Numbers as people read them
+
+
+def duration(seconds: float | None) -> str:
+    """12 ms, 3.4 s, 5.6 min, 7.8 h."""
+    if seconds is None:
+        return "-"
+    size, unit = scale(seconds)
+    return f"{short(seconds / size)} {unit}"
+
+
+def scale(seconds: float) -> tuple[float, str]:
+    """The unit in which a duration reads best, and how long that is."""
+    if seconds <= 0:
+        return 1.0, "s"  # as good as any
+    return next((each for each in _SCALES if seconds >= each[0]), _SCALES[-1])
+
+
+def short(number: float) -> str:
+    """Two digits that matter, or all of those before the point."""
+    return f"{number:,.0f}" if number >= 9.95 else f"{number:.2g}"
+
+
+def count(number: int) -> str:
+    """1,234."""
+    return f"{number:,}"
+
+
+def brief(number: float) -> str:
+    """12k, 3.4M: for the axis of a chart."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:g}"
+
+
+def share(part: int, whole: int) -> str:
+    """12%, 0.3%; <0.1%."""
+    if not whole or not part:
+        return "0%"
+    percent = 100 * part / whole
+    if percent < 0.1:
+        return "<0.1%"
+    return f"{percent:.1f}%".replace(".0%", "%") if percent < 99.95 or part == whole else ">99.9%"
+
+
+def moment(milliseconds: int, seconds: bool = False) -> str:
+    """2026-03-01 14:00."""
+    shown = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return shown.strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M")

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.contract.message import STATES
 from penstock.contract.names import DEFAULT
 from penstock.errors import InvalidArgument, NotSupported
-from penstock.spark.jobs.reporting.facts import gathered
-from penstock.spark.jobs.reporting.numbers import Figures, Numbers, compute
+from penstock.spark.jobs.reporting.numbers import Figures, Numbers, compute, gathered, parse_window
 from penstock.spark.jobs.reporting.streams import streams_of
-from penstock.spark.jobs.reporting.windows import parse
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.stores import check_store, own_session, table
 from penstock.spark.jobs.summary import Cell, Summary
@@ -49,7 +47,7 @@ def report(
         raise NotSupported("reports are drawn by matplotlib: pip install 'penstock[report]'") from error
     url, folder = os.fspath(store), Path(out)
     path = None if archive is None else os.fspath(archive)
-    length = None if window is None else parse(window)
+    length = None if window is None else parse_window(window)
     check_store(url)
     if folder.exists() and not folder.is_dir():
         raise InvalidArgument(f"out {os.fspath(out)!r} is a file: give a folder")

@@ -9,8 +9,12 @@
 
 A time is count, p50, p90, p99 and max in seconds. waiting: from when a message could first be claimed to its first
 claim, in the window of that claim. processing: from the last claim to done or failed, in the window of that.
+
+They come from one row per message of a store and an archive: what happened to it, and when, in milliseconds since
+the epoch. A message that is in both is taken from the store: it may have gone on.
 """
 
+import re
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,10 +23,12 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
 from penstock.contract.message import STATES
-from penstock.spark.jobs.reporting.windows import Windows, check, cut
+from penstock.errors import InvalidArgument
+from penstock.spark.jobs.archive_table import archived
+from penstock.spark.jobs.stores import table
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 MOST_ATTEMPTS = 10  # as many or more are one
 _PERCENTILES = (0.5, 0.9, 0.99)
@@ -30,6 +36,129 @@ _ACCURACY = 10_000  # a percentile is off by at most one rank in so many
 _TOP = 12  # queues with windows of their own
 _REASONS = 12
 _ALL = ""  # no queue has that name
+_MESSAGES = (
+    "queue string, id string, created_at timestamp, received_at timestamp, visible_at timestamp, attempts int, "
+    "state string, claimed_at timestamp, settled_at timestamp, reason string"
+)
+_ATTEMPTS = "queue string, id string, claimed_at timestamp, outcome string, reason string"
+_NAMES = [column.split()[0] for column in _MESSAGES.split(", ")]
+_IDENTITY = ["queue", "id", "received_at", "created_at"]
+_REASON = 300  # letters of one; some have a traceback in them
+_SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
+_UNITS = {"second": _SECOND, "minute": _MINUTE, "hour": _HOUR, "day": _DAY, "week": 7 * _DAY}
+_SHORT = {"s": "second", "sec": "second", "min": "minute", "h": "hour", "d": "day", "w": "week"}
+_ASKED = re.compile(r"(\d{1,6})\s*([a-z]+?)s?", re.ASCII)
+STEPS = [  # that are easy to read
+    *(count * _SECOND for count in (1, 5, 15, 30)),
+    *(count * _MINUTE for count in (1, 5, 15, 30)),
+    *(count * _HOUR for count in (1, 3, 6, 12)),
+    *(count * _DAY for count in (1, 7, 28, 91, 364)),
+]
+_FEW = 60  # windows that are easy to look at
+_MOST = 1_000
+_MONDAY = 4 * _DAY  # the first one since the epoch: where weeks begin
+
+
+# Time in slices of the same length, in milliseconds since the epoch
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Slices from the one with the first moment to the one with the last."""
+
+    length: int
+    first: int  # where the first one starts
+    count: int
+
+    @property
+    def origin(self) -> int:
+        """Some start of a window: weeks begin on Mondays, all else at midnight, both in UTC."""
+        return _MONDAY if self.length % (7 * _DAY) == 0 else 0
+
+    def starts(self) -> list[int]:
+        """Where each begins."""
+        return [self.first + number * self.length for number in range(self.count)]
+
+    def __str__(self) -> str:
+        for name, size in reversed(_UNITS.items()):
+            if self.length % size == 0:
+                count = self.length // size
+                return f"{count} {name}{'' if count == 1 else 's'}"
+        return f"{self.length} ms"
+
+
+def parse_window(text: str) -> int:
+    """A length as people write it: `1 hour`, `15 min`, `7d`."""
+    matched = _ASKED.fullmatch(text.strip().lower())
+    unit = matched and (_SHORT.get(matched[2], matched[2]))
+    if not matched or unit not in _UNITS or not int(matched[1]):
+        raise InvalidArgument(f"window {text!r}: give a number and a unit, as in 15 minutes, 1 hour or 7 days")
+    return int(matched[1]) * _UNITS[str(unit)]
+
+
+def windows_of(first: int, last: int, length: int | None = None) -> Windows:
+    """The windows of a time, of that length or of a sensible one."""
+    if length is None:
+        if first == last:
+            return windows_of(first, last, _MINUTE)
+        found = (windows_of(first, last, each) for each in STEPS)
+        return next((each for each in found if each.count <= _FEW), windows_of(first, last, STEPS[-1]))
+    origin = Windows(length, 0, 0).origin
+    start = (first - origin) // length
+    count = (last - origin) // length - start + 1
+    return Windows(length, origin + start * length, count)
+
+
+def checked_windows(windows: Windows) -> Windows:
+    """Refuse more windows than anyone can look at."""
+    if windows.count > _MOST:
+        least = windows.count * windows.length // _MOST // _SECOND
+        raise InvalidArgument(
+            f"a window of {windows} makes {windows.count:,} of them; the most is {_MOST:,}: give {least:,} "
+            "seconds or more"
+        )
+    return windows
+
+
+# One row per message
+
+
+def gathered(session: "SparkSession", store: str, archive: str | None) -> "tuple[DataFrame, DataFrame]":
+    """All messages, and all attempts that failed with their reasons."""
+    attempts = table(session, store, "attempts", _ATTEMPTS)
+    stored = table(session, store, "messages", _MESSAGES)
+    first = attempts.groupBy("queue", "id").agg(F.min("claimed_at").alias("first_claim"))
+    messages = stored.join(first, ["queue", "id"], "left")
+    failures = attempts.where("outcome = 'failed'").select("queue", "reason")
+    if archive is not None:
+        old = archived(session, archive).join(stored.select(_IDENTITY), _IDENTITY, "anti")
+        first_claim = F.array_min(F.transform("history", lambda each: each["claimed_at"]))
+        messages = messages.unionByName(old.select(*_NAMES, first_claim.alias("first_claim")))
+        each = old.select("queue", F.explode("history").alias("attempt"))
+        each = each.where("attempt.outcome = 'failed'").select("queue", F.col("attempt.reason").alias("reason"))
+        failures = failures.unionByName(each)
+    return _timed(messages), failures.withColumn("reason", F.substring("reason", 1, _REASON))
+
+
+def _timed(messages: "DataFrame") -> "DataFrame":
+    claimed = F.coalesce("first_claim", "claimed_at")
+    # When it could first be claimed. Coming back sets visible_at anew; then it is later than the first claim.
+    ready = F.when(F.col("visible_at") <= claimed, F.col("visible_at")).otherwise(F.col("received_at"))
+    settled = F.col("state").isin("done", "failed")
+    return messages.select(
+        "queue",
+        "state",
+        F.substring("reason", 1, _REASON).alias("reason"),
+        F.when(settled, F.col("attempts")).alias("attempts"),
+        F.unix_millis("received_at").alias("put_at"),
+        F.unix_millis(claimed).alias("first_claim"),
+        F.when(settled, F.unix_millis("settled_at")).alias("settled_at"),
+        (F.unix_millis(claimed) - F.unix_millis(ready)).alias("waiting"),
+        F.when(settled, F.unix_millis("settled_at") - F.unix_millis("claimed_at")).alias("processing"),
+    )
+
+
+# What is made of them
 
 
 @dataclass(frozen=True)
@@ -132,7 +261,7 @@ def compute(facts: "DataFrame", failures: "DataFrame", names: list[str], length:
     for row in _attempts(facts):
         known[row["queue"]].attempts[row["attempts"]] = row["count"]
     total.attempts = dict(sorted(sum((Counter(each.attempts) for each in queues), Counter()).items()))
-    windows = check(cut(every["first"], every["last"], length))
+    windows = checked_windows(windows_of(every["first"], every["last"], length))
     top = [each.queue for each in queues[:_TOP] if each.put]
     slices, reasons = _slices(facts, windows, top), _reasons(facts, failures, top)
     return Numbers(windows, every["first"], every["last"], total, queues, slices, reasons)
@@ -178,6 +307,12 @@ def _attempts(facts: "DataFrame") -> "list[Row]":
     return counted.orderBy("attempts").collect()
 
 
+def _series(top: list[str]) -> "Column":
+    """The series that a message counts in: that of all queues, and for the largest queues their own."""
+    every = F.array(F.lit(_ALL))
+    return F.when(F.col("queue").isin(top), F.array(F.lit(_ALL), F.col("queue"))).otherwise(every)
+
+
 def _slices(facts: "DataFrame", windows: Windows, top: list[str]) -> dict[str, list[Slice]]:
     """What happened when: a message is put, claimed for the first time, and settled."""
     no_time = F.lit(None).cast("bigint")
@@ -189,9 +324,9 @@ def _slices(facts: "DataFrame", windows: Windows, top: list[str]) -> dict[str, l
             F.lit("processing").alias("what"), F.col("settled_at").alias("at"), F.col("processing").alias("took")
         ),
     )
-    every = F.array(F.lit(_ALL))
-    series = F.when(F.col("queue").isin(top), F.array(F.lit(_ALL), F.col("queue"))).otherwise(every)
-    events = facts.select(F.explode(moments).alias("event"), series.alias("series")).where("event.at IS NOT NULL")
+    events = facts.select(F.explode(moments).alias("event"), _series(top).alias("series")).where(
+        "event.at IS NOT NULL"
+    )
     number = F.floor((F.col("event.at") - windows.first) / windows.length).cast("int").alias("window")
     took = F.col("event.took").alias("took")
     each = events.select(F.explode("series").alias("series"), number, F.col("event.what").alias("what"), took)
@@ -213,10 +348,8 @@ def _reasons(facts: "DataFrame", failures: "DataFrame", top: list[str]) -> dict[
         "queue", "reason", F.lit(0).alias("one"), F.lit(1).alias("message")
     )
     both = failures.select("queue", "reason", F.lit(1).alias("one"), F.lit(0).alias("message")).unionByName(failed)
-    every = F.array(F.lit(_ALL))
-    series = F.when(F.col("queue").isin(top), F.array(F.lit(_ALL), F.col("queue"))).otherwise(every)
     counted = (
-        both.withColumn("series", F.explode(series))
+        both.withColumn("series", F.explode(_series(top)))
         .groupBy("series", "reason")
         .agg(F.sum("one").alias("attempts"), F.sum("message").alias("messages"))
     )

@@ -8,9 +8,8 @@ from importlib.resources import files
 from penstock.contract.message import STATES
 from penstock.contract.streams import StreamInfo
 from penstock.spark.jobs.reporting import charts
-from penstock.spark.jobs.reporting.numbers import Figures, Numbers, Reason, Slice, Times
-from penstock.spark.jobs.reporting.windows import Windows
-from penstock.spark.jobs.reporting.words import count, duration, moment, share
+from penstock.spark.jobs.reporting.charts import count, duration, moment, share
+from penstock.spark.jobs.reporting.numbers import Figures, Numbers, Reason, Slice, Times, Windows
 
 ROWS = 50  # queues in the table
 _CHARTED = 6  # queues with charts of their own

@@ -1,20 +1,25 @@
-"""The job: done and failed messages into a partitioned Parquet table, each once."""
+"""The job `archive`: done and failed messages into a partitioned Parquet table, each once."""
 
 import hashlib
 import os
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
 import penstock
+from penstock.contract.store import Queue, Store
 from penstock.contract.urls import journal_folder
-from penstock.spark.jobs.archiving.folder import Folder, Move
-from penstock.spark.jobs.archiving.reading import (
+from penstock.errors import QueueNotFound
+from penstock.spark.jobs.archive_table import (
+    Folder,
+    Move,
+    Rewritten,
     confirmed,
     day_of,
     local,
@@ -22,9 +27,8 @@ from penstock.spark.jobs.archiving.reading import (
     settled,
     superseded,
     unarchived,
+    without,
 )
-from penstock.spark.jobs.archiving.removal import remove as remove_from
-from penstock.spark.jobs.archiving.rewriting import Rewritten, without
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.stores import check_store, own_session
 from penstock.spark.jobs.summary import Cell, Summary
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("queue", "done", "failed", "already_archived", "removed", "bytes")
 _SETTLED = "queue string, id string, state string, settled_at timestamp"
+_BATCH = 500  # messages between a look and their removal: few, as someone may redrive them in between
 Counts = Counter[tuple[str, str]]  # messages by queue and state
 
 
@@ -74,7 +79,7 @@ def archive(
         if record is None:
             record = _write(session, url, folder, run, remove, _totals(there), since)
         if opened is not None:
-            removed = remove_from(opened, confirmed(session, url, parquet(session, folder.path, since)))
+            removed = remove_archived(opened, confirmed(session, url, parquet(session, folder.path, since)))
             _note_removed(record, removed, _totals(there))
         record["state"] = "done"
         if record["rows"] or id is not None:
@@ -198,3 +203,50 @@ def _note_removed(record: dict[str, Any], removed: dict[str, int], totals: Count
         record["notes"].append(
             f"{left:,} settled messages are not in the store any more, or were left there: they changed meanwhile"
         )
+
+
+# Out of the store, each message only if it still is as it was archived
+
+
+class Settled(NamedTuple):
+    """How a message was when it was archived."""
+
+    state: str
+    settled_at: int
+    received_at: int
+
+
+def remove_archived(store: Store, confirmed: "DataFrame") -> dict[str, int]:
+    """Remove messages that are confirmed to be in the archive; how many, by queue."""
+    rows = confirmed.select(
+        "queue_name",
+        "id",
+        "state",
+        F.unix_millis("settled_at").alias("settled_at"),
+        F.unix_millis("received_at").alias("received_at"),
+    )
+    removed = {}
+    # Sorted, so that Spark has read everything before the first message goes, and each queue is listed once.
+    found = rows.orderBy("queue_name").toLocalIterator(prefetchPartitions=True)
+    for name, group in groupby(found, key=lambda row: row["queue_name"]):
+        known = {row["id"]: Settled(row["state"], row["settled_at"], row["received_at"]) for row in group}
+        try:
+            queue = store.queue(name)
+        except QueueNotFound:  # deleted meanwhile
+            continue
+        removed[name] = sum(queue.remove(*batch) for batch in _unchanged(queue, known))
+    return removed
+
+
+def _unchanged(queue: Queue, known: dict[str, Settled]) -> Iterator[list[str]]:
+    """Batches of the messages that are known and still the same: a failed one may have been redriven."""
+    batch: list[str] = []
+    for state in dict.fromkeys(each.state for each in known.values()):
+        for message in queue.messages(state):
+            if known.get(message.id) == (message.state, message.settled_at, message.received_at):
+                batch.append(message.id)
+                if len(batch) == _BATCH:
+                    yield batch
+                    batch = []
+    if batch:
+        yield batch

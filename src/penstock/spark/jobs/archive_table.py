@@ -1,0 +1,320 @@
+"""An archive on disk: a Parquet table in a folder, and messages on their way into it.
+
+    queue=NAME/day=YYYY-MM-DD/part-*.parquet    the table; the day is that of settled_at, in UTC
+    _penstock/lock                              held by the run that writes; says whose it is
+    _penstock/staging/                          what a run writes before it counts
+    _penstock/pending.json                      a run that counts: files that go to their places, old ones that go
+    _penstock/runs/ID.json                      a run that took effect
+
+A run counts from the moment pending.json is there. The next run does what it says, as often as it takes.
+
+A message is known by its queue, its id, when it was received, and a checksum of all that never changes about it:
+several stores may have a message of the same queue and id. The same message may be settled again after it was
+archived (redriven, and failed once more): the later settling counts.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
+from pyspark.sql.types import ArrayType, DateType, LongType, StringType, StructField, StructType
+
+from penstock.contract import names
+from penstock.errors import InvalidArgument, PenstockError, StoreLocked
+from penstock.spark.jobs.stores import own_session, table
+from penstock.spark.tables import TABLES
+from penstock.system import processes
+from penstock.system.files import SystemDisk, replace_file
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_OWN = "_penstock"
+_LONGEST = 200  # bytes of a folder's name; file systems allow 255
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_NULL = "__HIVE_DEFAULT_PARTITION__"  # what Spark takes for no value
+_ATTEMPT = StructType([each for each in TABLES["attempts"] if each.name not in ("queue", "id")])
+_STORED = StructType(
+    [
+        StructField("queue_name", StringType()),
+        *(each for each in TABLES["messages"] if each.name not in ("queue", "receipt")),
+        StructField("history", ArrayType(_ATTEMPT)),
+        StructField("checksum", LongType()),
+    ]
+)
+DAY = 86_400_000  # milliseconds
+IDENTITY = ("queue_name", "id", "received_at", "checksum")
+_GLOB = "{}[]*?\\"
+_ROWS = 10_000  # at a time
+
+
+class Move(NamedTuple):
+    """A file that goes to its place in the table, below the archive's folder both."""
+
+    source: str
+    target: str
+
+
+Rewritten = tuple[list[Move], list[str], int]  # files that replace others, files that go, rows that are concerned
+
+
+class Folder:
+    """The folder of an archive. Nothing is made before it is locked."""
+
+    def __init__(self, path: str | os.PathLike[str], store: str | None) -> None:
+        text = os.fspath(path)
+        if not text or _SCHEME.match(text):
+            raise InvalidArgument(f"archive {text!r}: give a folder of this machine, or one that is mounted on it")
+        self.path = Path(os.path.abspath(text))
+        if store is not None and self.path.is_relative_to(os.path.abspath(store)):
+            raise InvalidArgument(f"the archive {text!r} would be inside of the store: give a folder beside it")
+        self.staging = self.path / _OWN / "staging"
+        self._pending = self.path / _OWN / "pending.json"
+        self._disk = SystemDisk()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the archive, and finish or clear what a run before left; StoreLocked if another run holds it."""
+        (self.path / _OWN / "runs").mkdir(parents=True, exist_ok=True)
+        for folder in (self.path / _OWN, self.path, self.path.parent):
+            self._disk.sync_folder(folder)
+        with self._disk.open(self.path / _OWN / "lock", create=True) as file:
+            # The lock goes with the process, however it ends; the name in it is for people.
+            if not file.lock():
+                holder = file.read(0, 100).decode(errors="replace").partition("-")[0]
+                raise StoreLocked(
+                    f"another run writes to the archive {str(self.path)!r} (process {holder or 'unknown'}): wait "
+                    "until it has ended, then run this again"
+                )
+            try:
+                file.truncate(0)
+                file.write(0, processes.name_of(os.getpid()).encode())
+                self._recover()
+                yield
+            finally:
+                file.unlock()
+
+    def _recover(self) -> None:
+        if self._pending.exists():
+            self._finish(json.loads(self._pending.read_text()))
+        shutil.rmtree(self.staging, ignore_errors=True)
+
+    def run(self, run: str) -> dict[str, Any] | None:
+        """What is known of a run that took effect."""
+        with suppress(FileNotFoundError):
+            found: dict[str, Any] = json.loads((self.path / _OWN / "runs" / f"{run}.json").read_text())
+            return found
+        return None
+
+    def keep(self, run: dict[str, Any]) -> None:
+        """Durably remember a run."""
+        path = self.path / _OWN / "runs" / f"{run['id']}.json"
+        replace_file(self._disk, path, json.dumps(run, indent=1).encode())
+
+    def commit(self, run: dict[str, Any], moves: Sequence[Move], gone: Sequence[str]) -> None:
+        """Let a run take effect: at once as far as a crash is concerned, file by file for who reads."""
+        for move in moves:
+            with self._disk.open(self.path / move.source) as file:
+                file.sync()  # Spark does not; and what is in the archive may be removed from the store
+        pending = {"run": run, "moves": moves, "gone": gone}
+        replace_file(self._disk, self._pending, json.dumps(pending).encode())
+        self._finish(pending)
+
+    def _finish(self, pending: dict[str, Any]) -> None:
+        changed: set[Path] = set()
+        for source, target in pending["moves"]:
+            to = self.path / target
+            if not to.parent.is_dir():
+                to.parent.mkdir(parents=True)
+                changed |= {to.parent.parent, self.path}
+            with suppress(FileNotFoundError):  # it is there already
+                self._disk.rename(self.path / source, to)
+            changed.add(to.parent)
+        for path in pending["gone"]:
+            with suppress(FileNotFoundError):
+                self._disk.unlink(self.path / path)
+            changed.add((self.path / path).parent)
+        for folder in sorted(changed, reverse=True):  # what is in a folder before the folder's own name
+            self._disk.sync_folder(folder)
+        self.keep(pending["run"])
+        self._pending.unlink()
+        self._disk.sync_folder(self._pending.parent)
+
+    def places(self, queues: Sequence[str]) -> dict[str, str]:
+        """The folder of each queue, which Spark reads as the queue's name unless that is very long."""
+        taken = {each.casefold(): each for each in os.listdir(self.path)}
+        found = {}
+        for queue in queues:
+            name = f"queue={_encoded(queue)}"
+            # Where file systems fold case two queues must not share a folder: the second has its letters as codes.
+            if taken.setdefault(name.casefold(), name) != name:
+                name = f"queue={_encoded(queue, letters=False)}"
+            found[queue] = name
+        return found
+
+
+def _encoded(queue: str, letters: bool = True) -> str:
+    encoded = names.file_name(queue)
+    if not letters:
+        encoded = "".join(f"%{ord(each):02X}" if each.isalpha() else names.file_name(each) for each in queue)
+    if queue == _NULL:
+        encoded = encoded.replace("_", "%5F", 1)
+    if len(encoded) <= _LONGEST:
+        return encoded
+    return f"{encoded[:150].rstrip('%')}-{hashlib.md5(queue.encode(), usedforsecurity=False).hexdigest()}"
+
+
+# The table
+
+
+def archived(spark: "SparkSession", path: str | os.PathLike[str]) -> "DataFrame":
+    """The messages of an archive: the columns of the table messages but `receipt`, `history`, and `day`.
+
+    `history` has the attempts at each message, oldest first. Unlike a plain spark.read.parquet(path) this shows
+    all queues under their names: by itself Spark takes a queue 007 for the number 7.
+    """
+    if not os.path.isdir(path):
+        raise PenstockError(f"there is no archive {os.fspath(path)!r}: no such folder")
+    return named(parquet(own_session(spark), path))
+
+
+def named(messages: "DataFrame") -> "DataFrame":
+    """Archived messages under the names that the columns have elsewhere."""
+    shown = messages.drop("queue", "checksum").withColumnRenamed("queue_name", "queue")
+    first = ("id", "queue")
+    return shown.select(*first, *(name for name in shown.columns if name not in first))
+
+
+def parquet(session: "SparkSession", path: str | os.PathLike[str], since: date | None = None) -> "DataFrame":
+    """The table as it is stored, perhaps only what was settled since a day; empty if nothing is there yet."""
+    schema = StructType([*_STORED, StructField("queue", StringType()), StructField("day", DateType())])
+    if not os.path.isdir(path):
+        return session.createDataFrame([], schema)
+    table = session.read.schema(schema).parquet(local(path, glob=True))
+    return table if since is None else table.where(F.col("day") >= F.lit(since))
+
+
+def local(path: str | os.PathLike[str], glob: bool = False) -> str:
+    """A path of this machine as Spark wants it, also if the paths of a cluster are elsewhere by default."""
+    text = os.path.abspath(path)
+    return "file:" + ("".join("\\" + each if each in _GLOB else each for each in text) if glob else text)
+
+
+def day_of(time: str) -> "Column":
+    """The day of a time, in UTC whatever the session's time zone is."""
+    return F.date_from_unix_date(F.floor(F.unix_millis(time) / DAY).cast("int"))
+
+
+def settled(session: "SparkSession", store: str, schema: str = "") -> "DataFrame":
+    """The messages of a store that are done or failed."""
+    return table(session, store, "messages", schema, state="done,failed")
+
+
+def summed(messages: "DataFrame") -> "DataFrame":
+    """Messages of a store with their queue's name and checksum as an archive has them."""
+    return messages.withColumnRenamed("queue", "queue_name").withColumn("checksum", checksum())
+
+
+def checksum() -> "Column":
+    """Of all that stays the same in a message's life."""
+    headers = F.sort_array(F.map_entries("headers"))
+    return F.xxhash64("queue_name", "id", "payload", headers, "priority", "created_at", "received_at")
+
+
+def unarchived(session: "SparkSession", store: str, archive: "DataFrame") -> "DataFrame":
+    """The settled messages of a store that an archive does not have, as it will have them."""
+    messages = summed(settled(session, store)).alias("new")
+    known = archive.select(*IDENTITY, "settled_at").alias("known")
+    missing = messages.join(
+        known, _same("new", "known", F.col("known.settled_at") >= F.col("new.settled_at")), "anti"
+    )
+    return _with_history(missing, table(session, store, "attempts").where("ended_at IS NOT NULL"))
+
+
+def superseded(archive: "DataFrame", new: "DataFrame") -> "DataFrame":
+    """Messages in an archive that were settled again since; with the file in which each is."""
+    old = archive.select(*IDENTITY, "settled_at", F.col("_metadata.file_path").alias("file")).alias("old")
+    later = new.select(*IDENTITY, "settled_at").alias("new")
+    return old.join(later, _same("old", "new", F.col("old.settled_at") < F.col("new.settled_at")), "semi")
+
+
+def confirmed(session: "SparkSession", store: str, archive: "DataFrame") -> "DataFrame":
+    """The settled messages of a store that are in an archive word for word, and settled at the same time."""
+    there = archive.withColumn("checksum", checksum())  # of what can be read, not what was meant to be written
+    same = [*IDENTITY, "state", "settled_at"]
+    return summed(settled(session, store)).join(there.select(same), same, "semi")
+
+
+def _same(one: str, other: str, condition: "Column") -> "Column":
+    for name in IDENTITY:
+        condition = condition & (F.col(f"{one}.{name}") == F.col(f"{other}.{name}"))
+    return condition
+
+
+def _with_history(messages: "DataFrame", attempts: "DataFrame") -> "DataFrame":
+    """Messages with their attempts: those until they were settled, as both may be read at different moments."""
+    fields = [each.name for each in _ATTEMPT]
+    in_order = F.sort_array(
+        F.collect_list(F.struct("claimed_at", *(each for each in fields if each != "claimed_at")))
+    )
+    gathered = attempts.groupBy(F.col("queue").alias("queue_name"), "id").agg(in_order.alias("gathered"))
+    until = F.filter("gathered", lambda each: each["ended_at"] <= F.col("settled_at"))
+    history = F.transform(until, lambda each: F.struct(*(each[name].alias(name) for name in fields)))
+    joined = messages.join(gathered, ["queue_name", "id"], "left")
+    known = F.coalesce(history, F.array().cast(ArrayType(_ATTEMPT)))
+    return joined.withColumn("history", known).select(*(each.name for each in _STORED))
+
+
+# Rows that go, for messages that the archive has in a later state
+
+
+def without(folder: Folder, superseded: "DataFrame") -> Rewritten:
+    """Write the files that have such rows anew, in staging.
+
+    What replaces what, which files go because nothing is left in them, and how many rows it is about.
+    """
+    by_file: dict[Path, list[Any]] = defaultdict(list)
+    for row in superseded.select("file", "id", "checksum").collect():
+        by_file[Path(unquote(urlsplit(row["file"]).path))].append(row)
+    moves, gone = [], []
+    for number, (path, rows) in enumerate(by_file.items()):
+        target = str(path.relative_to(folder.path))
+        anew = folder.staging / f"anew-{number}.parquet"
+        if _rewrite(path, anew, {(row["id"], row["checksum"]) for row in rows}):
+            moves.append(Move(str(anew.relative_to(folder.path)), target))
+        else:
+            gone.append(target)
+    return moves, gone, sum(map(len, by_file.values()))
+
+
+def _rewrite(path: Path, anew: Path, without: set[tuple[str, int]]) -> int:
+    left = 0
+    with pq.ParquetFile(path) as file, pq.ParquetWriter(anew, file.schema_arrow) as to:
+        for batch in file.iter_batches(_ROWS):
+            kept = batch.filter(_mask(batch, without))
+            left += len(kept)
+            to.write_batch(kept)
+    return left
+
+
+def _mask(batch: pa.RecordBatch, without: Iterable[tuple[str, int]]) -> pa.Array:
+    """Which rows stay. An id may be in a file twice, of two stores; the checksum tells them apart."""
+    suspects = pc.is_in(batch["checksum"], pa.array({checksum for _, checksum in without}, pa.int64()))
+    if not pc.any(suspects).as_py():
+        return pc.invert(suspects)
+    pairs = zip(batch["id"].to_pylist(), batch["checksum"].to_pylist(), strict=True)
+    gone = set(without)
+    return pa.array([pair not in gone for pair in pairs])
