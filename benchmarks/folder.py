@@ -99,7 +99,7 @@ with penstock.open(sys.argv[1], peers=int(sys.argv[3])) as store:
     while message := next(iter(queue.claim(lease=600)), None):
         message.ack()
         log.write(message.id + "\\n")
-    log.write(f"collisions {store._backend.shared.collisions}\\n")
+    log.write(f"collisions {store.backend.shared.collisions}\\n")
 """
 
 

@@ -140,7 +140,7 @@ def _growth(folder: Path) -> float:
 def _settled(folder: Path) -> penstock.Store:
     """The store, once SlateDB has put what was written into tables, and those in order."""
     store = penstock.open(f"slate:{folder}", share=False)
-    backend = store._backend
+    backend = store.backend
     assert isinstance(backend, SlateBackend)
     backend.collect()
     tables, before = folder / "db" / "compacted", -1

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 import penstock
 from penstock.cli import cli
-from penstock.opening import is_there
+from penstock.contract.kinds import exists
 
 KINDS = ["{}", "journal:{}", "text:{}", "{}.tq", "folder:{}", "slate:{}"]
 READING = [
@@ -116,7 +116,7 @@ def test_the_advice_makes_a_store_that_commands_then_read(kind: str) -> None:
     else:
         assert run(*advice.split()[2:]).output == "created jobs\n"
     assert run(url, "list").exit_code == 0
-    assert is_there(url)
+    assert exists(url)
 
 
 @pytest.mark.parametrize("url", ["text:dta.tq", "sub/dta.tq", "text:my sub/dta.tq"])
@@ -137,7 +137,7 @@ def test_a_mistyped_store_in_the_environment_is_said_and_not_made(here: Path) ->
 def test_a_command_that_writes_makes_the_store(kind: str, arguments: list[str]) -> None:
     url = kind.format("dta")
     assert run(url, *arguments).exit_code == 0
-    assert is_there(url)
+    assert exists(url)
 
 
 def test_completion_makes_no_store(here: Path) -> None:
@@ -150,9 +150,9 @@ def test_completion_makes_no_store(here: Path) -> None:
 def test_opening_in_a_program_still_makes_the_store(here: Path) -> None:
     for kind in KINDS:
         url = kind.format(kind.partition(":")[0].strip("{}.") or "plain")
-        assert not is_there(url)
+        assert not exists(url)
         penstock.open(url).close()
-        assert is_there(url)
+        assert exists(url)
 
 
 def test_what_cannot_be_looked_at_is_told_from_what_is_not_there(here: Path) -> None:

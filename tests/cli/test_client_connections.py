@@ -110,7 +110,7 @@ def test_no_more_connections_are_kept_than_agreed(monkeypatch: pytest.MonkeyPatc
         ThreadPoolExecutor(6) as threads,
     ):
         list(threads.map(lambda _: queue.put(b"a"), range(6)))
-        backend = queue._store._backend
+        backend = queue._store.backend
         assert isinstance(backend, RemoteBackend)
         assert len(backend._pool._idle) == 2
 

@@ -84,7 +84,7 @@ class GuestStore(penstock.Store):
 
     def __init__(self, folder: Path, clock: penstock.Clock) -> None:
         self.served: Owned | None = Owned(folder, clock)
-        super().__init__(str(folder), penstock.open(folder, clock=clock)._backend)
+        super().__init__(str(folder), penstock.open(folder, clock=clock).backend)
         assert engine_of(self) is None
 
     def close(self) -> None:

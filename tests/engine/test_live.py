@@ -313,7 +313,7 @@ def test_what_fails_for_a_consumer_in_line_is_told_to_that_consumer(
     storage.refuses = Claim
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(queue.claim, wait=60)
-        until(lambda: len(store._backend._queues["default"]._line) == 1)  # type: ignore[attr-defined]
+        until(lambda: len(store.backend._queues["default"]._line) == 1)  # type: ignore[attr-defined]
         queue.put(b"a")
         with pytest.raises(OSError, match="disk on fire"):
             waiting.result()

@@ -393,7 +393,7 @@ def test_a_fork_after_closing_touches_nothing_that_was_opened_since(tmp_path: Pa
 
 def test_what_only_those_who_share_may_ask_is_not_answered_over_tcp(tmp_path: Path) -> None:
     with penstock.open(tmp_path) as store, penstock.open(tmp_path) as guest:
-        assert guest._backend.stored("default") == store._backend.stored("default")  # type: ignore[attr-defined]
+        assert guest.backend.stored("default") == store.backend.stored("default")  # type: ignore[attr-defined]
         server = serve_in_thread(store)
         connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
         connection.request("GET", "/-/share/stored?queue=default")

@@ -220,9 +220,9 @@ def test_a_store_that_another_process_has_open_is_read_through_it_and_packed_mea
         queue.put_many([b"x" * 1_000] * 400)
 
         def pack(rows: DataFrame, number: int) -> None:
-            owner._backend.pack("jobs")  # type: ignore[attr-defined]
+            owner.backend.pack("jobs")  # type: ignore[attr-defined]
             sink(rows, number)
-            owner._backend.pack("jobs")  # type: ignore[attr-defined]
+            owner.backend.pack("jobs")  # type: ignore[attr-defined]
 
         sink = Recorder()
         stream = consuming(spark, tmp_path / "store", maxRowsPerBatch=150)

@@ -34,7 +34,7 @@ def test_what_enters_a_queue_is_read_once_while_it_is_consumed_and_packed(
         assert sink.batches == {0: [ids(1, 10)], 1: [ids(11, 20)], 2: [ids(21, 25)]}
         queue.put_many(["new"] * 10)
         queue.ack(*queue.claim(35))
-        store._backend.pack("jobs")  # type: ignore[attr-defined]
+        store.backend.pack("jobs")  # type: ignore[attr-defined]
         forget_last(checkpoint)
         run(stream.load(), sink, checkpoint)
         assert sink.batches[2] == [ids(21, 25)] * 2
@@ -67,7 +67,7 @@ def test_messages_that_were_packed_away_unread_are_an_error_unless_it_is_said_ot
         run(following(spark, folder).load(), sink, checkpoint)
         queue.put_many(["b"] * 5)
         queue.ack(*queue.claim(8))
-        store._backend.pack("jobs")  # type: ignore[attr-defined]
+        store.backend.pack("jobs")  # type: ignore[attr-defined]
         with pytest.raises(StreamingQueryException, match="3 messages of queue 'jobs' were settled and packed"):
             run(following(spark, folder).load(), sink, checkpoint)
         run(following(spark, folder, failOnDataLoss="false").load(), sink, checkpoint)

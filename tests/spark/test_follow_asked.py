@@ -50,7 +50,7 @@ def settle_all(store: penstock.Store) -> None:
     while messages := queue.claim(100):
         queue.ack(*messages)
     if not store.url.startswith("slate"):
-        store._backend.pack("jobs")  # type: ignore[attr-defined]
+        store.backend.pack("jobs")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("place", KINDS, indirect=True)
@@ -99,7 +99,7 @@ def test_queries_begin_where_each_is_told_and_say_what_they_have_lost(
     run(latest.load(), first, tmp_path / "first")
     assert (first.ids(), second.ids()) == (new, new)
     clock.advance(61)  # nobody was heard for a minute
-    store._backend._backend.tend()  # type: ignore[attr-defined]
+    store.backend._backend.tend()  # type: ignore[attr-defined]
     queue.put_many(["lost"] * 3)
     settle_all(store)
     last = queue.put_many(["last"])

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import penstock
 import penstock.spark
-from penstock.opening import is_there
+from penstock.contract.kinds import exists
 from penstock.spark import jobs
 from penstock.spark.errors import as_ours, cause
 
@@ -50,7 +50,7 @@ def test_a_bucket_without_a_store_and_one_that_is_not_there_are_named(
         with pytest.raises(PySparkException) as raised:
             penstock.spark.drain(reader, "noop", tmp_path / "checkpoint")
         assert why in cause(raised.value)
-    assert not is_there(bucket)
+    assert not exists(bucket)
 
 
 @pytest.mark.parametrize("kind", ["{}", "text:{}", "folder:{}", "slate:{}"])

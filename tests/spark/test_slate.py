@@ -117,7 +117,7 @@ def test_a_frame_shows_one_moment_whatever_becomes_of_the_store(spark: SparkSess
         assert frame.count() == 2
         queue.ack(*queue.claim(2))
         queue.put(b"later")
-        store._backend.collect()  # type: ignore[attr-defined]
+        store.backend.collect()  # type: ignore[attr-defined]
         assert [row["id"] for row in frame.orderBy("id").collect()] == ids
         assert load(spark, url).count() == 1
     with penstock.open(url) as store:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 OWNER = """
 import os, signal, sys, penstock
 store = penstock.open(sys.argv[1])
-intake = store._backend.owned.intake
+intake = store.backend.owned.intake
 take_in, put, batches = intake.take_in, intake._put, 0
 
 def die(*ignored):
@@ -37,7 +37,7 @@ def counted(load):
         die()
     return taken
 
-store._backend.owned.owner().take_in = counted
+store.backend.owned.owner().take_in = counted
 print("open", flush=True)
 sys.stdin.read()
 """

@@ -80,7 +80,7 @@ def test_a_server_lets_a_batch_land_once(spark: SparkSession, tmp_path: Path) ->
         finally:
             server.stop()
         assert payloads(store) == ["1a", "1b", "2a", "2b"]
-        assert not store._backend.owned.uploads()._open  # type: ignore[attr-defined]
+        assert not store.backend.owned.uploads()._open  # type: ignore[attr-defined]
 
 
 def test_a_landing_is_remembered_with_the_load_that_brought_it(tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ class Machine:
 
 
 def restore(store: Store, queue: str, moved: list[Moved]) -> None:
-    assert isinstance(store._backend, TextBackend | FolderBackend)
-    store._backend.restore(queue, moved)
+    assert isinstance(store.backend, TextBackend | FolderBackend)
+    store.backend.restore(queue, moved)
 
 
 def shown(store: Store, queue: str = "jobs") -> list[Any]:

@@ -6,16 +6,16 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
-from penstock import opening
-from penstock.contract import urls
+from penstock.contract import store as threads
 from penstock.contract.aio import Store
+from penstock.contract.kinds import Options, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
     from types import TracebackType
     from typing import Any
 
-    import penstock
+    from penstock.contract.kinds import Kind
     from penstock.stores.journal.format import Dialect
     from penstock.system.clock import Clock
 
@@ -36,17 +36,11 @@ def open(  # noqa: A001
     The arguments are those of `penstock.open`.
     """
     url = os.fspath(url)
-    if urls.is_remote(url):
-        urls.check_remote(sync, dialect)
-        return Opening(lambda: _open_remote(url, timeout, clock, token, ca))
-    urls.check_sync(sync)
-    if share and (urls.is_slate(url) or urls.journal_folder(url) is not None):
-        return Opening(lambda: _open_shared(url, clock, sync, dialect, timeout))
-    return Opening(
-        lambda: _open_local(
-            lambda: opening.open(url, sync=sync, clock=clock, dialect=dialect, timeout=timeout, share=share)
-        )
-    )
+    options = Options(sync=sync, clock=clock, dialect=dialect, timeout=timeout, token=token, ca=ca)
+    options.check_sync()
+    kind = kind_of(url)
+    kind.check(url, options)
+    return Opening(lambda: _open(kind, url, options, share))
 
 
 class Opening:
@@ -68,35 +62,24 @@ class Opening:
         await self._store.close()
 
 
-async def _open_remote(
-    url: str, timeout: float | None, clock: Clock | None, token: str | None, ca: str | None
-) -> Store:
-    from penstock.http.client.coroutines import open_remote
+async def _open(kind: Kind, url: str, options: Options, share: bool) -> Store:
+    if kind.owned and share:
+        from penstock.sharing.coroutines import open_shared  # here, so that import penstock stays quick
 
-    return Store(url, await open_remote(url, timeout, clock, token, ca))
-
-
-async def _open_shared(url: str, clock: Clock | None, sync: str, dialect: Dialect, timeout: float | None) -> Store:
-    from penstock.sharing.coroutines import open_shared
-    from penstock.sharing.ownership import folder_for, slate_for
-
-    journals = urls.journal_folder(url)
-    if journals is None:
-        return Store(url, await open_shared(slate_for(url, clock, sync, timeout), timeout))
-    return Store(url, await open_shared(folder_for(journals, clock, sync, dialect), timeout))
-
-
-async def _open_local(open: Callable[[], penstock.Store]) -> Store:  # noqa: A002
-    """Opens in a thread, as a store on disk may have much to read."""
-    opened = asyncio.get_running_loop().run_in_executor(None, open)
+        return Store(url, await open_shared(url, options))
+    backend = await kind.open_for_loop(url, options)
+    if backend is not None:
+        return Store(url, backend)
+    # In a thread, as a store on disk may have much to read.
+    opened = asyncio.get_running_loop().run_in_executor(None, lambda: threads.Store(url, kind.open(url, options)))
     try:
         store = await asyncio.shield(opened)
     except asyncio.CancelledError:
         opened.add_done_callback(_close)  # else nobody would
         raise
-    return Store(store.url, await store.for_loop())
+    return Store(url, await store.for_loop())
 
 
-def _close(opened: asyncio.Future[penstock.Store]) -> None:
+def _close(opened: asyncio.Future[threads.Store]) -> None:
     if not opened.cancelled() and opened.exception() is None:
         opened.result().close()

@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 
 import penstock
 from penstock.cli import output
+from penstock.contract.kinds import check_exists
 from penstock.errors import (
     DiskFull,
     InvalidArgument,
@@ -23,7 +24,6 @@ from penstock.errors import (
     QueueNotFound,
     QueueProtected,
 )
-from penstock.opening import check_there
 
 NOTHING_THERE = 3
 DEFAULT_STORE = "./penstock-data"
@@ -92,7 +92,7 @@ def open_store(ctx: click.Context, peers: int = 0, make: bool = False) -> pensto
 def store_url(ctx: click.Context) -> str:
     """What --store says, where a store must be."""
     url: str = ctx.find_root().params["store"]
-    check_there(url)
+    check_exists(url)
     return url
 
 
@@ -104,7 +104,7 @@ def nothing_there(ctx: click.Context) -> NoReturn:
 def _complete_queue(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     url = ctx.find_root().params.get("store") or DEFAULT_STORE
     try:
-        check_there(url)
+        check_exists(url)
         with penstock.open(url) as store:
             infos = store.queues()
     except PenstockError:

@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 
 import click
 from rich.console import Console
@@ -12,8 +11,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from penstock.cli import output
 from penstock.cli.app import cli, json_option, store_url
+from penstock.contract.kinds import kind_of
 from penstock.contract.message import STATES
-from penstock.contract.urls import is_slate
 
 
 @cli.command(
@@ -42,35 +41,24 @@ def backup(ctx: click.Context, dest: str, no_verify: bool, as_json: bool) -> Non
     url = store_url(ctx)
     began = time.monotonic()
     with _shown(dest) as progress:
-        # Here, because most commands need neither.
-        if is_slate(url):
-            from penstock.stores.slate.backups import backup as backup_slate
-
-            copied = backup_slate(url, dest, verify=not no_verify, progress=progress)
-            size, columns = copied.bytes, [*STATES]
-            queues = [{"queue": name, "counts": counts} for name, counts in copied.queues.items()]
-            rows = [[name, *(f"{counts[state]:,}" for state in STATES)] for name, counts in copied.queues.items()]
-        else:
-            from penstock.stores.journal import backup
-
-            made = backup(url, dest, verify=not no_verify, progress=progress)
-            size, columns = sum(each.bytes for each in made), ["files", "bytes", *STATES]
-            queues = [asdict(each) for each in made]
-            rows = [
-                [
-                    each.queue,
-                    f"{each.files:,}",
-                    f"{each.bytes:,}",
-                    *(f"{each.counts[state]:,}" for state in STATES),
-                ]
-                for each in made
-            ]
+        copy = kind_of(url).backup(url, dest, not no_verify, progress)
     took = time.monotonic() - began
     if as_json:
-        output.print_json({"dest": dest, "bytes": size, "seconds": round(took, 3), "queues": queues})
+        output.print_json({"dest": dest, "bytes": copy.bytes, "seconds": round(took, 3), "queues": copy.queues})
         return
+    sizes = [name for name in ("files", "bytes") if any(name in each for each in copy.queues)]
+    rows = [
+        [
+            each["queue"],
+            *(f"{each[name]:,}" for name in sizes),
+            *(f"{each['counts'][state]:,}" for state in STATES),
+        ]
+        for each in copy.queues
+    ]
+    columns = [*sizes, *STATES]
     output.print_table(["queue", *columns], rows, right=columns)
-    click.echo(f"{dest}: {output.plural(len(rows), 'queue')}, {output.plural(size, 'byte')} in {took:,.1f} s")
+    size = output.plural(copy.bytes, "byte")
+    click.echo(f"{dest}: {output.plural(len(rows), 'queue')}, {size} in {took:,.1f} s")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ _STYLES: dict[str, dict[str, Any]] = {
 
 def entries_of(store: Store, queue: str) -> list[Shown]:
     """The pieces of a queue's file; NotSupported if it is kept otherwise."""
-    shown = getattr(store._backend, "shown", None)
+    shown = getattr(store.backend, "shown", None)
     if shown is None:
         raise NotSupported(f"store {store.url!r} has no entries to show: --entries is for text stores")
     pieces: list[Shown] = shown(queue)

@@ -4,7 +4,7 @@ import click
 
 from penstock.cli.app import cli, json_option, store_url
 from penstock.cli.pipeline import job_options, master_option, print_summary, watched_session
-from penstock.opening import check_there
+from penstock.contract.kinds import check_exists
 from penstock.workers.signals import stop_signals
 
 
@@ -92,7 +92,7 @@ def convert(source: str, target: str, run: str | None, dry_run: bool, master: st
     arrives as available. What TO cannot hold is named before anything is written. It takes effect as a whole, or
     not at all.
     """
-    check_there(source)
+    check_exists(source)
     with watched_session("converting", master) as spark:
         from penstock.spark import jobs
 

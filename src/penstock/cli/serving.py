@@ -143,7 +143,7 @@ def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: A
                 access.reload()
             _load(tls, given["tls_cert"], given["tls_key"])
 
-        if not _run(server, store._backend, [listening], told, again):
+        if not _run(server, store.backend, [listening], told, again):
             ctx.exit(1)  # the log says why
 
 

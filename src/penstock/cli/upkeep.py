@@ -1,6 +1,5 @@
 """Commands that keep a store in order: doctor, pack, expire."""
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,19 +10,11 @@ from penstock.cli import output
 from penstock.cli.app import cli, json_option, open_store, store_url
 from penstock.cli.pipeline import job_options, print_summary, watched_session
 from penstock.cli.progress import counted
-from penstock.contract.message import STATES
-from penstock.contract.urls import is_slate
+from penstock.contract.kinds import kind_of
 from penstock.errors import NotSupported
 
 if TYPE_CHECKING:
-    from penstock.contract.examination import Examination, QueueExamination
-    from penstock.stores.folder.doctor import FolderExamination
-    from penstock.stores.slate.doctor import SlateQueue
-
-FILES = ("queues", "delay", "failed", "done")  # folders of a folder store in which messages lie
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+]+):")  # as in opening.py
-_COLUMNS = ("files", "bytes", "groups", *STATES, "packing frees")
-_SLATE_COLUMNS = ("bytes", *STATES, "lag")
+    from penstock.contract.examination import Examination
 
 
 @cli.command(
@@ -44,22 +35,28 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     says what to do. Exits with 1 if there is a problem.
     """
     url = store_url(ctx)
-    # Here, because most commands need neither.
-    if is_slate(url):
-        from penstock.stores.slate import doctor
-
-        slate = doctor.examine(url)
-        _report(slate, lambda: _print_slate_queues(slate.queues), as_json)
-    elif url.lower().startswith("folder:"):
-        from penstock.stores.folder import doctor as folders
-
-        found = folders.examine(url[len("folder:") :])
-        _report(found, lambda: _print_folder_queues(found.queues), as_json)
+    examination = kind_of(url).examine(url)
+    if as_json:
+        output.print_json(examination.as_json())
     else:
-        from penstock.stores.journal.doctor import examine
+        _print_queues(examination)
+        for queue, finding in examination.all_findings():
+            about = "store" if queue is None else f"queue {queue}"
+            click.echo(output.printable(f"{finding.severity:<8} {about}: {finding.text}"))
+            if finding.next:
+                click.echo(output.printable(f"{'':8} -> {finding.next}"))
+    if not examination.sound:
+        ctx.exit(1)
 
-        journals = examine(_folder(url))
-        _report(journals, lambda: _print_queues(journals.queues), as_json)
+
+def _print_queues(examination: "Examination[Any]") -> None:
+    cells = [queue.cells() for queue in examination.queues]
+    if cells:
+        rows = [
+            [queue.name, *("" if each is None else f"{each:,}" for each in row.values())]
+            for queue, row in zip(examination.queues, cells, strict=True)
+        ]
+        output.print_table(["queue", *cells[0]], rows, right=tuple(cells[0]))
 
 
 @cli.command(
@@ -96,8 +93,7 @@ def pack(
     """
     if on_spark:
         url = store_url(ctx)
-        if not is_slate(url):
-            _folder(url)  # before Spark starts, which takes a while
+        kind_of(url).check_packs(url)  # before Spark starts, which takes a while
         with watched_session("packing queues", master) as session:
             from penstock.spark import jobs
 
@@ -136,8 +132,7 @@ def expire(ctx: click.Context, run: str | None, dry_run: bool, master: str | Non
     all. A second run finds nothing. With --dry-run nothing is changed, and the store may be open elsewhere.
     """
     url = store_url(ctx)
-    if not is_slate(url):
-        _folder(url)
+    kind_of(url).check_packs(url)
     with watched_session("letting go", master) as session:
         from penstock.spark import jobs
 
@@ -148,7 +143,7 @@ class _Packer:
     """The part of a store that can pack."""
 
     def __init__(self, store: penstock.Store) -> None:
-        self._backend: Any = store._backend
+        self._backend: Any = store.backend
         pack: Callable[[str], int] | None = getattr(self._backend, "pack", None)
         if pack is None:
             raise NotSupported(f"store {store.url!r} has nothing to pack: only journals and text files grow")
@@ -160,62 +155,3 @@ class _Packer:
         self._pack(queue)
         after = self._backend.stored(queue)
         return {"queue": queue, "before": before, "after": after, "freed": max(0, before - after)}
-
-
-def _folder(url: str) -> str:
-    """The folder of a journal store."""
-    matched = _SCHEME.match(url)
-    if (matched and matched[1].lower() != "journal") or url.endswith(".tq"):
-        raise NotSupported(f"store {url!r} has no journals to examine: this is for journal and slate stores")
-    return url[matched.end() :] if matched else url
-
-
-def _report(examination: "Examination[Any]", print_queues: Callable[[], None], as_json: bool) -> None:
-    """Print what was found; exit with 1 if there is a problem."""
-    if as_json:
-        output.print_json(examination.as_json())
-    else:
-        print_queues()
-        for queue, finding in examination.all_findings():
-            about = "store" if queue is None else f"queue {queue}"
-            click.echo(output.printable(f"{finding.severity:<8} {about}: {finding.text}"))
-            if finding.next:
-                click.echo(output.printable(f"{'':8} -> {finding.next}"))
-    if not examination.sound:
-        click.get_current_context().exit(1)
-
-
-def _print_slate_queues(queues: "list[SlateQueue]") -> None:
-    rows = [
-        [
-            queue.name,
-            f"{queue.bytes:,}",
-            *(f"{queue.counts[state]:,}" for state in STATES),
-            "" if queue.lag is None else f"{queue.lag:,}",
-        ]
-        for queue in queues
-    ]
-    if rows:
-        output.print_table(["queue", *_SLATE_COLUMNS], rows, right=_SLATE_COLUMNS)
-
-
-def _print_folder_queues(queues: "list[FolderExamination]") -> None:
-    rows = [
-        [queue.name, f"{queue.bytes:,}", *(f"{queue.files[folder]:,}" for folder in FILES)] for queue in queues
-    ]
-    if rows:
-        output.print_table(["queue", "bytes", *FILES], rows, right=("bytes", *FILES))
-
-
-def _print_queues(queues: "list[QueueExamination]") -> None:
-    rows = [
-        [
-            queue.name,
-            *(f"{number:,}" for number in (queue.files, queue.bytes, queue.groups)),
-            *(f"{queue.counts[state]:,}" for state in STATES),
-            f"{queue.packing_frees:,}",
-        ]
-        for queue in queues
-    ]
-    if rows:
-        output.print_table(["queue", *_COLUMNS], rows, right=_COLUMNS)

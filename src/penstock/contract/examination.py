@@ -1,5 +1,6 @@
-"""What `doctor` says of a store: findings about the whole, and about each queue."""
+"""The result of an examination of a store (`penstock doctor`)."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -20,10 +21,13 @@ class Finding:
 
 
 class Examined(Protocol):
-    """What was found of a queue, whatever keeps it."""
+    """The findings about one queue."""
 
     name: str
     findings: list[Finding]
+
+    def cells(self) -> Mapping[str, int | None]:
+        """The queue's numbers for people, by the headings of their columns."""
 
 
 Queue = TypeVar("Queue", bound=Examined)
@@ -46,6 +50,11 @@ class QueueExamination:
     def sound(self) -> bool:
         """Whether there is no problem."""
         return all(each.severity != "problem" for each in self.findings)
+
+    def cells(self) -> Mapping[str, int | None]:
+        """The queue's numbers for people."""
+        sizes = {"files": self.files, "bytes": self.bytes, "groups": self.groups}
+        return {**sizes, **self.counts, "packing frees": self.packing_frees}
 
 
 @dataclass

@@ -98,7 +98,7 @@ class Store:
 
     def queue(self, name: str = "") -> Queue:
         """The queue of that name; without one, the queue `default`. QueueNotFound if there is none."""
-        name = names.meant(name, self._backend)
+        name = names.meant(name, self.backend)
         self.run(Lookup(name))
         return Queue(self, name)
 
@@ -129,11 +129,11 @@ class Store:
 
     def is_served(self) -> bool:
         """Whether a server in this process can serve the store; one that is kept elsewhere is served there."""
-        return hasattr(self._backend, "for_loop")
+        return hasattr(self.backend, "for_loop")
 
     async def for_loop(self) -> Any:
         """What carries out operations for the coroutines of an event loop, as of a server in this process."""
-        return await self._backend.for_loop()  # type: ignore[attr-defined]
+        return await self.backend.for_loop()  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """Let go of the store. Closing twice does no harm."""
@@ -154,10 +154,11 @@ class Store:
         return f"<penstock.Store {self.url!r}{'' if self._open_backend else ' (closed)'}>"
 
     def _refuse(self, operation: Operation[Result]) -> Result:
-        return self._backend.run(operation)  # says that it was closed
+        return self.backend.run(operation)  # says that it was closed
 
     @property
-    def _backend(self) -> Backend:
+    def backend(self) -> Backend:
+        """What carries out operations, for the rest of Penstock."""
         if self._open_backend is None:
             raise StoreClosed(f"the store {self.url!r} was closed: open it again with penstock.open()")
         return self._open_backend

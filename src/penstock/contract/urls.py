@@ -7,7 +7,6 @@ from penstock.errors import InvalidArgument
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+]+):")  # at least two letters: C:\queues is a path
 SHARED = ("text", "folder")  # no process owns them
-_SYNC = ("always", "interval", "never")
 _REMOTE = ("http", "https")
 
 
@@ -34,17 +33,10 @@ def is_remote(url: str) -> bool:
     return matched is not None and matched[1].lower() in _REMOTE
 
 
-def check_sync(sync: str) -> None:
-    """Refuse what is no way to sync."""
-    if sync not in _SYNC:
-        raise InvalidArgument(f"sync={sync!r} is none of {', '.join(_SYNC)}")
-
-
-def check_remote(sync: str, dialect: str) -> None:
-    """Refuse to a client what the server has decided."""
-    for name, given, usual in (("sync", sync, "always"), ("dialect", dialect, "doc")):
-        if given != usual:
-            raise InvalidArgument(f"{name}={given!r}: that is for the server to say; give it to `penstock serve`")
+def is_file(url: str) -> bool:
+    """Whether that is a store of a single text file, which is its queue."""
+    matched = SCHEME.match(url)
+    return url.endswith(".tq") and (matched is None or matched[1].lower() == "text")
 
 
 def is_shared(url: str) -> bool:

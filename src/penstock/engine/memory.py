@@ -7,6 +7,7 @@ for as long as one of them has it open.
 import threading
 from collections.abc import Callable, Sequence
 
+from penstock.contract.kinds import Kind, Options, split
 from penstock.contract.message import Entry
 from penstock.contract.names import DEFAULT
 from penstock.contract.settings import Settings
@@ -139,3 +140,18 @@ def _forked() -> StoreClosed:
         "this memory store belongs to the process that this one was forked from: open a store here, on disk if "
         "both are to use it"
     )
+
+
+class MemoryKind(Kind):
+    """`memory:`, or `memory:NAME` for a store that this process shares by name."""
+
+    name = "memory"
+
+    def open(self, url: str, options: Options) -> MemoryBackend:
+        return open_memory(split(url)[1], options.clock)
+
+    def absolute(self, url: str) -> str:
+        return url
+
+
+KIND = MemoryKind()

@@ -1,12 +1,12 @@
 """A store that many processes have open: this one owns it, or asks the one that does, and may be the next."""
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from penstock.contract.kinds import Options
 from penstock.contract.message import Message
 from penstock.contract.operation import Operation
 from penstock.contract.operations import Messages, Peek
@@ -25,14 +25,12 @@ from penstock.sharing.ownership import (
     become_owner,
     folder_for,
     locked,
-    slate_for,
 )
 from penstock.stores.journal.catalog import Catalog
-from penstock.stores.journal.format import Dialect
 from penstock.stores.journal.intake import Load
 from penstock.stores.journal.store import JournalBackend
 from penstock.system import forks
-from penstock.system.clock import Clock, SystemClock
+from penstock.system.clock import SystemClock
 from penstock.system.files import SystemDisk
 
 if TYPE_CHECKING:
@@ -64,7 +62,7 @@ class SharedBackend:
         if isinstance(self._backend, GuestBackend):
             try:
                 self._find_owner(self._backend, self._time.monotonic() + self._patience)
-                self._check_instance()
+                folder.kind.check_guest(folder.url, self)
             except (Gone, StoreUnreachable) as error:
                 self.close()
                 raise locked(folder.path, error) from error
@@ -150,15 +148,6 @@ class SharedBackend:
     def _guest(self) -> GuestBackend:
         return GuestBackend(self._folder.path, self._folder.share, self._timeout, self._folder.clock)
 
-    def _check_instance(self) -> None:
-        """Refuse a slate store that another process has open as another instance."""
-        if self._folder.slate:
-            from penstock.stores.slate.loading import check_asked  # here, as few need it
-            from penstock.stores.slate.moments import parse
-
-            found = self.slate().instance()
-            check_asked(parse(self._folder.slate).instance, set() if found is None else {found})
-
     def _prepare(self) -> None:
         if not self._closing.wait(SETTLED):
             prepare()
@@ -237,23 +226,10 @@ class SharedBackend:
             raise StoreClosed(f"the store {self._folder.path!r} was closed: open it again with penstock.open()")
 
 
-def open_shared(
-    folder: str | os.PathLike[str],
-    *,
-    clock: Clock | None = None,
-    sync: str = "always",
-    dialect: Dialect = "doc",
-    timeout: float | None = None,
-) -> SharedBackend:
-    """Open the store in a folder, which is made if it is not there, whoever else has it open."""
-    return SharedBackend(folder_for(folder, clock, sync, dialect), timeout)
-
-
-def open_shared_slate(
-    url: str, *, clock: Clock | None = None, sync: str = "always", timeout: float | None = None
-) -> SharedBackend:
-    """Open a slate store, whoever else of this machine has it open."""
-    return SharedBackend(slate_for(url, clock, sync, timeout), timeout)
+def open_shared(url: str, options: Options | None = None) -> SharedBackend:
+    """Open a store that one process owns, whether or not another process has it open."""
+    options = options or Options()
+    return SharedBackend(folder_for(url, options), options.timeout)
 
 
 def check_reachable(folder: str) -> None:
@@ -269,7 +245,7 @@ def check_reachable(folder: str) -> None:
 
 def engine_of(store: Store) -> Engine | None:
     """What keeps a store whose rules run in this process; None if they run in another."""
-    backend = store._backend
+    backend = store.backend
     if isinstance(backend, SharedBackend):
         return backend.owned
     return backend if isinstance(backend, Engine) else None

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+from penstock.contract.kinds import Options
 from penstock.contract.loads import TooManyLoads
 from penstock.contract.message import MESSAGE_FIELDS, Message
 from penstock.contract.operation import Operation
@@ -18,7 +19,16 @@ from penstock.http.client.coroutines import RemoteBackend
 from penstock.http.client.failures import Failure, NotSent, Refused
 from penstock.sharing.guest import Gone, judged
 from penstock.sharing.host import SETTLED, prepare
-from penstock.sharing.ownership import LONGEST_PAUSE, PATIENCE, PAUSE, Folder, Owner, become_owner, locked
+from penstock.sharing.ownership import (
+    LONGEST_PAUSE,
+    PATIENCE,
+    PAUSE,
+    Folder,
+    Owner,
+    become_owner,
+    folder_for,
+    locked,
+)
 from penstock.system.clock import Clock
 
 Result = TypeVar("Result")
@@ -207,8 +217,8 @@ def _close(opened: "asyncio.Future[Owner | None]") -> None:
         owner.close()
 
 
-async def open_shared(folder: Folder, timeout: float | None) -> SharedBackend:
-    """Open the store in a folder, whoever else has it open."""
-    backend = SharedBackend(folder, timeout)
+async def open_shared(url: str, options: Options) -> SharedBackend:
+    """Open a store that one process owns, whether or not another process has it open."""
+    backend = SharedBackend(folder_for(url, options), options.timeout)
     await backend.open()
     return backend

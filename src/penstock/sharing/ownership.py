@@ -1,20 +1,15 @@
 """How a store comes to its owner: whoever has its lock listens for the others before anything is read."""
 
-import errno
-import hashlib
 import logging
 import os
-import tempfile
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from penstock.errors import InvalidArgument, StoreLocked, StoreUnreachable
+from penstock.contract.kinds import Kind, Options, kind_of
+from penstock.errors import StoreLocked, StoreUnreachable
 from penstock.sharing.host import Host
 from penstock.stores.journal.catalog import FOLDER
-from penstock.stores.journal.format import DIALECTS, Dialect
-from penstock.stores.journal.store import open_journal
 from penstock.system import forks
 from penstock.system.clock import Clock, SystemClock
 from penstock.system.files import ReadingDisk, unavailable
@@ -32,28 +27,18 @@ _log = logging.getLogger("penstock")
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder, and how its store is opened by who owns it."""
+    """The folder in which processes share a store, and how its owner opens the store."""
 
     path: str
+    url: str
+    kind: Kind
+    options: Options
     clock: Clock
-    sync: str
-    dialect: Dialect
-    slate: str = ""  # the URL of a slate store; else it is one of journals
-    timeout: float | None = None
 
     def open(self, locked: Callable[[], None]) -> "JournalBackend | SlateBackend":
         """Open the store; `locked` is called once it is ours."""
-        if not self.slate:
-            backend = open_journal(
-                self.path, clock=self.clock, sync=self.sync, dialect=self.dialect, locked=locked
-            )
-            backend.keep_indexes()  # as owners that are killed one after the other would replay more and more
-            return backend
-        from penstock.stores.slate.opening import open_slate  # here, as few need it
-
-        return open_slate(
-            self.slate, clock=self.clock, sync=self.sync, timeout=self.timeout, shared=self.path, locked=locked
-        )
+        opened: JournalBackend | SlateBackend = self.kind.open_owned(self.url, self.options, locked)
+        return opened
 
     @property
     def share(self) -> str:
@@ -61,28 +46,10 @@ class Folder:
         return share_of(self.path)
 
 
-def folder_for(folder: str | os.PathLike[str], clock: Clock | None, sync: str, dialect: Dialect) -> Folder:
-    """The folder as it is wherever this process goes."""
-    if dialect not in DIALECTS:
-        raise InvalidArgument(f"dialect={dialect!r} is none of {', '.join(DIALECTS)}")
-    return Folder(os.path.abspath(folder), clock or SystemClock(), sync, dialect)
-
-
-def slate_for(url: str, clock: Clock | None, sync: str, timeout: float | None) -> Folder:
-    """The same of a slate store; one in a bucket is shared by way of a folder of this user on this machine."""
-    where = url[len("slate:") :].partition("?")[0]
-    if "://" in where:
-        name = hashlib.sha256(where.encode()).hexdigest()[:32]
-        ours = os.path.join(tempfile.gettempdir(), f"penstock-{os.geteuid()}")
-        with suppress(FileExistsError):
-            os.mkdir(ours, 0o700)
-        if os.stat(ours, follow_symlinks=False).st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "it is another user's, so nothing is shared there", ours)
-        path = os.path.join(ours, name)
-        os.makedirs(path, mode=0o700, exist_ok=True)
-    else:
-        path = os.path.abspath(where)
-    return Folder(path, clock or SystemClock(), sync, "doc", url, timeout)
+def folder_for(url: str, options: Options) -> Folder:
+    """The folder of a store as it is wherever this process goes."""
+    kind, clock = kind_of(url), options.clock or SystemClock()
+    return Folder(kind.meeting_folder(url), kind.absolute(url), kind, replace(options, clock=clock), clock)
 
 
 class Owner:

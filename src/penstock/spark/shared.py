@@ -26,8 +26,8 @@ _BATCH = 2_000
 def plan(options: Options) -> list[list[str]]:
     """The queues that each task reads; of the table of queues there is only one task."""
     with penstock.open(options.store) as store:
-        if isinstance(store._backend, TextBackend):
-            sizes, part = text.sizes(store._backend, options.queue), text.PART
+        if isinstance(store.backend, TextBackend):
+            sizes, part = text.sizes(store.backend, options.queue), text.PART
         else:
             infos = [info for info in store.queues() if options.queue in (None, info.name)]
             if not infos and options.queue is not None:
@@ -58,7 +58,7 @@ def read(options: Options, queues: Sequence[str], schema: pa.Schema) -> Iterator
             with suppress(QueueNotFound):  # it was deleted meanwhile
                 if options.table == "attempts":
                     yield from _attempts(store.queue(name), schema)
-                elif (moment := text.moment_of(store._backend, name)) is not None:
+                elif (moment := text.moment_of(store.backend, name)) is not None:
                     yield from text.batches(moment, name, options.states, schema)
                 else:
                     yield from _messages(store.queue(name), options, schema)

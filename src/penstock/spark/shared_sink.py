@@ -23,9 +23,8 @@ from penstock.contract import names
 from penstock.contract.message import Entry, Moved
 from penstock.contract.operations import Put
 from penstock.contract.settings import Settings
-from penstock.contract.urls import shared_folder
+from penstock.contract.urls import is_file, shared_folder
 from penstock.errors import QueueExists
-from penstock.opening import is_file
 from penstock.spark.errors import in_one_line
 from penstock.spark.plans import driver
 from penstock.spark.sending import Sender
@@ -181,7 +180,7 @@ def remove_left(disk: Disk, staged: str) -> None:
 
 def _take_in(store: penstock.Store, queue: str, entries: list[Entry]) -> None:
     """Put messages of one queue in one durable step, or let them come as they were in another store."""
-    backend, moved = store._backend, [entry for entry in entries if isinstance(entry, Moved)]
+    backend, moved = store.backend, [entry for entry in entries if isinstance(entry, Moved)]
     if not moved:
         backend.run(Put(queue, entries))
     elif isinstance(backend, TextBackend | FolderBackend):

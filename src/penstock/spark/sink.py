@@ -22,10 +22,10 @@ from pyspark.sql.types import (
 )
 
 from penstock.contract import names
+from penstock.contract.kinds import check_exists
 from penstock.contract.settings import Settings
 from penstock.contract.urls import is_remote, is_shared, is_slate
 from penstock.errors import InvalidArgument
-from penstock.opening import check_there
 from penstock.sharing.backend import check_reachable, open_shared
 from penstock.spark.errors import in_one_line
 from penstock.spark.options import parse_writing
@@ -172,7 +172,7 @@ def writer_for(given: Mapping[str, str], schema: StructType, overwrite: bool) ->
     store, queue, run = parse_writing(given)
     if overwrite:
         raise InvalidArgument('a queue is never overwritten: write with .mode("append")')
-    check_there(store)
+    check_exists(store)
     made = json.loads(given.get("_create", "{}"))  # by the job that converts stores, as is the next
     create = {name: Settings(**settings) for name, settings in made.items()}
     target = Target(store, queue, run, create, given.get("_restore") == "true")

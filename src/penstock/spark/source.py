@@ -16,8 +16,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from penstock.contract.kinds import check_exists
 from penstock.errors import PenstockError
-from penstock.opening import check_there
 from penstock.spark.errors import in_one_line
 from penstock.spark.options import Options, parse
 from penstock.spark.slate.options import is_log, log_schema, parse_log
@@ -66,14 +66,14 @@ class DefaultSource(DataSource):
             if ONLY_STREAMS.intersection(name.lower() for name in self._given):
                 return schema_of("messages", parse_stream(self._given).payload)
             options = parse(self._given)
-            check_there(options.store)
+            check_exists(options.store)
         return schema_of(options.table, options.payload)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads the columns that are wanted."""
         with in_one_line():
             options = parse(self._given)
-            check_there(options.store)
+            check_exists(options.store)
             check_schema(options.table, schema)
         return Reader(options, schema)
 
@@ -86,7 +86,7 @@ class DefaultSource(DataSource):
 
     def _queue_reader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_stream(self._given)
-        check_there(options.store)
+        check_exists(options.store)
         check_schema("messages", schema)
         if options.consumes:
             from penstock.spark.streaming.consuming import ConsumingReader
@@ -100,7 +100,7 @@ class DefaultSource(DataSource):
         from penstock.spark.slate.following import LogReader
 
         options = parse_log(self._given)
-        check_there(options.read.store)
+        check_exists(options.read.store)
         if not options.route:
             check_schema("log", schema)
         return LogReader(options, schema)

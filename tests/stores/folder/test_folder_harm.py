@@ -96,7 +96,7 @@ def test_links_to_messages_in_other_folders_are_left_alone(
         link.symlink_to(outside)
     assert store.queue("jobs").counts() == dict.fromkeys(store.queue("jobs").counts(), 0)
     store.queue("jobs").purge()
-    store._backend.tend()  # type: ignore[attr-defined]
+    store.backend.tend()  # type: ignore[attr-defined]
     with penstock.open(f"folder:{folder}"):
         assert all(link.is_symlink() for link in links)
     assert is_untouched(outside)
@@ -189,7 +189,7 @@ def test_strays_of_any_kind_are_skipped_and_said_once_and_nothing_else_is_affect
         for _ in range(3):
             clock.advance(5)
             assert {info.name for info in store.queues()} == {"default", "jobs"}
-            store._backend.tend()  # type: ignore[attr-defined]
+            store.backend.tend()  # type: ignore[attr-defined]
         [first, second] = jobs.claim(2)
         first.ack()
         second.fail()
@@ -301,7 +301,7 @@ def test_a_tree_of_mq_core_is_adopted_whole(tmp_path: Path) -> None:
         assert [message.id for message in claimed][:3] == [first, second, third]
         assert payloads(store, "my.queue") == [b"4"]
         assert store.queue("queue001").remove(first) == 1
-        store._backend.reap()  # type: ignore[attr-defined]
+        store.backend.reap()  # type: ignore[attr-defined]
     assert list((tmp_path / "new").iterdir()) == []
     assert [path.name for path in (tmp_path / "remove").iterdir() if path.read_bytes() == b"6"] == []
 
@@ -312,10 +312,10 @@ def test_what_is_still_being_written_to_new_is_not_delivered(folder: Path, store
         with open(folder / "new" / f"jobs:{some_id()}", "wb") as file:
             file.write(b"half")
             file.flush()
-            other._backend.tend()  # type: ignore[attr-defined]
+            other.backend.tend()  # type: ignore[attr-defined]
             assert payloads(other) == []
             file.write(b" and whole")
-        other._backend.tend()  # type: ignore[attr-defined]
+        other.backend.tend()  # type: ignore[attr-defined]
         clock.advance(1)
         assert payloads(other) == [b"half and whole"]
 

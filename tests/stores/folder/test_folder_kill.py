@@ -149,7 +149,7 @@ def test_what_a_killed_process_was_putting_is_finished_or_dropped_by_one_that_ha
                 queue.put_many([b"%d" % number for number in range(5)])
                 os._exit(0)
             _, ended = os.waitpid(pid, 0)
-            store._backend.move_due()  # type: ignore[attr-defined]
+            store.backend.move_due()  # type: ignore[attr-defined]
             seen.add(len(store.queue()))
             assert not list((folder / "new").iterdir()), f"killed before operation {last}"
             assert not list((folder / ".penstock" / "batches").iterdir()), f"killed before operation {last}"

@@ -51,7 +51,7 @@ def payloads(store: penstock.Store, queue: str = "jobs") -> list[bytes]:
 
 
 def backend_of(store: penstock.Store) -> Any:
-    return store._backend
+    return store.backend
 
 
 # What a message's attributes lead to

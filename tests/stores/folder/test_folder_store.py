@@ -107,7 +107,7 @@ def test_long_headers_lie_beside_the_message_and_go_with_it(folder: Path) -> Non
         assert message.headers == {"long": "ö" * 30_000}
         message.ack()
         clock.advance(3_600)
-        store._backend.reap()  # type: ignore[attr-defined]
+        store.backend.reap()  # type: ignore[attr-defined]
         assert list((folder / ".penstock" / "long").iterdir()) == list((folder / "done").iterdir()) == []
 
 
@@ -354,7 +354,7 @@ def bare(folder: str = "/data") -> Store:
 
 def test_without_attributes_there_still_are_queues_with_leases() -> None:
     store = bare()
-    clock: Any = store._backend.clock  # type: ignore[attr-defined]
+    clock: Any = store.backend.clock  # type: ignore[attr-defined]
     queue = store.queue()
     ids = [queue.put(b"a"), *queue.put_many([b"b", b"c"])]
     first, second = queue.claim(2, lease=10)
@@ -477,7 +477,7 @@ def test_long_values_that_a_killed_process_left_for_no_message_are_dropped(folde
         queue.put(b"kept", headers={"long": "x" * 5_000})
         queue.put(b"failed", headers={"long": "y" * 5_000}, priority=-1)
         queue.fail(*queue.claim(), reason="z" * 5_000)
-        tree: Tree = queue._store._backend.shared.tree  # type: ignore[attr-defined]
+        tree: Tree = queue._store.backend.shared.tree  # type: ignore[attr-defined]
         tree.keep({"for": "nobody" * 1_000})
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -494,7 +494,7 @@ def test_they_stay_while_another_process_has_the_store_open(folder: Path) -> Non
     with penstock.open(f"folder:{folder}") as other:
         pid = os.fork()
         if not pid:
-            tree: Tree = penstock.open(f"folder:{folder}")._backend.shared.tree  # type: ignore[attr-defined]
+            tree: Tree = penstock.open(f"folder:{folder}").backend.shared.tree  # type: ignore[attr-defined]
             tree.keep({"for": "nobody" * 1_000})
             os.kill(os.getpid(), signal.SIGKILL)
         os.waitpid(pid, 0)

@@ -126,7 +126,7 @@ def test_files_and_groups_are_counted_over_rotation_and_packing(tmp_path: Path) 
     before = jobs_of(examined(tmp_path))
     assert (before.files, before.groups) == (rotated, 20)
     with Store("packing", open_journal(tmp_path, clock=SimulatedClock())) as store:
-        store._backend.pack("jobs")  # type: ignore[attr-defined]
+        store.backend.pack("jobs")  # type: ignore[attr-defined]
         store.queue("jobs").put(b"more")
     after = jobs_of(examined(tmp_path))
     assert (after.files, after.groups, after.counts["available"]) == (2, 3, 21)
@@ -162,7 +162,7 @@ def test_what_packing_would_free_is_about_what_it_frees(tmp_path: Path) -> None:
     estimate = jobs_of(examination).packing_frees
     assert "`penstock pack jobs`" in found(examination, "packing would free about").next
     with penstock.open(tmp_path, clock=SimulatedClock()) as store:
-        freed = store._backend.pack("jobs")  # type: ignore[attr-defined]
+        freed = store.backend.pack("jobs")  # type: ignore[attr-defined]
     assert freed == pytest.approx(estimate, rel=0.01)
     assert jobs_of(examined(tmp_path)).packing_frees < 1_000
 
@@ -288,7 +288,7 @@ def test_a_flipped_byte_in_a_body_that_a_snapshot_hides_is_found_and_the_advice_
         with pytest.raises(penstock.StoreCorrupt):
             list(jobs.messages())
         jobs.remove("2")
-        store._backend.pack("jobs")  # type: ignore[attr-defined]
+        store.backend.pack("jobs")  # type: ignore[attr-defined]
     assert payloads(tmp_path) == [b"aaaaaaaa", b"cccccccc"]
     assert examined(tmp_path).sound
 
@@ -303,7 +303,7 @@ def test_damage_that_hits_no_message_is_still_a_problem(tmp_path: Path) -> None:
     finding = found(examined(tmp_path), "no message is damaged")
     assert finding.severity == "problem"
     with penstock.open(tmp_path, clock=SimulatedClock()) as store:
-        store._backend.pack("jobs")  # type: ignore[attr-defined]
+        store.backend.pack("jobs")  # type: ignore[attr-defined]
     assert examined(tmp_path).sound
 
 
@@ -324,7 +324,7 @@ def test_a_packed_file_without_its_end_is_a_problem(tmp_path: Path) -> None:
     folder = tmp_path / "killed"
     with penstock.open(tmp_path / "alive", clock=SimulatedClock(), share=False) as store:
         store.create("jobs").put_many([b"x" * 3_000_000, b"y" * 3_000_000, b"z"])
-        store._backend.pack("jobs")  # type: ignore[attr-defined]
+        store.backend.pack("jobs")  # type: ignore[attr-defined]
         shutil.copytree(tmp_path / "alive", folder)
     [packed] = folder.glob("jobs.*")
     os.truncate(packed, groups(packed)[1][0])
@@ -364,7 +364,7 @@ def test_a_snapshot_that_does_not_hold_is_a_note(tmp_path: Path) -> None:
     index.write_bytes(whole)
     with penstock.open(tmp_path, clock=SimulatedClock()) as store:
         store.queue("jobs").pop()
-        store._backend.pack("jobs")  # type: ignore[attr-defined]
+        store.backend.pack("jobs")  # type: ignore[attr-defined]
     index.write_bytes(whole)
     examination = examined(tmp_path)
     assert found(examination, "is of another time than the journal").file == str(index)
@@ -388,7 +388,7 @@ def small_world() -> SimulatedDisk:
         for number in range(3):
             jobs.put(b"%d" % number * 20, headers={"kind": "test"})
         jobs.ack(*jobs.claim())
-        store._backend.pack("jobs")  # type: ignore[attr-defined]
+        store.backend.pack("jobs")  # type: ignore[attr-defined]
         for number in range(3, 8):
             jobs.put(b"%d" % number * 20)
         jobs.claim(2)
@@ -460,7 +460,7 @@ def test_dead_files_beside_a_packed_one_are_notes_until_opening_has_removed_them
     dead = (tmp_path / "jobs").read_bytes()
     with penstock.open(tmp_path, clock=SimulatedClock()) as store:
         store.queue("jobs").pop()
-        store._backend.pack("jobs")  # type: ignore[attr-defined]
+        store.backend.pack("jobs")  # type: ignore[attr-defined]
     [packed] = tmp_path.glob("jobs.*")
     packed.rename(f"{packed}.pack")
     packed.write_bytes(dead)
@@ -615,7 +615,7 @@ def test_a_store_at_work_is_found_sound_all_the_time(tmp_path: Path) -> None:
             jobs.put_many([b"x" * 50] * 3)
             jobs.ack(*jobs.claim(3 if number % 100 else 1_000))
             if number % 10 == 0:
-                store._backend.pack("jobs")  # type: ignore[attr-defined]
+                store.backend.pack("jobs")  # type: ignore[attr-defined]
             if number % 35 == 0:
                 store.create("other").put(b"x")
                 store.delete("other")

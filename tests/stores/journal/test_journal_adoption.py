@@ -232,7 +232,7 @@ def test_files_of_others_that_appear_in_a_store_are_left_alone_and_told_of(
     assert {str(tmp_path / name) for name in others if name != "jobs.5"} <= found
     with journal(tmp_path) as store:
         store.create("Makefile").put(b"ours")
-        store._backend.pack("jobs")  # type: ignore[attr-defined]
+        store.backend.pack("jobs")  # type: ignore[attr-defined]
         store.delete("jobs")
     assert {name: (tmp_path / name).read_bytes() for name in others} == others
     assert not (tmp_path / ".penstock" / "quarantine").exists()

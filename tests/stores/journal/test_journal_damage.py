@@ -237,7 +237,7 @@ def say(folder: Path, kind: int, offset: int, number: int) -> None:
 def with_one(folder: Path) -> None:
     with journal(folder) as store:
         store.create("jobs").put(b"first")
-        store._backend.pack("jobs")  # type: ignore[attr-defined]
+        store.backend.pack("jobs")  # type: ignore[attr-defined]
     crashed(folder)
 
 

@@ -231,7 +231,7 @@ def test_a_ctrl_c_while_a_claim_is_stored_gives_the_messages_back() -> None:
     store = opened(SimulatedDisk(Random(0)))
     queue = store.queue()
     queue.put_many([b"a", b"b"])
-    live = store._backend._queues["default"]  # type: ignore[attr-defined]
+    live = store.backend._queues["default"]  # type: ignore[attr-defined]
     commit = live.commit
 
     def interrupted(_: int) -> None:

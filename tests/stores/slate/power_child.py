@@ -41,8 +41,8 @@ class Life:
         self.url, self.copies, self.name, self.after = url, Path(copies), name, int(after)
         self.log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.store = penstock.open(url, share=False)
-        assert isinstance(self.store._backend, SlateBackend)
-        self.backend = self.store._backend
+        assert isinstance(self.store.backend, SlateBackend)
+        self.backend = self.store.backend
         self.over = threading.Event()
 
     def say(self, *words: Any) -> None:

@@ -45,7 +45,7 @@ def test_a_copy_is_a_store_with_the_same_messages(tmp_path: Path) -> None:
             assert message.payload == b"%d" % number
             message.ack()
         store.publish(b"new", headers={"type": "order"})
-        store._backend.collect()  # type: ignore[attr-defined]
+        store.backend.collect()  # type: ignore[attr-defined]
     with penstock.open(f"slate:{dest}", share=False) as store:
         assert [message.payload for message in store.queue("orders").messages()] == [b"new"]
     assert examine(f"slate:{dest}").sound

@@ -38,7 +38,7 @@ def fill(store: penstock.Store) -> None:
     store.create("orders", filter="type = 'order'")
     jobs.put_many([b"%d" % number for number in range(300)] + [b"a" * 70_000])
     jobs.ack(*jobs.claim(5))
-    store._backend.collect()  # type: ignore[attr-defined]
+    store.backend.collect()  # type: ignore[attr-defined]
     for number in range(5):
         store.publish(b"published %d" % number, headers={"type": "order"})
     jobs.put(b"b" * 70_000)
@@ -256,7 +256,7 @@ def test_a_large_payload_of_a_bucket_that_has_changed_or_is_missing_is_named(buc
     with penstock.open(bucket, share=False) as store:
         first, second = store.queue().put_many([b"a" * 70_000, b"b" * 70_000])
     with penstock.open(bucket, share=False) as store:
-        place = store._backend._place  # type: ignore[attr-defined]
+        place = store.backend._place  # type: ignore[attr-defined]
         place.put_object(first, b"a" * 70_001)
         with pytest.raises(StoreCorrupt, match=f"objects/{first} has changed"):
             list(store.queue().messages())
@@ -475,7 +475,7 @@ class Kept:
             jobs = store.create("jobs", keep_done=None)
             store.create("orders", filter="type = 'order'")
             jobs.put_many([b"%d" % number for number in range(30)] + [b"a" * 70_000])
-            store._backend._database.flush_tables()  # type: ignore[attr-defined]
+            store.backend._database.flush_tables()  # type: ignore[attr-defined]
             for number in range(4):
                 store.publish(b"%d" % number, headers={"type": "order"})
             jobs.put(b"b" * 70_000)
@@ -616,7 +616,7 @@ import sys, penstock
 store = penstock.open(sys.argv[1], share=False)
 for number in range(3):
     store.queue("jobs").put(b"%d" % number)
-    store._backend._database.flush_tables()
+    store.backend._database.flush_tables()
 store.queue("jobs").put(b"last")
 print("put", flush=True)
 sys.stdin.read()
@@ -645,7 +645,7 @@ def test_what_opening_takes_away_from_a_bucket_is_set_aside_for_a_week(kept: Kep
     for age in (6, 8):
         kept.bucket.put(f"aside/{now - age * 86_400_000}/objects/7", b"x")
     with Store("", open_slate(kept.url)) as store:
-        store._backend.collect()  # type: ignore[attr-defined]
+        store.backend.collect()  # type: ignore[attr-defined]
     assert sorted(kept.bucket.list("aside/"))[0] == f"aside/{now - 6 * 86_400_000}/objects/7"
     assert kept.contents() == kept.expected
 
@@ -780,7 +780,7 @@ def test_what_was_set_aside_goes_after_a_week(folder: Path, expected: Contents) 
     for age in (6, 8):
         (folder / ".penstock" / "aside" / f"{now - age * 86_400_000}").mkdir(parents=True)
     with Store("", open_slate(f"slate:{folder}")) as store:
-        store._backend.collect()  # type: ignore[attr-defined]
+        store.backend.collect()  # type: ignore[attr-defined]
     assert len(list((folder / ".penstock" / "aside").iterdir())) == 1
     assert contents(folder) == expected
 

@@ -91,7 +91,7 @@ def test_a_flipped_byte_is_found(tmp_path: Path, kind: str) -> None:
     filled(f"slate:{folder}")
     if kind == "compacted":
         with penstock.open(f"slate:{folder}", share=False) as store:
-            store._backend.collect()  # type: ignore[attr-defined]
+            store.backend.collect()  # type: ignore[attr-defined]
     path = max((folder / "db" / kind).iterdir(), key=lambda each: each.stat().st_size)
     content = bytearray(path.read_bytes())
     content[len(content) // 3] ^= 0xFF

@@ -10,9 +10,9 @@ import pytest
 
 import penstock
 from penstock import StoreLocked, StoreUnreachable
+from penstock.contract.kinds import exists
 from penstock.contract.store import Store
 from penstock.errors import DiskFull
-from penstock.opening import is_there
 from penstock.stores.slate.folder import Folder
 from penstock.stores.slate.opening import open_slate
 from penstock.stores.slate.store import SlateBackend
@@ -72,7 +72,7 @@ def test_a_bucket_out_of_reach_is_an_error_in_time_and_work_goes_on_when_it_is_b
     with penstock.open(bucket, share=False) as store:
         queue = store.queue()
         queue.put(b"before")
-        backend = store._backend
+        backend = store.backend
         assert isinstance(backend, SlateBackend)
         usual, backend._database.timeout = backend._database.timeout, 1.5  # a server that is busy has more time
         s3.pause()
@@ -202,12 +202,12 @@ def test_a_bucket_that_cannot_be_reached_is_not_opened(bucket: str, monkeypatch:
         with pytest.raises(StoreUnreachable, match="cannot be used"):
             penstock.open(bucket, timeout=1, share=share)
     with pytest.raises(StoreUnreachable, match="cannot be used"):
-        is_there(bucket)
+        exists(bucket)
 
 
 def test_a_bucket_that_is_not_there_is_named(bucket: str) -> None:
     with pytest.raises(StoreUnreachable, match="has no bucket 'no-such-bucket': make it"):
-        is_there("slate:s3://no-such-bucket/queues")
+        exists("slate:s3://no-such-bucket/queues")
     with pytest.raises(StoreUnreachable, match="has no bucket 'no-such-bucket': make it"):
         penstock.open("slate:s3://no-such-bucket/x")
 

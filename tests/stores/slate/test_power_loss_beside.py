@@ -159,8 +159,8 @@ class Witness:
 
 
 def backend_of(store: penstock.Store) -> SlateBackend:
-    assert isinstance(store._backend, SlateBackend)
-    return store._backend
+    assert isinstance(store.backend, SlateBackend)
+    return store.backend
 
 
 @pytest.mark.parametrize("seed", range(2))

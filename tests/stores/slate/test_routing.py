@@ -43,8 +43,8 @@ def payloads(queue: penstock.Queue) -> list[bytes]:
 
 def stored(store: Store, queue: str) -> int:
     """The bytes of payloads that a queue is known to hold."""
-    assert isinstance(store._backend, SlateBackend)
-    return store._backend._storages[queue].ledger.stored
+    assert isinstance(store.backend, SlateBackend)
+    return store.backend._storages[queue].ledger.stored
 
 
 def test_a_message_has_the_same_id_in_every_queue_and_its_payload_is_stored_once(
@@ -145,7 +145,7 @@ def test_what_a_queue_was_given_before_it_was_interrupted_is_given_to_it_again_a
     for name in ("interrupted", "other"):
         store.create(name, filter="1 = 1")
     store.publish(b"stored")
-    backend = store._backend
+    backend = store.backend
     assert isinstance(backend, SlateBackend)
     backend._router.publish(Entry(b"delivered"))  # and not committed yet
     storage = backend._storages["interrupted"]

@@ -36,7 +36,7 @@ def store(tmp_path: Path, clock: SimulatedClock) -> Iterator[Store]:
 
 
 def backend_of(store: Store) -> SlateBackend:
-    backend = store._backend
+    backend = store.backend
     assert isinstance(backend, SlateBackend)
     return backend
 

@@ -131,7 +131,7 @@ with penstock.open(sys.argv[1], sync="never") as store:
                 message.ack()
                 print(message.payload.decode(), flush=True)
         if number % 10 == 0:
-            store._backend.pack("default")
+            store.backend.pack("default")
 """
 
 

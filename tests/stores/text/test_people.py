@@ -120,7 +120,7 @@ def test_a_file_with_the_line_ends_of_another_system_works_and_keeps_them(path: 
         queue.put(b"d\r\ne\r")
         assert [message.payload for message in queue.messages()] == [b"a\nb", b"c", b"d\r\ne\r"]
         queue.ack(*queue.claim(3))
-        store._backend.pack("default")  # type: ignore[attr-defined]
+        store.backend.pack("default")  # type: ignore[attr-defined]
         queue.put(b"f")
     data = path.read_bytes()
     assert data.startswith(b"\xef\xbb\xbf")
@@ -182,8 +182,8 @@ def test_packing_keeps_what_a_person_has_commented_out(path: Path) -> None:
         path.write_bytes(path.read_bytes().replace(b"-removed", b"#removed"))
         queue.remove(queue.put(b"removed by us"))
         queue.ack(*(queue.put(b"done"), queue.claim())[1])
-        assert store._backend.pack("default") > 0  # type: ignore[attr-defined]
-        assert store._backend.pack("default") == 0  # type: ignore[attr-defined]
+        assert store.backend.pack("default") > 0  # type: ignore[attr-defined]
+        assert store.backend.pack("default") == 0  # type: ignore[attr-defined]
     data = path.read_bytes()
     assert b"#removed by a person" in data
     assert b"by us" not in data
@@ -198,10 +198,10 @@ def test_packing_keeps_what_a_person_let_in_again_and_commented_out_later(path: 
         assert len(queue) == 1
         path.write_bytes(path.read_bytes().replace(b"-a job", b"#a job"))
         assert len(queue) == 0
-        assert store._backend.pack("default") == 0  # type: ignore[attr-defined]
+        assert store.backend.pack("default") == 0  # type: ignore[attr-defined]
         path.write_bytes(path.read_bytes().replace(b"#a job", b"-a job"))
         queue.remove(next(queue.messages()).id)
-        assert store._backend.pack("default") > 0  # type: ignore[attr-defined]
+        assert store.backend.pack("default") > 0  # type: ignore[attr-defined]
 
 
 def test_packing_keeps_a_line_that_belongs_to_nothing(path: Path) -> None:
@@ -211,7 +211,7 @@ def test_packing_keeps_a_line_that_belongs_to_nothing(path: Path) -> None:
         with path.open("ab") as file:
             file.write(b" a note below its variables\n=b\n")
         queue.ack(*queue.claim())
-        assert store._backend.pack("default") == len(b"=b\n")  # type: ignore[attr-defined]
+        assert store.backend.pack("default") == len(b"=b\n")  # type: ignore[attr-defined]
     assert TextQueue(path).pack() == 0
     assert path.read_bytes().endswith(b"\n a note below its variables\n")
 
@@ -241,10 +241,10 @@ def test_packing_waits_for_a_program_that_has_the_file_open_to_append(
         shell = subprocess.Popen([*program, path], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
         assert shell.stderr is not None
         shell.stderr.readline()
-        assert store._backend.pack("default") == TextQueue(path).pack() == 0  # type: ignore[attr-defined]
+        assert store.backend.pack("default") == TextQueue(path).pack() == 0  # type: ignore[attr-defined]
         assert f"process {shell.pid} has it open to append" in caplog.text
         shell.communicate(b"\n")
-        assert store._backend.pack("default") > 0  # type: ignore[attr-defined]
+        assert store.backend.pack("default") > 0  # type: ignore[attr-defined]
         assert [each.payload for each in store.queue().messages()] == [b"late"]
 
 
@@ -257,7 +257,7 @@ def test_packing_keeps_mode_and_attributes_and_a_symbolic_link(tmp_path: Path) -
         path.chmod(0o640)
         os.setxattr(path, "user.note", b"mine")
         queue.ack(*(queue.put(b"done"), queue.claim())[1])
-        assert store._backend.pack("default") > 0  # type: ignore[attr-defined]
+        assert store.backend.pack("default") > 0  # type: ignore[attr-defined]
         queue.put(b"next")
     assert link.is_symlink()
     assert path.stat().st_mode & 0o777 == 0o640
@@ -273,7 +273,7 @@ def test_packing_keeps_the_owner_of_a_file(path: Path) -> None:
         os.chown(path, 4711, 4712)
         queue.ack(*(queue.put(b"done"), queue.claim())[1])
         before = path.stat().st_ino
-        assert store._backend.pack("default") > 0  # type: ignore[attr-defined]
+        assert store.backend.pack("default") > 0  # type: ignore[attr-defined]
     after = path.stat()
     assert after.st_ino != before
     assert (after.st_uid, after.st_gid) == (4711, 4712)
@@ -291,7 +291,7 @@ def test_a_file_under_two_names_has_one_lock_and_one_set_of_leases(tmp_path: Pat
             assert [message.payload for message in second.queue().claim(2, lease=60)] == [b"b"]
             second.queue().put(b"c")
             assert [message.payload for message in store.queue().claim(2, lease=60)] == [b"c"]
-            second._backend.pack("default")  # type: ignore[attr-defined]
+            second.backend.pack("default")  # type: ignore[attr-defined]
     assert os.path.samefile(path, other)
     assert [each.name for each in other.parent.iterdir()] == ["default.tq"]
 
@@ -363,7 +363,7 @@ def test_what_may_not_be_read_is_skipped_with_one_warning(
         assert [message.payload for message in store.queue().claim(2)] == [b"b"]
         with pytest.raises(penstock.StoreUnavailable, match=r"locked\.tq': permission denied"):
             store.queue("locked").put(b"c")
-        store._backend.check()  # type: ignore[attr-defined]
+        store.backend.check()  # type: ignore[attr-defined]
     for name in ("locked", "%_2"):
         assert caplog.text.count(f"{name}.tq") == 1
         assert (tmp_path / f"{name}.tq").read_bytes() == b"-a\n"

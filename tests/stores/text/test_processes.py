@@ -104,7 +104,7 @@ class Pauses(threading.Event):
 def test_what_another_process_puts_is_found_at_the_next_look_within_a_tenth_of_a_second(tmp_path: Path) -> None:
     path, pauses = str(tmp_path / "jobs.tq"), Pauses()
     with penstock.open(path) as store, ThreadPoolExecutor() as threads:
-        backend = store._backend
+        backend = store.backend
         assert isinstance(backend, TextBackend)
         backend._poller._stopping = pauses
         for number in range(3):

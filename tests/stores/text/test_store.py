@@ -137,7 +137,7 @@ def test_remove_comments_out_and_pack_drops_what_is_over(tmp_path: Path) -> None
         path = tmp_path / "jobs.tq"
         path.write_text("# mine\n" + path.read_text() + "-person\n")
         before = len(path.read_bytes())
-        freed = store._backend.pack("jobs")  # type: ignore[attr-defined]
+        freed = store.backend.pack("jobs")  # type: ignore[attr-defined]
         text = path.read_text()
         assert freed == before - len(text.encode())
         assert text.startswith("# mine\n# Penstock queue\n\\max_attempts=1\n!failed\n")
@@ -151,7 +151,7 @@ def test_done_messages_that_are_still_listed_are_kept_by_pack(tmp_path: Path) ->
         queue = store.create("jobs", keep_done=60)
         queue.put_many([b"a", b"b"])
         queue.claim()[0].ack()
-        assert store._backend.pack("jobs") == 0  # type: ignore[attr-defined]
+        assert store.backend.pack("jobs") == 0  # type: ignore[attr-defined]
         assert [message.payload for message in queue.messages("done")] == [b"a"]
 
 

@@ -7,12 +7,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import penstock
+from penstock.contract.kinds import check_exists
 from penstock.contract.message import STATES
 from penstock.contract.names import DEFAULT
 from penstock.contract.settings import Settings
-from penstock.contract.urls import absolute, is_remote, is_slate
+from penstock.contract.urls import absolute, is_file, is_remote, is_slate
 from penstock.errors import InvalidArgument, NotSupported, PenstockError
-from penstock.opening import check_there, is_file
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.summary import Summary
 from penstock.spark.jobs.targets import already_loaded, exists, place_of, same, settings_in
@@ -43,7 +43,7 @@ def convert(
     settings, and keeps what it holds. A store is copied into another once: a second run does nothing, and is an
     error if anything has changed, unless it has an `id` of its own, which copies everything.
     """
-    check_there(source)
+    check_exists(source)
     queues = _queues(spark, source)
     run = run_id(id, "convert", source=place_of(source), target=place_of(target))
     if same(source, target):

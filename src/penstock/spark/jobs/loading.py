@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.contract import names
+from penstock.contract.kinds import check_exists
 from penstock.contract.urls import absolute
 from penstock.errors import InvalidArgument
-from penstock.opening import check_there
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.summary import Summary
 from penstock.spark.jobs.targets import already_loaded, loaded, place_of, settings_in
@@ -57,7 +57,7 @@ def load(
     """
     if queue is None and queue_column is None:
         raise InvalidArgument("into which queue? Name one, or the column that does")
-    check_there(store)
+    check_exists(store)
     arguments = {
         "queue": queue, "payload_column": payload_column, "payload_json": payload_json, "priority": priority,
         "headers": dict(headers or {}), "queue_column": queue_column, "options": dict(options or {}),

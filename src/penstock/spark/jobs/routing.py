@@ -10,10 +10,10 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from penstock.contract.kinds import kind_of
 from penstock.contract.urls import absolute, is_slate
 from penstock.errors import InvalidArgument, NotSupported
-from penstock.sharing.backend import SharedBackend, open_shared_slate
-from penstock.sharing.ownership import slate_for
+from penstock.sharing.backend import SharedBackend, open_shared
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.stores import check_store, own_session
 from penstock.spark.jobs.summary import Summary
@@ -55,7 +55,7 @@ def route(
     url = absolute(store)
     check_store(url)
     session = own_session(spark)
-    with closing(open_shared_slate(_without_router(url))) as backend:
+    with closing(open_shared(_without_router(url))) as backend:
         routing = _Routing(backend)
         stream = session.readStream.format("penstock")
         stream = stream.options(store=url, table="log", maxRowsPerBatch=str(rows), _route="true")
@@ -105,5 +105,5 @@ def _without_router(url: str) -> str:
 def default_checkpoint(url: str) -> str:
     """Where Spark's notes are; of a bucket in a folder of this machine, as nothing is lost without them."""
     where = moments.parse(url).where
-    folder = slate_for(url, None, "always", None).path if "://" in where else where
+    folder = kind_of(url).meeting_folder(url) if "://" in where else where
     return os.path.join(folder, SUBFOLDER, "route")

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from penstock.contract import names
+from penstock.contract.kinds import check_exists
 from penstock.contract.operations import Lookup
 from penstock.contract.urls import absolute
-from penstock.opening import check_there
-from penstock.sharing.backend import open_shared_slate
+from penstock.sharing.backend import open_shared
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.summary import Cell, Summary
 from penstock.stores.slate import loading, moments
@@ -22,7 +22,7 @@ def pack(store: str, queues: Sequence[str], given: str | None, dry_run: bool) ->
     """Have SlateDB's files tidied: what is there of each queue is not known."""
     url = _there(store)
     run = run_id(given, "pack", store=url, queues=sorted(queues))
-    with closing(open_shared_slate(url)) as backend:
+    with closing(open_shared(url)) as backend:
         for queue in queues:
             backend.run(Lookup(names.checked(queue)))
         if not dry_run:
@@ -37,7 +37,7 @@ def expire(store: str, given: str | None, dry_run: bool) -> Summary:
     run = run_id(given, "expire", store=url)
     rows, looked_at = _let_go(url)
     if not dry_run:
-        with closing(open_shared_slate(url)) as backend:
+        with closing(open_shared(url)) as backend:
             backend.slate().tidy()
     notes = [f"{looked_at:,} queues were looked at, {len(rows):,} of them had something to let go"]
     return Summary("expire", run, EXPIRED, rows, dry_run, notes=notes)
@@ -69,5 +69,5 @@ def _let_go(url: str) -> tuple[list[list[Cell]], int]:
 
 
 def _there(store: str) -> str:
-    check_there(store)
+    check_exists(store)
     return absolute(store)

@@ -3,9 +3,9 @@
 import os
 from typing import TYPE_CHECKING
 
+from penstock.contract.kinds import check_exists
 from penstock.contract.urls import absolute, journal_folder
 from penstock.errors import NotSupported
-from penstock.opening import check_there
 from penstock.spark.options import parse
 from penstock.stores.journal.viewing import StoreView
 from penstock.system.clock import SystemClock
@@ -31,7 +31,7 @@ def own_session(spark: "SparkSession") -> "SparkSession":
 def check_store(url: str) -> None:
     """An error of ours if there is no such store: what Spark says of it is long."""
     parse({"store": url})
-    check_there(url)
+    check_exists(url)
     folder = journal_folder(url)
     if folder is not None:
         StoreView(folder, ReadingDisk(), SystemClock().now())
@@ -48,5 +48,5 @@ def folder_to_pack(store: str | os.PathLike[str]) -> str:
     folder = journal_folder(os.fspath(store))
     if folder is None:
         raise NotSupported(f"store {os.fspath(store)!r} has no journals to pack: this is for journal stores")
-    check_there(folder)
+    check_exists(folder)
     return os.path.abspath(folder)

@@ -5,12 +5,12 @@ from contextlib import closing
 from typing import Any
 
 import penstock
+from penstock.contract import kinds
 from penstock.contract.settings import Settings
-from penstock.contract.urls import absolute, is_remote, is_shared, is_slate, journal_folder
+from penstock.contract.urls import absolute, is_file, is_remote, is_shared, is_slate, journal_folder
 from penstock.errors import NotSupported
 from penstock.http.client.backend import RemoteLoads
-from penstock.opening import is_file, is_there
-from penstock.sharing.backend import open_shared_slate
+from penstock.sharing.backend import open_shared
 from penstock.stores.journal.catalog import Catalog
 from penstock.stores.journal.intake import read_run
 from penstock.stores.journal.viewing import StoreView
@@ -49,7 +49,7 @@ def _real(place: str) -> str:
 def exists(store: str) -> bool:
     """Whether there is such a store; of a server that is not asked."""
     folder = folder_of(store)
-    return is_there(store) if folder is None else os.path.isdir(os.path.join(folder, ".penstock"))
+    return kinds.exists(store) if folder is None else os.path.isdir(os.path.join(folder, ".penstock"))
 
 
 def settings_in(store: str) -> dict[str, Settings]:
@@ -70,7 +70,7 @@ def already_loaded(store: str, run: str) -> list[list[Any]] | None:
         known = Run(ReadingDisk(), store, run)
         return known.brought() if known.is_complete else None
     if is_slate(store):
-        with closing(open_shared_slate(store)) as shared:
+        with closing(open_shared(store)) as shared:
             return shared.slate().run(run)
     if folder is None:
         with closing(RemoteLoads(store)) as loads:

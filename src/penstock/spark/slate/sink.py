@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from penstock.contract.operations import Lookup, Queues
 from penstock.contract.settings import Settings
 from penstock.errors import QueueFull, QueueNotFound, StreamMismatch
-from penstock.sharing.backend import SharedBackend, open_shared_slate
+from penstock.sharing.backend import SharedBackend, open_shared
 from penstock.spark.errors import in_one_line
 from penstock.spark.plans import driver
 from penstock.spark.sending import Sender
@@ -60,7 +60,7 @@ class SlateWriter(DataSourceArrowWriter):
     def __init__(self, target: Target, schema: StructType) -> None:
         check_columns(schema, target)
         self._target = target
-        with closing(open_shared_slate(target.store)) as store:
+        with closing(open_shared(target.store)) as store:
             self._queues = queues_of(store, target)
             self._repeated = has_run(store, target.run)
         self._load = new_name(driver())
@@ -108,7 +108,7 @@ def stage(
 
 def take_in(store: str, load: Load) -> None:
     """Have the owner take in what was staged."""
-    with in_one_line(), closing(open_shared_slate(store)) as backend:
+    with in_one_line(), closing(open_shared(store)) as backend:
         if load.frames:
             moments.staging(store).put(load.name, _COMMITTING, b"")
         try:

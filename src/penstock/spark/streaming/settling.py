@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import penstock
 from penstock.contract.arguments import checked_reason
+from penstock.contract.kinds import check_exists
 from penstock.contract.settings import seconds
 from penstock.contract.stream_operations import Streams
 from penstock.errors import InvalidArgument
-from penstock.opening import check_there
 from penstock.spark.streaming.checkpoints import committed
 from penstock.spark.streaming.offsets import BatchName, parse_receipt
 
@@ -31,7 +31,7 @@ def settle(checkpoint: str | os.PathLike[str]) -> int:
 
 
 def _settled(batch: BatchName) -> bool:
-    check_there(batch.store)
+    check_exists(batch.store)
     with closing(penstock.open(batch.store)) as store:
         return Streams(store.run).settle(batch.queue, batch.stream, batch.batch)
 

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from penstock.contract import names
+from penstock.contract.kinds import check_exists
 from penstock.contract.landing import LONGEST, Landing
 from penstock.contract.loads import Sent
 from penstock.contract.operations import Lookup, Queues
@@ -23,8 +24,7 @@ from penstock.contract.streams import not_supported
 from penstock.contract.urls import is_remote, is_shared, is_slate
 from penstock.errors import InvalidArgument
 from penstock.http.client.backend import RemoteLoads
-from penstock.opening import check_there
-from penstock.sharing.backend import open_shared, open_shared_slate
+from penstock.sharing.backend import open_shared
 from penstock.spark.errors import in_one_line
 from penstock.spark.options import parse_writing
 from penstock.spark.plans import driver
@@ -182,7 +182,7 @@ class SlateStreamWriter(DataSourceStreamArrowWriter):
         check_columns(schema, target)
         self._target = target
         self._sink = sink
-        with closing(open_shared_slate(target.store)) as store:
+        with closing(open_shared(target.store)) as store:
             self._queues = slate.queues_of(store, target)
         self._load = new_name(driver())
 
@@ -215,7 +215,7 @@ def stream_writer_for(given: Mapping[str, str], schema: StructType) -> DataSourc
         raise InvalidArgument("option id is for df.write; a stream's batches are told apart by query and number")
     if is_shared(store):
         raise not_supported(f"store {store!r}")
-    check_there(store)
+    check_exists(store)
     target = Target(store, queue, None, {}, False)
     if is_remote(store):
         return RemoteStreamWriter(target, sink, schema)

@@ -5,6 +5,7 @@ Other processes may go on meanwhile: a message that moves while it is looked for
 
 import errno
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -29,6 +30,9 @@ class FolderExamination:
     bytes: int = 0  # of payloads
     files: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_MESSAGES, 0))
     findings: list[Finding] = field(default_factory=list)
+
+    def cells(self) -> Mapping[str, int | None]:
+        return {"bytes": self.bytes, **self.files}
 
 
 class _ReadTree(Tree):

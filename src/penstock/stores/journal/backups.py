@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from penstock.contract.kinds import kind_of, split
 from penstock.errors import NotSupported, PenstockError, StoreCorrupt, StoreLocked
 from penstock.stores.journal.catalog import FOLDER, Catalog
 from penstock.stores.journal.landings import SINKS
@@ -55,30 +56,11 @@ def backup(
     during it, each queue has all up to one moment. DEST is a store like any other: open it. Without `verify` the
     copy is not read again.
     """
-    from penstock.contract.urls import journal_folder
-
-    folder = journal_folder(os.fspath(store))
-    if folder is None:
-        raise NotSupported(_not_here(os.fspath(store)))
+    url = os.fspath(store)
+    scheme, folder = split(url)
+    if scheme != "journal":
+        raise NotSupported(kind_of(url).how_to_copy(url))
     return _Backup(folder, os.fspath(dest), clock or SystemClock(), progress).run(verify)
-
-
-def _not_here(store: str) -> str:
-    if store.lower().startswith(("http:", "https:")):
-        return (
-            f"store {store!r} is kept by a server: run `penstock --store DIR backup DEST` on the machine that has "
-            "its folder; the server may go on meanwhile"
-        )
-    from penstock.contract.urls import is_shared, shared_folder
-
-    if is_shared(store):
-        path = store if store.endswith(".tq") else shared_folder(store)
-        what = f"{path}*" if store.endswith(".tq") else path
-        return (
-            f"store {store!r} has no journals: its files are copied while nobody uses it. Stop those who do, "
-            f"then `cp -a {what} DEST` (which keeps extended attributes and times; rsync needs -aX)"
-        )
-    return f"store {store!r} has no files: backup is for journal and slate stores, on the machine that has them"
 
 
 class _Backup:

@@ -7,7 +7,7 @@ open. If none has, what is read is what opening would find: it goes back to what
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
@@ -45,6 +45,9 @@ class SlateQueue:
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
     lag: int | None = None  # numbers of the log that it was not offered; None: it takes nothing from there
     findings: list[Finding] = field(default_factory=list)
+
+    def cells(self) -> Mapping[str, int | None]:
+        return {"bytes": self.bytes, **self.counts, "lag": self.lag}
 
 
 def examine(url: str, now: int | None = None) -> Examination[SlateQueue]:

@@ -1,0 +1,36 @@
+"""Folder stores for the rest of the program."""
+
+import os
+from typing import Any
+
+from penstock.contract.examination import Examination
+from penstock.contract.kinds import Kind, Options, folder_has, split
+from penstock.stores.folder.backend import FolderBackend, open_folder
+from penstock.stores.text.kind import copied_by_hand
+
+
+class FolderKind(Kind):
+    """`folder:DIR`."""
+
+    name = "folder"
+
+    def check(self, url: str, options: Options) -> None:
+        """Every option is of use, `peers` too."""
+
+    def open(self, url: str, options: Options) -> FolderBackend:
+        return open_folder(split(url)[1], clock=options.clock, sync=options.sync, peers=options.peers)
+
+    def exists(self, url: str) -> bool:
+        _, folder = split(url)
+        return not folder or folder_has(folder, lambda entry: entry.name in ("queues", "new") and entry.is_dir())
+
+    def examine(self, url: str) -> Examination[Any]:
+        from penstock.stores.folder.doctor import examine  # here, as opening needs none of it
+
+        return examine(split(url)[1])
+
+    def how_to_copy(self, url: str) -> str:
+        return copied_by_hand(url, os.path.abspath(split(url)[1]))
+
+
+KIND = FolderKind()

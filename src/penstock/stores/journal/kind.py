@@ -1,0 +1,86 @@
+"""Journal stores for the rest of the program."""
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from penstock.contract.examination import Examination
+from penstock.contract.kinds import Copy, Kind, Options, folder_has, names_in, split
+from penstock.errors import InvalidArgument
+from penstock.stores.journal.format import DIALECTS
+from penstock.stores.journal.store import JournalBackend, open_journal
+from penstock.stores.journal.strays import USUAL
+from penstock.system.clock import SystemClock
+
+
+class JournalKind(Kind):
+    """`journal:DIR`, or a plain path."""
+
+    name = "journal"
+    owned = True
+
+    def check(self, url: str, options: Options) -> None:
+        super().check(url, options)
+        if options.dialect not in DIALECTS:
+            raise InvalidArgument(f"dialect={options.dialect!r} is none of {', '.join(DIALECTS)}")
+
+    def open(self, url: str, options: Options) -> JournalBackend:
+        return self._open(folder_of(url), options, lambda: None)
+
+    def open_owned(self, url: str, options: Options, locked: Callable[[], None]) -> JournalBackend:
+        backend = self._open(self.meeting_folder(url), options, locked)
+        backend.keep_indexes()  # as owners that are killed one after the other would replay more and more
+        return backend
+
+    def meeting_folder(self, url: str) -> str:
+        return os.path.abspath(folder_of(url))
+
+    def exists(self, url: str) -> bool:
+        _, folder = split(url)
+        return not folder or folder_has(folder, _is_of_store)
+
+    def absolute(self, url: str) -> str:
+        return os.path.abspath(folder_of(url))
+
+    def examine(self, url: str) -> Examination[Any]:
+        from penstock.stores.journal.doctor import examine  # here, as opening needs none of it
+
+        return examine(split(url)[1])
+
+    def check_packs(self, url: str) -> None:
+        """Any store of this kind can be packed."""
+
+    def backup(self, url: str, dest: str, verify: bool, progress: Callable[[int, int], object] | None) -> Copy:
+        from penstock.stores.journal.backups import backup
+
+        made = backup(url, dest, verify=verify, progress=progress)
+        return Copy(sum(each.bytes for each in made), [asdict(each) for each in made])
+
+    def _open(self, folder: str, options: Options, locked: Callable[[], None]) -> JournalBackend:
+        return open_journal(
+            folder,
+            clock=options.clock or SystemClock(),
+            sync=options.sync,
+            dialect=options.dialect,
+            locked=locked,
+        )
+
+
+def folder_of(url: str) -> str:
+    """The folder of a journal store."""
+    _, folder = split(url)
+    if not folder:
+        raise InvalidArgument("journal: without a folder; give journal:DIR, or just the folder")
+    return folder
+
+
+def _is_of_store(entry: os.DirEntry[str]) -> bool:
+    """Whether a file or folder belongs to a journal store."""
+    if entry.name == ".penstock":
+        return "queues" in names_in(entry.path)
+    # It may be Kestrel's; opening it tells.
+    return entry.name not in USUAL and os.path.isfile(entry.path) and os.path.getsize(entry.path) > 0
+
+
+KIND = JournalKind()

@@ -1,0 +1,93 @@
+"""Slate stores for the rest of the program."""
+
+import errno
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from penstock.contract.backend import Backend
+from penstock.contract.examination import Examination
+from penstock.contract.kinds import Copy, Kind, Options, folder_has, names_in, split
+
+
+class SlateKind(Kind):
+    """`slate:DIR` or `slate:s3://bucket/prefix`. Its modules are loaded late, as they load SlateDB."""
+
+    name = "slate"
+    owned = True
+    has_log = True
+
+    def open(self, url: str, options: Options) -> Backend:
+        from penstock.stores.slate.opening import open_slate
+
+        return open_slate(url, clock=options.clock, sync=options.sync, timeout=options.timeout)
+
+    def open_owned(self, url: str, options: Options, locked: Callable[[], None]) -> Any:
+        from penstock.stores.slate.opening import open_slate
+
+        shared = self.meeting_folder(url)
+        return open_slate(
+            url, clock=options.clock, sync=options.sync, timeout=options.timeout, shared=shared, locked=locked
+        )
+
+    def meeting_folder(self, url: str) -> str:
+        where = _where(url)
+        if "://" not in where:
+            return os.path.abspath(where)
+        ours = os.path.join(tempfile.gettempdir(), f"penstock-{os.geteuid()}")
+        with suppress(FileExistsError):
+            os.mkdir(ours, 0o700)
+        if os.stat(ours, follow_symlinks=False).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it is another user's, so nothing is shared there", ours)
+        path = os.path.join(ours, hashlib.sha256(where.encode()).hexdigest()[:32])
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        return path
+
+    def check_guest(self, url: str, backend: Any) -> None:
+        from penstock.stores.slate.loading import check_asked
+        from penstock.stores.slate.moments import parse
+
+        found = backend.slate().instance()
+        check_asked(parse(url).instance, set() if found is None else {found})
+
+    def exists(self, url: str) -> bool:
+        where = _where(url)
+        if "://" not in where:
+            return not where or folder_has(where, _is_database)
+        from penstock.stores.slate import moments
+
+        return moments.exists(url)
+
+    def examine(self, url: str) -> Examination[Any]:
+        from penstock.stores.slate.doctor import examine
+
+        return examine(url)
+
+    def check_packs(self, url: str) -> None:
+        """Any store of this kind can be packed."""
+
+    def backup(self, url: str, dest: str, verify: bool, progress: Callable[[int, int], object] | None) -> Copy:
+        from penstock.stores.slate.backups import backup
+
+        copied = backup(url, dest, verify=verify, progress=progress)
+        return Copy(copied.bytes, [{"queue": name, "counts": counts} for name, counts in copied.queues.items()])
+
+
+def _where(url: str) -> str:
+    """The folder or the bucket of a slate store."""
+    return split(url)[1].partition("?")[0]
+
+
+def _is_database(entry: os.DirEntry[str]) -> bool:
+    """Whether a folder is the database of a slate store."""
+    return entry.name == "db" and any(
+        name.endswith(ending)
+        for folder, ending in (("manifest", ".manifest"), ("wal", ".sst"))
+        for name in names_in(f"{entry.path}/{folder}")
+    )
+
+
+KIND = SlateKind()
