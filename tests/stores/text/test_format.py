@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidArgument
@@ -72,6 +72,7 @@ def test_any_text_and_any_variables_come_back(text: str, variables: list[str]) -
 
 
 @given(st.lists(st.sampled_from([b"-", b"=", b"#", b"!", b" ", b"\\", b"\n", b"?", b"a", b"\r", b"\xc3\xa4"])))
+@example([b"-", b"\r", b"\n", b"\n"])
 def test_whatever_the_bytes_are_entries_lie_in_order_and_do_not_overlap(pieces: list[bytes]) -> None:
     data = b"".join(pieces)
     end = 0

@@ -185,6 +185,8 @@ def _entry(data: bytes, offset: int, end: int, start: int) -> tuple[Entry, list[
         stop = end if at < 0 else at
         text = data[offset + 1 : stop] if at < 0 else data[offset + 1 : stop].removesuffix(b"\r")
         return Entry(start + offset, end - offset, _control(data[offset:stop]), text), []
+    own = len(data[offset:end].rstrip(_NEWLINE)) + 1 if data[end - 1 : end] == _NEWLINE else end - offset
+    end = offset + own  # blank lines below are no part of it
     count = data.count(_NEWLINE, offset, end)
     cut = 1 if data[at - 1 : at] == b"\r" and data.count(b"\r\n", offset, end) == count else 0
     content = [data[offset + 1 : at - cut]]
@@ -204,9 +206,9 @@ def _entry(data: bytes, offset: int, end: int, start: int) -> tuple[Entry, list[
             else:
                 content.append(data[at + 1 : stop])
         last = following
-    own = len(data[offset:end].rstrip(_NEWLINE)) + 1 if data[end - 1 : end] == _NEWLINE else end - offset
-    control = _control(data[offset:end])
-    return Entry(start + offset, own, control, _NEWLINE.join(content), tuple(variables)), orphans
+    return Entry(
+        start + offset, own, _control(data[offset:end]), _NEWLINE.join(content), tuple(variables)
+    ), orphans
 
 
 def _control(data: bytes) -> str:
