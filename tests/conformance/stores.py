@@ -6,7 +6,7 @@ from pathlib import Path
 
 import penstock
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
-from penstock.stores.text.head import write_head
+from penstock.stores.text.variables import write_head
 from tests.conformance.served import (
     in_line_at_server,
     in_line_of_coroutines,

@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from penstock import Draft
-from penstock.stores.text import sharing
+from penstock.stores.text import storage
 from tests.simulation.folder_world import FolderWorld
 from tests.simulation.text_world import TextWorld
 from tests.simulation.world import Asking, World
@@ -17,7 +17,7 @@ KINDS: list[type[World]] = [TextWorld, FolderWorld]
 
 @pytest.fixture(autouse=True)
 def little_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "SPARE", 2_000)
+    monkeypatch.setattr(storage, "SPARE", 2_000)
 
 
 def fill(world: World, ask: Asking, size: int) -> int:

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from penstock.stores.text import sharing
+from penstock.stores.text import storage
 from tests.simulated_disk import Keep
 from tests.simulation.text_world import TEXT_SCRIPTS, TextWorld, text_world
 from tests.simulation.world import crash_states
@@ -17,7 +17,7 @@ ENOUGH = 3_000
 @pytest.fixture(autouse=True)
 def short_mutex_files(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     if "compacting" in request.node.name:
-        monkeypatch.setattr(sharing, "_COMPACT", 500)
+        monkeypatch.setattr(storage, "_COMPACT", 500)
 
 
 @pytest.mark.parametrize("name", TEXT_SCRIPTS)

@@ -4,8 +4,8 @@ from collections import Counter
 
 from penstock import Draft, Message, Store
 from penstock.contract.settings import Settings
+from penstock.stores.text.backend import open_text
 from penstock.stores.text.format import parse
-from penstock.stores.text.store import open_text
 from penstock.stores.text.variables import body, facts
 from tests.simulation import scripts
 from tests.simulation.world import FOLDER, UNSETTLED, Promise, Script, World

@@ -11,7 +11,7 @@ from penstock import SimulatedClock, Store
 from penstock.contract.message import Attempt, Moved
 from penstock.errors import PayloadTooLarge, QueueFull
 from penstock.stores.folder.backend import FolderBackend, open_folder
-from penstock.stores.text.store import TextBackend, open_text
+from penstock.stores.text.backend import TextBackend, open_text
 from tests.simulated_disk import Keep, SimulatedDisk
 from tests.simulation.folder_world import BALLAST, SimulatedNeighbours
 from tests.simulation.scheduler import Scheduler

@@ -7,7 +7,7 @@ import click
 from penstock.cli import output
 from penstock.contract.store import Store
 from penstock.errors import NotSupported
-from penstock.stores.text.showing import Shown
+from penstock.stores.text.view import Shown
 
 _STYLES: dict[str, dict[str, Any]] = {
     "available": {"fg": "green"},

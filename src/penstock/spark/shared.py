@@ -17,7 +17,7 @@ from penstock.spark import text
 from penstock.spark.columns import messages_as_batch
 from penstock.spark.options import Options
 from penstock.spark.tables import attempt_row, queue_row
-from penstock.stores.text.store import TextBackend
+from penstock.stores.text.backend import TextBackend
 
 _PART = 20_000  # messages of small queues that one task reads, about
 _BATCH = 2_000

@@ -30,9 +30,9 @@ from penstock.spark.plans import driver
 from penstock.spark.sending import Sender
 from penstock.spark.sink import Target, check_columns, task
 from penstock.stores.folder.backend import FolderBackend
-from penstock.stores.folder.neighbours import SystemNeighbours, process_name
+from penstock.stores.folder.shared import SystemNeighbours, process_name
 from penstock.stores.journal.staging import remove_folder
-from penstock.stores.text.store import TextBackend
+from penstock.stores.text.backend import TextBackend
 from penstock.system.clock import SystemClock
 from penstock.system.files import Disk, SystemDisk, make_folder, replace_file
 from penstock.wire.frames import decode_staged

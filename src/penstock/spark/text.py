@@ -6,10 +6,9 @@ import pyarrow as pa
 
 from penstock.contract.backend import Backend
 from penstock.spark.columns import column_of, messages_as_batch
-from penstock.stores.text import moment as moments
-from penstock.stores.text.moment import Moment
-from penstock.stores.text.plain import Plain, payloads
-from penstock.stores.text.store import TextBackend
+from penstock.stores.text import snapshot as snapshots
+from penstock.stores.text.backend import TextBackend
+from penstock.stores.text.snapshot import Plain, Snapshot, payloads
 from penstock.system.clock import SystemClock
 from penstock.system.files import SystemDisk
 
@@ -25,18 +24,18 @@ def sizes(backend: TextBackend, queue: str | None) -> dict[str, int]:
     return {name: disk.status(files[name]).size for name in names if disk.exists(files[name])}
 
 
-def moment_of(backend: Backend, queue: str) -> Moment | None:
+def moment_of(backend: Backend, queue: str) -> Snapshot | None:
     """The queue at one moment; None if its messages have to be listed one by one."""
     if not isinstance(backend, TextBackend):
         return None
     try:
-        files = moments.read(backend.find(queue).path, SystemDisk())
+        files = snapshots.read(backend.find(queue).path, SystemDisk())
     except FileNotFoundError:
         return None  # who lists it, says so
-    return None if files is None else moments.moment(queue, files, SystemClock().now())
+    return None if files is None else snapshots.snapshot(queue, files, SystemClock().now())
 
 
-def batches(moment: Moment, queue: str, states: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def batches(moment: Snapshot, queue: str, states: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The messages in these states, in batches of the schema that Spark wants."""
     plain = moment.plain
     if "available" in states and len(plain.starts):

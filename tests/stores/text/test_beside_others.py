@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock.contract.store import Store
-from penstock.stores.text.store import open_text
+from penstock.stores.text.backend import open_text
 from penstock.system.files import StrPath, SystemDisk, SystemFile
 
 

@@ -26,7 +26,7 @@ import penstock
 from penstock.contract.store import Store
 from penstock.http.server import serve_in_thread
 from penstock.stores.text import TextQueue
-from penstock.stores.text.store import open_text
+from penstock.stores.text.backend import open_text
 from penstock.system.files import Status, StrPath, SystemDisk, SystemFile
 from tests.stores.slate.loop_disk import missing
 

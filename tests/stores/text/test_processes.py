@@ -13,7 +13,7 @@ from pathlib import Path
 
 import penstock
 from penstock.stores.text import TextQueue
-from penstock.stores.text.store import TextBackend
+from penstock.stores.text.backend import TextBackend
 
 SPAWN = multiprocessing.get_context("spawn")
 

@@ -19,10 +19,9 @@ from penstock import Draft, NotSupported, QueueExists, QueueNotFound, QueueProte
 from penstock.contract.message import Entry
 from penstock.contract.settings import Settings
 from penstock.contract.store import Store
+from penstock.stores.text.backend import open_text
 from penstock.stores.text.format import parse, parse_one
-from penstock.stores.text.head import read_head, write_head
-from penstock.stores.text.store import open_text
-from penstock.stores.text.variables import body, facts, read_time, unborn, write_time
+from penstock.stores.text.variables import body, facts, read_head, read_time, unborn, write_head, write_time
 from penstock.system.files import Data, StrPath, SystemDisk, SystemFile
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -165,7 +164,7 @@ def test_odd_lines_are_warned_about_once(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 def test_the_mutex_file_stays_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.stores.text.sharing._COMPACT", 2_000)
+    monkeypatch.setattr("penstock.stores.text.storage._COMPACT", 2_000)
     with penstock.open(tmp_path / "jobs.tq", sync="never") as store:
         queue = store.queue()
         queue.put_many([b"a", b"b"])

@@ -16,7 +16,7 @@ from penstock.errors import InvalidArgument, NotSupported, PenstockError
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.summary import Summary
 from penstock.spark.jobs.targets import already_loaded, exists, place_of, same, settings_in
-from penstock.stores.text.names import queue_of
+from penstock.stores.text.backend import queue_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -27,17 +27,14 @@ from penstock.errors import (
     StoreUnavailable,
 )
 from penstock.stores.folder import recovery
-from penstock.stores.folder.ballast import SIZE, Ballast
 from penstock.stores.folder.catalog import Catalog, Listed
-from penstock.stores.folder.guard import Guard
+from penstock.stores.folder.guard import SIZE, Ballast, Guard
 from penstock.stores.folder.layout import QUEUES
-from penstock.stores.folder.neighbours import Neighbours, SystemNeighbours
 from penstock.stores.folder.queue import FolderQueue
-from penstock.stores.folder.shared import Shared
+from penstock.stores.folder.recovery import Upkeep
+from penstock.stores.folder.shared import SECOND, Neighbours, Shared, SystemNeighbours
 from penstock.stores.folder.tree import Tree, is_full
-from penstock.stores.folder.upkeep import Upkeep
 from penstock.stores.folder.waiting import Waiting
-from penstock.stores.folder.watching import SECOND
 from penstock.system import forks
 from penstock.system.clock import Clock, SteadyClock, SystemClock
 from penstock.system.files import Disk, SystemDisk

@@ -31,9 +31,8 @@ from penstock.stores.folder.layout import (
     queue_file,
     queue_name,
 )
-from penstock.stores.folder.shared import Shared
-from penstock.stores.folder.texts import read_json, read_text
-from penstock.stores.folder.watching import Watch
+from penstock.stores.folder.shared import Shared, Watch
+from penstock.stores.folder.tree import read_json, read_text
 from penstock.system.files import replace_file, unavailable
 
 _ALL = "%"  # no queue's file name

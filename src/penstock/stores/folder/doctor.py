@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from penstock.contract.examination import Examination, Finding
 from penstock.stores.folder.catalog import Catalog, Listed
 from penstock.stores.folder.layout import DAMAGED, DELAY, DONE, FAILED, HELD, OWN, QUEUES, SEEN, is_id, parse_flat
-from penstock.stores.folder.neighbours import SystemNeighbours
-from penstock.stores.folder.shared import Shared
+from penstock.stores.folder.shared import Shared, SystemNeighbours
 from penstock.stores.folder.tree import Tree
 from penstock.system.clock import SteadyClock, SystemClock
 from penstock.system.files import ReadingDisk, refusal

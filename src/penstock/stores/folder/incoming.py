@@ -6,9 +6,7 @@ from contextlib import suppress
 from penstock.contract.message import Entry, Moved
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull, QueueNotFound, StoreClosed
-from penstock.stores.folder import batch
-from penstock.stores.folder.batch import Newcomer
-from penstock.stores.folder.known import KnownQueue
+from penstock.stores.folder.admission import Newcomer, deliver, discard, write_manifest, write_new
 from penstock.stores.folder.layout import (
     DELAY,
     DONE,
@@ -27,10 +25,11 @@ from penstock.stores.folder.layout import (
 )
 from penstock.stores.folder.stamps import Stamp
 from penstock.stores.folder.tree import home, is_full
+from penstock.stores.folder.view import QueueView
 from penstock.system.clock import at_least_one
 
 
-class OpenQueue(KnownQueue):
+class OpenQueue(QueueView):
     """A queue that takes messages in."""
 
     def check(self, entries: Sequence[Entry]) -> None:
@@ -162,7 +161,7 @@ class OpenQueue(KnownQueue):
             for uid, entry in zip(ids, entries, strict=True)
         ]
         keys = {entry.key: uid for uid, entry in zip(ids, entries, strict=True) if entry.key is not None}
-        batch.write(self._tree, self.file, newcomers)
+        write_new(self._tree, self.file, newcomers)
         manifest = None
         try:
             if exact:
@@ -170,10 +169,10 @@ class OpenQueue(KnownQueue):
             if keys:
                 self.admission.record(keys, newcomers, now)
             elif len(newcomers) > 1:
-                manifest = batch.write_manifest(self._tree, self.file, newcomers)
+                manifest = write_manifest(self._tree, self.file, newcomers)
         except OSError as error:
             if not keys or is_full(error):  # else a line that may be there decides over files that must stay
-                batch.discard(self._tree, self.file, newcomers)
+                discard(self._tree, self.file, newcomers)
             raise
         if keys or manifest is not None:
             self._tree.count()
@@ -181,10 +180,10 @@ class OpenQueue(KnownQueue):
             with self._moving():
                 try:
                     places = [(each.uid, each.folder) for each in newcomers]
-                    delivered = batch.deliver(self._tree, self.file, places)
+                    delivered = deliver(self._tree, self.file, places)
                 except OSError:
                     if not self._tree.counts:
-                        batch.discard(self._tree, self.file, newcomers)
+                        discard(self._tree, self.file, newcomers)
                     raise
                 if len(delivered) < len(newcomers):
                     self._check_delivery(newcomers, set(delivered))
@@ -203,7 +202,7 @@ class OpenQueue(KnownQueue):
             if each.uid in delivered:
                 continue
             if self._tree.exists(NEW, self.file, each.uid):
-                batch.discard(self._tree, self.file, newcomers)
+                discard(self._tree, self.file, newcomers)
                 raise QueueNotFound(f"there is no queue {self.name!r} any more: it was deleted meanwhile")
             places = (REMOVE, QUEUES, DELAY, FAILED, DONE)
             if not any(self._tree.exists(folder, self.file, each.uid) for folder in places):

@@ -9,12 +9,12 @@ from penstock.contract.settings import FIVE_MINUTES
 from penstock.errors import StoreCorrupt
 from penstock.stores.folder import stamps, steps
 from penstock.stores.folder.incoming import OpenQueue
-from penstock.stores.folder.known import FOLDER
+from penstock.stores.folder.index import Row
 from penstock.stores.folder.layout import DELAY, DONE, FAILED, NEW, QUEUES, REMOVE, is_id
-from penstock.stores.folder.rows import Row
 from penstock.stores.folder.stamps import Stamp
 from penstock.stores.folder.steps import Won
 from penstock.stores.folder.tree import home, is_full
+from penstock.stores.folder.view import FOLDER
 from penstock.system.clock import at_least_one
 from penstock.system.files import refusal
 

@@ -1,15 +1,26 @@
-"""What processes that died have left: held messages go back, batches go on, files of unfinished puts are dropped.
+"""What processes that died have left, and what every process has to do now and then.
 
-A machine that stopped may also leave a message under two names, where a rename was durable on one side only.
-Nobody was told of that move, so either place is right; the one that is further on is kept.
+Held messages of the dead go back, batches go on, files of unfinished puts are dropped. A machine that stopped may
+also leave a message under two names, where a rename was durable on one side only. Nobody was told of that move, so
+either place is right; the one that is further on is kept.
+
+Files in long/ that no message names are looked for when a store is opened after such a death, and only by a
+process that is alone: while messages move, one that names a file may be seen nowhere. A process that is not alone
+leaves a mark for the next.
+
+Every process that uses a store unlinks a little of what is settled, at most once a second; `penstock mover` and
+`penstock reaper` are for folders that nobody uses for long.
 """
 
 import os
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from penstock.stores.folder import batch, orphans, steps
-from penstock.stores.folder.admission import Admission
+from penstock.contract.settings import FIVE_MINUTES
+from penstock.stores.folder import layout, steps
+from penstock.stores.folder.admission import Admission, deliver, read_manifest
 from penstock.stores.folder.catalog import Catalog
+from penstock.stores.folder.index import NEVER
 from penstock.stores.folder.layout import (
     ABANDONED,
     BATCHES,
@@ -35,9 +46,11 @@ from penstock.stores.folder.layout import (
     time_of,
 )
 from penstock.stores.folder.shared import Shared
+from penstock.stores.folder.stamps import Stamp
 from penstock.stores.folder.steps import Won
-from penstock.stores.folder.tree import home
-from penstock.system.files import refusal
+from penstock.stores.folder.tree import Tree, home
+from penstock.system.clock import milliseconds
+from penstock.system.files import Status, refusal
 
 # Of two places that a message has, the one to keep. What lies in queues/ is right whichever way it was going:
 # the attributes that count there were complete before it came, and a claim that nobody was told of changes none.
@@ -58,7 +71,7 @@ def recover(shared: Shared, catalog: Catalog) -> None:
     help_the_dead(shared, gone)
     if any(shared.neighbours.has_stopped(process) for process in gone):
         drop_copies(shared)
-    orphans.drop(tree, after_death=bool(gone))
+    _drop_orphans(tree, after_death=bool(gone))
     deliver_foreign(shared)
 
 
@@ -198,13 +211,13 @@ def _finish_batches(shared: Shared, gone: list[str]) -> None:
         path = tree.path(f"{BATCHES}/{name}")
         if not is_id(name.removesuffix(".new")) or maker_of(name.removesuffix(".new")) not in nodes:
             continue
-        if not name.endswith(".new") and (found := batch.read_manifest(tree, path)) is not None:
+        if not name.endswith(".new") and (found := read_manifest(tree, path)) is not None:
             queue, messages = found
             for each, _ in messages:
                 status = tree.status(tree.place(NEW, queue, each))
                 if status is not None and status.names > 1:  # it was delivered; only the old name came back
                     tree.disk.unlink(tree.place(NEW, queue, each))
-            batch.deliver(tree, queue, messages)
+            deliver(tree, queue, messages)
         with suppress(FileNotFoundError):
             tree.disk.unlink(path)
     tree.sync(BATCHES)
@@ -291,3 +304,130 @@ def is_gone(shared: Shared, process: str) -> bool:
     if shared.tree.disk.exists(f"{folder}/{ABANDONED}"):
         return True
     return shared.neighbours.is_gone(process, shared.neighbours.idle(status.moved))
+
+
+_MARK = "look"  # no name that a process has
+
+
+def _drop_orphans(tree: Tree, after_death: bool) -> int:
+    """Unlink them, if somebody has died since that was last done; how many."""
+    there = tree.names(LONG)
+    if not there or not (after_death or _MARK in there):
+        return 0
+    alone = _alone(tree)
+    named = set(_named(tree)) if alone else set()
+    if alone is None or _alone(tree) != alone:  # somebody is there, and may have moved a message past us
+        tree.disk.open(tree.path(f"{LONG}/{_MARK}"), create=True).close()
+        return 0
+    dropped = [name for name in there if name not in named]
+    for name in dropped:
+        with suppress(FileNotFoundError):
+            tree.disk.unlink(tree.path(f"{LONG}/{name}"))
+    return len(dropped)
+
+
+def _alone(tree: Tree) -> Status | None:
+    """The folder of private folders, if ours is the only one in it; it differs once another has come, and gone."""
+    there = tree.status(tree.path(HELD))
+    return there if tree.names(HELD) == [tree.held.rpartition("/")[2]] else None
+
+
+def _named(tree: Tree) -> Iterator[str]:
+    """The files that messages name, whatever their state."""
+    for stamp in _stamps(tree):
+        reason = stamp.holder.reason if stamp.holder is not None else None
+        for value in (stamp.headers, stamp.reason, stamp.history, reason):
+            if value is not None and value.startswith("@"):
+                yield value[1:]
+
+
+def _stamps(tree: Tree) -> Iterator[Stamp]:
+    places = [
+        (f"{QUEUES}/{queue}/{uid}", uid)
+        for queue in tree.queue_folders()
+        for uid in tree.names(f"{QUEUES}/{queue}")
+    ]
+    for folder in (NEW, DELAY, DONE, FAILED, REMOVE):
+        places += [(f"{folder}/{name}", parsed[1]) for name in tree.names(folder) if (parsed := parse_flat(name))]
+    for place, uid in places:
+        with suppress(FileNotFoundError, ValueError):
+            yield tree.stamp_of(tree.path(place), uid)
+
+
+_OFTEN = 1.0  # seconds
+_SELDOM = 30.0
+_MOST = 20_000  # files that are unlinked in one go
+
+
+class Upkeep:
+    """The share of one process in keeping a store tidy."""
+
+    def __init__(self, shared: Shared, keep_done: Callable[[str], float | None]) -> None:
+        self._shared = shared
+        self._keep_done = keep_done
+        self._last = self._last_thorough = shared.clock.monotonic()
+
+    def tend(self, thorough: bool = False) -> None:
+        """Do what is due, if it was not done just now."""
+        now = self._shared.clock.monotonic()
+        if thorough or now - self._last_thorough >= _SELDOM:
+            self._last = self._last_thorough = now
+            self.help_the_dead()
+            self.reap()
+        elif now - self._last >= _OFTEN:
+            self._last = now
+            reap(self._shared, REMOVE)
+
+    def reap(self) -> int:
+        """Unlink what nobody can ask for any more; how many."""
+        return reap(self._shared, DONE, self._keep_done) + reap(self._shared, REMOVE)
+
+    def help_the_dead(self) -> None:
+        """Finish or undo what processes began that are gone."""
+        shared = self._shared
+        others = [process for process in shared.tree.names(HELD) if process != shared.tree.process]
+        help_the_dead(shared, [process for process in others if is_gone(shared, process)])
+        deliver_foreign(shared)
+
+
+def reap(
+    shared: Shared, folder: str, keep_done: Callable[[str], float | None] = lambda queue: 0, most: int = _MOST
+) -> int:
+    """Unlink messages that nobody can ask for any more; how many. `keep_done` says how long a queue lists them."""
+    tree, now = shared.tree, shared.clock.now()
+    reaped = 0
+    # A private name that is gone, but not durably, must not outlive its file.
+    tree.sync(*(f"{HELD}/{process}" for process in tree.names(HELD)))
+    for name in tree.names(folder):
+        if reaped >= most:
+            break
+        parsed = layout.parse_flat(name)
+        if parsed is None and (folder == DONE or ":" not in name):  # MQ-Core's ids may be of any kind
+            continue  # no message, and nothing of ours
+        if folder == DONE and parsed and layout.time_of(layout.order_of(parsed[1])) + FIVE_MINUTES > now:
+            continue  # put too lately to have been settled long ago: no need to look
+        path = tree.path(f"{folder}/{name}")
+        try:
+            stamp = tree.stamp_of(path, parsed[1]) if parsed else Stamp(0, stamped=False)
+            if parsed and (kept := _kept(folder, stamp, keep_done(parsed[0]))) is not None:
+                due = (tree.settled_at(path, stamp) if folder == DONE else tree.until(path)) + kept
+            else:
+                due = NEVER if parsed else 0
+            if due > now:
+                continue
+            tree.disk.unlink(path)
+        except (FileNotFoundError, IsADirectoryError, PermissionError):
+            continue
+        reaped += 1
+        for value in (stamp.headers, stamp.reason, stamp.history):
+            with suppress(OSError):
+                tree.forget(value)
+    return reaped
+
+
+def _kept(folder: str, stamp: Stamp, keep_done: float | None) -> int | None:
+    """For how many milliseconds a settled message is listed, or its receipts are good; None: for ever."""
+    repeated = FIVE_MINUTES + 60_000
+    if folder == DONE:
+        return None if keep_done is None else max(repeated, milliseconds(keep_done))
+    return repeated if stamp.history is not None or stamp.settled_at is not None else 0

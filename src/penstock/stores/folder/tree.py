@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+import json
 import logging
 import os
 import re
@@ -14,7 +15,6 @@ from typing import Any
 from penstock.errors import NotSupported, StoreUnavailable
 from penstock.stores.folder import layout, stamps
 from penstock.stores.folder.stamps import Details, Holder, Stamp
-from penstock.stores.folder.texts import read_json, read_text
 from penstock.system.files import Disk, Status, make_folder, status_if_there
 
 MILLISECOND = 1_000_000  # in nanoseconds
@@ -432,3 +432,20 @@ def folders_of(moves: Iterable[tuple[str, str]]) -> list[str]:
     """What to sync after moves from one folder to another: targets, then sources, each once."""
     moves = list(moves)
     return list(dict.fromkeys([*(target for _, target in moves), *(source for source, _ in moves)]))
+
+
+def read_text(disk: Disk, path: str) -> str | None:
+    """The text of a file; None if it is not there."""
+    try:
+        with disk.open(path) as file:
+            return file.read(0, file.size()).decode(errors="replace")
+    except (FileNotFoundError, IsADirectoryError):
+        return None
+
+
+def read_json(text: str | None, otherwise: Any = None) -> Any:
+    """What JSON says; something else if it is none, as a crash may have left it."""
+    try:
+        return json.loads(text or "")
+    except ValueError:
+        return otherwise

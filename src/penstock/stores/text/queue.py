@@ -1,196 +1,466 @@
-"""TextQueue: the format for people who want nothing else. No leases, no settings; one file, a lock beside it."""
+"""A text queue at work: every operation in a turn of its own, and what it writes into both files."""
 
 import logging
 import os
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+from zlib import crc32
 
-from penstock.contract.settings import utf8
-from penstock.errors import InvalidArgument
-from penstock.stores.text.appending import append_unborn, bear
-from penstock.stores.text.format import (
-    COMMENT,
-    FAILED,
-    PROCESSED,
-    QUEUED,
-    Document,
-    Entry,
-    Problem,
-    Variable,
-    encode,
-    fitting,
-    line_end,
-    parse,
-    parse_one,
-)
-from penstock.stores.text.mutex import DOUBTFUL
-from penstock.stores.text.mutex_lock import MutexLock
-from penstock.stores.text.pair import is_appended, replace_queue
-from penstock.system.files import Disk, File, SystemDisk
+from penstock.contract.message import STATES, Attempt, Message, Moved, Plain
+from penstock.contract.message import Entry as Draft
+from penstock.contract.settings import FIVE_MINUTES, Settings
+from penstock.engine.restored import Restored, restore
+from penstock.errors import DiskFull, LeaseExpired, PenstockError, QueueNotFound
+from penstock.rules.ledger import Receipt
+from penstock.rules.records import Put, Record, Restore
+from penstock.rules.state import ACKED, FAILED_ATTEMPT, RELEASED
+from penstock.stores.text.files import is_appended
+from penstock.stores.text.format import COMMENT, FAILED, PROCESSED, QUEUED, Entry, parse
+from penstock.stores.text.mutex import Note
+from penstock.stores.text.text_queue import dropped, without
+from penstock.stores.text.turns import Take, TurningQueue
+from penstock.stores.text.variables import facts, free, held, unborn, unborn_plain
+from penstock.stores.text.variables import removed as removed_entry
+from penstock.stores.text.view import View, message_of
 
 _log = logging.getLogger("penstock")
-_HEAD = 1 << 16  # bytes that say what the lines of a file end with
+_CONTROLS = {"done": PROCESSED, "failed": FAILED}
+_CHUNK = 256  # messages that are listed in one turn
+_Settling: TypeAlias = Callable[[list[Receipt], int], tuple[Record | None, list[Receipt]]]
 
 
-class TextQueue:
-    r"""A text file as a queue.
+class TextFileQueue(TurningQueue):
+    """One queue, and all that can be asked of it."""
 
-    >>> queue = TextQueue("jobs.tq")
-    >>> queue.append("resize cat.jpg", variables=["mutex=          "])
-    >>> for entry in queue:
-    ...     queue.set_variable(entry, "mutex", "me")
-    ...     queue.mark_processed(entry)
+    # Putting
 
-    Entries are what the file said when they were read. Several programs may use the file at once, also one that
-    has it open as a Penstock store; an entry that another has changed meanwhile is refused, so read again then.
-    """
+    def check(self, draft: Draft) -> None:
+        """Raise what a put would raise."""
+        self.run(lambda view, now: view.ledger.check([draft], now))
 
-    def __init__(self, path: str | os.PathLike[str], *, disk: Disk | None = None) -> None:
-        self._disk = disk or SystemDisk()
-        self.path = self._disk.real(path)
-        self.problems: list[Problem] = []  # of the last reading
-        self._lock = MutexLock(self.path, self._disk)
+    def put(self, drafts: Sequence[Draft]) -> list[str]:
+        """Take in all entries or none; their ids."""
+        if len(drafts) == 1 and drafts[0] == Draft(drafts[0].payload):
+            return self.run(lambda view, now: self._put_plain(view, drafts, now))
+        return self.run(lambda view, now: self._put(view, drafts, now))
 
-    def __iter__(self) -> Iterator[Entry]:
-        return self.entries()
+    def _put_plain(self, view: View, drafts: Sequence[Draft], now: int) -> list[str]:
+        """The same for the most usual case: one that has nothing but a payload."""
+        if view.settings.retention:
+            return self._put(view, drafts, now)
+        view.ledger.put(drafts, now)
+        new_id = os.urandom(8).hex()
+        entries, [crc] = unborn_plain([drafts[0].payload], [new_id], now)
+        entries = _with_ends(entries, view.line_end)
+        [offset] = self.files.append(entries, [new_id], now)
+        view.table.add(offset, len(entries[0]), crc, now, QUEUED, new_id)
+        return [new_id]
 
-    def entries(
-        self, *, queued: bool = True, processed: bool = False, failed: bool = False, comments: bool = False
-    ) -> Iterator[Entry]:
-        """The entries of these kinds, in the order of the file, as it is now."""
-        chosen = ((queued, QUEUED), (processed, PROCESSED), (failed, FAILED), (comments, COMMENT))
-        wanted = {control for is_wanted, control in chosen if is_wanted}
-        return (entry for entry in self._read().entries if entry.control in wanted)
+    def _put(self, view: View, drafts: Sequence[Draft], now: int) -> list[str]:
+        ids, new = _numbered(view, drafts, now)
+        record = view.ledger.put(new, now).record
+        fresh = [each for each in ids if each is not None]
+        if not fresh:
+            return _answers(ids, drafts, view)
+        if isinstance(new, Plain) and not any(record.expires_at):
+            entries, crcs = unborn_plain(new.payloads, fresh, now)
+        else:
+            chosen = [draft for draft, each in zip(drafts, ids, strict=True) if each is not None]
+            columns = zip(chosen, fresh, record.visible_at, record.expires_at, strict=True)
+            entries = [unborn(draft, each, now, visible, expires) for draft, each, visible, expires in columns]
+            crcs = [_text_crc(entry) for entry in entries]
+        entries = _with_ends(entries, view.line_end)
+        offsets = self.files.append(entries, fresh, now)
+        for entry, crc, each, offset in zip(entries, crcs, fresh, offsets, strict=True):
+            view.table.add(offset, len(entry), crc, now, QUEUED, each)
+        for draft, new_id in zip(drafts, ids, strict=True):
+            if draft.key is not None and new_id is not None:
+                view.keys[draft.key] = (new_id, now + FIVE_MINUTES)
+        return _answers(ids, drafts, view)
 
-    def append(self, text: str, variables: Sequence[str] = ()) -> Entry:
-        """Durably add a message; trailing spaces of a variable are room for later."""
-        data = encode(COMMENT, utf8("text", text), [utf8("variable", each) for each in variables])
-        with self._open(create=True) as file:
-            head = file.read(0, _HEAD)
-            newline = line_end(head, parse(head).entries)
-            data = data.replace(b"\n", newline)
-            [offset] = append_unborn(file, [data], newline=newline)
-            bear(file, [offset])
-        return parse_one(QUEUED.encode() + data[1:], offset)
+    def restore(self, moved: Sequence[Moved]) -> None:
+        """Take in messages as they were in another store, all or none."""
+        self.run(lambda view, now: self._restore(view, moved, now))
 
-    def mark_processed(self, entry: Entry) -> Entry:
-        """The message was processed."""
-        return self._mark(entry, PROCESSED)
-
-    def mark_failed(self, entry: Entry) -> Entry:
-        """The message met a critical error."""
-        return self._mark(entry, FAILED)
-
-    def mark_queued(self, entry: Entry) -> Entry:
-        """The message waits, again."""
-        return self._mark(entry, QUEUED)
-
-    def comment_out(self, entry: Entry) -> Entry:
-        """The message is none any more."""
-        return self._mark(entry, COMMENT)
-
-    def set_variable(self, entry: Entry, which: int | str, value: str) -> Entry:
-        """Let a variable say something else, in its own bytes: the whole of it by its number, or NAME=value."""
-        variable = self._variable(entry, which)
-        name = which if isinstance(which, str) and variable.raw.startswith(f"{which}=".encode()) else None
-        offset, data = fitting(variable, utf8("value", value), name)
-        with self._open() as file:
-            found = self._check(file, entry)
-            file.write(offset, data)
-            file.sync()
-        kept = variable.raw[: offset - variable.offset] + data
-        variables = [
-            replace(each, raw=kept) if each.offset == variable.offset else each for each in found.variables
+    def _restore(self, view: View, moved: Sequence[Moved], now: int) -> None:
+        ledger, first = view.ledger, view.ledger.next_seq
+        for each in moved:
+            ledger.check_values(len(each.payload), each.priority)
+        if waiting := sum(each.waits for each in moved):
+            ledger.check_room(waiting)
+        received = [now if each.received_at is None else each.received_at for each in moved]
+        visible = [
+            at if each.visible_at is None else each.visible_at for at, each in zip(received, moved, strict=True)
         ]
-        return replace(found, variables=tuple(variables))
+        expires = [each.expires_at or 0 for each in moved]
+        ledger.replay(Put(now, first, [each.priority for each in moved], visible, expires, {}))
+        ledger.replay(_past(moved, first, now))
+        ids = [os.urandom(8).hex() for _ in moved]
+        columns = zip(moved, ids, received, visible, expires, strict=True)
+        entries = [unborn(*values, values[0].attempts) for values in columns]
+        crcs = [_text_crc(entry) for entry in entries]
+        entries = _with_ends(entries, view.line_end)
+        controls = "".join(_CONTROLS.get(each.state, QUEUED) for each in moved)
+        notes = {}
+        for at, each in enumerate(moved):
+            note = ledger.note(first + at, Note(0, crcs[at], controls[at], "", ids[at]))
+            if not each.waits or note.attempts or note.reason is not None or note.history:
+                notes[at] = note
+        offsets = self.files.append(entries, ids, now, controls, notes)
+        for at, entry in enumerate(entries):
+            view.table.add(offsets[at], len(entry), crcs[at], received[at], controls[at], ids[at])
+            ledger.changed.pop(first + at, None)
+            if at in notes:
+                view.hold(first + at, notes[at])
+
+    # Taking
+
+    def claiming(self, n: int, lease: float, consumer: str) -> Take:
+        """How to lease up to n messages."""
+
+        def take(view: View, now: int) -> list[Message]:
+            seqs = view.ledger.peek(n)
+            if not seqs:
+                return []
+            entries = self.files.read(seqs)
+            record = view.ledger.claim(n, lease, consumer, int.from_bytes(os.urandom(8)), now)
+            if record is None:
+                return []
+            secret = f"{record.nonce:016x}"
+            messages, mirrors = [], []
+            given: dict[int, str] = {}
+            for seq, entry in zip(record.seqs, entries, strict=True):
+                view.ledger.changed[seq] = None
+                message = message_of(view, seq, entry)
+                message.receipt = given[seq] = f"{message.id}.{secret}"
+                messages.append(message)
+                mirrors += held(entry, message.attempts, record.lease_until, secret, consumer)
+            self._record(view, now, receipts=given, mirrors=mirrors, mirrored=set(record.seqs))
+            return messages
+
+        return take
+
+    def popping(self, consumer: str) -> Take:
+        """How to claim and acknowledge one message."""
+
+        def take(view: View, now: int) -> list[Message]:
+            seqs = view.ledger.peek(1)
+            if not seqs:
+                return []
+            [message] = [
+                message_of(view, seq, entry) for seq, entry in zip(seqs, self.files.read(seqs), strict=True)
+            ]
+            view.ledger.pop(consumer, now)
+            message.attempts += 1
+            message.state, message.consumer = "done", consumer
+            message.claimed_at = message.settled_at = now
+            message.reason = None
+            self._record(view, now, done=set(seqs))
+            return [message]
+
+        return take
+
+    def take(self, take: Take, wait: float) -> list[Message]:
+        """What a consumer gets, at once or after its turn in line."""
+        return self.served(take, wait, self._give_back)
+
+    def _give_back(self, messages: list[Message]) -> None:
+        receipts = [message.receipt for message in messages if message.receipt is not None]
+        if receipts:
+            with suppress(PenstockError):
+                self.release(receipts)
+
+    # Settling
+
+    def ack(self, receipts: Sequence[str]) -> None:
+        """Settle for good."""
+        self.run(lambda view, now: self._settle(view, now, receipts, ACKED, view.ledger.ack))
+
+    def fail(self, receipts: Sequence[str], delay: float, reason: str | None) -> None:
+        """End the attempts."""
+
+        def fail(view: View, now: int) -> None:
+            def end(given: list[Receipt], now: int) -> tuple[Record | None, list[Receipt]]:
+                return view.ledger.fail(given, delay, reason, now)
+
+            self._settle(view, now, receipts, FAILED_ATTEMPT, end)
+
+        self.run(fail)
+
+    def release(self, receipts: Sequence[str]) -> None:
+        """Give back."""
+        self.run(lambda view, now: self._settle(view, now, receipts, RELEASED, view.ledger.release))
+
+    def _settle(self, view: View, now: int, receipts: Sequence[str], how: int, settle: _Settling) -> None:
+        given, lost = self._given(view, receipts)
+        lost = [receipt for receipt in lost if view.settled.get(receipt, (0, 0))[0] != how]
+        record, refused = settle(list(given.values()), now)
+        if record is not None:
+            settled = [receipt for receipt, each in given.items() if each not in refused]
+            done = {seq for seq, _ in given.values()} if how == ACKED else set()
+            self._record(view, now, done=done, settled=[[receipt, how] for receipt in settled])
+            view.settled |= dict.fromkeys(settled, (how, now))
+        lost += [receipt for receipt, each in given.items() if each in refused]
+        if lost:
+            raise LeaseExpired(self.name, [each for each in dict.fromkeys(receipts) if each in lost])
+
+    def extend(self, receipts: Sequence[str], lease: float) -> tuple[int, list[str]]:
+        """Hold from now on; until when, and which receipts were lost."""
+
+        def extend(view: View, now: int) -> tuple[int, list[str]]:
+            given, lost = self._given(view, receipts)
+            record, refused = view.ledger.extend(list(given.values()), lease, now)
+            if record is not None:
+                view.ledger.changed |= dict.fromkeys(record.seqs)
+                self._record(view, now)
+            lost += [receipt for receipt, each in given.items() if each in refused]
+            return view.ledger.lease_end(lease, now), [each for each in receipts if each in lost]
+
+        return self.run(extend)
+
+    def _given(self, view: View, receipts: Sequence[str]) -> tuple[dict[str, Receipt], list[str]]:
+        """Receipts that hold their message, each with its number and secret; and the others."""
+        given: dict[str, Receipt] = {}
+        lost = []
+        for receipt in receipts:
+            seq = view.receipts.get(receipt)
+            nonce = None if seq is None else view.ledger.holds(seq)
+            if seq is None or nonce is None or f"{nonce:016x}" != receipt[-16:]:
+                lost.append(receipt)
+            else:
+                given[receipt] = (seq, nonce)
+        return given, lost
+
+    # What else changes
+
+    def remove(self, ids: Sequence[str]) -> int:
+        """Take messages out in any state; how many."""
+        return self._change(lambda view, now: view.ledger.remove(_seqs(view, ids), now))
+
+    def redrive(self, ids: Sequence[str] | None) -> int:
+        """Start over with failed messages; how many."""
+        return self._change(lambda view, now: view.ledger.redrive(None if ids is None else _seqs(view, ids), now))
+
+    def purge(self) -> int:
+        """Take out everything but what is in flight; how many."""
+        return self._change(lambda view, now: view.ledger.purge(now))
+
+    def _change(self, change: Callable[[View, int], Record | None]) -> int:
+        def run(view: View, now: int) -> int:
+            record = change(view, now)
+            if record is None:
+                return 0
+            self._record(view, now)
+            return len(record.seqs)  # type: ignore[union-attr]
+
+        return self.run(run)
 
     def pack(self) -> int:
-        """Drop processed messages, while nobody else uses the file; how many bytes that frees."""
-        with self._open() as file:
-            if file.status().names > 1 or is_appended(self.path):  # another file would part them
+        """Drop what is done from the file, and what was taken out; how many bytes that frees."""
+
+        def run(view: View, now: int) -> int:
+            if self.files.names > 1:
+                _log.warning("%s is not packed: it has several names, which another file would part", self.path)
                 return 0
-            data = file.read(0, file.size())
-            kept = without(data, dropped(parse(data), lambda entry: entry.control == PROCESSED))
-            if len(kept) < len(data) and not replace_queue(self._disk, self.path, file, kept, len(data)):
+            if is_appended(self.path):
                 return 0
-        return len(data) - len(kept)
+            self._record(view, now)
+            data = self.files.read_all()
+            listed = {view.table.offsets[seq] for seq in view.ledger.listed("done", 0, len(view.table.ids))}
+            over = dropped(parse(data), lambda entry: _is_over(entry, listed))
+            kept = without(data, over)
+            if len(kept) < len(data):
+                said = {facts(each).id for each in over}
+                keys = [[key, each, until] for key, (each, until) in view.keys.items() if each in said]
+                if keys:  # what stood in the file is noted before it goes
+                    self.files.record({"at": now, "keys": keys}, [], [])
+                if not self.files.replace_file(kept, len(data)):
+                    return 0
+            return len(data) - len(kept)
 
-    def _read(self) -> Document:
-        try:
-            with self._disk.open(self.path, follow=True) as file:
-                document = parse(file.read(0, file.size()))
-        except FileNotFoundError:
-            document = Document([], [])
-        for problem in document.problems:
-            if problem not in self.problems:
-                _log.warning("%s line %d is skipped: %s", self.path, problem.line, problem.what)
-        self.problems = document.problems
-        return document
+        return self.run(run)
 
-    @contextmanager
-    def _open(self, create: bool = False) -> Iterator[File]:
-        """The file, for us alone."""
-        self._lock.acquire()
-        try:
-            is_new = create and not self._disk.exists(self.path)
-            with self._disk.open(self.path, create=create, follow=True) as file:
-                if is_new:
-                    self._disk.sync_folder(os.path.dirname(self.path) or ".")
-                yield file
-        except OSError:
-            with suppress(OSError):  # nobody knows what the disk has: see pair.py
-                self._lock.file.write(0, DOUBTFUL)
-            raise
-        finally:
-            self._lock.release()
-            self._lock.close()
+    # Looking
 
-    def _check(self, file: File, entry: Entry) -> Entry:
-        """The entry as it is now, if it still is where it was."""
-        found = parse_one(file.read(entry.offset, entry.length) or b"?", entry.offset)
-        places = [each.offset for each in found.variables] == [each.offset for each in entry.variables]
-        if found.content != entry.content or not places:
-            raise InvalidArgument(
-                f"the message at byte {entry.offset} of {self.path!r} is another one by now: the file was edited. "
-                "Read the queue again"
-            )
-        return found
+    @property
+    def settings(self) -> Settings:
+        """What the queue was created with."""
+        return self.run(lambda view, now: view.settings)
 
-    def _mark(self, entry: Entry, control: str) -> Entry:
-        with self._open() as file:
-            found = self._check(file, entry)
-            file.write(entry.offset, control.encode())
-            file.sync()
-        return replace(found, control=control)
+    def counts(self) -> dict[str, int]:
+        """How many messages are in each state."""
+        return self.run(lambda view, now: view.ledger.counts())
 
-    def _variable(self, entry: Entry, which: int | str) -> Variable:
-        found = entry.variable(which) if isinstance(which, str) else None
-        if isinstance(which, int) and -len(entry.variables) <= which < len(entry.variables):
-            found = entry.variables[which]
-        if found is None:
-            has = ", ".join(each.name for each in entry.variables) or "none"
-            raise InvalidArgument(
-                f"the message has no variable {which!r}, but {has}: reserve it when it is appended"
-            )
-        return found
+    def probe(self) -> None:
+        """Raise what keeps the queue from being written; a full disk does not, as what is there can be settled."""
+        with suppress(DiskFull):
+            self.run(lambda view, now: self.files.probe())
+
+    def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
+        """The attempts at a message."""
+        return self.run(
+            lambda view, now: [each for seq in _seqs(view, [id]) for each in view.ledger.attempts(seq)]
+        )
+
+    def peek(self, n: int) -> Iterator[Message]:
+        """What claim would give."""
+        ids = self.run(lambda view, now: [view.table.ids[seq] for seq in view.ledger.peek(n)])
+        for start in range(0, len(ids), _CHUNK):
+            chosen = ids[start : start + _CHUNK]
+            yield from self.run(partial(self._peeked, chosen))
+
+    def _peeked(self, ids: Sequence[str], view: View, now: int) -> list[Message]:
+        return self._seen(view, _seqs(view, ids), "available")
+
+    def messages(self, state: str | None, after: str = "", until: str = "") -> Iterator[Message]:
+        """The messages in that state, in the order in which they were put, from after one on until another."""
+        last, number = after, 0
+
+        def page(view: View, now: int) -> list[Message]:
+            nonlocal number
+            number = view.table.by_id.get(last, number)  # another by now, if the file was edited
+            end = view.table.by_id.get(until, len(view.table.ids))
+            seqs = [seq for seq in view.ledger.listed(state, number + 1, _CHUNK) if seq <= end]
+            number = seqs[-1] if seqs else number
+            return self._seen(view, seqs, None)
+
+        while found := self.run(page):
+            last = found[-1].id
+            yield from found
+
+    def _seen(self, view: View, seqs: Sequence[int], state: str | None) -> list[Message]:
+        there = [seq for seq in seqs if view.ledger.has(seq)]
+        entries = zip(there, self.files.read(there), strict=True)
+        return [each for each in (message_of(view, *pair) for pair in entries) if state in (None, each.state)]
+
+    # What is written
+
+    def _record(
+        self,
+        view: View,
+        now: int,
+        done: set[int] | None = None,
+        settled: Sequence[list[object]] = (),
+        receipts: dict[int, str] | None = None,
+        mirrors: Sequence[tuple[int, bytes]] = (),
+        mirrored: set[int] | None = None,
+    ) -> None:
+        """Keep whatever has changed, be it by this operation or by time."""
+        notes, mirrors = [], list(mirrors)
+        removed: dict[str, None] = {}
+        for seq in view.ledger.changed:
+            before = view.notes.get(seq)
+            note = view.ledger.note(seq, self._fresh(view, seq))
+            if note.state == "gone":
+                is_done = (done is not None and seq in done) or view.table.controls[seq] == ord(PROCESSED)
+                note.byte = PROCESSED if is_done else COMMENT
+                if not is_done:
+                    removed[view.table.ids[seq]] = None
+                    if not view.is_persons(seq):
+                        mirrors += removed_entry(*self.files.read([seq]))
+            else:
+                note.byte = _CONTROLS.get(note.state, QUEUED)
+            if note.state == "in_flight":
+                note.receipt = (receipts or {}).get(seq) or (before.receipt if before else None)
+            notes.append((seq, note))
+            if note.byte == QUEUED and seq not in (mirrored or ()):
+                mirrors += self._mirror(view, seq, note)
+        if not notes and not settled:
+            return
+        content: dict[str, object] = {"at": now}
+        if settled:
+            content["settled"] = list(settled)
+        if removed and (keys := [[key, *each] for key, each in view.keys.items() if each[0] in removed]):
+            content["keys"] = keys  # a comment is not asked for its key
+        self.files.record(content, notes, mirrors)
+        view.ledger.changed.clear()
+        view.ledger.gone.clear()
+
+    def _fresh(self, view: View, seq: int) -> Note:
+        table, persons = view.table, view.is_persons(seq)
+        offset = table.offsets[seq]
+        twin = view.twins.get(offset, (0, 1)) if persons else (0, 1)
+        return Note(offset, table.crcs[seq], QUEUED, "", None if persons else table.ids[seq], twin)
+
+    def _mirror(self, view: View, seq: int, note: Note) -> list[tuple[int, bytes]]:
+        [entry] = self.files.read([seq])
+        if note.state == "in_flight" and note.receipt is not None:
+            return held(entry, note.attempts, note.ends_at, note.receipt[-16:], note.consumer or "")
+        return free(entry, note.attempts)
+
+    # The end
+
+    def delete(self, link: str | None = None) -> None:
+        """Remove the queue and its messages, or only the link that leads to it."""
+        self.run(lambda view, now: self.files.remove(link))
+        self._send_away(lambda: QueueNotFound(f"queue {self.name!r} was deleted"))
 
 
-def dropped(document: Document, is_over: Callable[[Entry], bool]) -> list[Entry]:
-    """The entries that are over, but for those with a line in them that belongs to nothing: that is a person's."""
-    odd = sorted(problem.offset for problem in document.problems)
+def _with_ends(entries: list[bytes], line_end: bytes) -> list[bytes]:
+    """Entries with the line ends that the rest of the file has."""
+    return entries if line_end == b"\n" else [entry.replace(b"\n", line_end) for entry in entries]
+
+
+def _past(moved: Sequence[Moved], first: int, now: int) -> Restore:
+    """What became of messages elsewhere, that are put here from that number on."""
+    columns = Restored(
+        [],
+        [STATES.index(each.state) + 1 for each in moved],
+        [each.attempts for each in moved],
+        [each.claimed_at or 0 for each in moved],
+        [each.settled_at or 0 for each in moved],
+        [each.consumer for each in moved],
+        [each.reason for each in moved],
+        [each.history for each in moved],
+    )
+    record = restore(columns)  # which counts from 0
+    history = {first + at: packed for at, packed in record.history.items()}
+    return record._replace(at=now, first=first, history=history)
+
+
+def _seqs(view: View, ids: Sequence[str]) -> list[int]:
+    return [seq for each in ids if (seq := view.table.by_id.get(each)) is not None]
+
+
+def _is_over(entry: Entry, listed: set[int]) -> bool:
+    """Whether packing drops the entry: it is done and listed no more, or we have taken it out, and no person."""
+    if entry.control == PROCESSED:
+        return entry.offset not in listed
+    return entry.control == COMMENT and facts(entry).removed
+
+
+def _numbered(view: View, drafts: Sequence[Draft], now: int) -> tuple[list[str | None], Sequence[Draft]]:
+    """A new id for each draft that is not there under its key, and those drafts, without keys."""
+    if isinstance(drafts, Plain) or not any(draft.key is not None for draft in drafts):
+        secrets = os.urandom(8 * len(drafts)).hex()
+        return [secrets[at : at + 16] for at in range(0, len(secrets), 16)], drafts
+    for draft in drafts:
+        view.ledger.check_values(len(draft.payload), draft.priority)
+    ids: list[str | None] = []
+    new, keys = [], set()
+    for draft in drafts:
+        known = draft.key is not None and (draft.key in keys or view.keys.get(draft.key, ("", 0))[1] > now)
+        if known:
+            ids.append(None)
+            continue
+        ids.append(os.urandom(8).hex())
+        new.append(replace(draft, key=None))
+        if draft.key is not None:
+            keys.add(draft.key)
+    return ids, new
+
+
+def _answers(ids: Sequence[str | None], drafts: Sequence[Draft], view: View) -> list[str]:
+    """An id for each draft; of those that were there already, the first one's."""
     return [
-        entry
-        for entry in document.entries
-        if is_over(entry) and bisect_left(odd, entry.offset) == bisect_left(odd, entry.offset + entry.length)
+        view.keys[draft.key or ""][0] if each is None else each for draft, each in zip(drafts, ids, strict=True)
     ]
 
 
-def without(data: bytes, entries: Iterable[Entry]) -> bytes:
-    """A file's bytes without those entries, and everything else as it was."""
-    kept, at = [], 0
-    for entry in entries:
-        kept.append(data[at : entry.offset])
-        at = entry.offset + entry.length
-    return b"".join(kept) + data[at:]
+def _text_crc(entry: bytes) -> int:
+    """The checksum of the text of an entry that was just written."""
+    end = entry.index(b"\n\\")
+    return crc32(entry[1:end].replace(b"\n ", b"\n"))

@@ -1,14 +1,15 @@
-"""A text queue's turns: one operation at a time among all processes, and the line of consumers who wait."""
+"""A text queue's turns: one operation at a time among all processes, and the line of waiting consumers."""
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Event
 from typing import TypeAlias, TypeVar
 
 from penstock.contract.message import Message
 from penstock.errors import DiskFull, PenstockError, QueueNotFound, StoreClosed
-from penstock.stores.text.pair import Sync
-from penstock.stores.text.sharing import Edited, SharedFile
+from penstock.stores.text.files import Sync
+from penstock.stores.text.storage import Edited, TextStorage
 from penstock.stores.text.view import View
 from penstock.system.clock import SteadyClock
 from penstock.system.files import Disk, is_refused, unavailable
@@ -47,7 +48,7 @@ class TurningQueue:
         self.path = path
         self._waiting = waiting  # told when someone stands in line
         self._failed = failed  # told of an error after which nobody knows what the disk has; what to raise
-        self.files = SharedFile(name, path, disk, clock, threads, sync)
+        self.files = TextStorage(name, path, disk, clock, threads, sync)
         self._clock = clock
         self._line: dict[Waiter, None] = {}
         self._stopped: Callable[[], PenstockError] | None = None
@@ -190,3 +191,48 @@ class TurningQueue:
             if self._line.pop(waiter, 0) is None:
                 waiter.error = error()
                 waiter.served.set()
+
+
+_PAUSE = 0.03  # seconds of real time, whatever clock the store has
+
+
+class Poller:
+    """One thread, alive only while someone waits."""
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._watched: set[TurningQueue] = set()
+        self._running = False
+        self._stopping = threading.Event()
+
+    def watch(self, queue: TurningQueue) -> None:
+        """Look after a queue until nobody stands in its line."""
+        with self._lock:
+            self._watched.add(queue)
+            if not self._running and not self._stopping.is_set():
+                self._threads.start("penstock-poller", self._run)
+                self._running = True
+
+    def forked(self) -> None:
+        """In a child: the thread is the parent's."""
+        self._lock = threading.Lock()
+        self._watched, self._running = set(), False
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        idle = 0
+        while not self._stopping.wait(_PAUSE):
+            with self._lock:
+                self._watched = {queue for queue in self._watched if queue.in_line}
+                idle = 0 if self._watched else idle + 1
+                if idle > 100:
+                    self._running = False
+                    return
+                watched: Iterable[TurningQueue] = list(self._watched)
+            for queue in watched:
+                if queue.is_due():
+                    queue.serve()

@@ -1,9 +1,14 @@
-"""What a process knows of a text queue: made of the file and the mutex file, and kept up to date. Pure."""
+"""What a process knows of a text queue: made of the file and the mutex file, and kept up to date. Pure.
+
+A message that Penstock has put is known by its id. A person's message has none: it is known by its text, and where
+several read alike by its place among them, for as long as they are as many as before. What cannot be told apart is
+not guessed: nobody may settle a message that is not the one he holds.
+"""
 
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from zlib import crc32
@@ -12,12 +17,11 @@ from penstock.contract.message import Message
 from penstock.contract.settings import FIVE_MINUTES, Settings
 from penstock.engine.taken import as_seen
 from penstock.rules.index.rows import AVAILABLE, DELAYED, DONE, FAILED, GONE
-from penstock.stores.text.format import COMMENT, PROCESSED, QUEUED, Document, Entry, Problem
-from penstock.stores.text.head import read_head
+from penstock.stores.text.format import COMMENT, PROCESSED, QUEUED, Document, Entry, Problem, parse
+from penstock.stores.text.format import FAILED as CRITICAL
 from penstock.stores.text.ledger import Row, TextLedger, packed
-from penstock.stores.text.matching import Known, by_content, in_place, twins
 from penstock.stores.text.mutex import Memory, Note, Seal
-from penstock.stores.text.variables import Facts, body, facts, put_back
+from penstock.stores.text.variables import Facts, body, facts, put_back, read_head
 
 FAR = 253_402_300_799_000  # the end of the year 9999: until another program takes its mark out of \mutex=
 
@@ -313,3 +317,87 @@ def _edited(note: Note, control: str, now: int) -> Note | None:
         return Note(note.offset, note.crc, control, "available", note.id, history=note.history, visible_at=now)
     state = "done" if control == PROCESSED else "failed"
     return replace(note, byte=control, state=state, ends_at=now, receipt=None)
+
+
+class Known(NamedTuple):
+    """How a message of the file is told from others."""
+
+    offset: int
+    crc: int
+    id: str | None
+
+
+def in_place(notes: Iterable[Note], entries: Sequence[Known]) -> dict[int, Note]:
+    """The notes by the position of their entry, in a file that nobody has edited."""
+    places = {entry.offset: at for at, entry in enumerate(entries)}
+    found = {}
+    for note in notes:
+        at = places.get(note.offset)
+        if at is not None and entries[at].crc == note.crc:
+            found[at] = note
+    return found
+
+
+def by_content(notes: Iterable[Note], entries: Sequence[Known]) -> dict[int, Note]:
+    """The same in a file that may have been edited."""
+    ids: dict[str, list[int]] = {}
+    texts: dict[int, list[int]] = {}
+    for at, entry in enumerate(entries):
+        if entry.id is None:
+            texts.setdefault(entry.crc, []).append(at)
+        else:
+            ids.setdefault(entry.id, []).append(at)
+    found = {}
+    for note in notes:
+        if note.id is not None:
+            alike, number, count = ids.get(note.id, []), 0, 1
+        else:
+            alike, (number, count) = texts.get(note.crc, []), note.twin
+        if len(alike) == count:
+            found[alike[number]] = note
+    return found
+
+
+def twins(entries: Sequence[Known]) -> dict[int, tuple[int, int]]:
+    """Of people's messages that read like others: which of how many they are, by position."""
+    counts = Counter(entry.crc for entry in entries if entry.id is None)
+    seen: Counter[int] = Counter()
+    found = {}
+    for at, entry in enumerate(entries):
+        if entry.id is None and counts[entry.crc] > 1:
+            found[at] = (seen[entry.crc], counts[entry.crc])
+            seen[entry.crc] += 1
+    return found
+
+
+_STATES = {COMMENT: "comment", PROCESSED: "done", CRITICAL: "failed"}
+
+
+class Shown(NamedTuple):
+    """Bytes of the file; an entry, or lines that belong to none."""
+
+    state: str  # a message's; or "comment", "skipped", "blank"
+    raw: bytes
+    id: str | None = None
+    entry: Entry | None = None
+
+
+def shown(data: bytes, view: View) -> list[Shown]:
+    """All of the file, in its order."""
+    pieces: list[Shown] = []
+    at = 0
+    states = {
+        message: state for state in view.ledger.counts() for message in view.ledger.listed(state, 0, 1 << 62)
+    }
+    for entry in parse(data).entries:
+        pieces += _between(data[at : entry.offset])
+        at = entry.offset + entry.length
+        seq = view.table.at(entry.offset)
+        state = _STATES.get(entry.control) or states.get(seq or 0, "expired")
+        name = view.table.ids[seq] if seq is not None and entry.control != COMMENT else None
+        pieces.append(Shown(state, data[entry.offset : at], name, entry))
+    return pieces + _between(data[at:])
+
+
+def _between(data: bytes) -> list[Shown]:
+    return [Shown("skipped" if line.strip(b"\n") else "blank", line) for line in data.splitlines(keepends=True)]

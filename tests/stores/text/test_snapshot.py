@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import Draft, SimulatedClock
-from penstock.stores.text.moment import moment, read
-from penstock.stores.text.plain import payloads
+from penstock.stores.text.snapshot import payloads, read, snapshot
 from penstock.system.files import SystemDisk
 
 PAYLOAD = st.sampled_from([b"", b"plain", b"two\nlines", b"\n", b"\n\n-x\n\\id=1", b"\xff", "grüße".encode()])
@@ -51,7 +50,7 @@ def _row(message: penstock.Message) -> tuple[Any, ...]:
 def seen(path: Path, now: int) -> list[tuple[Any, ...]] | None:
     """The same, as who only reads sees it; None if that is not to be had."""
     files = read(str(path), SystemDisk())
-    found = None if files is None else moment("q", files, now)
+    found = None if files is None else snapshot("q", files, now)
     if found is None:
         return None
     rows = [_row(message) for message in found.others]
@@ -119,7 +118,7 @@ def test_plain_messages_are_not_parsed(tmp_path: Path) -> None:
         store.queue("q").claim()
     files = read(str(tmp_path / "q.tq"), SystemDisk())
     assert files is not None
-    found = moment("q", files, 10**13)
+    found = snapshot("q", files, 10**13)
     assert found is not None
     assert len(found.plain.starts) == 99
     assert [message.payload for message in found.others] == [b"message 0", b"with a header"]

@@ -23,7 +23,7 @@ class Row:
     taken: bool = False  # by a thread of this process that is about to move it
 
 
-class Rows:
+class MessageIndex:
     """The messages of one queue. Whoever uses it holds the queue's lock."""
 
     def __init__(self, keep_done: float | None) -> None:

@@ -12,11 +12,9 @@ from zlib import crc32
 
 from penstock.errors import DiskFull, PenstockError, QueueNotFound
 from penstock.stores.text import mutex
-from penstock.stores.text.appending import append_unborn, bear
+from penstock.stores.text.files import FULL, Pair, Sync, append_unborn, bear, mutex_of
 from penstock.stores.text.format import COMMENT, QUEUED, Document, Entry, line_end, parse, parse_one
 from penstock.stores.text.mutex import HEAD, Note, note_as_json, seal_of
-from penstock.stores.text.mutex_lock import mutex_of
-from penstock.stores.text.pair import FULL, Pair, Sync
 from penstock.stores.text.view import View, load
 from penstock.system.clock import SteadyClock
 from penstock.system.files import Disk, Status, is_refused, status_if_there
@@ -34,7 +32,7 @@ class Edited(Exception):
     """The file is not what it was a moment ago: look again."""
 
 
-class SharedFile:
+class TextStorage:
     """The files of one queue. Every method but `turn` and `changed_outside` is for who has the turn."""
 
     def __init__(self, name: str, path: str, disk: Disk, clock: SteadyClock, threads: Threads, sync: Sync) -> None:

@@ -11,14 +11,13 @@ from contextlib import contextmanager
 from penstock.contract.settings import Settings
 from penstock.stores.folder import layout, steps
 from penstock.stores.folder.admission import Admission
+from penstock.stores.folder.index import MessageIndex, Row
 from penstock.stores.folder.layout import DELAY, DONE, FAILED, QUEUES, REMOVE, is_foreign, is_id
-from penstock.stores.folder.line import Line, Waiter
-from penstock.stores.folder.rows import Row, Rows
-from penstock.stores.folder.shared import Shared
+from penstock.stores.folder.shared import STRAYS, Listing, Shared, Watch, names_of
 from penstock.stores.folder.stamps import Stamp
 from penstock.stores.folder.steps import Ending, Won
 from penstock.stores.folder.tree import home
-from penstock.stores.folder.watching import STRAYS, Listing, Watch, names_of
+from penstock.stores.folder.waiting import Line, Waiter
 from penstock.system.files import refusal
 
 _MINUTE = 60_000  # by which the clocks of hosts may differ
@@ -27,7 +26,7 @@ FOLDER = {"available": QUEUES, "delayed": DELAY, "in_flight": DELAY, "failed": F
 _STATE = {QUEUES: "available", FAILED: "failed", DONE: "done"}
 
 
-class KnownQueue:
+class QueueView:
     """One queue. `lock` guards what is known and who waits; files move without it."""
 
     def __init__(self, shared: Shared, name: str, file: str, settings: Settings) -> None:
@@ -36,7 +35,7 @@ class KnownQueue:
         self.line = Line()
         self.admission = Admission(shared.tree, file, shared.threads)
         self._shared, self._tree, self._clock = shared, shared.tree, shared.clock
-        self._rows = Rows(settings.keep_done)
+        self._rows = MessageIndex(settings.keep_done)
         self._own = Watch(self._tree.disk, self._tree.path(home(QUEUES, file)), self._clock, shared.changes)
         self._fetched = 0  # since the last listing
         self._fetched_before = 0  # between the two listings before
@@ -109,7 +108,7 @@ class KnownQueue:
         try:
             yield
         except BaseException:
-            self._rows, self._distrusted = Rows(self.settings.keep_done), True
+            self._rows, self._distrusted = MessageIndex(self.settings.keep_done), True
             raise
 
     def _adopt(self, names: Iterable[str]) -> list[str]:

@@ -1,23 +1,180 @@
-"""A text queue's two files, the queue itself and the mutex file beside it: how bytes get into them for good.
+"""A text queue's two files, the queue and the mutex file beside it: their lock, and how bytes get into them.
 
-Who uses any of this has the lock. A write or a sync that failed leaves something that programs still read, and
-that the disk may not have: no later sync would bring it there. So the mutex file is marked as doubtful, for all
-processes until the machine stops, and whoever comes next writes both files once more.
+The lock is an flock on the mutex file, which may itself be replaced by a new one. A queue's file may have several
+names. A symbolic link is followed; of hard links, the file's attribute `penstock.name` says beside which one the
+mutex file lies.
+
+Everything but the lock itself needs the lock. A write or a sync that failed leaves bytes that programs still read,
+and that the disk may not have: no later sync would bring them there. So the mutex file is marked as doubtful, for
+all processes until the machine stops, and the next process writes both files once more.
 """
 
 import errno
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any
 
 from penstock.errors import QueueProtected, StoreClosed
 from penstock.stores.text import mutex
+from penstock.stores.text.format import QUEUED
 from penstock.stores.text.mutex import HEAD
-from penstock.stores.text.mutex_lock import SUFFIX, MutexLock
 from penstock.system.clock import rest
-from penstock.system.files import Disk, File, appenders, identity
+from penstock.system.files import Disk, File, appenders, identity, status_if_there
+
+SUFFIX = ".mutex"
+_NAME = "penstock.name"
+
+
+def mutex_of(path: str, disk: Disk) -> str:
+    """The mutex file of a queue, whichever name of the queue's file is given."""
+    path = disk.real(path)
+    there = status_if_there(disk, path)
+    if there is None:
+        return path + SUFFIX
+    own = os.path.abspath(path)
+    try:
+        first = os.fsdecode(disk.attribute(path, _NAME) or b"")
+        if first == own:
+            return path + SUFFIX
+        # Only another name of the same file is believed, not whatever a stranger has written there.
+        if there.names > 1 and first:
+            found = status_if_there(disk, first)
+            if found is not None and found.inode == there.inode:
+                return first + SUFFIX
+        # An editor's new file has no attribute: who comes by another name must not take it for one without a lock.
+        if there.names > 1 and not disk.exists(path + SUFFIX) and _was_used(path, disk):
+            raise OSError(errno.EMLINK, os.strerror(errno.EMLINK), path)
+        disk.set_attribute(path, _NAME, os.fsencode(own))  # before anyone can link to it
+    except OSError as error:
+        if there.names > 1:
+            raise OSError(errno.EMLINK, os.strerror(errno.EMLINK), path) from error
+    return path + SUFFIX
+
+
+def _was_used(path: str, disk: Disk) -> bool:
+    """Whether Penstock has written to a queue's file, be it under another name."""
+    with disk.open(path) as file:
+        return b"\n\\id=" in file.read(0, file.size())
+
+
+class MutexLock:
+    """Held by one thread of one process at a time; the caller sees to the threads of its own process."""
+
+    def __init__(self, queue_path: str, disk: Disk) -> None:
+        self.path = queue_path + SUFFIX
+        self._queue_path = queue_path
+        self.disk = disk
+        self.size = 0  # of the file when the lock was taken
+        self.inode = 0
+        self._file: File | None = None
+
+    @property
+    def file(self) -> File:
+        """The mutex file, while the lock is held."""
+        if self._file is None:
+            raise RuntimeError("the lock is not held")
+        return self._file
+
+    def acquire(self) -> None:
+        """Wait for the lock; FileNotFoundError if the folder is gone."""
+        while True:
+            try:
+                if self._lock():
+                    return
+            except BaseException:
+                self.close()  # or else nobody would ever get it
+                raise
+            self.close()  # another process has put a new one in its place, or removed it
+
+    def _lock(self) -> bool:
+        """Lock the file that we have; whether it is the one that is found under its name then."""
+        if self._file is None:
+            self._file = self._open()
+            self.inode = self._file.status().inode
+        self._file.lock(wait=True)
+        there = status_if_there(self.disk, self.path)
+        if there is None or there.inode != self.inode:
+            return False
+        self.size = there.size
+        return True
+
+    def release(self) -> None:
+        """Let others have it."""
+        if self._file is not None:
+            try:
+                self._file.unlock()
+            except OSError:
+                self.close()
+
+    def replace(self, file: File) -> File:
+        """Hold the lock of the file that has taken the place of the old one, and is locked; the old one."""
+        old, self._file = self.file, file
+        status = file.status()
+        self.size, self.inode = status.size, status.inode
+        return old
+
+    def close(self) -> None:
+        """Let go of the file too."""
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):  # closed all the same
+                file.close()
+
+    def _open(self) -> File:
+        self.path = mutex_of(self._queue_path, self.disk)
+        if self.disk.exists(self.path):
+            try:
+                return self.disk.open(self.path)
+            except FileNotFoundError:
+                pass
+        file = self.disk.open(self.path, create=True)
+        try:
+            # What will be written into it is lost in a crash unless its name is durable.
+            self.disk.sync_folder(os.path.dirname(self.path) or ".")
+        except OSError:
+            with suppress(OSError):
+                self.disk.unlink(self.path)  # or the next would take it for durable
+            file.close()
+            raise
+        return file
+
+
+BORN = QUEUED.encode()
+
+
+def append_unborn(
+    file: File, entries: Sequence[bytes], sync: bool = True, end: int | None = None, newline: bytes = b"\n"
+) -> list[int]:
+    """Durably add entries that are commented out; where each starts. Until they are born they are comments.
+
+    `end` is where the file ended, if that is known, and known to be after a newline. Other programs may append at
+    any moment, so the first entry may start further on. `newline` is what lines of the file end with.
+    """
+    if end is None and (size := file.size()) and file.read(size - 1, 1) != b"\n":
+        # Synced before anything else is written: a torn write must not lengthen a message that lacks its newline.
+        file.append(newline, sync=sync)
+    data = b"".join(entries)
+    start = file.append(data, sync=sync)
+    if start not in (0, end) and file.read(start - 1, 1) != b"\n":
+        # Another program has just added a line that lacks its newline: end that line, and begin again after it.
+        file.write_through(start, (newline + b"#").ljust(len(data) - len(newline), b"#") + newline)
+        return append_unborn(file, entries, sync, newline=newline)
+    return list(accumulate(map(len, entries[:-1]), initial=start))
+
+
+def bear(file: File, offsets: Sequence[int], sync: bool = True, controls: str = "") -> None:
+    """Durably uncomment entries, or give them other control characters: one byte each."""
+    if sync and len(offsets) == 1:
+        file.write_through(offsets[0], controls.encode() or BORN)
+        return
+    for offset, control in zip(offsets, controls or QUEUED * len(offsets), strict=True):
+        file.write(offset, control.encode())
+    if sync:
+        file.sync()
+
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _LOOKS, _LOOK = 100, 0.01  # for so many seconds, a shell may be between opening a file and writing to it

@@ -1,17 +1,20 @@
 """The text store: each queue is a file that people read and edit. There is no owner: any process may have it open.
 
-`text:DIR` is a folder of such files, `NAME.tq` a store of that one queue.
+`text:DIR` is a folder of such files, `NAME.tq` a store of that one queue. A file is named after its queue,
+percent-encoded. A name that is too long for that, or that some file system would take for another's, gets a name
+of its own with `%_` in it, and the file itself says which queue it is.
 """
 
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from penstock.contract import names
 from penstock.contract import names as queue_names
 from penstock.contract.message import PUBLISH_HEADER, Attempt, Entry, Message, Moved, checked_headers
 from penstock.contract.operations import Held
@@ -31,14 +34,12 @@ from penstock.errors import (
     StoreClosed,
     StoreUnavailable,
 )
+from penstock.stores.text.files import FULL, MutexLock, Sync, mutex_of
 from penstock.stores.text.format import parse
-from penstock.stores.text.head import read_head, write_head
-from penstock.stores.text.mutex_lock import MutexLock, mutex_of
-from penstock.stores.text.names import CHOSEN, SUFFIX, file_for, queue_of
-from penstock.stores.text.pair import FULL, Sync
-from penstock.stores.text.poller import Poller
-from penstock.stores.text.showing import Shown, shown
-from penstock.stores.text.working import WorkingQueue
+from penstock.stores.text.queue import TextFileQueue
+from penstock.stores.text.turns import Poller
+from penstock.stores.text.variables import read_head, write_head
+from penstock.stores.text.view import Shown, shown
 from penstock.system import forks
 from penstock.system.clock import Clock, SteadyClock, SystemClock
 from penstock.system.files import (
@@ -73,7 +74,7 @@ class TextBackend(Unowned):
         self._sync = Sync(sync, clock.monotonic)
         self._poller = Poller(self._threads)
         self._lock = self._threads.rlock()
-        self._queues: dict[str, WorkingQueue] = {}
+        self._queues: dict[str, TextFileQueue] = {}
         self._filters: dict[str, Filter] = {}  # by their text
         self._closed = self._is_open = False
         self._broken: Callable[[], StoreClosed] | None = None
@@ -213,7 +214,7 @@ class TextBackend(Unowned):
         self._check_open()
         return self._files()
 
-    def find(self, queue: str) -> WorkingQueue:
+    def find(self, queue: str) -> TextFileQueue:
         """The queue at work; QueueNotFound."""
         self._check_open()
         working = self._queues.get(queue)
@@ -225,10 +226,10 @@ class TextBackend(Unowned):
                 raise QueueNotFound(f"there is no queue {queue!r}: create it with store.create({queue!r})")
             return self._queues.setdefault(queue, self._working(queue, path))
 
-    def _working(self, queue: str, path: str) -> WorkingQueue:
+    def _working(self, queue: str, path: str) -> TextFileQueue:
         with _errors_of_the_disk(path):
             path = self._disk.real(path)
-        return WorkingQueue(
+        return TextFileQueue(
             queue, path, self._disk, self._clock, self._threads, self._sync, self._poller.watch, self._fail
         )
 
@@ -267,7 +268,7 @@ class TextBackend(Unowned):
         published = os.urandom(16).hex()
         copy = replace(entry, headers=checked_headers({**(entry.headers or {}), PUBLISH_HEADER: published}))
         with ExitStack() as turns:
-            matching: list[WorkingQueue] = []
+            matching: list[TextFileQueue] = []
             paths: set[str] = set()
             for name in sorted(self.files()):  # in the same order for everyone, so that nobody waits in a circle
                 queue = self.find(name)
@@ -285,9 +286,9 @@ class TextBackend(Unowned):
             self._put_into_all(matching, copy)
         return published
 
-    def _put_into_all(self, queues: Sequence[WorkingQueue], copy: Entry) -> None:
+    def _put_into_all(self, queues: Sequence[TextFileQueue], copy: Entry) -> None:
         """All of them, or none if the disk is full."""
-        put: list[tuple[WorkingQueue, list[str]]] = []
+        put: list[tuple[TextFileQueue, list[str]]] = []
         for queue in queues:
             try:
                 put.append((queue, queue.put([copy])))
@@ -439,7 +440,7 @@ class FileBackend(TextBackend):
         with _errors_of_the_disk(self._path):
             return {self.only: self._path} if self._disk.exists(self._path) else {}
 
-    def find(self, queue: str) -> WorkingQueue:
+    def find(self, queue: str) -> TextFileQueue:
         """The queue at work, also under the name `default`."""
         return super().find(self.only if queue == queue_names.DEFAULT else queue)
 
@@ -490,3 +491,38 @@ def _exists(queue: str) -> QueueExists:
 
 def _closed() -> StoreClosed:
     return StoreClosed("the store was closed: open it again with penstock.open()")
+
+
+SUFFIX = ".tq"
+_LONGEST = 200
+CHOSEN = "%_"  # no encoded name has a % that no two digits follow
+
+
+def file_for(queue: str, taken: Iterable[str]) -> str:
+    """A file name for a new queue, on any file system unlike those that are taken."""
+    folded = {file.casefold() for file in taken}
+    encoded = names.file_name(queue)
+    if len(encoded) <= _LONGEST and (encoded + SUFFIX).casefold() not in folded:
+        return encoded + SUFFIX
+    number = 2
+    while (short := f"{encoded[:150]}{CHOSEN}{number}{SUFFIX}").casefold() in folded:
+        number += 1
+    return short
+
+
+def queue_of(file: str) -> str | None:
+    """The queue that a file is named after; None if it was named otherwise."""
+    stem = file.removesuffix(SUFFIX)
+    if CHOSEN in stem:
+        return None
+    decoded, at = "", 0
+    while at < len(stem):
+        digits = stem[at + 1 : at + 3]
+        if stem[at] == "%" and len(digits) == 2 and all(digit in "0123456789ABCDEFabcdef" for digit in digits):
+            decoded, at = decoded + chr(int(digits, 16)), at + 3
+        else:
+            decoded, at = decoded + stem[at], at + 1
+    legal = decoded.isascii() and decoded.isprintable() and " " not in decoded and 0 < len(decoded) <= 255
+    return (
+        decoded if legal else "".join(each if "!" <= each <= "~" else f"%{ord(each):02X}" for each in stem)[:255]
+    )
