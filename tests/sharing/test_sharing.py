@@ -33,8 +33,8 @@ from penstock.http.server import serve_in_thread
 from penstock.rules.ledger import Ledger
 from penstock.sharing.backend import engine_of
 from penstock.sharing.coroutines import GuestBackend
-from penstock.sharing.operations import Pack
 from penstock.stores.journal.store import JournalBackend
+from penstock.stores.owner_operations import Pack
 from penstock.system import socket_path as place
 from tests.server_child import ServerChild
 

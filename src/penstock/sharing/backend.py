@@ -15,7 +15,6 @@ from penstock.engine.backend import Engine
 from penstock.errors import StoreClosed, StoreLocked, StoreUnreachable
 from penstock.sharing.guest import Gone, GuestBackend
 from penstock.sharing.host import SETTLED, prepare
-from penstock.sharing.operations import Pack, SlateOwner, Stored, TakeIn
 from penstock.sharing.ownership import (
     LONGEST_PAUSE,
     PATIENCE,
@@ -29,6 +28,7 @@ from penstock.sharing.ownership import (
 from penstock.stores.journal.catalog import Catalog
 from penstock.stores.journal.intake import Load
 from penstock.stores.journal.store import JournalBackend
+from penstock.stores.owner_operations import Pack, SlateOwner, Stored, TakeIn
 from penstock.system import forks
 from penstock.system.clock import SystemClock
 from penstock.system.files import SystemDisk

@@ -1,4 +1,4 @@
-"""HTTP on the owner's Unix socket: the server's, and what only those who share the folder may ask (operations.py).
+"""HTTP on the owner's Unix socket: what the server offers, and the operations of stores/owner_operations.py.
 
 Whoever stops serving leaves nobody in doubt: a request has either arrived as a whole and is answered, or its
 sender is told that it was not sent.
@@ -16,8 +16,8 @@ from penstock.http.server.connection import Connection
 from penstock.http.server.exchange import Route
 from penstock.http.server.routes import tree_of
 from penstock.http.server.running import Acceptor, Limits, Service, new_loop
-from penstock.sharing.operations import OPERATIONS
 from penstock.stores.journal.store import JournalBackend
+from penstock.stores.owner_operations import OPERATIONS
 from penstock.system import socket_path as place
 
 if TYPE_CHECKING:

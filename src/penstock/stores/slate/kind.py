@@ -46,11 +46,12 @@ class SlateKind(Kind):
         os.makedirs(path, mode=0o700, exist_ok=True)
         return path
 
-    def check_guest(self, url: str, backend: Any) -> None:
+    def check_guest(self, url: str, backend: Backend) -> None:
+        from penstock.stores.owner_operations import SlateOwner
         from penstock.stores.slate.loading import check_asked
         from penstock.stores.slate.moments import parse
 
-        found = backend.slate().instance()
+        found = SlateOwner(backend.run).instance()
         check_asked(parse(url).instance, set() if found is None else {found})
 
     def exists(self, url: str) -> bool:

@@ -1,4 +1,4 @@
-"""What only the processes of one machine that share a store ask of its owner, over its Unix socket.
+"""What only the processes of one machine that share a store ask of its owner, over its Unix socket (sharing/).
 
 `SlateOwner` has those of slate stores as methods. No operation of these does harm twice: what was staged goes when
 it has taken effect.
