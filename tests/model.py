@@ -183,6 +183,13 @@ class Model:
     def purge(self) -> set[int]:
         return self.remove([item.seq for item in self.items if self.state(item) != "in_flight"])
 
+    def update(self, settings: Settings) -> None:
+        """Messages that are done for longer than they are kept now are gone, as if it had always been so."""
+        self.settings = settings
+        if settings.keep_done == 0:
+            self.items = [item for item in self.items if item.outcome != "done"]
+        self.advance(self.now)
+
     # Streams. "no": refused
 
     def begin(self, stream: str, reader: str) -> str | None:

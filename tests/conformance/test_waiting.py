@@ -179,3 +179,20 @@ def test_a_hundred_consumers_get_a_hundred_messages(queue: Queue, line: Line) ->
     waiting = consumers(queue, line, 100)
     ids = [queue.put(str(number)) for number in range(100)]
     assert sorted(each.result()[0].id for each in waiting) == sorted(ids)
+
+
+def test_settings_that_change_hold_for_consumers_that_wait(
+    queue: Queue, line: Line, clock: SimulatedClock
+) -> None:
+    if not queue._store.url.startswith("memory:"):
+        pytest.skip("its settings cannot be changed yet")
+    first, second = consumers(queue, line, 2)
+    queue.update(max_lease=5, max_attempts=1)
+    queue.put(b"a")
+    [message] = first.result()
+    assert message.lease_until == clock.now() + 5_000
+    message.fail()
+    assert queue.counts()["failed"] == 1
+    queue.update(max_attempts=2)
+    queue.redrive()
+    assert [message.payload for message in second.result()] == [b"a"]

@@ -129,6 +129,13 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
         cut = data.draw(st.integers(0, len(receipts)))
         self.settle_these(how, receipts[cut:] if data.draw(st.booleans()) else receipts[:cut], 0, "broken")
 
+    @rule(settings=SETTINGS)
+    def update(self, settings: Settings) -> None:
+        record = self.ledger.update(settings, self.now)
+        assert (record is None) == (settings == self.model.settings)
+        self.record(record)
+        self.model.update(settings)
+
     @rule()
     def pop(self) -> None:
         record = self.ledger.pop("worker", self.now)

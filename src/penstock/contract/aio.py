@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from penstock.contract import message, names
 from penstock.contract.arguments import (
+    checked_changes,
     checked_consumer,
     checked_ids,
     checked_lease,
@@ -36,6 +37,7 @@ from penstock.contract.operations import (
     Redrive,
     Release,
     Remove,
+    Update,
 )
 from penstock.contract.settings import MAX_COUNT, MAX_PAYLOAD, Settings, seconds, whole
 from penstock.errors import LeaseExpired, StoreClosed
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 
     from penstock.contract.backend import AsyncBackend
     from penstock.contract.message import Attempt
-    from penstock.contract.settings import QueueInfo
+    from penstock.contract.settings import Changes, QueueInfo
 
 _parents: list[AsyncBackend] = []
 
@@ -191,8 +193,12 @@ class Queue:
         self.name = name
 
     async def settings(self) -> Settings:
-        """What the queue was created with."""
+        """What the queue was created with, and update() has changed since."""
         return await self._backend.run(Lookup(self.name))
+
+    async def update(self, **changes: Unpack[Changes]) -> Settings:
+        """Change settings; those that are left out stay. `penstock.Queue.update` says more."""
+        return await self._backend.run(Update(self.name, checked_changes(changes)))
 
     async def put(
         self,

@@ -68,6 +68,17 @@ def checked_settings(settings: Settings) -> Settings:
     return settings
 
 
+def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Some settings, each checked as that of a new queue; TypeError for names that are none."""
+    for name in changes:
+        if name not in SETTINGS:
+            raise TypeError(
+                f"update() got an unexpected keyword argument {name!r}; there are {', '.join(SETTINGS)}"
+            )
+    checked = checked_settings(Settings(**changes))
+    return {name: checked[name] for name in changes}
+
+
 def receipts_of(messages: Iterable[Message | str], queue: str) -> list[str]:
     """The receipts of what was claimed from a queue; a str is one already."""
     receipts = []
@@ -117,6 +128,12 @@ def settings_from_json(settings: Mapping[str, Any]) -> Settings:
         if not isinstance(checked.start, str | int) or isinstance(checked.start, bool):
             raise TypeError(f"start is a str or an int, not {type(checked.start).__name__}")
     return checked_settings(checked)
+
+
+def changes_from_json(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Some settings, checked."""
+    checked = settings_from_json(settings)
+    return {name: checked[name] for name in settings}
 
 
 def kind_of(value: object) -> str:

@@ -4,7 +4,7 @@ To add one: declare it here, give the backends a method for it, and `Queue` or `
 requests, what others forward, and the OpenAPI document follow. `streams.py` and `loads.py` have theirs.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Annotated, Any, NamedTuple
@@ -25,6 +25,7 @@ from penstock.contract.arguments import (
     a_reason,
     a_text,
     a_whole,
+    changes_from_json,
     check_known,
     checked_state,
     settings_from_json,
@@ -53,9 +54,10 @@ CREATES = ("InvalidName", "InvalidFilter", "QueueExists", "NotSupported", "DiskF
 # Examples
 NOW = 1_767_225_600_000
 A_RECEIPT = "7.0c9f4d2e8a51b673"
+_DEFAULTS = {name: schema["default"] for name, schema in schemas.SETTINGS.items()}
 A_QUEUE = {
     "name": "jobs",
-    "settings": {name: schema["default"] for name, schema in schemas.SETTINGS.items()},
+    "settings": _DEFAULTS,
     "counts": {"delayed": 0, "available": 2, "in_flight": 1, "done": 0, "failed": 0},
 }
 _AN_ATTEMPT = {
@@ -200,6 +202,36 @@ class Create(Operation[None]):
         Settings,
         Argument(check=lambda name, value: settings_from_json(value), schema=ref("Settings"), send=dict),
     ] = _USUAL
+
+
+@operation(
+    f"PATCH {_Q}",
+    "update",
+    name="update_queue",
+    tag="Queues",
+    role=ADMIN,
+    errors=(*WRITES, "InvalidFilter", "NotSupported"),
+    example={"settings": {"max_attempts": 10, "keep_done": None}},
+    answer=Answer(
+        description="They are changed.",
+        kind=Settings,
+        member="settings",
+        schema=ref("Settings"),
+        example={**_DEFAULTS, "max_attempts": 10, "keep_done": None},
+    ),
+)
+class Update(Operation[Settings]):
+    """Change a queue's settings.
+
+    Those that are given; the others stay. They hold at once, also for consumers that wait, and `start` cannot be
+    changed. The answer has all settings as they are now.
+    """
+
+    queue: QueueName
+    settings: Annotated[
+        Mapping[str, Any],
+        Argument(check=lambda name, value: changes_from_json(value), schema=ref("Changes"), send=dict),
+    ]
 
 
 @operation(
@@ -618,7 +650,7 @@ class Publish(Operation[str]):
 
 
 # As the OpenAPI document has them, and with a route of their own
-QUEUES = (Queues, Create, Show, Delete)
+QUEUES = (Queues, Create, Show, Update, Delete)
 OF_MESSAGES = (
     Put, Claim, Pop, Ack, Fail, Release, Extend, Remove, Redrive, Purge, Peek, Messages, Parts, AllAttempts,
     Attempts, Publish,

@@ -134,6 +134,10 @@ _KINDS: dict[str, Schema] = {
 }
 SETTINGS = {each.name: _setting(each.name, each.default, _KINDS[each.name]) for each in fields(Settings)}
 
+_CHANGES = {
+    name: {key: value for key, value in schema.items() if key != "default"} for name, schema in SETTINGS.items()
+}
+
 
 def in_query(name: str) -> Schema:
     """A setting as the query of a URL has it: texts, with `none` for null."""
@@ -226,6 +230,7 @@ def schemas() -> dict[str, Schema]:
     queue["properties"]["lag"] = _LAG
     return {
         "Settings": record(SETTINGS),
+        "Changes": {**record(_CHANGES), "description": "Settings to change; those that are left out stay."},
         "Queue": queue,
         "Draft": {**record(_DRAFT), "oneOf": _PAYLOADS},
         "Drafts": _drafts(ref("Draft"), 0, MAX_MESSAGES),

@@ -1,12 +1,12 @@
-"""A queue's settings, given once, when the queue is created; and a queue as it is listed."""
+"""A queue's settings, given when it is created and changed by update(); and a queue as it is listed."""
 
 import operator
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypedDict
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, NotSupported
 
 LOWEST_PRIORITY = -(2**63)
 HIGHEST_PRIORITY = 2**63 - 1
@@ -63,7 +63,7 @@ def text(name: str, value: str, shortest: int, longest: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a queue was created with. Unpacks, so that `store.create("b", **a.settings)` makes another like it.
+    """What a queue does. Unpacks, so that `store.create("b", **a.settings)` makes another like it.
 
     max_size: most messages that wait or are in flight; 0 = no limit
     max_attempts: claims after which a message that is not acknowledged is failed; 0 = no limit
@@ -112,6 +112,30 @@ class Settings:
         if name not in self.keys():
             raise KeyError(name)
         return getattr(self, name)
+
+    def changed(self, changes: Mapping[str, Any]) -> "Settings":
+        """The settings with some of them changed; NotSupported for what is decided when a queue is created."""
+        if changes.get("start", self.start) != self.start:
+            raise NotSupported(
+                f"start={changes['start']!r}: from where in the log a queue takes messages is decided when it is "
+                f"created, here as {self.start!r}; leave start out, or create another queue"
+            )
+        return replace(self, **changes)
+
+
+class Changes(TypedDict, total=False):
+    """Settings that a queue gets instead of those it has; the others stay."""
+
+    max_size: int
+    max_attempts: int
+    keep_done: float | None
+    filter: str | None
+    start: str | int
+    max_payload: int
+    priorities: tuple[int, int] | None
+    max_lease: float
+    retention: float
+    description: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from penstock.contract import message, names
 from penstock.contract.arguments import (
+    checked_changes,
     checked_consumer,
     checked_ids,
     checked_lease,
@@ -36,6 +37,7 @@ from penstock.contract.operations import (
     Redrive,
     Release,
     Remove,
+    Update,
 )
 from penstock.contract.settings import MAX_COUNT, MAX_PAYLOAD, QueueInfo, Settings, seconds, whole
 from penstock.errors import LeaseExpired, StoreClosed
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from penstock.contract.backend import Backend
     from penstock.contract.message import Attempt
     from penstock.contract.operation import Operation, Runner
+    from penstock.contract.settings import Changes
 
 Result = TypeVar("Result")
 
@@ -173,8 +176,18 @@ class Queue:
 
     @property
     def settings(self) -> Settings:
-        """What the queue was created with."""
+        """What the queue was created with, and update() has changed since."""
         return self._store.run(Lookup(self.name))
+
+    def update(self, **changes: Unpack[Changes]) -> Settings:
+        """Change settings, by the keywords of `store.create`; those that are left out stay. The settings then.
+
+        They hold at once and durably, for messages that are there as well: docs/queue.md says how for each. Only
+        `start` cannot be changed (NotSupported).
+
+        >>> jobs.update(max_attempts=10, keep_done=86_400)
+        """
+        return self._store.run(Update(self.name, checked_changes(changes)))
 
     def put(
         self,

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -73,6 +73,17 @@ class Engine(Methods):
                 raise QueueExists(f"queue {queue!r} exists already: open it with store.queue({queue!r})")
             self._creating(queue, settings, self._first)
             self._add(self._new_ledger(queue, settings))
+
+    def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
+        """Change settings; all of them as they are then."""
+        with self._lock:
+            live = self.find(queue)
+            settings, written = live.update(changes, self._check_settings)
+            if settings.filter is None:
+                self._filters.pop(queue, None)
+            else:
+                self._add_filter(queue, settings.filter)
+        return _committed(live, settings, written)
 
     def delete(self, queue: str) -> None:
         """Remove a queue and its messages."""
@@ -173,7 +184,7 @@ class Engine(Methods):
         return QueueInfo(queue, live.settings, live.counts(), self.lag(queue))
 
     def settings(self, queue: str) -> Settings:
-        """What the queue was created with."""
+        """What the queue does."""
         return self.find(queue).settings
 
     def counts(self, queue: str) -> dict[str, int]:

@@ -1,13 +1,13 @@
 """Backends that have a method for each operation."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.contract.message import Attempt, Message
 from penstock.contract.operation import Operation
 from penstock.contract.operations import AttemptPage, attempt_page
-from penstock.contract.settings import QueueInfo
+from penstock.contract.settings import QueueInfo, Settings
 from penstock.errors import NotSupported
 
 if TYPE_CHECKING:
@@ -60,6 +60,12 @@ class Unowned(Methods):
         ids = [message.id for message in self.messages(queue, None)]
         size = max(1, -(-len(ids) // n))
         return [*ids[size - 1 : -1 : size], ids[-1]] if ids else []
+
+    def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
+        """Change settings."""
+        raise NotSupported(
+            "text and folder stores cannot change settings yet: delete the queue and create it anew"
+        )
 
     def uploads(self) -> "Loads":
         """Loads, which need a process that owns the store."""

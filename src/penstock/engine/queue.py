@@ -5,11 +5,12 @@ number. A thread calls commit() and waits; a server has one thread commit for al
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from penstock.contract.message import Entry, Message
+from penstock.contract.settings import Settings
 from penstock.engine.looking import Looking
 from penstock.engine.receipts import parse_ids, parse_receipts
 from penstock.engine.taken import NOTHING, Taken, as_seen, claimed, fill
@@ -19,6 +20,8 @@ from penstock.rules.ledger import Receipt
 from penstock.rules.records import Record, Redrive, Remove
 
 _Settling: TypeAlias = Callable[[list[Receipt], int], tuple[Record | None, list[Receipt]]]
+
+_AS_CLAIMS = 4_400  # so many have room where the settings have it, with the longest filter
 
 
 class LiveQueue(Looking):
@@ -150,6 +153,20 @@ class LiveQueue(Looking):
     def purge(self) -> tuple[int, int]:
         """Take out everything but what is in flight; how many."""
         return self._change(self._ledger.purge)
+
+    def update(self, changes: Mapping[str, Any], check: Callable[[Settings], None]) -> tuple[Settings, int]:
+        """Change settings, if the store can keep them; all of them as they are then."""
+
+        def update(now: int) -> Settings:
+            settings = self.settings.changed(changes)
+            check(settings)
+            self._storage.make_room(claims=_AS_CLAIMS)
+            record = self._ledger.update(settings, now)
+            if record is not None:
+                self.write(record)
+            return self.settings
+
+        return self.run(update)
 
     def _settle(self, receipts: Sequence[str], operation: _Settling) -> tuple[list[str], int]:
         """The receipts that were lost, and what to commit."""

@@ -18,7 +18,17 @@ from penstock.engine.storage import Storage
 from penstock.engine.taken import NOTHING, Taken
 from penstock.errors import PenstockError, StoreClosed
 from penstock.rules.ledger import Ledger
-from penstock.rules.records import Ack, Claim, Put, Record, Restore, StreamClaim, StreamRecord, StreamSettle
+from penstock.rules.records import (
+    Ack,
+    Claim,
+    Put,
+    Record,
+    Restore,
+    StreamClaim,
+    StreamRecord,
+    StreamSettle,
+    Update,
+)
 from penstock.system.clock import Clock
 from penstock.system.threads import Lock
 
@@ -58,7 +68,7 @@ class Turns:
 
     @property
     def settings(self) -> Settings:
-        """What the queue was created with."""
+        """What the queue does."""
         return self._ledger.settings
 
     @property
@@ -171,7 +181,7 @@ class Turns:
             self._storage.write(record, entries)
             if isinstance(record, StreamRecord):
                 self._count(record)
-            elif not isinstance(record, Put | Restore):
+            elif not isinstance(record, Put | Restore | Update):
                 self._written[type(record)] += len(record.seqs)
         except PenstockError as error:  # no refusal: the ledger has changed already
             self._break(error)

@@ -50,6 +50,10 @@ class Contents:
         self._streams: dict[str, Stream] = {}
         self._last_batch = 0  # no batch of any stream, gone ones included, has a higher number
 
+    def use(self, settings: Settings) -> None:
+        """Decide by these settings from now on; no message changes by that alone."""
+        self.settings = settings
+
     @property
     def next_seq(self) -> int:
         """The number that the next new message gets."""

@@ -12,7 +12,7 @@ from penstock.contract.message import Entry, Plain
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull
 from penstock.rules.index.rows import AVAILABLE, DELAYED, FAILED, IN_FLIGHT
-from penstock.rules.records import Ack, Claim, Extend, Fail, Pop, Put, Redrive, Release, Remove
+from penstock.rules.records import Ack, Claim, Extend, Fail, Pop, Put, Redrive, Release, Remove, Update
 from penstock.rules.state import ACKED, FAILED_ATTEMPT, RELEASED
 from penstock.rules.stream_rules import StreamRules
 from penstock.system.clock import at_least_one
@@ -40,10 +40,16 @@ class Ledger(StreamRules):
     ) -> None:
         """`priorities` are those that the store can keep, of which the settings may leave fewer."""
         super().__init__(name, settings, first)
-        self._max_payload = settings.max_payload
-        lowest, highest = settings.priorities or priorities
-        self._lowest, self._highest = max(lowest, priorities[0]), min(highest, priorities[1])
+        self._priorities = priorities
+        self.use(settings)
         self._expected = 0  # messages of loads that count already, and are about to arrive
+
+    def use(self, settings: Settings) -> None:
+        """Decide by these settings, and what follows from them."""
+        super().use(settings)
+        self._max_payload = settings.max_payload
+        lowest, highest = settings.priorities or self._priorities
+        self._lowest, self._highest = max(lowest, self._priorities[0]), min(highest, self._priorities[1])
 
     def check(self, entries: Sequence[Entry], now: int) -> None:
         """Raise what put() would raise, and change nothing."""
@@ -203,6 +209,15 @@ class Ledger(StreamRules):
         record = Remove(now, [seq for seq in self._rows.with_state(None) if seq not in held])
         self._remove(record)
         return record if record.seqs else None
+
+    def update(self, settings: Settings, now: int) -> Update | None:
+        """Go by other settings from now on."""
+        self.advance(now)
+        if settings == self.settings:
+            return None
+        record = Update(now, settings)
+        self._update(record)
+        return record
 
     def _number(self, entries: Sequence[Entry]) -> tuple[Sequence[int], Sequence[Entry], dict[str, int]]:
         """A number for each entry, those that are new, and their keys."""

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from penstock.contract.settings import Settings
+
 
 class Put(NamedTuple):
     """New messages: sequence numbers from `first` on, one element per message in each column."""
@@ -76,6 +78,13 @@ class Redrive(NamedTuple):
 
     at: int
     seqs: list[int]
+
+
+class Update(NamedTuple):
+    """The settings from now on."""
+
+    at: int
+    settings: Settings
 
 
 class Restore(NamedTuple):
@@ -171,4 +180,4 @@ StreamRecord = (
     | StreamDelete
     | StreamFollow
 )
-Record = StreamRecord | Put | Claim | Pop | Ack | Fail | Release | Extend | Remove | Redrive | Restore
+Record = StreamRecord | Put | Claim | Pop | Ack | Fail | Release | Extend | Remove | Redrive | Update | Restore

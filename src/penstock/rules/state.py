@@ -29,6 +29,7 @@ from penstock.rules.records import (
     Remove,
     Restore,
     StreamRecord,
+    Update,
 )
 
 LEASE_EXPIRED = "lease expired"
@@ -63,6 +64,8 @@ class State(Contents):
         """Whether a record can come next; takes out of line what it claims."""
         if isinstance(record, StreamRecord):
             return False  # see stream_state.py
+        if isinstance(record, Update):
+            return True
         if isinstance(record, Put):
             return record.first >= self.next_seq  # a store may have left numbers out
         if isinstance(record, Claim | Pop):
@@ -274,6 +277,23 @@ class State(Contents):
             self._come_back(seq, page, at, record.at, record.at)
         self._tidy()
 
+    def _update(self, record: Update) -> None:
+        before = self.settings.keep_done
+        self.use(record.settings)
+        if record.settings.keep_done != before:
+            self._keep_done_anew(record.at)
+
+    def _keep_done_anew(self, now: int) -> None:
+        """Done messages stay as long as the settings now say; what has been there for longer goes at once."""
+        for seq in list(self._rows.with_state(DONE)):
+            page, at = self._rows[seq]
+            due = self._due(page, at)
+            if self.settings.keep_done == 0 or due <= now:
+                self._drop(seq, page, at)
+            elif due not in (NEVER, page.expires_at[at]):
+                self._deadlines.add(due, seq)
+        self._tidy()
+
     def _restore(self, record: Restore) -> None:
         _, first, states, attempts, claimed_at, settled_at, consumers, reasons, history = record
         self._history.load(history)
@@ -374,5 +394,6 @@ _APPLY: dict[type[Record], Callable[[State, Any], None]] = {
     Extend: State._extend,
     Remove: State._remove,
     Redrive: State._redrive,
+    Update: State._update,
     Restore: State._restore,
 }

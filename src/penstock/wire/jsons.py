@@ -105,11 +105,15 @@ def queue_from_json(queue: Mapping[str, Any]) -> QueueInfo:
     """A queue as a server describes it."""
     with arguments():
         try:
-            given, counts = queue["settings"], queue["counts"]
-            settings = Settings(**{name: given[name] for name in SETTINGS if name in given})
-            return QueueInfo(queue["name"], settings, dict(counts), queue.get("lag"))
+            counts = dict(queue["counts"])
+            return QueueInfo(queue["name"], settings_as_told(queue["settings"]), counts, queue.get("lag"))
         except (KeyError, ValueError) as error:
             raise InvalidArgument(f"not a description of a queue: {error}") from None
+
+
+def settings_as_told(settings: Mapping[str, Any]) -> Settings:
+    """A queue's settings as a server tells them, which may have some that are not known here."""
+    return Settings(**{name: settings[name] for name in SETTINGS if name in settings})
 
 
 def settings_from_query(query: Iterable[tuple[str, str]]) -> Settings:

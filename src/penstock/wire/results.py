@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from penstock.contract.message import Attempt
 from penstock.contract.operation import Answer
 from penstock.contract.operations import AttemptPage
-from penstock.contract.settings import QueueInfo
+from penstock.contract.settings import QueueInfo, Settings
 from penstock.contract.streams import Ahead, Lost
 from penstock.wire import jsons
 
@@ -85,6 +85,7 @@ def _read_ahead(value: Any) -> Ahead:
 
 
 _FORMS = {
+    Settings: _Form(dict, jsons.settings_as_told),
     QueueInfo: _Form(jsons.queue_as_json, jsons.queue_from_json),
     Attempt: _Form(jsons.attempt_as_json, jsons.attempt_from_json),
     AttemptPage: _Form(_write_attempts, _read_attempts),

@@ -36,6 +36,7 @@ from penstock.rules.records import (
     Remove,
     Restore,
     StreamRecord,
+    Update,
 )
 from penstock.stores.journal.columns import decode, decode_texts, encode, encode_texts
 from penstock.stores.journal.fields import (
@@ -142,6 +143,8 @@ def encode_record(record: Record) -> bytes:
             return _AT.pack(_KINDS[type(record)], at) + encode_list(seqs)
         case Restore():
             return _encode_restore(record)
+        case Update():
+            raise NotImplementedError
         case Put():
             raise TypeError("a put is encoded with where its bodies are")
 

@@ -2,10 +2,11 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from penstock.contract.names import DEFAULT
 from penstock.contract.settings import Settings
@@ -241,6 +242,10 @@ class JournalBackend(Engine):
             self.find(queue)  # says that there is none
             raise QueueNotFound(f"queue {queue!r} is just being made or deleted: try again")
         return upkeep
+
+    def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
+        """Change settings."""
+        raise NotSupported("a journal store cannot change settings yet: delete the queue and create it anew")
 
     def delete(self, queue: str) -> None:
         """Remove a queue, its messages and its files."""

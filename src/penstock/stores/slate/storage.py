@@ -16,6 +16,7 @@ from penstock.rules.records import (
     StreamDelete,
     StreamFollow,
     StreamRecord,
+    Update,
 )
 from penstock.rules.state import State
 from penstock.rules.stream_state import CONSUMER
@@ -152,7 +153,7 @@ class SlateStorage:
                 self.release()
             if isinstance(record, StreamClaim):
                 self._note_claim(record.seqs, CONSUMER + record.stream)
-        elif not isinstance(record, Restore):
+        elif not isinstance(record, Restore | Update):
             self._changed.update({seq >> BUCKET_BITS for seq in record.seqs})
             if isinstance(record, Claim) or (isinstance(record, Pop) and self._state.settings.keep_done != 0):
                 self._note_claim(record.seqs, record.consumer)

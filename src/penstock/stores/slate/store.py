@@ -1,10 +1,10 @@
 """The slate store: queues as OpenData-Queue's records in a SlateDB database, written by one process at a time."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.contract.message import PUBLISH_HEADER, Entry, checked_headers
 from penstock.contract.names import DEFAULT
@@ -221,6 +221,10 @@ class SlateBackend(Engine):
 
     def _commit(self) -> None:
         self._writer.commit(self._writer.written)
+
+    def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
+        """Change settings."""
+        raise NotSupported("a slate store cannot change settings yet: delete the queue and create it anew")
 
     def _creating(self, queue: str, settings: Settings, first: int) -> None:
         self._start = None
