@@ -1,7 +1,7 @@
 """Backends that have a method for each operation."""
 
-from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.contract.message import Attempt, Message
@@ -87,14 +87,6 @@ def between(
         yield from between(messages, state, "", "")
 
 
-def fitting(peek: Callable[[int], Iterator[Message]], n: int, most: int | None) -> int:
-    """How many of the next n messages have no more bytes than that together, but one at least."""
-    if most is None or n == 1:
-        return n
-    count = size = 0
-    for message in islice(peek(n), n):
-        size += len(message.payload)
-        if size > most:
-            break
-        count += 1
-    return max(1, count)
+def fitting(sizes: Iterable[int], most: int) -> int:
+    """How many of these have no more bytes than that together, but one at least."""
+    return max(1, sum(1 for _ in takewhile(lambda size: size <= most, accumulate(sizes))))

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,7 +13,7 @@ from penstock.contract.operations import Held
 from penstock.contract.settings import QueueInfo, Settings, whole
 from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import not_supported
-from penstock.engine.methods import Unowned, between, fitting
+from penstock.engine.methods import Unowned, between
 from penstock.errors import (
     DiskFull,
     InvalidArgument,
@@ -277,10 +276,9 @@ class FolderBackend(Unowned):
     ) -> list[Message]:
         """Lease up to n messages, and if `most` is given not many more bytes than that."""
         found = self.find(queue)
-        n = fitting(partial(self.peek, queue), n, most)
 
         def fetch(ids: list[str]) -> list[Message]:
-            return found.fetch(ids, lease, consumer)
+            return found.fetch(ids if most is None else found.within(ids, most), lease, consumer)
 
         return self._with_ballast(lambda: self._waiting.take(found, n, wait, fetch))
 

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from penstock.contract.message import Attempt, Message
 from penstock.contract.settings import FIVE_MINUTES
+from penstock.engine.methods import fitting
 from penstock.errors import StoreCorrupt
 from penstock.stores.folder import stamps, steps
 from penstock.stores.folder.incoming import OpenQueue
@@ -27,6 +28,19 @@ class FolderQueue(OpenQueue):
     """One queue, and all that can be asked of it."""
 
     # Fetching
+
+    def within(self, ids: Sequence[str], most: int) -> Sequence[str]:
+        """Those of what was picked, from the first on, that have no more bytes than that; the others go back."""
+        paths = (self._tree.place(QUEUES, self.file, uid) for uid in ids)
+        sizes = (0 if (status := self._tree.status(path)) is None else status.size for path in paths)
+        try:
+            count = fitting(sizes, most)
+        except BaseException:
+            self.give_back(ids)
+            raise
+        if count < len(ids):
+            self.give_back(ids[count:])
+        return ids[:count]
 
     def fetch(self, ids: Sequence[str], lease: float, consumer: str) -> list[Message]:
         """Claim what was picked; fewer if other processes were quicker."""

@@ -22,7 +22,7 @@ from penstock.contract.settings import QueueInfo, Settings
 from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import not_supported
 from penstock.engine.backend import check_start
-from penstock.engine.methods import Unowned, fitting
+from penstock.engine.methods import Unowned
 from penstock.errors import (
     DiskFull,
     InvalidArgument,
@@ -326,8 +326,7 @@ class TextBackend(Unowned):
     ) -> list[Message]:
         """Lease up to n messages, and if `most` is given not many more bytes than that."""
         working = self.find(queue)
-        n = fitting(working.peek, n, most)
-        return working.take(working.claiming(n, lease, consumer), wait)
+        return working.take(working.claiming(n, lease, consumer, most), wait)
 
     def pop(self, queue: str, wait: float, consumer: str) -> Message | None:
         """Claim and acknowledge one message."""

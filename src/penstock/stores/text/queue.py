@@ -12,6 +12,7 @@ from zlib import crc32
 from penstock.contract.message import STATES, Attempt, Message, Moved, Plain
 from penstock.contract.message import Entry as Draft
 from penstock.contract.settings import FIVE_MINUTES, Settings
+from penstock.engine.methods import fitting
 from penstock.engine.restored import Restored, restore
 from penstock.errors import DiskFull, LeaseExpired, PenstockError, QueueNotFound
 from penstock.rules.ledger import Receipt
@@ -118,15 +119,17 @@ class TextFileQueue(TurningQueue):
 
     # Taking
 
-    def claiming(self, n: int, lease: float, consumer: str) -> Take:
-        """How to lease up to n messages."""
+    def claiming(self, n: int, lease: float, consumer: str, most: int | None = None) -> Take:
+        """How to lease up to n messages, and if `most` is given not many more bytes than that."""
 
         def take(view: View, now: int) -> list[Message]:
             seqs = view.ledger.peek(n)
             if not seqs:
                 return []
+            if most is not None:
+                seqs = seqs[: fitting((view.table.lengths[seq] for seq in seqs), most)]
             entries = self.files.read(seqs)
-            record = view.ledger.claim(n, lease, consumer, int.from_bytes(os.urandom(8)), now)
+            record = view.ledger.claim(len(seqs), lease, consumer, int.from_bytes(os.urandom(8)), now)
             if record is None:
                 return []
             secret = f"{record.nonce:016x}"
