@@ -73,9 +73,7 @@ def test_readers_that_do_not_read_take_no_more_than_their_share(
             with suppress(ConnectionError):
                 assert reader.recv(1) in (b"H", b"")
             assert json.loads(ask(server, "/-/healthz", trusted)) == {"status": "ok"}
-        assert resident(server) - before < 240, (
-            "of 320 MiB that were asked for, and are there twice while they are encoded"
-        )
+        assert resident(server) - before < 200, "of 320 MiB that were asked for"
         for reader in readers:
             reader.close()
         assert len(ask(server, "/-/api/queues/jobs/peek", trusted)) > 0

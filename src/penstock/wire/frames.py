@@ -27,6 +27,7 @@ from penstock.wire import jsons, restored
 MEDIA_TYPE = "application/vnd.penstock.batch"
 MAX_BYTES = 64 * 1024 * 1024
 MAX_HEAD = 16 * 1024 * 1024  # of drafts: a head takes many times its size in memory, before it can be judged
+_LARGE = 65_536  # bytes of a payload that are better not copied
 _LENGTH = struct.Struct(">I")
 _SIZES = "sizes"
 
@@ -117,8 +118,12 @@ def _time_after(seconds: float | None, now: int, never: bool) -> int | None:
 
 def encode_columns(columns: dict[str, Any], sizes: list[int], payloads: Iterable[bytes | memoryview]) -> bytes:
     """A frame of columns that are known to be right, and payloads that lie one after the other."""
+    return b"".join([_head(columns, sizes), *payloads])
+
+
+def _head(columns: dict[str, Any], sizes: list[int]) -> bytes:
     head = jsons.dumps({_SIZES: sizes, **columns})
-    return b"".join([_LENGTH.pack(len(head)), head, *payloads])
+    return _LENGTH.pack(len(head)) + head
 
 
 def _entries(columns: dict[str, Any], payloads: list[bytes]) -> Sequence[Entry]:
@@ -136,14 +141,28 @@ def _entries(columns: dict[str, Any], payloads: list[bytes]) -> Sequence[Entry]:
 
 def encode_messages(messages: Sequence[Message], wanted: Collection[str] | None = None) -> bytes:
     """A frame of messages, perhaps with only some of their fields; without payloads those are empty."""
+    return b"".join(message_parts(messages, wanted))
+
+
+def message_parts(messages: Sequence[Message], wanted: Collection[str] | None = None) -> list[bytes]:
+    """The same frame in parts: large payloads are parts of their own, and not copied."""
     rows = [_message_values(each) for each in messages]
     columns = {
         name: _column(column)
         for name, column in zip(_MESSAGE_TYPES, zip(*rows, strict=True), strict=False)
         if (wanted is None or name in wanted) and (column[0] is not None or column.count(None) != len(column))
     }
-    with_payload = wanted is None or "payload" in wanted
-    return _join(columns, [each.payload if with_payload else b"" for each in messages])
+    if wanted is not None and "payload" not in wanted:
+        return [_head(columns, [0] * len(messages))]
+    payloads = [each.payload for each in messages]
+    parts, small = [], [_head(columns, list(map(len, payloads)))]
+    for payload in payloads:
+        if len(payload) < _LARGE:
+            small.append(payload)
+        else:
+            parts += [b"".join(small), payload]
+            small = []
+    return [*parts, b"".join(small)] if small else parts
 
 
 def decode_columns(body: bytes) -> tuple[dict[str, Any], list[bytes]]:

@@ -46,5 +46,6 @@ def batch_answer(
 ) -> Answer:
     """Messages, as a frame if the client knows those."""
     if _FRAME_TYPE in request.headers.get(b"accept", b""):
-        return Answer(200, _FRAME, frames.encode_messages(messages, wanted))
+        first, *rest = frames.message_parts(messages, wanted)
+        return Answer(200, _FRAME, first, rest=rest)
     return json_answer({"messages": [jsons.message_as_json(message, wanted) for message in messages]})

@@ -371,10 +371,12 @@ class Connection(asyncio.Protocol):
             if answer.close or service.stopping or not request.keep_alive:
                 self._ending = True
             keep_alive = not self._ending or bool(self._waiting)
-            is_head, is_large = request.head.method == b"HEAD", len(answer.body) > _PIECE
-            self._send(as_bytes(answer, keep_alive, is_head or is_large))
-            if is_large and not is_head:
-                self._send(answer.body)  # as it is: large ones are not copied
+            if request.head.method == b"HEAD":
+                self._send(as_bytes(answer, keep_alive, without_body=True))
+            elif len(answer.body) > _PIECE:  # large ones are not copied
+                self._send(as_bytes(answer, keep_alive, without_body=True), answer.body, *answer.rest)
+            else:
+                self._send(as_bytes(answer, keep_alive), *answer.rest)
             self._next()
         except Exception:
             _log.exception("a request could not be answered", extra=logs.about(request))
@@ -420,12 +422,12 @@ class Connection(asyncio.Protocol):
         self.service.arriving.stop(self)
         self._next()
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, data: bytes, *more: bytes) -> None:
         """Send, as far as the client reads. The rest waits here, where it is counted."""
-        if len(data) <= _PIECE and not self._unsent:
+        if len(data) <= _PIECE and not more and not self._unsent:
             self.transport.write(data)
         else:
-            self._unsent.append(data)
+            self._unsent += (data, *more)
             self._send_on()
 
     def _send_on(self) -> None:

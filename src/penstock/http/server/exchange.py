@@ -4,7 +4,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, NamedTuple, TypeAlias
@@ -131,6 +131,12 @@ class Answer(NamedTuple):
     headers: bytes = b""
     body: bytes = b""
     close: bool = False
+    rest: Sequence[bytes] = ()  # of the body, in parts that are not copied
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole body."""
+        return len(self.body) + sum(map(len, self.rest))
 
 
 Handler: TypeAlias = Callable[[Any, Request], Awaitable[Answer]]  # called with the store's backend
@@ -211,12 +217,13 @@ class _Date:
         return cls.line
 
 
-def as_bytes(answer: Answer, keep_alive: bool, is_head: bool = False) -> bytes:
-    """An answer as it goes over the wire."""
-    status, headers, body, _ = answer
+def as_bytes(answer: Answer, keep_alive: bool, without_body: bool = False) -> bytes:
+    """An answer as it goes over the wire, without the rest of its body."""
+    status, headers, body, _, rest = answer
     closing = b"" if keep_alive else b"Connection: close\r\n"
     if status == 204:
         return b"HTTP/1.1 204 No Content\r\n%b%b%b\r\n" % (_Date.now(), headers, closing)
     return b"HTTP/1.1 %b\r\n%b%bContent-Length: %d\r\n%b\r\n%b" % (
-        _PHRASES[status], _Date.now(), headers, len(body), closing, b"" if is_head else body,
+        _PHRASES[status], _Date.now(), headers, answer.size if rest else len(body), closing,
+        b"" if without_body else body,
     )  # fmt: skip

@@ -83,5 +83,5 @@ def about(request: Request) -> dict[str, Any]:
 def access(request: Request, answer: Answer) -> None:
     """A line for a request that was answered."""
     seconds = request.service.loop.time() - request.begun
-    told = {"status": answer.status, "bytes": len(answer.body), "seconds": round(seconds, 6)}
+    told = {"status": answer.status, "bytes": answer.size, "seconds": round(seconds, 6)}
     _access.info("answered", extra={**about(request), **told})

@@ -108,7 +108,7 @@ async def _page(messages: AsyncIterator[Message], operation: Peek | Messages) ->
     async for message in messages:
         page.append(message)
         size += len(message.payload)
-        if len(page) == most or size > _PAGE:
+        if len(page) == most or size >= _PAGE:
             break
     return page
 
