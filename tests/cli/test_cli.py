@@ -450,7 +450,7 @@ def test_nothing_piped_in_is_no_payload_unless_it_is_asked_for(
 
 
 def test_bytes_that_are_no_text_are_put_as_they_were_typed() -> None:
-    code = "import os, sys; from penstock.cli.payloads import read_payload; print(read_payload(sys.argv[1]))"
+    code = "import os, sys; from penstock.cli.messages import read_payload; print(read_payload(sys.argv[1]))"
     result = subprocess.run([sys.executable, "-c", code, b"\xff\xfe"], capture_output=True, check=True)
     assert result.stdout == b"b'\\xff\\xfe'\n"
 

@@ -1,33 +1,15 @@
 """The command line: `penstock [--store URL] COMMAND`."""
 
-from penstock.cli import messages, queues, serving, upkeep
+from penstock.cli import messages, queues, serve, upkeep
 from penstock.cli.app import cli
 
 # isort: split
-from penstock.cli import tokens, working  # after the others, as they are in the list of commands
+from penstock.cli import tokens, work  # after the others, as they are in the list of commands
 
 # isort: split
-from penstock.cli import backups, daemons
+from penstock.cli import files, jobs, streams
 
-# isort: split
-from penstock.cli import history, moving, queries, streams
-
-__all__ = [
-    "backups",
-    "cli",
-    "daemons",
-    "history",
-    "main",
-    "messages",
-    "moving",
-    "queries",
-    "queues",
-    "serving",
-    "streams",
-    "tokens",
-    "upkeep",
-    "working",
-]
+__all__ = ["cli", "files", "jobs", "main", "messages", "queues", "serve", "streams", "tokens", "upkeep", "work"]
 
 
 def main() -> None:

@@ -1,8 +1,11 @@
 """Commands that move messages: put, publish, peek, claim, pop, ack, fail, release."""
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
 
 import click
 
@@ -18,11 +21,9 @@ from penstock.cli.app import (
     say,
     seconds,
 )
-from penstock.cli.payloads import read_lines, read_payload
-from penstock.cli.progress import counted
 from penstock.contract.message import STATES, Draft, Message
 from penstock.contract.names import DEFAULT
-from penstock.contract.settings import MAX_COUNT
+from penstock.contract.settings import MAX_COUNT, MAX_PAYLOAD
 from penstock.errors import PenstockError
 
 _BATCH = 1000
@@ -73,7 +74,7 @@ def put(
     handle = open_store(ctx, make=make).queue(queue)
     if lines:
         count = 0
-        for batch in counted(_batches(read_lines(payload)), f"putting into {handle.name}"):
+        for batch in output.counted(_batches(read_lines(payload)), f"putting into {handle.name}"):
             try:
                 handle.put_many([Draft(line, priority, headers, delay, retention) for line in batch])
             except PenstockError as error:
@@ -268,3 +269,51 @@ def _show_messages(ctx: click.Context, messages: list[Message], as_json: bool) -
         output.print_messages(messages)
     if not messages:
         nothing_there(ctx)
+
+
+def read_payload(argument: str | None) -> bytes:
+    """The payload that an argument means; without one, what is piped in.
+
+    Nothing piped in is a mistake, as of a cron job: who wants an empty payload gives '' or -.
+    """
+    if argument is None:
+        payload = b"" if sys.stdin is None or sys.stdin.isatty() else _read_stdin()
+        if not payload:
+            raise click.UsageError("no payload: give it as an argument ('' is empty), as @FILE, or pipe it in")
+        return payload
+    if argument == "-":
+        return _read_stdin()
+    if argument.startswith("@"):
+        with _open(argument) as file:
+            return file.read(MAX_PAYLOAD + 1)
+    return os.fsencode(argument)  # the very bytes that were typed
+
+
+def read_lines(argument: str | None) -> Iterator[bytes]:
+    """The lines of a file (@file) or of stdin, each without its newline."""
+    if argument not in (None, "-") and not argument.startswith("@"):
+        raise click.UsageError("--lines reads a file (@FILE) or stdin (-), not the payload argument")
+    if argument in (None, "-"):
+        check_stdin()
+        yield from (line.removesuffix(b"\n") for line in sys.stdin.buffer)
+        return
+    with _open(argument) as file:
+        yield from (line.removesuffix(b"\n") for line in file)
+
+
+def check_stdin() -> None:
+    """Refuse to read from a stdin that the caller has closed."""
+    if sys.stdin is None:
+        raise click.UsageError("stdin is closed: pipe something in, or give it as an argument")
+
+
+def _read_stdin() -> bytes:
+    check_stdin()
+    return sys.stdin.buffer.read(MAX_PAYLOAD + 1)  # enough to be refused
+
+
+def _open(argument: str) -> BinaryIO:
+    try:
+        return Path(argument[1:]).open("rb")
+    except OSError as error:
+        raise click.UsageError(f"cannot read {argument[1:]!r}: {error.strerror}") from error

@@ -1,16 +1,17 @@
-"""How results are shown: tables for people, JSON for programs."""
+"""How results are shown: tables for people, JSON for programs, progress on stderr for people who watch."""
 
 import base64
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +22,7 @@ _PREVIEW = 60
 _LEAST = 12  # of a column that may be cut; with less, a table says too little
 _WIDE = 400  # in a file or a pipe
 _CUT = ("headers", "reason", "description", "payload")  # may end in an ellipsis; names, ids and receipts never
+Item = TypeVar("Item")
 
 
 def print_json(value: Any) -> None:
@@ -193,3 +195,21 @@ def _setting(name: str, value: Any) -> str:
     if name in _SECONDS:
         return f"{value:,} s"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def counted(items: Iterable[list[Item]], what: str) -> Iterator[list[Item]]:
+    """The same batches, counted on the screen while they pass."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        for batch in items:
+            yield batch
+            progress.advance(task, len(batch))

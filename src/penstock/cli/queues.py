@@ -1,5 +1,7 @@
 """Commands on queues as a whole: list, show, create, delete, purge, redrive, remove, and shell completion."""
 
+from typing import Any
+
 import click
 from click.shell_completion import get_completion_class
 
@@ -18,8 +20,21 @@ from penstock.cli.app import (
 )
 from penstock.contract.names import DEFAULT
 from penstock.contract.settings import Settings
+from penstock.contract.store import Store
+from penstock.errors import NotSupported
 
 _DEFAULTS = Settings()
+_STYLES: dict[str, dict[str, Any]] = {
+    "available": {"fg": "green"},
+    "delayed": {"fg": "blue"},
+    "in_flight": {"fg": "yellow"},
+    "done": {"dim": True},
+    "expired": {"dim": True},
+    "failed": {"fg": "red"},
+    "comment": {"fg": "cyan", "dim": True},
+    "skipped": {"fg": "magenta"},
+    "blank": {},
+}
 
 
 @cli.command(
@@ -55,13 +70,11 @@ def show(ctx: click.Context, queue: str, entries: bool, as_json: bool) -> None:
     store = open_store(ctx)
     name = store.queue(queue).name
     if entries:
-        from penstock.cli.entries import entries_of, entry_as_json, print_entries  # only text stores have some
-
-        pieces = entries_of(store, name)
+        pieces = _entries(store, name)
         if as_json:
-            output.print_json([entry_as_json(piece) for piece in pieces if piece.state != "blank"])
+            output.print_json([piece.as_json() for piece in pieces if piece.state != "blank"])
         else:
-            print_entries(pieces)
+            _print_entries(pieces)
         return
     [info] = [info for info in store.queues() if info.name == name]
     if as_json:
@@ -229,3 +242,19 @@ def completion(shell: str, as_json: bool) -> None:
         raise click.UsageError(f"no completion for {shell}")
     source = kind(cli, {}, "penstock", "_PENSTOCK_COMPLETE").source()
     say(as_json, {"shell": shell, "source": source}, source)
+
+
+def _entries(store: Store, queue: str) -> list[Any]:
+    """The pieces of a queue's file; NotSupported if it is kept otherwise."""
+    shown = getattr(store.backend, "shown", None)
+    if shown is None:
+        raise NotSupported(f"store {store.url!r} has no entries to show: --entries is for text stores")
+    pieces: list[Any] = shown(queue)
+    return pieces
+
+
+def _print_entries(pieces: list[Any]) -> None:
+    """The file as it is, each piece in the colour of its state; a terminal gets nothing that could harm it."""
+    for piece in pieces:
+        for line in piece.raw.decode(errors="replace").removesuffix("\n").split("\n"):
+            click.echo(click.style(output.printable(line), **_STYLES[piece.state]))

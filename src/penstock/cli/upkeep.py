@@ -8,8 +8,7 @@ import click
 import penstock
 from penstock.cli import output
 from penstock.cli.app import cli, json_option, open_store, store_url
-from penstock.cli.pipeline import job_options, print_summary, watched_session
-from penstock.cli.progress import counted
+from penstock.cli.spark import job_options, print_summary, watched_session
 from penstock.contract.kinds import kind_of
 from penstock.errors import NotSupported
 
@@ -105,7 +104,7 @@ def pack(
     packer = _Packer(store)
     names = list(dict.fromkeys(store.queue(name).name for name in queues))
     names = names or [info.name for info in store.queues()]
-    results = [packer.pack(name) for [name] in counted(([name] for name in names), "packing queues")]
+    results = [packer.pack(name) for [name] in output.counted(([name] for name in names), "packing queues")]
     if as_json:
         output.print_json(results)
     else:

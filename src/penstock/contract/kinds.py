@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,6 +17,7 @@ from penstock.errors import InvalidArgument, NotSupported, PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from penstock.contract.backend import AsyncBackend, Backend
     from penstock.contract.examination import Examination
@@ -90,6 +92,10 @@ class Kind:
 
     def check_guest(self, url: str, backend: Backend) -> None:
         """Refuse a store that its owner has opened in another way than the URL says."""
+
+    def tended(self, backend: Any) -> AbstractContextManager[None]:
+        """Keep the store in order for as long as a server has it open."""
+        return nullcontext()
 
     def exists(self, url: str) -> bool:
         """Whether there is a store, or something that opening it explains. Nothing is made."""

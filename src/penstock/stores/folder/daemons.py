@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.stores.folder import layout
@@ -58,11 +57,8 @@ def repeat(round_: Round, stopping: threading.Event, every: float = EVERY) -> in
 
 
 @contextmanager
-def tended(backend: Any) -> Iterator[None]:
-    """Do the work of both for as long as a folder store is served; other kinds of store need neither."""
-    if not isinstance(backend, FolderBackend):
-        yield
-        return
+def tended(backend: FolderBackend) -> Iterator[None]:
+    """Do the work of mover and reaper for as long as a folder store is served."""
     stopping = threading.Event()
 
     def tend() -> None:

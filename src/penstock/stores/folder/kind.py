@@ -1,6 +1,7 @@
 """Folder stores for the rest of the program."""
 
 import os
+from contextlib import AbstractContextManager
 from typing import Any
 
 from penstock.contract.examination import Examination
@@ -23,6 +24,11 @@ class FolderKind(Kind):
     def exists(self, url: str) -> bool:
         _, folder = split(url)
         return not folder or folder_has(folder, lambda entry: entry.name in ("queues", "new") and entry.is_dir())
+
+    def tended(self, backend: Any) -> AbstractContextManager[None]:
+        from penstock.stores.folder.daemons import tended
+
+        return tended(backend)
 
     def examine(self, url: str) -> Examination[Any]:
         from penstock.stores.folder.doctor import examine  # here, as opening needs none of it

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from penstock.contract.message import Message
@@ -380,6 +380,20 @@ class Shown(NamedTuple):
     raw: bytes
     id: str | None = None
     entry: Entry | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The piece for programs."""
+        if self.entry is None:
+            return {"state": self.state, "text": self.raw.decode(errors="replace")}
+        return {
+            "state": self.state,
+            "id": self.id,
+            "control": self.entry.control,
+            "offset": self.entry.offset,
+            "length": self.entry.length,
+            "text": self.entry.content.decode(errors="replace"),
+            "variables": [each.raw.decode(errors="replace") for each in self.entry.variables],
+        }
 
 
 def shown(data: bytes, view: View) -> list[Shown]:

@@ -1,10 +1,11 @@
-"""The command that serves: serve."""
+"""The command that serves: serve, with its settings from a TOML file."""
 
 import asyncio
 import logging
 import signal
 import sys
 import threading
+import tomllib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,8 @@ import click
 
 from penstock.cli import output
 from penstock.cli.app import Failure, cli, json_option, open_store
-from penstock.cli.configuration import config_option
+from penstock.contract.kinds import kind_of
+from penstock.contract.store import Store
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.http.server import Server
 
 _PORT = 8390
+_NOT_THERE = {"config", "as_json"}  # settings that are given on the command line only
 _log = logging.getLogger("penstock.server")
 
 
@@ -32,6 +35,47 @@ def _option(name: str, **more: Any) -> "Callable[[Any], Any]":
 
 
 _seconds = click.FloatRange(0, 60, min_open=True)
+
+
+def config_option(command: Any) -> Any:
+    """The --config option. It is read before all others, which take their defaults from it."""
+    return click.option(
+        "--config",
+        envvar="PENSTOCK_CONFIG",
+        show_envvar=True,
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=_read,
+        help="A TOML file with any of these settings; flags and environment come first.",
+    )(command)
+
+
+def _read(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
+    if path is None:
+        return
+    try:
+        with open(path, "rb") as file:
+            given = tomllib.load(file)
+    except OSError as error:
+        raise click.BadParameter(f"cannot read {path}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise click.BadParameter(f"{path} is no TOML: {error}") from None
+    table = given.get(ctx.info_name or "", {})
+    known = sorted(each.name for each in ctx.command.params if each.name and each.name not in _NOT_THERE)
+    strange = [name for name in given if name not in ("store", ctx.info_name)]
+    if strange or not isinstance(table, dict):
+        raise click.BadParameter(f"{path} has store = URL and a table [{ctx.info_name}], but no {strange or ''}")
+    if unknown := sorted(table.keys() - set(known)):
+        raise click.BadParameter(f"{path}: there is no setting {unknown[0]!r}; give {', '.join(known)}")
+    repeatable = {each.name for each in ctx.command.params if getattr(each, "multiple", False)}
+    ctx.default_map = {
+        name: [value] if name in repeatable and isinstance(value, str) else value for name, value in table.items()
+    }
+    root = ctx.find_root()
+    source = root.get_parameter_source("store")
+    if "store" in given and source in (None, click.core.ParameterSource.DEFAULT):
+        root.params["store"] = given["store"]
 
 
 @cli.command(
@@ -143,13 +187,13 @@ def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: A
                 access.reload()
             _load(tls, given["tls_cert"], given["tls_key"])
 
-        if not _run(server, store.backend, [listening], told, again):
+        if not _run(server, store, [listening], told, again):
             ctx.exit(1)  # the log says why
 
 
 def _run(
     server: "Server",
-    backend: Any,
+    store: Store,
     sockets: list[Any],
     told: "Callable[[], None]",
     again: "Callable[[], None]",
@@ -175,11 +219,9 @@ def _run(
         await server.stop()
         return ended_well
 
-    from penstock.stores.folder.daemons import tended
-
     hook = threading.excepthook
     try:
-        with tended(backend), asyncio.Runner(loop_factory=new_loop) as runner:
+        with kind_of(store.url).tended(store.backend), asyncio.Runner(loop_factory=new_loop) as runner:
             return runner.run(run())
     except Exception:
         _log.exception("the server failed")
