@@ -19,11 +19,10 @@ from benchmarks.harness import Cell
 from benchmarks.spark import MESSAGES, _session
 from penstock.contract.message import Entry
 from penstock.contract.settings import Settings
-from penstock.stores.slate import moments
-from penstock.stores.slate.format import decode_metadata, log_prefix
-from penstock.stores.slate.opening import open_slate
-from penstock.stores.slate.primitives import key_u64
-from penstock.stores.slate.view import Moment
+from penstock.stores.slate import snapshot
+from penstock.stores.slate.format import decode_metadata, key_u64, log_prefix
+from penstock.stores.slate.store import open_slate
+from penstock.stores.slate.view import Snapshot
 
 TOPICS = 1_000
 FEW, MANY = 10, 1_000  # filters
@@ -56,11 +55,11 @@ def _log(scratch: Path, queues: int) -> Path:
     return folder / "store"
 
 
-def _read(moment: Moment, log: str, first: int, end: int, barrier: Barrier) -> None:
+def _read(moment: Snapshot, log: str, first: int, end: int, barrier: Barrier) -> None:
     """What a plain reader does: every entry of a part of the log, understood."""
     prefix, count = log_prefix(log), 0
     barrier.wait()
-    with closing(moments.opened(moment)) as view:
+    with closing(snapshot.opened(moment)) as view:
         for some in view.batches(prefix + key_u64(first), prefix + key_u64(end)):
             for _, value in some:
                 decode_metadata(value)
@@ -72,7 +71,7 @@ def _read(moment: Moment, log: str, first: int, end: int, barrier: Barrier) -> N
 def _plain(folder: Path) -> float:
     """Entries per second of readers side by side, each in a process of its own."""
     url = f"slate:{_log(folder.parents[1], FEW)}"
-    moment, log = moments.take(url, os.getpid(), objects=False), moments.parse(url).log
+    moment, log = snapshot.take(url, os.getpid(), objects=False), snapshot.parse(url).log
     context = multiprocessing.get_context("spawn")
     barrier, half = context.Barrier(READERS + 1), MESSAGES // READERS
     readers = [
@@ -86,7 +85,7 @@ def _plain(folder: Path) -> float:
     for reader in readers:
         reader.join()
     elapsed = time.perf_counter() - started
-    moments.drop(moment)
+    snapshot.drop(moment)
     if any(reader.exitcode for reader in readers):
         raise RuntimeError("a reader has failed")
     return MESSAGES / elapsed

@@ -20,8 +20,7 @@ from penstock import Draft, Message, Queue
 from penstock.contract.store import Store
 from penstock.stores.journal.format import Dialect
 from penstock.stores.journal.store import JournalBackend, open_journal
-from penstock.stores.slate.opening import open_slate
-from penstock.stores.slate.store import SlateBackend
+from penstock.stores.slate.store import SlateBackend, open_slate
 from penstock.stores.text.backend import TextBackend, open_text
 from tests.history import History
 

@@ -2,10 +2,10 @@
 
 import sys
 
-from penstock.stores.slate import backups, doctor, dumping
-from penstock.stores.slate.dumping import dump
+from penstock.stores.slate import backups, doctor
+from penstock.stores.slate.doctor import dump
 
 __all__ = ["backups", "doctor", "dump"]
 
-for module in (backups, doctor, dumping):  # for who imports them as modules
-    sys.modules[module.__name__.replace(".stores.", ".")] = module
+for name, module in (("backups", backups), ("doctor", doctor), ("dumping", doctor)):  # imported as modules
+    sys.modules[f"penstock.slate.{name}"] = module

@@ -19,8 +19,7 @@ from penstock.engine.following import fitting, parts_of
 from penstock.errors import NotSupported, QueueNotFound
 from penstock.http.server import serve_in_thread
 from penstock.stores.journal.store import JournalBackend, open_journal
-from penstock.stores.slate.opening import open_slate
-from penstock.stores.slate.store import SlateBackend
+from penstock.stores.slate.store import SlateBackend, open_slate
 from tests.server_child import ServerChild
 
 MANY = 1 << 40

@@ -15,8 +15,7 @@ from penstock.errors import NotSupported, StreamInUse, StreamMismatch, StreamNot
 from penstock.http.server import serve_in_thread
 from penstock.stores.journal.doctor import examine
 from penstock.stores.journal.store import JournalBackend, open_journal
-from penstock.stores.slate.opening import open_slate
-from penstock.stores.slate.store import SlateBackend
+from penstock.stores.slate.store import SlateBackend, open_slate
 
 READER = reader_name()
 GONE = READER.replace(READER.partition("-")[0], "2147483647", 1)  # a process that is none

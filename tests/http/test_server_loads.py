@@ -38,7 +38,7 @@ from penstock.http.client.backend import RemoteLoads
 from penstock.http.server import serve_in_thread
 from penstock.sharing.backend import engine_of
 from penstock.stores.journal.store import JournalBackend, open_journal
-from penstock.stores.slate.opening import open_slate
+from penstock.stores.slate.store import open_slate
 from penstock.wire import frames, jsons
 from tests.server_child import ServerChild
 from tests.simulated_disk import SimulatedDisk

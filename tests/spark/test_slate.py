@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock
 from penstock import Draft
-from penstock.stores.slate import moments
+from penstock.stores.slate import snapshot
 from tests.spark.reads import in_milliseconds, listed
 
 PLACES = ["folder", "bucket"]
@@ -124,26 +124,26 @@ def test_a_frame_shows_one_moment_whatever_becomes_of_the_store(spark: SparkSess
         assert len(frame.collect()) == 2
 
 
-def test_moments_of_processes_that_are_gone_are_dropped(url: str) -> None:
+def test_snapshots_of_processes_that_are_gone_are_dropped(url: str) -> None:
     with penstock.open(url) as store:
         store.queue().put(b"x")
     code = (
-        "import os, sys; from penstock.stores.slate import moments; "
-        "print(moments.take(sys.argv[1], os.getpid()).held)"
+        "import os, sys; from penstock.stores.slate import snapshot; "
+        "print(snapshot.take(sys.argv[1], os.getpid()).held)"
     )
     done = subprocess.run([sys.executable, "-c", code, url], capture_output=True, text=True, check=True)
     gone = done.stdout.strip()
-    moment = moments.take(url, os.getpid())
+    moment = snapshot.take(url, os.getpid())
     if "://" in url:
         from penstock.stores.slate.binding import blocking
-        from penstock.stores.slate.checkpoints import _Bucket
+        from penstock.stores.slate.snapshot import _InBucket
 
-        bucket = _Bucket(moment.url, 30)
+        bucket = _InBucket(moment.url)
         assert gone not in [each.id for each in blocking(bucket._admin.list_checkpoints(None), 30)]
     else:
         assert not os.path.exists(gone)
         assert os.path.exists(moment.held)
-    moments.drop(moment)
+    snapshot.drop(moment)
 
 
 def test_what_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None:

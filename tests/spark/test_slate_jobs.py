@@ -12,10 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 import penstock
 from penstock.contract.message import Plain
 from penstock.spark import jobs
-from penstock.stores.slate import intake, moments
-from penstock.stores.slate.intake import Frame, Load
-from penstock.stores.slate.opening import open_slate
-from penstock.stores.slate.staging import new_name
+from penstock.stores.slate import loads
+from penstock.stores.slate.loads import Frame, Load, new_name, staging_at
+from penstock.stores.slate.store import open_slate
 from penstock.wire.frames import encode_entries
 from tests.spark.reads import listed
 
@@ -49,10 +48,10 @@ def test_rows_become_messages_once_while_another_process_has_the_store(spark: Sp
         found = [*store.queue().messages(), *store.queue("jobs").messages()]
         assert {message.payload for message in found} == {f"row {number}".encode() for number in range(300)}
         assert all(message.headers == {"a": "b"} for message in found)
-        assert not moments.staging(url).loads()
+        assert not staging_at(url).loads()
         with pytest.raises(PySparkException, match="takes 0 to 255"):
             write(spark.sql("SELECT 'x' AS payload, 256 AS priority"), url, queue="jobs")
-        assert not moments.staging(url).loads()
+        assert not staging_at(url).loads()
     with penstock.open(url) as store:
         assert store.queue("jobs").counts()["available"] == 150
 
@@ -119,8 +118,8 @@ def test_a_load_that_was_interrupted_is_finished_when_the_store_is_opened(
 ) -> None:
     url = f"slate:{tmp_path}"
     penstock.open(url).close()
-    monkeypatch.setattr(intake, "_MESSAGES", 10)
-    name, staging = new_name(os.getpid()), moments.staging(url)
+    monkeypatch.setattr(loads, "_MESSAGES", 10)
+    name, staging = new_name(os.getpid()), staging_at(url)
     frames = []
     for number in range(5):
         payloads = [f"{number} {each}".encode() for each in range(10)]

@@ -17,8 +17,8 @@ from penstock.stores.journal.intake import Load
 from penstock.stores.journal.staging import Piece
 
 if TYPE_CHECKING:
-    from penstock.stores.slate.intake import Frame
-    from penstock.stores.slate.intake import Load as SlateLoad
+    from penstock.stores.slate.loads import Frame
+    from penstock.stores.slate.loads import Load as SlateLoad
     from penstock.stores.slate.routing import Matches
 
 _MANIFEST = 256 << 20  # bytes of a load's pieces
@@ -34,21 +34,21 @@ def _settings(name: str, value: Any) -> dict[str, Settings]:
 
 
 def _frames(name: str, value: Any) -> "list[Frame]":
-    from penstock.stores.slate.intake import Frame
+    from penstock.stores.slate.loads import Frame
 
     return [Frame(*each) for each in value]
 
 
 def _matches(name: str, value: bytes) -> "Matches":
-    from penstock.stores.slate.bulk import decode
+    from penstock.stores.slate.routing import decode_matches
 
-    return decode(value)
+    return decode_matches(value)
 
 
 def _sent_matches(matches: "Matches") -> bytes:
-    from penstock.stores.slate.bulk import encoded
+    from penstock.stores.slate.routing import encode_matches
 
-    return encoded(matches)
+    return encode_matches(matches)
 
 
 Queues = Annotated[
@@ -137,7 +137,7 @@ class TakeInFrames(Operation[bool]):
     @property
     def load(self) -> "SlateLoad":
         """The load."""
-        from penstock.stores.slate.intake import Load
+        from penstock.stores.slate.loads import Load
 
         return Load(self.name, list(self.frames), self.create, self.run, self.sink)
 

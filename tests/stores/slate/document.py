@@ -4,7 +4,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from penstock.stores.slate import format as records
-from penstock.stores.slate.dumping import rows
+from penstock.stores.slate.doctor import rows
 
 __all__ = ["payloads", "rows"]
 

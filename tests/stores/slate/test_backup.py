@@ -15,9 +15,8 @@ from penstock.contract.message import Plain
 from penstock.errors import StoreCorrupt
 from penstock.stores.slate.backups import backup
 from penstock.stores.slate.doctor import examine
-from penstock.stores.slate.intake import Frame, Load
-from penstock.stores.slate.opening import open_slate
-from penstock.stores.slate.staging import FolderStaging
+from penstock.stores.slate.loads import FolderStaging, Frame, Load
+from penstock.stores.slate.store import open_slate
 from penstock.wire.frames import encode_entries
 from tests.stores.slate.test_doctor import filled
 

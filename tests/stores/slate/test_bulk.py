@@ -5,10 +5,9 @@ from pathlib import Path
 
 import penstock
 from penstock.contract.store import Store
-from penstock.stores.slate import bulk, entries
-from penstock.stores.slate.opening import open_slate
+from penstock.stores.slate import entries, routing
 from penstock.stores.slate.routing import Matches, Wanted, subject_of
-from penstock.stores.slate.store import SlateBackend
+from penstock.stores.slate.store import SlateBackend, open_slate
 
 OFF = "?router=off"
 
@@ -39,7 +38,7 @@ def matches_of(backend: SlateBackend, start: int, end: int) -> Matches:
                         published.size,
                     )
                     wanted.setdefault(queue, []).append(row)
-    return bulk.decode(bulk.encoded(Matches(start, end, wanted)))
+    return routing.decode_matches(routing.encode_matches(Matches(start, end, wanted)))
 
 
 def publish(store: Store, numbers: Sequence[int]) -> None:

@@ -25,8 +25,8 @@ from penstock import PenstockError, StoreCorrupt
 from penstock.contract.store import Store
 from penstock.errors import StoreUnavailable
 from penstock.stores.slate.doctor import examine
-from penstock.stores.slate.opening import open_slate
 from penstock.stores.slate.s3 import Account, Bucket
+from penstock.stores.slate.store import open_slate
 from penstock.system.clock import SystemClock
 
 Contents = dict[str, list[tuple[str, bytes, str, int]]]

@@ -10,7 +10,7 @@ import penstock
 from penstock.cli import cli
 from penstock.contract.examination import Examination
 from penstock.stores.slate.doctor import SlateQueue, examine
-from penstock.stores.slate.staging import FolderStaging
+from penstock.stores.slate.loads import FolderStaging
 
 
 def filled(url: str) -> None:

@@ -14,8 +14,7 @@ from penstock.contract.kinds import exists
 from penstock.contract.store import Store
 from penstock.errors import DiskFull
 from penstock.stores.slate.folder import Folder
-from penstock.stores.slate.opening import open_slate
-from penstock.stores.slate.store import SlateBackend
+from penstock.stores.slate.store import SlateBackend, open_slate
 from tests.stores.slate import loop_disk
 from tests.stores.slate.loop_disk import LoopDisk
 from tests.stores.slate.servers import S3

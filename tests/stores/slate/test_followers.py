@@ -17,9 +17,15 @@ from penstock.contract.settings import Settings
 from penstock.contract.stream_operations import Streams
 from penstock.errors import QueueFull
 from penstock.stores.slate import format as records
-from penstock.stores.slate.followed import Held, Marks, decode_held, decode_marks, encode_held, encode_marks
-from penstock.stores.slate.opening import open_slate
-from penstock.stores.slate.store import SlateBackend
+from penstock.stores.slate.extensions import (
+    Marks,
+    Retained,
+    decode_marks,
+    decode_retained,
+    encode_marks,
+    encode_retained,
+)
+from penstock.stores.slate.store import SlateBackend, open_slate
 from tests.engine.test_streams import GONE, READER
 from tests.stores.slate.test_store import START
 from tests.stores.slate.test_streams import LARGE, Life
@@ -214,11 +220,12 @@ def test_what_a_stream_has_kept_is_held_back_for_followers_after_that(life: Life
 
 
 @given(
-    st.builds(Marks, NUMBERS, NUMBERS, NUMBERS), st.builds(Held, st.integers(0, 2**32 - 1), st.integers(0, 255))
+    st.builds(Marks, NUMBERS, NUMBERS, NUMBERS),
+    st.builds(Retained, st.integers(0, 2**32 - 1), st.integers(0, 255)),
 )
-def test_records_are_read_as_they_were_written(marks: Marks, held: Held) -> None:
+def test_records_are_read_as_they_were_written(marks: Marks, held: Retained) -> None:
     assert decode_marks(encode_marks(marks)) == marks
-    assert decode_held(encode_held(held)) == held
+    assert decode_retained(encode_retained(held)) == held
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -7,12 +7,24 @@ from hypothesis import strategies as st
 from penstock.contract.settings import Settings
 from penstock.errors import StoreCorrupt
 from penstock.rules.index.rows import AVAILABLE, DELAYED, Rows
-from penstock.stores.slate import buckets as bucket_records
+from penstock.stores.slate import extensions
 from penstock.stores.slate import format as records
-from penstock.stores.slate import own
-from penstock.stores.slate.format import Available, Config, InFlight, Key, Metadata, SeqBlock, Settled
-from penstock.stores.slate.own import Claimed, Receipt, Recent, Size
-from penstock.stores.slate.primitives import Undecodable, array, terminated, unterminated, utf8
+from penstock.stores.slate import pages as bucket_records
+from penstock.stores.slate.extensions import Claimed, Receipt, Recent, Size
+from penstock.stores.slate.format import (
+    Available,
+    Config,
+    InFlight,
+    Key,
+    Metadata,
+    SeqBlock,
+    Settled,
+    Undecodable,
+    array,
+    terminated,
+    unterminated,
+    utf8,
+)
 
 ids = st.integers(1, records.MAX_ID)
 times = st.integers(0, 2**53)
@@ -46,9 +58,9 @@ def as_bytes(text: str) -> bytes:
             "01 01 | 'opendata-queue/messages/metadata' 00 | 00 00 00 00 00 00 00 07",
         ),
         (records.SEQ_BLOCK_KEY, "01 02"),
-        (own.expiry_key(256, 2), "01 0C | 00 00 00 00 00 00 01 00 | 00 00 00 00 00 00 00 02"),
-        (own.CLOCK_KEY, "01 0D"),
-        (own.LOG_END_KEY, "01 0E"),
+        (extensions.expiry_key(256, 2), "01 0C | 00 00 00 00 00 00 01 00 | 00 00 00 00 00 00 00 02"),
+        (extensions.CLOCK_KEY, "01 0D"),
+        (extensions.LOG_END_KEY, "01 0E"),
     ],
 )
 def test_keys_are_these_bytes(key: bytes, expected: str) -> None:
@@ -83,20 +95,20 @@ def test_keys_are_these_bytes(key: bytes, expected: str) -> None:
             records.encode_seq_block(SeqBlock(4096, 1024)),
             "00 00 00 00 00 00 10 00 | 00 00 00 00 00 00 04 00",
         ),
-        (own.encode_sizes(1, [(7,), (1024,), (1,)]), "01 00 | 07 00 00 00 00 00 00 00 | 00 04 00 00 | 01"),
+        (extensions.encode_sizes(1, [(7,), (1024,), (1,)]), "01 00 | 07 00 00 00 00 00 00 00 | 00 04 00 00 | 01"),
         (
-            own.encode_claims([Claimed(1, 2, 3, 4, 5, 6, "me", None, b"xy")]),
+            extensions.encode_claims([Claimed(1, 2, 3, 4, 5, 6, "me", None, b"xy")]),
             "01 00 | 01 00 00 00 00 00 00 00 | 02 | 03 00 00 00 00 00 00 00 | 04 00 00 00 00 00 00 00 |"
             "05 00 00 00 00 00 00 00 | 06 00 00 00 00 00 00 00 | 01 02 00 'me' | 00 | 02 00 00 00 'xy'",
         ),
         (
-            own.encode_recent(Recent(9, [Receipt(1, 2, 3)], [(4, "k")])),
+            extensions.encode_recent(Recent(9, [Receipt(1, 2, 3)], [(4, "k")])),
             "09 00 00 00 00 00 00 00 | 01 00 | 01 00 00 00 00 00 00 00 | 02 00 00 00 00 00 00 00 | 03 |"
             "01 00 | 04 00 00 00 00 00 00 00 | 01 00 'k'",
         ),
-        (own.encode_position(258, True), "02 01 00 00 00 00 00 00 | 01"),
-        (own.encode_clock(258), "02 01 00 00 00 00 00 00"),
-        (own.encode_log_end(258), "02 01 00 00 00 00 00 00"),
+        (extensions.encode_position(258, True), "02 01 00 00 00 00 00 00 | 01"),
+        (extensions.encode_clock(258), "02 01 00 00 00 00 00 00"),
+        (extensions.encode_log_end(258), "02 01 00 00 00 00 00 00"),
     ],
 )
 def test_values_are_these_bytes(value: bytes, expected: str) -> None:
@@ -141,10 +153,10 @@ def test_keys_say_what_they_are_of(message: int, queue: str, bucket: int, time: 
         assert records.parse_key(records.queue_key(kind, queue, bucket)) == Key(kind, queue, bucket)
     for kind in (records.CONFIG, records.SETTINGS, records.POSITION):
         assert records.parse_key(records.queue_key(kind, queue)) == Key(kind, queue)
-    assert records.parse_key(own.expiry_key(time, message)) == Key(records.EXPIRY, "", message, time)
+    assert records.parse_key(extensions.expiry_key(time, message)) == Key(records.EXPIRY, "", message, time)
     assert records.parse_key(records.SEQ_BLOCK_KEY) == Key(records.SEQ_BLOCK)
-    assert records.parse_key(own.CLOCK_KEY) == Key(records.CLOCK)
-    assert records.parse_key(own.LOG_END_KEY) == Key(records.LOG_END)
+    assert records.parse_key(extensions.CLOCK_KEY) == Key(records.CLOCK)
+    assert records.parse_key(extensions.LOG_END_KEY) == Key(records.LOG_END)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +228,7 @@ def test_a_seq_block_comes_back(block: SeqBlock) -> None:
 
 @given(st.lists(st.builds(Size, ids, u32, u8), max_size=5))
 def test_sizes_come_back(sizes: list[Size]) -> None:
-    assert own.decode_sizes(own.encode_sizes(len(sizes), zip(*sizes, strict=True))) == sizes
+    assert extensions.decode_sizes(extensions.encode_sizes(len(sizes), zip(*sizes, strict=True))) == sizes
 
 
 optional = st.none() | texts
@@ -229,12 +241,14 @@ optional = st.none() | texts
     )
 )
 def test_claims_come_back(claims: list[Claimed]) -> None:
-    assert own.decode_claims(own.encode_claims(claims)) == claims
+    assert extensions.decode_claims(extensions.encode_claims(claims)) == claims
 
 
 @given(times, st.lists(st.builds(Receipt, ids, u64, u8), max_size=4), st.lists(st.tuples(ids, texts), max_size=4))
 def test_recent_ones_come_back(at: int, receipts: list[Receipt], keys: list[tuple[int, str]]) -> None:
-    assert own.decode_recent(own.encode_recent(Recent(at, receipts, keys))) == Recent(at, receipts, keys)
+    assert extensions.decode_recent(extensions.encode_recent(Recent(at, receipts, keys))) == Recent(
+        at, receipts, keys
+    )
 
 
 @pytest.mark.parametrize("keep_done", [None, 0, 0.5, 60, 60.5])
@@ -242,14 +256,16 @@ def test_settings_come_back(keep_done: float | None) -> None:
     settings = Settings(
         keep_done=keep_done, filter="a = 'ö'", start="beginning", priorities=(1, 9), description="für alle"
     )
-    config = own.config_of(settings)
+    config = extensions.config_of(settings)
     assert config.keep_done == {None: 0, 0: 1, 0.5: 1, 60: 60, 60.5: 61}[keep_done]
-    assert own.decode_settings(own.encode_settings(settings), config) == settings
+    assert extensions.decode_settings(extensions.encode_settings(settings), config) == settings
 
 
 def test_a_queue_of_another_program_has_what_the_config_says() -> None:
-    assert own.settings_from(Config("a = 1", 3, 0)) == Settings(filter="a = 1", max_attempts=3, keep_done=None)
-    assert own.settings_from(Config(None, 3, 9)) == Settings(max_attempts=3, keep_done=9)
+    assert extensions.settings_from(Config("a = 1", 3, 0)) == Settings(
+        filter="a = 1", max_attempts=3, keep_done=None
+    )
+    assert extensions.settings_from(Config(None, 3, 9)) == Settings(max_attempts=3, keep_done=9)
 
 
 @pytest.mark.parametrize("more", [b"", b"\x00"])
@@ -263,9 +279,9 @@ def test_a_queue_of_another_program_has_what_the_config_says() -> None:
         (records.decode_metadata, records.encode_metadata(Metadata(1, 1, 1, 1, 1, {"a": "b"}))),
         (records.decode_config, records.encode_config(Config("x", 1, 1))),
         (records.decode_seq_block, records.encode_seq_block(SeqBlock(1, 1))),
-        (own.decode_claims, own.encode_claims([Claimed(1, 1, 1, 1, 1, 1, None, "x", b"y")])),
-        (own.decode_recent, own.encode_recent(Recent(1, [Receipt(1, 1, 1)], [(1, "x")]))),
-        (own.decode_position, own.encode_position(1, False)),
+        (extensions.decode_claims, extensions.encode_claims([Claimed(1, 1, 1, 1, 1, 1, None, "x", b"y")])),
+        (extensions.decode_recent, extensions.encode_recent(Recent(1, [Receipt(1, 1, 1)], [(1, "x")]))),
+        (extensions.decode_position, extensions.encode_position(1, False)),
     ],
 )
 def test_a_value_that_is_too_short_or_too_long_is_refused(decode: object, value: bytes, more: bytes) -> None:
@@ -300,13 +316,13 @@ def test_a_bucket_with_one_published_message_is_written_as_any_other_but_for_its
     rows = Rows((number << records.BUCKET_BITS) + position)
     seq = rows.next_seq
     rows.append_one(DELAYED if visible_at > now else AVAILABLE, priority, visible_at, expires_at)
-    rows.place(seq, (0,), (size,), (own.PUBLISHED,))
+    rows.place(seq, (0,), (size,), (extensions.PUBLISHED,))
     lone = rows.lone(number)
     assert lone is not None
     written = bucket_records.encode_lone(number, lone)
     assert written is not None
     thawed = bucket_records.decode(number, {records.ACTIVE: written}, now)
     assert thawed is not None
-    assert thawed.page.as_lone() == (*lone[:6], 0, own.PUBLISHED)
+    assert thawed.page.as_lone() == (*lone[:6], 0, extensions.PUBLISHED)
     page, _ = rows[seq]
     assert {records.ACTIVE: written} == bucket_records.encode(number, page, lambda seq: b"")

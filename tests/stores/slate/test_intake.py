@@ -9,10 +9,8 @@ import penstock
 from penstock.contract.landing import Landing
 from penstock.contract.message import Entry
 from penstock.stores.slate.bucket import BucketPlace
-from penstock.stores.slate.intake import Frame, Load, _Progress
-from penstock.stores.slate.opening import open_slate
-from penstock.stores.slate.staging import new_name
-from penstock.stores.slate.store import SlateBackend
+from penstock.stores.slate.loads import Frame, Load, _Progress, new_name
+from penstock.stores.slate.store import SlateBackend, open_slate
 from penstock.wire.frames import encode_entries
 
 

@@ -8,8 +8,8 @@ import pytest
 import penstock
 from penstock import InvalidArgument, QueueFull, SimulatedClock, Store
 from penstock.contract.message import Entry
+from penstock.stores.slate import extensions
 from penstock.stores.slate import format as records
-from penstock.stores.slate import own
 from penstock.stores.slate.doctor import examine
 from penstock.stores.slate.store import SlateBackend
 from tests.stores.slate import document
@@ -124,7 +124,7 @@ def test_only_a_queue_that_is_not_where_all_are_has_a_position_of_its_own(reopen
 
     def positions() -> dict[str, tuple[int, bool]]:
         found = [(records.parse_key(key), value) for key, value in document.rows(tmp_path)]
-        return {key.queue: own.decode_position(row) for key, row in found if key.kind == records.POSITION}
+        return {key.queue: extensions.decode_position(row) for key, row in found if key.kind == records.POSITION}
 
     assert positions() == {"": (4, False), "narrow": (2, True), "wide": (1, False)}
     store = reopen()
@@ -353,6 +353,6 @@ def test_positions_say_how_far_queues_have_been_offered_the_log(reopen: Reopen, 
     first, second = int(store.publish(b"1")), int(store.publish(b"2"))
     store.close()
     rows = dict(document.rows(tmp_path))
-    assert own.decode_position(rows[records.queue_key(records.POSITION, "full")]) == (second, True)
-    assert own.decode_position(rows[records.queue_key(records.POSITION, "")]) == (second + 1, False)
+    assert extensions.decode_position(rows[records.queue_key(records.POSITION, "full")]) == (second, True)
+    assert extensions.decode_position(rows[records.queue_key(records.POSITION, "")]) == (second + 1, False)
     assert second == first + 1

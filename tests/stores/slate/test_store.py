@@ -13,8 +13,7 @@ from penstock.stores.slate import format as records
 from penstock.stores.slate.binding import Row
 from penstock.stores.slate.folder import Folder
 from penstock.stores.slate.format import Available, Config, InFlight, Metadata, SeqBlock, Settled
-from penstock.stores.slate.opening import open_slate
-from penstock.stores.slate.store import SlateBackend
+from penstock.stores.slate.store import SlateBackend, open_slate
 from tests.stores.slate import document
 
 START = 1_700_000_000_000

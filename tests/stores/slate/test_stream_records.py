@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from penstock.errors import StoreCorrupt
 from penstock.rules.index.rows import IN_FLIGHT, PAGE, Page, Rows
 from penstock.rules.index.streams import Failure, picked
-from penstock.stores.slate import buckets, stream_records
+from penstock.stores.slate import extensions, pages
 from penstock.stores.slate import format as records
-from penstock.stores.slate.format import Key
-from penstock.stores.slate.primitives import Undecodable
-from penstock.stores.slate.stream_records import Kept, KeptPage, StreamRow
+from penstock.stores.slate.extensions import Kept, KeptPage, StreamRow
+from penstock.stores.slate.format import Key, Undecodable
 from tests.stores.slate.test_format import as_bytes, ids, names, texts, times, u8, u32, u64
 from tests.stores.slate.test_format import buckets as bucket_numbers
 
@@ -19,13 +18,13 @@ from tests.stores.slate.test_format import buckets as bucket_numbers
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
-        (stream_records.batches_key("jobs"), "01 14 | 'jobs' 00"),
-        (stream_records.stream_key("jobs", "nightly"), "01 15 | 'jobs' 00 | 'nightly' 00"),
+        (extensions.batches_key("jobs"), "01 14 | 'jobs' 00"),
+        (extensions.stream_key("jobs", "nightly"), "01 15 | 'jobs' 00 | 'nightly' 00"),
         (
-            stream_records.failures_key("jobs", "a", 0),
+            extensions.failures_key("jobs", "a", 0),
             "01 16 | 'jobs' 00 | 'a' 00 | 00 00 00 00 00 00 00 00",
         ),
-        (stream_records.kept_key("jobs", "a", 258), "01 17 | 'jobs' 00 | 'a' 00 | 00 00 00 00 00 00 01 02"),
+        (extensions.kept_key("jobs", "a", 258), "01 17 | 'jobs' 00 | 'a' 00 | 00 00 00 00 00 00 01 02"),
     ],
 )
 def test_keys_are_these_bytes(key: bytes, expected: str) -> None:
@@ -35,27 +34,27 @@ def test_keys_are_these_bytes(key: bytes, expected: str) -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (stream_records.encode_last_batch(258), "02 01 00 00 00 00 00 00"),
+        (extensions.encode_last_batch(258), "02 01 00 00 00 00 00 00"),
         (
-            stream_records.encode_stream(StreamRow("me", 2, 1, None, None)),
+            extensions.encode_stream(StreamRow("me", 2, 1, None, None)),
             "02 00 'me' | 02 00 00 00 00 00 00 00 | 01 00 00 00 00 00 00 00 | FF FF FF FF FF FF FF FF | 00",
         ),
         (
-            stream_records.encode_stream(StreamRow("", 0, 0, 258, (3, 1000))),
+            extensions.encode_stream(StreamRow("", 0, 0, 258, (3, 1000))),
             "00 00 | 00 00 00 00 00 00 00 00 | 00 00 00 00 00 00 00 00 | 02 01 00 00 00 00 00 00 |"
             "01 | 03 00 00 00 00 00 00 00 | E8 03 00 00 00 00 00 00",
         ),
         (
-            stream_records.encode_failures({7: Failure("odd"), 8: Failure(None)}),
+            extensions.encode_failures({7: Failure("odd"), 8: Failure(None)}),
             "02 00 | 07 00 00 00 00 00 00 00 | 01 03 00 'odd' | 08 00 00 00 00 00 00 00 | 00",
         ),
         (
-            stream_records.encode_failures({7: Failure("odd", 1000), 8: Failure(None)}),
+            extensions.encode_failures({7: Failure("odd", 1000), 8: Failure(None)}),
             "02 00 | 07 00 00 00 00 00 00 00 | 01 03 00 'odd' | 08 00 00 00 00 00 00 00 | 00 |"
             "01 00 | 07 00 00 00 00 00 00 00 | E8 03 00 00 00 00 00 00",
         ),
         (
-            stream_records.encode_kept(1000, 1, [(7,), (3,), (1001,), (0,), (2,), (1024,), (1,)], [(7, "no")]),
+            extensions.encode_kept(1000, 1, [(7,), (3,), (1001,), (0,), (2,), (1024,), (1,)], [(7, "no")]),
             "E8 03 00 00 00 00 00 00 | 01 00 | 07 00 00 00 00 00 00 00 | 03 | E9 03 00 00 00 00 00 00 |"
             "00 00 00 00 00 00 00 00 | 02 00 00 00 | 00 04 00 00 | 01 |"
             "01 00 | 07 00 00 00 00 00 00 00 | 02 00 'no'",
@@ -69,9 +68,9 @@ def test_values_are_these_bytes(value: bytes, expected: str) -> None:
 @given(names, names, bucket_numbers)
 def test_keys_say_what_they_are_of(queue: str, stream: str, bucket: int) -> None:
     parse = records.parse_key
-    assert parse(stream_records.batches_key(queue)) == Key(records.BATCHES, queue)
-    assert parse(stream_records.stream_key(queue, stream)) == Key(records.STREAM, queue, stream=stream)
-    failures, kept = (key(queue, stream, bucket) for key in (stream_records.failures_key, stream_records.kept_key))
+    assert parse(extensions.batches_key(queue)) == Key(records.BATCHES, queue)
+    assert parse(extensions.stream_key(queue, stream)) == Key(records.STREAM, queue, stream=stream)
+    failures, kept = (key(queue, stream, bucket) for key in (extensions.failures_key, extensions.kept_key))
     assert parse(failures) == Key(records.FAILURES, queue, bucket, stream=stream)
     assert parse(kept) == Key(records.KEPT, queue, bucket, stream=stream)
 
@@ -97,20 +96,20 @@ def test_unknown_types_are_refused(key: str, message: str) -> None:
 
 @given(st.builds(StreamRow, texts, u64, u64, st.none() | times, st.none() | st.tuples(u64, times)))
 def test_a_stream_comes_back(row: StreamRow) -> None:
-    assert stream_records.decode_stream(stream_records.encode_stream(row)) == row
+    assert extensions.decode_stream(extensions.encode_stream(row)) == row
 
 
 @given(st.dictionaries(ids, st.builds(Failure, st.none() | texts, u64), max_size=5))
 def test_failures_come_back(failures: dict[int, Failure]) -> None:
-    assert stream_records.decode_failures(stream_records.encode_failures(failures)) == failures
+    assert extensions.decode_failures(extensions.encode_failures(failures)) == failures
 
 
 @given(
     times, st.lists(st.builds(Kept, ids, u8, times, times, u32, u32, u8), max_size=5), st.dictionaries(ids, texts)
 )
 def test_kept_messages_come_back(at: int, kept: list[Kept], reasons: dict[int, str]) -> None:
-    value = stream_records.encode_kept(at, len(kept), zip(*kept, strict=True), list(reasons.items()))
-    assert stream_records.decode_kept(value) == KeptPage(at, kept, reasons)
+    value = extensions.encode_kept(at, len(kept), zip(*kept, strict=True), list(reasons.items()))
+    assert extensions.decode_kept(value) == KeptPage(at, kept, reasons)
 
 
 @settings(deadline=None)
@@ -127,7 +126,7 @@ def test_a_page_that_is_kept_comes_back(drawn: dict[int, tuple[int, int, int, st
         page.size[at], page.crc[at], page.attempts[at] = size, flags, attempts
         claims.claimed_at[at], claims.consumer[at], claims.reason[at] = 5, "stream:s", reason
     [(_, kept)] = picked(rows, sorted(first + position for position in drawn)).pages()
-    found = buckets.decode_kept(buckets.encode_kept(number, kept), "stream:s")
+    found = pages.decode_kept(pages.encode_kept(number, kept), "stream:s")
     assert content(found) == content(kept)
 
 
@@ -142,10 +141,10 @@ def content(page: Page) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize(
     ("decode", "value"),
     [
-        (stream_records.decode_last_batch, stream_records.encode_last_batch(1)),
-        (stream_records.decode_stream, stream_records.encode_stream(StreamRow("x", 1, 1, 1, (1, 1)))),
-        (stream_records.decode_failures, stream_records.encode_failures({1: Failure("x"), 2: Failure(None)})),
-        (stream_records.decode_kept, stream_records.encode_kept(1, 1, [(1,)] * 7, [(1, "x")])),
+        (extensions.decode_last_batch, extensions.encode_last_batch(1)),
+        (extensions.decode_stream, extensions.encode_stream(StreamRow("x", 1, 1, 1, (1, 1)))),
+        (extensions.decode_failures, extensions.encode_failures({1: Failure("x"), 2: Failure(None)})),
+        (extensions.decode_kept, extensions.encode_kept(1, 1, [(1,)] * 7, [(1, "x")])),
     ],
 )
 def test_a_value_that_is_too_short_or_too_long_is_refused(decode: object, value: bytes, more: bytes) -> None:

@@ -13,10 +13,10 @@ from penstock.contract.settings import Settings
 from penstock.contract.stream_operations import Streams
 from penstock.engine.backend import Engine
 from penstock.stores.journal.store import open_journal
+from penstock.stores.slate import extensions
 from penstock.stores.slate import format as records
-from penstock.stores.slate import stream_records
 from penstock.stores.slate.format import InFlight
-from penstock.stores.slate.opening import open_slate
+from penstock.stores.slate.store import open_slate
 from tests.engine.test_streams import GONE, MANY, READER
 from tests.stores.slate import document
 from tests.stores.slate.test_store import START, write
@@ -139,7 +139,7 @@ def test_what_is_to_fail_is_known_after_a_restart_and_forgotten_with_the_batch(l
         found = {}
         for key, value in life.rows().items():
             if records.parse_key(key).kind == records.FAILURES:
-                for message, failure in stream_records.decode_failures(value).items():
+                for message, failure in extensions.decode_failures(value).items():
                     found[message] = failure.reason
         return found
 

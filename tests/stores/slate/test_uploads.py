@@ -8,8 +8,7 @@ import penstock
 from penstock.contract.loads import Sent
 from penstock.contract.message import Entry
 from penstock.stores.slate.binding import Row
-from penstock.stores.slate.opening import open_slate
-from penstock.stores.slate.store import SlateBackend
+from penstock.stores.slate.store import SlateBackend, open_slate
 from penstock.wire.frames import encode_entries
 
 

@@ -17,8 +17,8 @@ from penstock.sharing.backend import SharedBackend, open_shared
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.stores import check_store, own_session
 from penstock.spark.jobs.summary import Summary
-from penstock.stores.slate import moments
-from penstock.stores.slate.folder import SUBFOLDER
+from penstock.stores.slate import snapshot
+from penstock.stores.slate.synced import SUBFOLDER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,6 +104,6 @@ def _without_router(url: str) -> str:
 
 def default_checkpoint(url: str) -> str:
     """Where Spark's notes are; of a bucket in a folder of this machine, as nothing is lost without them."""
-    where = moments.parse(url).where
+    where = snapshot.parse(url).where
     folder = kind_of(url).meeting_folder(url) if "://" in where else where
     return os.path.join(folder, SUBFOLDER, "route")

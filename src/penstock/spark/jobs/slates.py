@@ -11,7 +11,7 @@ from penstock.contract.urls import absolute
 from penstock.sharing.backend import open_shared
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.summary import Cell, Summary
-from penstock.stores.slate import loading, moments
+from penstock.stores.slate import recovery, snapshot
 from penstock.system.clock import SystemClock
 
 PACKED = ("queue", "before", "after", "freed")
@@ -45,14 +45,14 @@ def expire(store: str, given: str | None, dry_run: bool) -> Summary:
 
 def _let_go(url: str) -> tuple[list[list[Cell]], int]:
     """What each queue still has in the database, and time has let go."""
-    moment, log = moments.take(url, os.getpid(), objects=False), moments.parse(url).log
+    moment, log = snapshot.take(url, os.getpid(), objects=False), snapshot.parse(url).log
     try:
-        _, view = moments.opened_for(moment, log)
+        _, view = snapshot.opened_for(moment, log)
         with closing(view):
-            found = loading.load(view, log)
-            loading.measure(found, view, log)
+            found = recovery.load(view, log)
+            recovery.measure(found, view, log)
     finally:
-        moments.drop(moment)
+        snapshot.drop(moment)
     now = max(SystemClock().now(), found.at)
     rows: list[list[Cell]] = []
     for name, loaded in sorted(found.queues.items()):

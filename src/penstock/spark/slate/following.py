@@ -1,7 +1,7 @@
 """readStream on the log of a slate store: all that was committed, in the order of its numbers, each entry once.
 
 An offset is a number: everything before it was read. Numbers are given before they are committed, and not always
-committed in order; so a batch ends where the store has written that nothing lower will come (own.py).
+committed in order; so a batch ends where the store has written that nothing lower will come (extensions.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,10 +21,9 @@ from penstock.spark.slate.options import LogOptions
 from penstock.spark.slate.part import SlatePart
 from penstock.spark.slate.planning import log_cuts, log_end, log_work
 from penstock.spark.slate.routing import filters_in
-from penstock.stores.slate import loading, moments
-from penstock.stores.slate.format import log_prefix
-from penstock.stores.slate.primitives import key_u64
-from penstock.stores.slate.view import Moment, View
+from penstock.stores.slate import recovery, snapshot
+from penstock.stores.slate.format import key_u64, log_prefix
+from penstock.stores.slate.view import Snapshot, View
 
 _SEQUENCE = "sequence"
 _LOOKED_AT = 10_000  # entries
@@ -36,8 +35,8 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: LogOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._log = moments.parse(options.read.store).log
-        self._moment: Moment | None = None  # the latest, which batches are read from
+        self._log = snapshot.parse(options.read.store).log
+        self._moment: Snapshot | None = None  # the latest, which batches are read from
         self._view: View | None = None  # of it
         self._end = 0  # of the log in it
         self._filters: tuple[tuple[str, str], ...] | None = None  # in it, for those who route
@@ -99,19 +98,19 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._view.close()
             self._view = None
         if self._moment is not None:
-            moments.drop(self._moment)
+            snapshot.drop(self._moment)
             self._moment = None
 
     def _look(self) -> int:
         """Where the log ends now; all batches that were read from an earlier moment are done."""
         url = self._options.read.store
-        if self._moment is not None and moments.tail(url) == self._moment.tail:
+        if self._moment is not None and snapshot.tail(url) == self._moment.tail:
             return self._end
         self.stop()
-        moment = moments.take(url, driver(), objects=bool({"payload", "size"}.intersection(self._schema.names)))
+        moment = snapshot.take(url, driver(), objects=bool({"payload", "size"}.intersection(self._schema.names)))
         self._moment = moment  # which is dropped, whatever happens
-        self._moment, view = moments.opened_for(moment, self._log)
-        loading.check_instance(view, self._log)
+        self._moment, view = snapshot.opened_for(moment, self._log)
+        recovery.check_instance(view, self._log)
         self._view, self._end = view, log_end(view, self._log)
         if self._options.route:
             self._filters = filters_in(view)

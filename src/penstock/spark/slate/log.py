@@ -17,8 +17,14 @@ from penstock.errors import StoreCorrupt
 from penstock.spark.columns import column_of
 from penstock.spark.rows import times
 from penstock.stores.slate import entries
-from penstock.stores.slate.format import decode_metadata, decode_payload, log_prefix, object_of, payload_key
-from penstock.stores.slate.primitives import key_u64
+from penstock.stores.slate.format import (
+    decode_metadata,
+    decode_payload,
+    key_u64,
+    log_prefix,
+    object_of,
+    payload_key,
+)
 from penstock.stores.slate.view import Values, View
 
 if TYPE_CHECKING:

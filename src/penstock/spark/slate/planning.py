@@ -1,4 +1,4 @@
-"""A read of a slate store: one moment of it (slate/moments.py), and the ranges of keys that tasks scan in it.
+"""A read of a slate store: a snapshot of it (slate/snapshot.py), and the ranges of keys that tasks scan in it.
 
 Where a message is and in what state, is in records of its queue, which are read here; payloads, headers and the
 log are left to tasks. A task is sent the rows it is about, and what it needs to open the same moment.
@@ -20,10 +20,9 @@ from penstock.spark.options import Options
 from penstock.spark.plans import driver
 from penstock.spark.rows import SOURCES, rows_of
 from penstock.spark.tables import BODY, attempt_row, queue_row
-from penstock.stores.slate import loading, moments, own
-from penstock.stores.slate.format import log_prefix, payload_key
-from penstock.stores.slate.primitives import key_u64
-from penstock.stores.slate.view import Moment, View
+from penstock.stores.slate import extensions, recovery, snapshot
+from penstock.stores.slate.format import key_u64, log_prefix, payload_key
+from penstock.stores.slate.view import Snapshot, View
 from penstock.system.clock import SystemClock
 
 _PART_BYTES, _SMALL_PART_BYTES = 96 << 20, 4 << 20  # of payloads that one task reads, at most and at least
@@ -38,7 +37,7 @@ _OF_JOURNALS = ("file", "offset", "crc")
 class Work:
     """What one task does: find bodies for rows, or read a part of the log; without a moment the rows are all."""
 
-    moment: Moment | None
+    moment: Snapshot | None
     log: str
     rows: bytes | None  # as an Arrow stream; None: a part of the log
     queues: tuple[str, ...]  # names, of which rows have numbers
@@ -49,14 +48,14 @@ class Work:
 
 def plan(options: Options, schema: pa.Schema) -> list[Work]:
     """What tasks read, as of now. The moment is held for as long as the driver lives, if they need it."""
-    address = moments.parse(options.store)
-    moment = moments.take(options.store, driver(), objects="payload" in schema.names or options.table == "log")
+    address = snapshot.parse(options.store)
+    moment = snapshot.take(options.store, driver(), objects="payload" in schema.names or options.table == "log")
     needed = False
     try:
-        moment, view = moments.opened_for(moment, address.log)
+        moment, view = snapshot.opened_for(moment, address.log)
         with closing(view):
             if options.table == "log":
-                loading.check_instance(view, address.log)
+                recovery.check_instance(view, address.log)
                 works = log_works(view, moment, address.log, 0, log_end(view, address.log))
             else:
                 works = _rows(view, moment, address.log, options, schema)
@@ -64,16 +63,16 @@ def plan(options: Options, schema: pa.Schema) -> list[Work]:
         return works
     finally:
         if not needed:
-            moments.drop(moment)
+            snapshot.drop(moment)
 
 
 def log_end(view: View, log: str) -> int:
     """Up to where the log is complete; all of it is, if only another program has written it."""
-    value = view.get(own.LOG_END_KEY)
-    return loading.adoption(view, log).last + 1 if value is None else own.decode_log_end(value)
+    value = view.get(extensions.LOG_END_KEY)
+    return recovery.adoption(view, log).last + 1 if value is None else extensions.decode_log_end(value)
 
 
-def log_works(view: View, moment: Moment, log: str, first: int, end: int) -> list[Work]:
+def log_works(view: View, moment: Snapshot, log: str, first: int, end: int) -> list[Work]:
     """The log from one number on and before another, in parts."""
     prefix = log_prefix(log)
     for key, _ in view.scan(prefix + key_u64(first), prefix + key_u64(end)):
@@ -94,22 +93,22 @@ def log_cuts(first: int, end: int) -> list[int]:
 
 
 def log_work(
-    moment: Moment, log: str, first: int, end: int, filters: tuple[tuple[str, str], ...] | None = None
+    moment: Snapshot, log: str, first: int, end: int, filters: tuple[tuple[str, str], ...] | None = None
 ) -> Work:
     """A part of the log."""
     return Work(_sliced(moment, log, first, end), log, None, (), first, end, filters)
 
 
-def _sliced(moment: Moment, log: str, first: int, end: int) -> Moment:
+def _sliced(moment: Snapshot, log: str, first: int, end: int) -> Snapshot:
     prefix = log_prefix(log)
     return moment.within((payload_key(first), payload_key(end)), (prefix + key_u64(first), prefix + key_u64(end)))
 
 
-def _rows(view: View, moment: Moment, log: str, options: Options, schema: pa.Schema) -> list[Work]:
-    found = loading.load(view, log)
+def _rows(view: View, moment: Snapshot, log: str, options: Options, schema: pa.Schema) -> list[Work]:
+    found = recovery.load(view, log)
     sized = options.table == "messages" and BODY.intersection(schema.names)  # tasks and batches are cut by size
-    if sized or loading.has_others(found):
-        loading.measure(found, view, log)
+    if sized or recovery.has_others(found):
+        recovery.measure(found, view, log)
     now = max(SystemClock().now(), found.at)
     ledgers = {name: loaded.ledger for name, loaded in sorted(found.queues.items())}
     if options.queue is not None:
@@ -141,7 +140,7 @@ def _attempts(ledgers: dict[str, Ledger]) -> list[dict[str, Any]]:
 
 
 def _messages(
-    ledgers: dict[str, Ledger], moment: Moment, log: str, states: Sequence[str], schema: pa.Schema
+    ledgers: dict[str, Ledger], moment: Snapshot, log: str, states: Sequence[str], schema: pa.Schema
 ) -> list[Work]:
     bodies = bool(BODY.intersection(schema.names))
     wanted = dict.fromkeys(source for name in schema.names for source in SOURCES[name])

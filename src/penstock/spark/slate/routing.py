@@ -1,7 +1,7 @@
 """Which queues want which entries of the log, found out by tasks: with what routes in a process, of one moment.
 
 A row is an entry and a queue that wants it. The rows of a batch, in the order of the log, are what the owner of
-the store is given (slate/bulk.py). Tasks match what they scan, so that nothing but matches goes through Spark.
+the store is given (slate/routing.py). Tasks match what they scan, so that nothing but matches goes through Spark.
 """
 
 from collections.abc import Iterator
@@ -15,12 +15,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from penstock import filters
 from penstock.filters.dispatch import Dispatcher
 from penstock.spark.slate.log import Payloads
-from penstock.stores.slate import entries, loading
-from penstock.stores.slate.bulk import COLUMNS
-from penstock.stores.slate.format import decode_metadata, log_prefix
+from penstock.stores.slate import entries, recovery
+from penstock.stores.slate.format import decode_metadata, key_u64, log_prefix
 from penstock.stores.slate.log import Published
-from penstock.stores.slate.primitives import key_u64
-from penstock.stores.slate.routing import Matches, Wanted, subject_of
+from penstock.stores.slate.routing import COLUMNS, Matches, Wanted, subject_of
 from penstock.stores.slate.view import View
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ _ARROW = pa.schema([("queue", pa.string()), *((name, pa.int64()) for name in COL
 
 def filters_in(view: View) -> tuple[tuple[str, str], ...]:
     """The queues that have filters, with these; who has one that is not understood gets nothing."""
-    found = [(queue, each.filter) for queue, each in sorted(loading.settings_of(view).items()) if each.filter]
+    found = [(queue, each.filter) for queue, each in sorted(recovery.settings_of(view).items()) if each.filter]
     return tuple((queue, text) for queue, text in found if filters.reason_against(text) is None)
 
 

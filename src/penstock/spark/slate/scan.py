@@ -15,9 +15,15 @@ from penstock.spark.slate.log import log_batches
 from penstock.spark.slate.planning import Work
 from penstock.spark.slate.routing import match
 from penstock.spark.tables import BODY
-from penstock.stores.slate import entries, moments
-from penstock.stores.slate.format import decode_metadata, decode_payload, log_prefix, object_of, payload_key
-from penstock.stores.slate.primitives import key_u64
+from penstock.stores.slate import entries, snapshot
+from penstock.stores.slate.format import (
+    decode_metadata,
+    decode_payload,
+    key_u64,
+    log_prefix,
+    object_of,
+    payload_key,
+)
 from penstock.stores.slate.view import View
 
 _MOST_ROWS, _MOST_BYTES = 10_000, 12 << 20  # of a batch with bodies
@@ -28,7 +34,7 @@ _NEAR = 128  # messages that a scan rather skips than begins again
 def read(work: Work, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of one task, in batches of the schema that Spark wants."""
     if work.rows is None and work.moment is not None:
-        with closing(moments.opened(work.moment)) as view:
+        with closing(snapshot.opened(work.moment)) as view:
             yield from log_batches(view, work, schema) if work.filters is None else match(view, work)
         return
     with pa.ipc.open_stream(work.rows) as stream:
@@ -42,7 +48,7 @@ def read(work: Work, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
             part = rows.slice(start, _MOST_INDEX_ROWS)
             yield _batch({}, part, queues, schema)
         return
-    with closing(moments.opened(work.moment)) as view:
+    with closing(snapshot.opened(work.moment)) as view:
         bodies = Bodies(view, work.log, "payload" in schema.names)
         for start, end in _cuts(rows):
             part = rows.slice(start, end - start)

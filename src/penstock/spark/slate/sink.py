@@ -1,7 +1,7 @@
 """df.write.format("penstock") into a slate store: tasks stage frames beside it, and its owner takes all of them.
 
 The commit asks whoever has the store open, or opens it. Until then nothing is to be seen; from when the owner has
-written that the load is there, all of it will be, whatever happens (slate/intake.py).
+written that the load is there, all of it will be, whatever happens (slate/loads.py).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,10 +20,8 @@ from penstock.spark.errors import in_one_line
 from penstock.spark.plans import driver
 from penstock.spark.sending import Sender
 from penstock.spark.sink import Target, check_columns, task
-from penstock.stores.slate import moments
-from penstock.stores.slate.intake import Frame, Load, is_done
-from penstock.stores.slate.loading import PRIORITIES
-from penstock.stores.slate.staging import Staging, new_name
+from penstock.stores.slate.loads import Frame, Load, Staging, is_done, new_name, staging_at
+from penstock.stores.slate.recovery import PRIORITIES
 from penstock.wire.frames import decode_columns
 
 _COMMITTING = "committing"  # from here on only the owner may remove what is staged
@@ -97,7 +95,7 @@ def stage(
 ) -> list[Frame]:
     """Stage the rows of one task."""
     partition, attempt = task()
-    stager = Stager(moments.staging(target.store), load)
+    stager = Stager(staging_at(target.store), load)
     with in_one_line():
         sender = Sender(stager, "", f"{partition:05}-{attempt}", queues, target.queue, partition, target.restore)
         for batch in batches:
@@ -110,17 +108,17 @@ def take_in(store: str, load: Load) -> None:
     """Have the owner take in what was staged."""
     with in_one_line(), closing(open_shared(store)) as backend:
         if load.frames:
-            moments.staging(store).put(load.name, _COMMITTING, b"")
+            staging_at(store).put(load.name, _COMMITTING, b"")
         try:
             backend.slate().take_in(load)
         except (QueueFull, QueueNotFound, StreamMismatch):  # refused: nothing of it was taken in
-            moments.staging(store).remove(load.name)
+            staging_at(store).remove(load.name)
             raise
 
 
 def discard(store: str, load: str) -> None:
     """Remove what was staged, unless it counts already."""
-    staging = moments.staging(store)
+    staging = staging_at(store)
     try:
         staging.get(load, _COMMITTING)
     except FileNotFoundError:

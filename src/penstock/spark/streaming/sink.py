@@ -37,8 +37,8 @@ from penstock.stores.journal import staging
 from penstock.stores.journal.intake import Load, make_folder
 from penstock.stores.journal.staging import Part, Piece
 from penstock.stores.journal.viewing import StoreView
-from penstock.stores.slate.intake import Load as SlateLoad
-from penstock.stores.slate.staging import new_name
+from penstock.stores.slate.loads import Load as SlateLoad
+from penstock.stores.slate.loads import new_name
 from penstock.system.clock import SystemClock
 from penstock.system.files import ReadingDisk, SystemDisk
 

@@ -1,6 +1,6 @@
 """A copy of a slate store in a folder, made while another process, or this one, goes on with it.
 
-1. A moment is taken: links to all files of the database, and to large payloads (frozen.py). What is staged of
+1. A moment is taken: links to all files of the database, and to large payloads (snapshot.py). What is staged of
    loads that count belongs to it. If some of that has gone meanwhile, another moment is taken.
 2. All of it is copied to DEST.partial, and synced.
 3. The copy is read from its first row to its last: messages, with payloads, log entries, and large payloads.
@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 from penstock.contract.examination import Examination
 from penstock.errors import NotSupported, PenstockError, StoreCorrupt, StoreLocked
-from penstock.stores.slate import doctor, loading, moments
+from penstock.stores.slate import doctor, recovery, snapshot
 from penstock.stores.slate.doctor import SlateQueue
-from penstock.stores.slate.folder import SUBFOLDER, Folder
+from penstock.stores.slate.folder import Folder
 from penstock.stores.slate.format import LOAD, parse_key
-from penstock.stores.slate.locking import StoreLock
-from penstock.stores.slate.staging import STAGED
-from penstock.stores.slate.view import Moment
+from penstock.stores.slate.loads import STAGED
+from penstock.stores.slate.synced import SUBFOLDER, StoreLock
+from penstock.stores.slate.view import Snapshot
 from penstock.system.clock import Clock, SystemClock, rest
 from penstock.system.copies import MARK, Destination
 from penstock.system.files import SystemDisk, make_folder
@@ -54,7 +54,7 @@ def backup(
     Others may have the store open and go on. The copy is the store as it was at one moment after the call began.
     It is a store like any other: open `slate:DEST`. Without `verify` it is not read again.
     """
-    where = moments.parse(store)
+    where = snapshot.parse(store)
     if where.is_bucket:
         raise NotSupported(
             f"store {store!r} is in a bucket, which keeps what it was given: let it keep versions, copy it "
@@ -62,7 +62,7 @@ def backup(
         )
     destination = Destination(where.where, os.fspath(dest))
     destination.check()
-    if not moments.exists(store):
+    if not snapshot.exists(store):
         raise PenstockError(f"there is no store {store!r}: nothing of one is there")
     make_folder(SystemDisk(), destination.subfolder)
     lock = StoreLock(os.path.join(destination.subfolder, MARK), f"the copy {destination.path!r}")
@@ -103,7 +103,7 @@ def _copy(store: str, destination: Destination, progress: Progress) -> Copied:
             SystemDisk().sync_folder(folder)
         Folder(destination.partial, "always").seal()
     finally:
-        moments.drop(moment)
+        snapshot.drop(moment)
     return Copied(len(files), copied, {})
 
 
@@ -116,12 +116,12 @@ def _copy_file(path: str, target: str) -> Iterator[int]:
         os.fsync(new.fileno())
 
 
-def _moment(store: str) -> Moment:
+def _moment(store: str) -> Snapshot:
     """A moment of the store, with links to what is staged of loads that count in it."""
     staged = os.path.join(SUBFOLDER, STAGED)
-    source = os.path.join(moments.parse(store).where, staged)
+    source = os.path.join(snapshot.parse(store).where, staged)
     for _ in range(_TRIES):
-        moment = moments.take(store, os.getpid())
+        moment = snapshot.take(store, os.getpid())
         try:
             for load, frame in _loading(moment):
                 target = os.path.join(moment.held, staged, load)
@@ -129,9 +129,9 @@ def _moment(store: str) -> Moment:
                 os.link(os.path.join(source, load, frame), os.path.join(target, frame))
             return moment
         except FileNotFoundError:  # it has just been taken in
-            moments.drop(moment)
+            snapshot.drop(moment)
         except BaseException:
-            moments.drop(moment)
+            snapshot.drop(moment)
             raise
         rest(_PAUSE)
     raise PenstockError(
@@ -148,11 +148,11 @@ def _below(folder: str, below: str) -> Iterator[tuple[str, str]]:
             yield os.path.join(folder, path), path
 
 
-def _loading(moment: Moment) -> list[tuple[str, str]]:
+def _loading(moment: Snapshot) -> list[tuple[str, str]]:
     """The frames of loads that count, and have not arrived."""
     found = []
-    with closing(moments.opened(moment)) as view:
-        for key, value in loading.of_kind(view, LOAD):
+    with closing(snapshot.opened(moment)) as view:
+        for key, value in recovery.of_kind(view, LOAD):
             content = json.loads(value)
             load = parse_key(key).queue
             found += [(load, frame[1]) for frame in content["frames"][content["done"] :]]
@@ -174,11 +174,11 @@ def _verified(destination: Destination, clock: Clock | None, log: str) -> dict[s
 
 def _counted(destination: Destination, clock: Clock | None, log: str) -> dict[str, dict[str, int]]:
     """The messages of each queue, from the records of queues alone."""
-    _, view = moments.opened_for(_whole(destination), log)
+    _, view = snapshot.opened_for(_whole(destination), log)
     with closing(view):
-        contents = loading.load(view, log)
-        if loading.has_others(contents):
-            loading.measure(contents, view, log)
+        contents = recovery.load(view, log)
+        if recovery.has_others(contents):
+            recovery.measure(contents, view, log)
     counts = {}
     for name, loaded in sorted(contents.queues.items()):
         loaded.ledger.advance(max(_now(clock), contents.at))
@@ -186,9 +186,9 @@ def _counted(destination: Destination, clock: Clock | None, log: str) -> dict[st
     return counts
 
 
-def _whole(destination: Destination) -> Moment:
+def _whole(destination: Destination) -> Snapshot:
     """The copy, which nobody else knows, so that nothing of it needs to be held."""
-    return Moment(destination.partial, destination.partial, {}, 0)
+    return Snapshot(destination.partial, destination.partial, {}, 0)
 
 
 def _now(clock: Clock | None) -> int:

@@ -15,8 +15,14 @@ from penstock.engine.storage import Body
 from penstock.errors import StoreCorrupt
 from penstock.stores.slate import entries
 from penstock.stores.slate.binding import Database
-from penstock.stores.slate.format import decode_metadata, decode_payload, log_prefix, object_of, payload_key
-from penstock.stores.slate.primitives import key_u64
+from penstock.stores.slate.format import (
+    decode_metadata,
+    decode_payload,
+    key_u64,
+    log_prefix,
+    object_of,
+    payload_key,
+)
 
 _KEPT = 32 << 20  # bytes of bodies that are kept in memory after they were written
 _OVERHEAD = 500  # bytes that one takes beside its payload

@@ -23,13 +23,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.errors import InvalidArgument, StoreCorrupt, StoreUnreachable
-from penstock.stores.journal.catalog import FOLDER
-from penstock.stores.slate import manifests, s3
+from penstock.stores.slate import s3
 from penstock.stores.slate.binding import Database, load
-from penstock.stores.slate.loading import check_asked
-from penstock.stores.slate.locking import StoreLock
-from penstock.stores.slate.manifests import Needed
-from penstock.stores.slate.synced import KINDS, WEEK, in_words, number_of
+from penstock.stores.slate.recovery import check_asked
+from penstock.stores.slate.synced import (
+    KINDS,
+    SUBFOLDER,
+    WEEK,
+    Needed,
+    StoreLock,
+    in_words,
+    number_of,
+    read_manifest,
+)
 from penstock.system.clock import SystemClock
 
 _DB = "db"
@@ -63,11 +69,12 @@ class BucketPlace:
         if parts.scheme != "s3" or not _NAME.fullmatch(parts.netloc):
             raise InvalidArgument(f"{url!r} is no bucket: give slate:s3://bucket/prefix")
         self.what = f"the store {url!r}"
-        self._shared = None if shared is None else os.path.join(shared, FOLDER)
+        self._shared = None if shared is None else os.path.join(shared, SUBFOLDER)
         self._lock: StoreLock | None = None
         self._bucket = parts.netloc
         prefix = parts.path.strip("/")
         self._prefix = f"{prefix}/" if prefix else ""
+        self.path = f"{self._prefix}{_DB}"  # of the database
         self._account = s3.Account.from_environment()
         self._objects = s3.Bucket(self._account, self._bucket, f"{self._prefix}objects/", timeout)
         self._all = s3.Bucket(self._account, self._bucket, self._prefix, timeout)
@@ -101,7 +108,7 @@ class BucketPlace:
             )
         record = self._recorded()
         check_asked(self._instance, {record["instance"]} if "instance" in record else ())
-        return Database(self._object_store(), f"{self._prefix}{_DB}", _SETTINGS, self.what, timeout)
+        return Database(self.object_store(), self.path, _SETTINGS, self.what, timeout)
 
     def loaded(self) -> None:
         """What the database holds was read, and is of the instance that was asked for."""
@@ -179,16 +186,17 @@ class BucketPlace:
         return zlib.crc32(self._all.get(name))
 
     def _needed(self, manifest: int) -> Needed:
-        path = f"{self._prefix}{_DB}"
-        store = self._object_store()
-        return manifests.read(store, path, manifest, self.what, self._timeout) if manifest else Needed()
+        if not manifest:
+            return Needed()
+        return read_manifest(self.object_store(), self.path, manifest, self.what, self._timeout)
 
     def _log(self, after: int) -> dict[int, int]:
         """The lengths of the log's objects after one of them, by number."""
         found = self._all.sizes(f"{_DB}/wal/", f"{_DB}/wal/{after:020}.sst")
         return {number: size for name, size in found.items() if (number := number_of(name)) is not None}
 
-    def _object_store(self) -> Any:
+    def object_store(self) -> Any:
+        """The bucket as SlateDB knows it."""
         ffi, account = load(), self._account
         builder = ffi.ObjectStoreBuilder.from_env(ffi.ObjectStoreType.S3)
         settings = {

@@ -1,11 +1,12 @@
 """What is the matter with a slate store: reads every row as it is at one moment, and every file of the log.
 
-Nothing is changed but for links that hold the files meanwhile (frozen.py), so another process may have the store
+Nothing is changed but for links that hold the files meanwhile (snapshot.py), so another process may have the store
 open. If none has, what is read is what opening would find: it goes back to what is known to be synced (folder.py).
 """
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
@@ -15,17 +16,114 @@ from penstock.contract.examination import Examination, Finding
 from penstock.contract.message import STATES
 from penstock.errors import InvalidArgument, PenstockError, StoreCorrupt, StoreUnavailable
 from penstock.filters import reason_against
-from penstock.stores.slate import entries, loading, moments
+from penstock.stores.slate import binding, entries, extensions, recovery, snapshot
 from penstock.stores.slate import format as records
+from penstock.stores.slate.binding import blocking
 from penstock.stores.slate.bucket import RESTORE as IN_A_BUCKET
 from penstock.stores.slate.bucket import BucketPlace
-from penstock.stores.slate.dumping import DECODERS, NAMES, readable
-from penstock.stores.slate.folder import RESTORE, SUBFOLDER, Folder
+from penstock.stores.slate.folder import RESTORE, Folder
 from penstock.stores.slate.format import parse_key
-from penstock.stores.slate.staging import STAGED, Staging, is_given_up, staging_of
-from penstock.stores.slate.view import Moment, View
+from penstock.stores.slate.loads import STAGED, Staging, is_given_up, staging_of
+from penstock.stores.slate.synced import SUBFOLDER
+from penstock.stores.slate.view import Snapshot, View
 from penstock.system.clock import SystemClock
 from penstock.system.files import SystemDisk, unavailable
+
+_SECONDS = 60.0
+_AT_ONCE = 1_000
+_TEXT = re.compile(rb"[ -~]{4,}")
+NAMES = {
+    records.PAYLOAD: "payload",
+    records.ACTIVE: "active",
+    records.DONE: "done",
+    records.FAILED: "failed",
+    records.ATTEMPTS: "attempts",
+    records.CONFIG: "config",
+    records.SETTINGS: "settings",
+    records.SIZES: "sizes",
+    records.CLAIMS: "claims",
+    records.RECENT: "recent",
+    records.POSITION: "position",
+    records.EXPIRY: "expiry",
+    records.CLOCK: "clock",
+    records.LOG_END: "log end",
+    records.INSTANCE: "instance",
+    records.LOAD: "load",
+    records.RUN: "run",
+    records.SINK: "sink",
+    records.BATCHES: "batches",
+    records.STREAM: "stream",
+    records.FAILURES: "failures",
+    records.KEPT: "kept",
+    records.FOLLOWED: "followed",
+    records.HELD_BACK: "held back",
+    records.LOG: "log entry",
+    records.SEQ_BLOCK: "SeqBlock",
+}
+DECODERS = {
+    records.PAYLOAD: records.decode_payload,
+    records.ACTIVE: records.decode_active,
+    records.DONE: records.decode_settled,
+    records.FAILED: records.decode_settled,
+    records.ATTEMPTS: records.decode_attempts,
+    records.CONFIG: records.decode_others_config,
+    records.SETTINGS: bytes.decode,
+    records.SIZES: extensions.decode_sizes,
+    records.CLAIMS: extensions.decode_claims,
+    records.RECENT: extensions.decode_recent,
+    records.POSITION: extensions.decode_position,
+    records.EXPIRY: bytes,
+    records.CLOCK: extensions.decode_clock,
+    records.LOG_END: extensions.decode_log_end,
+    records.INSTANCE: extensions.decode_instance,
+    records.LOAD: bytes.decode,
+    records.RUN: bytes.decode,
+    records.SINK: bytes.decode,
+    records.BATCHES: extensions.decode_last_batch,
+    records.STREAM: extensions.decode_stream,
+    records.FAILURES: extensions.decode_failures,
+    records.KEPT: extensions.decode_kept,
+    records.FOLLOWED: extensions.decode_marks,
+    records.HELD_BACK: extensions.decode_retained,
+    records.LOG: records.decode_metadata,
+    records.SEQ_BLOCK: records.decode_seq_block,
+}
+
+
+def rows(folder: str | os.PathLike[str]) -> Iterator[tuple[bytes, bytes]]:
+    """Every row of the store in a folder, by a reader that changes nothing, whoever has the store open."""
+    ffi = binding.load()
+    builder = ffi.ObjectStoreBuilder(ffi.ObjectStoreType.LOCAL)
+    builder.with_config("local_path", os.path.abspath(folder))
+    reader = blocking(ffi.DbReaderBuilder("db", builder.build()).build(), _SECONDS)
+    try:
+        scan = reader.scan(ffi.KeyRange(start=b"\x00", start_inclusive=True, end=b"\xff", end_inclusive=True))
+        iterator = blocking(scan, _SECONDS)
+        while found := blocking(iterator.next_batch(_AT_ONCE), _SECONDS):
+            for row in found:
+                yield row.key, row.value
+    finally:
+        blocking(reader.shutdown(), _SECONDS)
+
+
+def dump(folder: str | os.PathLike[str]) -> Iterator[str]:
+    """Every row as three lines: what it is, its key, its value; bytes are hexadecimal, with texts in quotes."""
+    for key, value in rows(folder):
+        kind = parse_key(key).kind
+        decoded = str(DECODERS[kind](value))  # type: ignore[operator]
+        yield f"{NAMES[kind]}: {decoded if len(decoded) <= 300 else decoded[:300] + ' ...'}"
+        yield f"    {readable(key)}"
+        yield f"    {readable(value[:200])}{' ...' if len(value) > 200 else ''}".rstrip()
+
+
+def readable(data: bytes) -> str:
+    """Bytes in hexadecimal, with texts of four and more characters in quotes."""
+    parts, end = [], 0
+    for text in _TEXT.finditer(data):
+        parts += [data[end : text.start()].hex(" "), f"'{text[0].decode()}'"]
+        end = text.end()
+    return " ".join(filter(None, [*parts, data[end:].hex(" ")]))
+
 
 _MOST = 20  # findings of one kind
 _AS_IT_IS = "nothing: it is left as it is"
@@ -55,16 +153,16 @@ def examine(url: str, now: int | None = None) -> Examination[SlateQueue]:
 
     >>> examine("slate:data").sound
     """
-    where = moments.parse(url)
+    where = snapshot.parse(url)
     found: Examination[SlateQueue] = Examination(where.where, SystemClock().now() if now is None else now)
-    if not moments.exists(url):
+    if not snapshot.exists(url):
         found.findings.append(
             Finding("problem", f"there is no slate store {where.where!r}", "check the name; opening it makes one")
         )
         return found
     place: Folder | BucketPlace
     if where.is_bucket:
-        place = BucketPlace(where.where, moments.TIMEOUT)
+        place = BucketPlace(where.where, snapshot.TIMEOUT)
     else:
         place = Folder(where.where, "never")
         found.holder = _holder(place)
@@ -72,7 +170,7 @@ def examine(url: str, now: int | None = None) -> Examination[SlateQueue]:
         aside = _compare(place, found) if isinstance(place, Folder) else _compare_bucket(place, found)
         if not found.sound:
             return found  # of what is read without that, nothing is certain
-        moment = moments.take(url, os.getpid())
+        moment = snapshot.take(url, os.getpid())
     except StoreCorrupt as error:
         found.findings.append(Finding("problem", str(error), _RESTORE))
         return found
@@ -86,7 +184,7 @@ def examine(url: str, now: int | None = None) -> Examination[SlateQueue]:
                 os.unlink(os.path.join(moment.held, os.path.relpath(path, where.where)))
         look(moment, place, where.log, found)
     finally:
-        moments.drop(moment)
+        snapshot.drop(moment)
     return found
 
 
@@ -197,11 +295,11 @@ class _Seen:
             )
 
 
-def look(moment: Moment, place: Folder | BucketPlace, log: str, found: Examination[SlateQueue]) -> None:
+def look(moment: Snapshot, place: Folder | BucketPlace, log: str, found: Examination[SlateQueue]) -> None:
     """Read every row of a moment, and compare what belongs together."""
     seen = _Seen()
     try:
-        _, view = moments.opened_for(moment, log)
+        _, view = snapshot.opened_for(moment, log)
         with closing(view):
             for some in view.batches(b"\x00", b"\xff"):
                 for key, value in some:
@@ -223,7 +321,7 @@ def look(moment: Moment, place: Folder | BucketPlace, log: str, found: Examinati
             )
         )
     found.findings += _objects(seen, place, found.holder)
-    found.findings += _staged(seen, staging_of(place, moments.TIMEOUT), found.holder)
+    found.findings += _staged(seen, staging_of(place, snapshot.TIMEOUT), found.holder)
     if found.sound:
         rows = sum(seen.counts.values())
         found.findings.append(
@@ -232,9 +330,9 @@ def look(moment: Moment, place: Folder | BucketPlace, log: str, found: Examinati
 
 
 def _look_at_queues(view: View, log: str, seen: _Seen, found: Examination[SlateQueue]) -> None:
-    contents = loading.load(view, log)
-    if loading.has_others(contents):
-        loading.measure(contents, view, log)
+    contents = recovery.load(view, log)
+    if recovery.has_others(contents):
+        recovery.measure(contents, view, log)
     for name in contents.strangers:
         found.findings.append(
             Finding("note", f"there is a queue {name!a}, which no queue of Penstock can be called", _AS_IT_IS)
@@ -315,18 +413,18 @@ def _objects(seen: _Seen, place: Folder | BucketPlace, holder: str | None) -> It
 def _staged(seen: _Seen, staging: Staging, holder: str | None) -> Iterator[Finding]:
     """Messages that were being loaded."""
     staged = set(staging.loads())
-    for load, content in seen.loads.items():
+    for name, content in seen.loads.items():
         if holder is None and not content["frames"]:
             continue
-        if load in staged or holder is not None:
+        if name in staged or holder is not None:
             yield Finding(
-                "note", f"load {load} took effect, and not all of its messages have arrived",
+                "note", f"load {name} took effect, and not all of its messages have arrived",
                 "nothing: opening takes them in, or the process that has the store open does",
             )  # fmt: skip
         else:
             yield Finding(
                 "problem",
-                f"load {load} took effect, and what was staged of it is gone ({SUBFOLDER}/{STAGED})",
+                f"load {name} took effect, and what was staged of it is gone ({SUBFOLDER}/{STAGED})",
                 "put that folder back from a backup",
             )
     for load in sorted(staged - set(seen.loads)):

@@ -24,25 +24,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import NotSupported, StoreCorrupt, StoreUnreachable
-from penstock.stores.slate import manifests
 from penstock.stores.slate.binding import Database, Fenced, blocking, load, told
-from penstock.stores.slate.locking import StoreLock
-from penstock.stores.slate.manifests import Needed
 from penstock.stores.slate.synced import (
     KINDS,
+    SUBFOLDER,
     WEEK,
     Extent,
+    Needed,
     Record,
+    StoreLock,
     checksum_of,
     in_words,
     log_file,
     names_in,
     numbered,
+    read_manifest,
 )
 from penstock.system.clock import SystemClock
 from penstock.system.files import SystemDisk, is_full, refuse_links, unavailable
 
-SUBFOLDER = ".penstock"
 RESTORE = (
     "put these files back from a backup; to see what is left without them copy the store, remove from the copy "
     f"{SUBFOLDER}/synced, these files and all later ones of their folder, and open that"
@@ -216,7 +216,7 @@ class Folder:
         return Needed()
 
     def _needed(self, manifest: int) -> Needed:
-        return manifests.read(self.object_store(), _DB, manifest, self.what, _SECONDS)
+        return read_manifest(self.object_store(), _DB, manifest, self.what, _SECONDS)
 
     def _compare_log(self, found: Found, recorded: int, log: list[tuple[int, str]]) -> None:
         """Of a store with a record of its log: all of that must be there; nobody was told of what follows."""

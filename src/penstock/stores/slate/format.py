@@ -16,10 +16,17 @@
     metadata           message ID u64 | created at i64 | received at i64 | visible at i64
                        | retention in seconds u32 | number of headers u8 | key Utf8 value Utf8 ...
 
+    Array<T>           count u16, then the elements back to back
+    Utf8               length in bytes u16, then UTF-8
+    TerminatedBytes    00 -> 01 01, 01 -> 01 02, FF -> 01 03, then 00: the order of keys is that of the bytes
+
+Integers are big endian in keys, so that their order is that of the numbers, and little endian in values. `Reader`
+refuses a value that ends too early or goes on too long: bytes that are not understood are never guessed at.
+
 Queue IDs and the log key are TerminatedBytes, times milliseconds since the epoch. A deadline or a retention of 0
 is none. A bucket holds the messages whose ID >> 10 is its number. Bucket 0 is the document's key and always there,
-the others are there while they hold something. No filter is an empty text. Types 07 and up are ours: own.py, and
-for streams stream_records.py and followed.py.
+the others are there while they hold something. No filter is an empty text. Types 07 and up are
+ours: extensions.py.
 
 A message's ID is its sequence in the log. IDs are below 2^62, so that payload keys (01 01 00..3F) and log keys
 (01 01 6F, "o") never meet; a SeqBlock's key is shorter than that of any queue.
@@ -28,29 +35,19 @@ Changing it: a new layout gets a new version byte, and a reader of the old one s
 Released types keep their meaning; unknown versions and types are refused.
 """
 
+import re
 import struct
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from penstock.stores.slate.primitives import (
-    MAX_ARRAY,
-    Reader,
-    Undecodable,
-    array,
-    count,
-    key_u64,
-    terminated,
-    unterminated,
-    utf8,
-)
+from penstock.errors import StoreCorrupt
 
+MAX_ARRAY = MAX_UTF8 = 65_535
 VERSION = 1
 PAYLOAD, ACTIVE, DONE, FAILED, ATTEMPTS, CONFIG = range(1, 7)
-SETTINGS, SIZES, CLAIMS, RECENT, POSITION, EXPIRY, CLOCK, LOG_END, LOAD, RUN, SINK = range(7, 18)  # ours: own.py
-INSTANCE = 18  # ours: own.py
-BATCHES, STREAM, FAILURES, KEPT = range(20, 24)  # ours: stream_records.py
-FOLLOWED, HELD_BACK = 24, 25  # ours: followed.py
+SETTINGS, SIZES, CLAIMS, RECENT, POSITION, EXPIRY, CLOCK, LOG_END, LOAD, RUN, SINK = range(7, 18)  # extensions
+INSTANCE, BATCHES, STREAM, FAILURES, KEPT, FOLLOWED, HELD_BACK = 18, *range(20, 26)
 LOG, SEQ_BLOCK = -1, -2  # OpenData-Log's, whose types 1 and 2 only the key tells from those above
 
 BUCKET_BITS = 10
@@ -62,28 +59,160 @@ SEQ_BLOCK_KEY = bytes([VERSION, 2])
 
 _OF_MESSAGES = (PAYLOAD, ATTEMPTS)
 _OF_LOADS = (LOAD, RUN, SINK)  # whose names are where others have a queue's
-_OF_QUEUES = (
-    ACTIVE,
-    DONE,
-    FAILED,
-    CONFIG,
-    SETTINGS,
-    SIZES,
-    CLAIMS,
-    RECENT,
-    POSITION,
-    BATCHES,
-    FOLLOWED,
-    HELD_BACK,
-)
 _BUCKETS = (ACTIVE, DONE, FAILED, SIZES, CLAIMS)
+_OF_QUEUES = (*_BUCKETS, CONFIG, SETTINGS, RECENT, POSITION, BATCHES, FOLLOWED, HELD_BACK)
 _AVAILABLE = struct.Struct("<QBqqH")
 _IN_FLIGHT = struct.Struct("<QBqqH")
-_ONE, _NONE = count(1), count(0)
 _SETTLED = struct.Struct("<QqH")
 METADATA = struct.Struct("<QqqqIB")
 _CONFIG = struct.Struct("<HI")
 _SEQ_BLOCK = struct.Struct(">QQ")
+_U16 = struct.Struct("<H")
+_ONE, _NONE = _U16.pack(1), _U16.pack(0)
+_U32 = struct.Struct("<I")
+_U64_KEY = struct.Struct(">Q")
+_ESCAPED = {0x00: b"\x01\x01", 0x01: b"\x01\x02", 0xFF: b"\x01\x03"}
+_TO_ESCAPE = re.compile(rb"[\x00\x01\xff]")
+_UNESCAPED = {0x01: 0x00, 0x02: 0x01, 0x03: 0xFF}
+
+
+class Undecodable(StoreCorrupt):
+    """Bytes of a slate store that are not a record that this version knows."""
+
+
+def array(elements: Sequence[bytes]) -> bytes:
+    """An Array<T> of elements that are bytes already."""
+    return count(len(elements)) + b"".join(elements)
+
+
+def count(number: int) -> bytes:
+    """How many elements an Array<T> has."""
+    if number > MAX_ARRAY:
+        raise ValueError(f"{number} elements; an array holds at most {MAX_ARRAY}")
+    return _U16.pack(number)
+
+
+def utf8(text: str) -> bytes:
+    """A text."""
+    data = text.encode()
+    if len(data) > MAX_UTF8:
+        raise ValueError(f"a text of {len(data)} bytes; the most is {MAX_UTF8}")
+    return _U16.pack(len(data)) + data
+
+
+def blob(data: bytes) -> bytes:
+    """Bytes of any length, with it (u32); ours, OpenData has none."""
+    return _U32.pack(len(data)) + data
+
+
+def optional(text: str | None) -> bytes:
+    """A text that may be missing: 00, or 01 and the text; ours."""
+    return b"\x00" if text is None else b"\x01" + utf8(text)
+
+
+def terminated(data: bytes) -> bytes:
+    """TerminatedBytes."""
+    if _TO_ESCAPE.search(data):  # most names have nothing of that kind
+        data = b"".join([_ESCAPED.get(byte) or bytes((byte,)) for byte in data])
+    return data + b"\x00"
+
+
+def key_u64(number: int) -> bytes:
+    """A number in a key."""
+    return _U64_KEY.pack(number)
+
+
+def unterminated(data: bytes, start: int) -> tuple[bytes, int]:
+    """TerminatedBytes from a place on, and where they end."""
+    end = data.find(b"\x00", start)
+    if end < 0:
+        raise Undecodable(f"the key {data.hex(' ')} has no end of its name")
+    raw = data[start:end]
+    if not set(raw) & _ESCAPED.keys():
+        return raw, end + 1
+    found, bytes_left = bytearray(), iter(raw)
+    for byte in bytes_left:
+        if byte == 0x01:
+            escaped = _UNESCAPED.get(next(bytes_left, -1))
+            if escaped is None:
+                raise Undecodable(f"the key {data.hex(' ')} has an escape that is none")
+            found.append(escaped)
+        elif byte == 0xFF:
+            raise Undecodable(f"the key {data.hex(' ')} has FF where it would be escaped")
+        else:
+            found.append(byte)
+    return bytes(found), end + 1
+
+
+class Reader:
+    """Reads a value from its start to its end."""
+
+    def __init__(self, data: bytes, what: str) -> None:
+        self._data = data
+        self._what = what
+        self._at = 0
+
+    def take(self, size: int) -> bytes:
+        """The next so many bytes."""
+        taken = self._data[self._at : self._at + size]
+        if len(taken) < size:
+            raise Undecodable(f"{self._what} ends after {len(self._data)} bytes, in the middle of a field")
+        self._at += size
+        return taken
+
+    def fields(self, layout: struct.Struct) -> tuple[int, ...]:
+        """The next fields of fixed size."""
+        return layout.unpack(self.take(layout.size))
+
+    def array(self, layout: struct.Struct) -> Iterable[tuple[int, ...]]:
+        """An Array<T> of elements of fixed size."""
+        return layout.iter_unpack(self.take(self.count() * layout.size))
+
+    def count(self) -> int:
+        """How many elements an Array<T> has."""
+        number: int = _U16.unpack(self.take(2))[0]
+        return number
+
+    def utf8(self) -> str:
+        """A text."""
+        try:
+            return self.take(self.count()).decode()
+        except UnicodeDecodeError as error:
+            raise Undecodable(f"{self._what} has a text that is not UTF-8") from error
+
+    def blob(self) -> bytes:
+        """Bytes with their length."""
+        return self.take(_U32.unpack(self.take(4))[0])
+
+    def optional(self) -> str | None:
+        """A text that may be missing."""
+        return self.utf8() if self.take(1) == b"\x01" else None
+
+    @property
+    def left(self) -> int:
+        """Bytes that were not read yet."""
+        return len(self._data) - self._at
+
+    def end(self) -> None:
+        """There is no more."""
+        if self._at != len(self._data):
+            raise Undecodable(f"{self._what} has {len(self._data) - self._at} bytes more than its fields")
+
+
+def decode_fields(layout: struct.Struct, value: bytes, what: str) -> tuple[int, ...]:
+    """A value that has fields of fixed size, and nothing else."""
+    reader = Reader(value, what)
+    fields = reader.fields(layout)
+    reader.end()
+    return fields
+
+
+def decode_array(layout: struct.Struct, value: bytes, what: str) -> Iterable[tuple[int, ...]]:
+    """A value that is an Array<T> of elements of fixed size, and nothing else."""
+    reader = Reader(value, what)
+    elements = reader.array(layout)
+    reader.end()
+    return elements
 
 
 class Key(NamedTuple):
@@ -331,10 +460,7 @@ def encode_settled(settled: Iterable[Sequence[int]]) -> bytes:
 
 def decode_settled(value: bytes) -> list[Settled]:
     """The messages that are done, or have failed."""
-    reader = Reader(value, "a done or failed record")
-    settled = list(map(Settled._make, reader.array(_SETTLED)))
-    reader.end()
-    return settled
+    return list(map(Settled._make, decode_array(_SETTLED, value, "a done or failed record")))
 
 
 def encode_attempts(consumers: Sequence[str]) -> bytes:
@@ -416,7 +542,4 @@ def encode_seq_block(block: SeqBlock) -> bytes:
 
 def decode_seq_block(value: bytes) -> SeqBlock:
     """IDs that a writer may give."""
-    reader = Reader(value, "a SeqBlock")
-    block = SeqBlock(*reader.fields(_SEQ_BLOCK))
-    reader.end()
-    return block
+    return SeqBlock(*decode_fields(_SEQ_BLOCK, value, "a SeqBlock"))

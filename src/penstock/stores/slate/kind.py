@@ -21,12 +21,12 @@ class SlateKind(Kind):
     has_log = True
 
     def open(self, url: str, options: Options) -> Backend:
-        from penstock.stores.slate.opening import open_slate
+        from penstock.stores.slate.store import open_slate
 
         return open_slate(url, clock=options.clock, sync=options.sync, timeout=options.timeout)
 
     def open_owned(self, url: str, options: Options, locked: Callable[[], None]) -> Any:
-        from penstock.stores.slate.opening import open_slate
+        from penstock.stores.slate.store import open_slate
 
         shared = self.meeting_folder(url)
         return open_slate(
@@ -48,8 +48,8 @@ class SlateKind(Kind):
 
     def check_guest(self, url: str, backend: Backend) -> None:
         from penstock.stores.owner_operations import SlateOwner
-        from penstock.stores.slate.loading import check_asked
-        from penstock.stores.slate.moments import parse
+        from penstock.stores.slate.recovery import check_asked
+        from penstock.stores.slate.snapshot import parse
 
         found = SlateOwner(backend.run).instance()
         check_asked(parse(url).instance, set() if found is None else {found})
@@ -58,9 +58,9 @@ class SlateKind(Kind):
         where = _where(url)
         if "://" not in where:
             return not where or folder_has(where, _is_database)
-        from penstock.stores.slate import moments
+        from penstock.stores.slate import snapshot
 
-        return moments.exists(url)
+        return snapshot.exists(url)
 
     def examine(self, url: str) -> Examination[Any]:
         from penstock.stores.slate.doctor import examine

@@ -5,14 +5,12 @@ from collections.abc import Callable, Iterator
 
 from penstock.contract.message import Entry
 from penstock.engine.storage import Body
-from penstock.stores.slate import entries, followed, own
+from penstock.stores.slate import entries, extensions
 from penstock.stores.slate import format as records
 from penstock.stores.slate.binding import Database
 from penstock.stores.slate.bodies import Bodies
-from penstock.stores.slate.format import EXPIRY, MAX_INLINE, VERSION, Metadata, parse_key
-from penstock.stores.slate.ids import Ids
-from penstock.stores.slate.primitives import key_u64
-from penstock.stores.slate.writing import Changes, Writer
+from penstock.stores.slate.format import EXPIRY, MAX_INLINE, VERSION, Metadata, key_u64, parse_key
+from penstock.stores.slate.writing import Changes, Ids, Writer
 from penstock.system.clock import at_least_one
 
 _ALL = ""  # the position under this name is that of all queues that are not held
@@ -199,26 +197,26 @@ class Log:
             changes.rows.append((records.payload_key(seq), value))
             changes.rows.append((self._prefix + key_u64(seq), records.encode_metadata(metadata)))
             if expires_at:
-                changes.rows.append((own.expiry_key(expires_at, seq), b""))
+                changes.rows.append((extensions.expiry_key(expires_at, seq), b""))
             changes.written.append(seq)
             changes.at = max(changes.at, at)
         for time, seq in gone:
             keys = (records.payload_key(seq), self._prefix + key_u64(seq), records.attempts_key(seq))
-            changes.rows += [(key, None) for key in (*keys, own.expiry_key(time, seq))]
+            changes.rows += [(key, None) for key in (*keys, extensions.expiry_key(time, seq))]
             changes.gone.append(seq)
             changes.large.append(seq)  # or not: then there is no object of that name
         for before, seq, time in postponed:
-            changes.rows += [(own.expiry_key(before, seq), None), (own.expiry_key(time, seq), b"")]
+            changes.rows += [(extensions.expiry_key(before, seq), None), (extensions.expiry_key(time, seq), b"")]
 
     def _collect_marks(self, position: int | None, gone: list[int], changes: Changes) -> None:
         """How far all queues are, and what has left the log."""
         if position is not None and position != self._written_position:
             self._written_position = position
-            row = own.encode_position(position, False)
+            row = extensions.encode_position(position, False)
             changes.rows.append((records.queue_key(records.POSITION, _ALL), row))
         if self.gone is not None and max(gone, default=0) > self.gone:
             self.gone, self._gone_changed = max(gone), True
         if self._gone_changed and self.gone is not None:
-            marks = followed.encode_marks(followed.Marks(0, 0, self.gone))
+            marks = extensions.encode_marks(extensions.Marks(0, 0, self.gone))
             changes.rows.append((records.queue_key(records.FOLLOWED, _ALL), marks))
             self._gone_changed = False

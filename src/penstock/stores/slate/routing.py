@@ -5,21 +5,43 @@ the log, and delivers it to those that match; how far it is with a queue is writ
 so that a message enters a queue exactly once, also across a crash. A queue that is full, or begins earlier in the
 log, is held: it has a position of its own and catches up when it can, some entries at a time, and holds up nobody
 else.
+
+Routing in bulk: others read the log and find out which queue wants what (spark/slate/routing.py), the owner
+delivers. How far the queues are, is what the store says and nobody else. Whatever is handed over twice, or was
+delivered by the router in the meantime, is left out; what was left out before is looked up in the log. Matches are
+
+    u32 big-endian   length of the head
+    head             JSON: the part of the log, from `start` to before `end`, and each queue with how many it wants
+    columns          i64 little-endian, queue after queue, in the order of the log: sequence, priority, visible at,
+                     received at, expires at (0 = never, -1 = as the queue says), size
 """
 
+import json
+import logging
+import struct
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from penstock.contract.message import Entry
 from penstock.engine.queue import LiveQueue
-from penstock.errors import InvalidArgument, InvalidPriority, PayloadTooLarge, PenstockError, QueueFull
+from penstock.errors import (
+    InvalidArgument,
+    InvalidPriority,
+    PayloadTooLarge,
+    PenstockError,
+    QueueFull,
+    StoreUnreachable,
+)
 from penstock.stores.slate import entries
 from penstock.stores.slate.format import MAX_INLINE
 from penstock.stores.slate.log import Log, Published
 from penstock.stores.slate.storage import SlateStorage
 from penstock.system.clock import Clock, at_least_one
+from penstock.system.threads import Threads
 
 if TYPE_CHECKING:
     from penstock.filters import Filter
@@ -119,7 +141,7 @@ class Router:
     def __init__(self, log: Log, clock: Clock, deferred: bool = False) -> None:
         self._log = log
         self._clock = clock
-        self.deferred = deferred  # what is published waits in the log until others route it (bulk.py)
+        self.deferred = deferred  # what is published waits in the log until others route it
         self._subscribers: dict[str, Subscriber] = {}
         self._dispatcher: Dispatcher[Subscriber] | None = None
         self._stuck = False  # a queue could not be looked after, and is when the store is opened again
@@ -305,3 +327,145 @@ def subject_of(published: Published) -> "Subject":
         received_at=metadata.received_at,
         visible_at=metadata.visible_at,
     )
+
+
+_log = logging.getLogger("penstock")
+
+
+class CatchingUp:
+    """A thread that is there while a queue has something to catch up with, and room for it."""
+
+    def __init__(
+        self,
+        threads: Threads,
+        step: Callable[[str], bool],
+        commit: Callable[[], None],
+        later: Callable[[str], None],
+    ) -> None:
+        """step: offers a queue some of what it has missed, and says whether there is more
+        commit: makes what it was given durable
+        later: called with a queue for which that cannot be done now
+        """
+        self._threads = threads
+        self._step = step
+        self._commit = commit
+        self._later = later
+        self._changed = threading.Condition()
+        self._waiting: dict[str, None] = {}
+        self._at_work: str | None = None
+        self._running = False
+        self._stopped = False
+
+    def begin(self, queue: str) -> None:
+        """Let a queue catch up."""
+        with self._changed:
+            if self._stopped:
+                return
+            self._waiting[queue] = None
+            if self._running:
+                return
+            self._running = True
+        try:
+            self._threads.start("penstock-router", self._run)
+        except RuntimeError:  # no thread to be had: who makes room in the queue begins again
+            with self._changed:
+                self._running = False
+
+    def go_on(self, queue: str) -> bool:
+        """If a queue is being looked after, see to it that it is once more; whether it is."""
+        with self._changed:
+            if not self._running or (queue != self._at_work and queue not in self._waiting):
+                return False
+            self._waiting[queue] = None
+            return True
+
+    def stop(self) -> None:
+        """Let no queue catch up any more; returns once none does."""
+        with self._changed:
+            self._stopped = True
+            self._changed.wait_for(lambda: not self._running)
+
+    def _run(self) -> None:
+        while (queue := self._next()) is not None:
+            try:
+                more = self._step(queue)
+                self._commit()
+                if more:
+                    self.begin(queue)
+            except StoreUnreachable:
+                self._later(queue)
+            except PenstockError:  # the store was stopped, or the queue is gone
+                continue
+            except Exception:
+                _log.exception("queue %r cannot catch up with what was published", queue)
+
+    def _next(self) -> str | None:
+        with self._changed:
+            self._at_work = None
+            if self._stopped or not self._waiting:
+                self._running = False
+                self._changed.notify_all()
+                return None
+            self._at_work = next(iter(self._waiting))
+            del self._waiting[self._at_work]
+            return self._at_work
+
+
+# Matches as bytes
+
+COLUMNS = ("sequence", "priority", "visible_at", "received_at", "expires_at", "size")
+_LENGTH = struct.Struct(">I")
+
+
+def encode_matches(matches: Matches) -> bytes:
+    """Matches as bytes."""
+    rows = [row for wanted in matches.queues.values() for row in wanted]
+    columns = [array("q", column) for column in zip(*rows, strict=True)] if rows else []
+    queues = [(name, len(wanted)) for name, wanted in matches.queues.items()]
+    return encode_columns(matches.start, matches.end, queues, columns)
+
+
+def encode_columns(
+    start: int, end: int, queues: Sequence[tuple[str, int]], columns: Sequence["array[int]"]
+) -> bytes:
+    """Matches as bytes; each column has the rows of one queue after those of another."""
+    head = json.dumps({"start": start, "end": end, "queues": queues}).encode()
+    if sys.byteorder == "big":
+        for column in columns:
+            column.byteswap()
+    return b"".join([_LENGTH.pack(len(head)), head, *(column.tobytes() for column in columns)])
+
+
+def decode_matches(data: bytes) -> Matches:
+    """Matches of bytes; InvalidArgument."""
+    try:
+        (size,) = _LENGTH.unpack_from(data)
+        head = json.loads(data[4 : 4 + size])
+        content = array("q", data[4 + size :])
+        if sys.byteorder == "big":
+            content.byteswap()
+        total = sum(count for _, count in head["queues"])
+        if len(content) != len(COLUMNS) * total:
+            raise ValueError("it ends too early, or goes on too long")
+        columns = [content[at * total : (at + 1) * total] for at in range(len(COLUMNS))]
+        rows: list[Wanted] = list(zip(*columns, strict=True))
+        queues, at = {}, 0
+        for name, count in head["queues"]:
+            queues[str(name)] = rows[at : at + count]
+            at += count
+        return Matches(int(head["start"]), int(head["end"]), queues)
+    except (ValueError, KeyError, TypeError, struct.error) as error:
+        raise InvalidArgument(f"these are no matches: {error}") from error
+
+
+class RoutedQueue(LiveQueue):
+    """A queue into which nothing is put before what was published earlier, also if that waits to be routed."""
+
+    router: Router | None = None
+
+    def put(self, entries: Sequence[Entry]) -> tuple[list[str], int]:
+        """Take in all entries or none; their ids."""
+        if self.router is None or not self.router.deferred:
+            return super().put(entries)
+        with self.router.in_order(self.name):
+            return super().put(entries)

@@ -1,11 +1,14 @@
 """One queue of a slate store at work: what has changed of it, as the records that say so."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from penstock.contract.message import Entry, Plain
+from penstock.contract.settings import FIVE_MINUTES
 from penstock.engine.storage import Body
 from penstock.errors import NotSupported, QueueFull, StoreClosed
+from penstock.rules.index.recent import RecentReceipts
 from penstock.rules.records import (
     Claim,
     Pop,
@@ -20,26 +23,72 @@ from penstock.rules.records import (
 )
 from penstock.rules.state import State
 from penstock.rules.stream_state import CONSUMER
-from penstock.stores.slate import buckets, own
+from penstock.stores.slate import extensions, pages
 from penstock.stores.slate import format as records
 from penstock.stores.slate.binding import Row
 from penstock.stores.slate.bodies import Bodies, Wanted
 from penstock.stores.slate.entries import PutEntries
-from penstock.stores.slate.followed import Followed
-from penstock.stores.slate.format import BUCKET_BITS, MAX_INLINE
-from penstock.stores.slate.ids import Ids
-from penstock.stores.slate.keeping import Keeping
-from penstock.stores.slate.lately import Lately, NotedReceipts
-from penstock.stores.slate.primitives import key_u64
-from penstock.stores.slate.writing import Changes, Writer
+from penstock.stores.slate.format import BUCKET_BITS, MAX_ARRAY, MAX_INLINE, key_u64
+from penstock.stores.slate.retained import KeptForStreams, RetainedForFollowers
+from penstock.stores.slate.writing import Changes, Ids, Writer
 from penstock.system.threads import Lock
 
 if TYPE_CHECKING:
     from penstock.rules.ledger import Ledger
 
+
+_KEPT = FIVE_MINUTES + 2 * 60_000  # milliseconds
+
+
+class NotedReceipts(RecentReceipts):
+    """Settled receipts, of which the latest are still to be written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[extensions.Receipt] = []
+
+    def add(self, seqs: Sequence[int], nonces: Sequence[int], outcome: int, now: int) -> None:
+        """Remember receipts that were settled now."""
+        super().add(seqs, nonces, outcome, now)
+        self.noted += map(extensions.Receipt, seqs, nonces, repeat(outcome))
+
+
+class RecentRecords:
+    """What a queue has settled, or put under a key, of late, and the records that say so.
+
+    Each commit adds one such record, or as many as its arrays need; a record goes once all of it is too old to
+    matter.
+    """
+
+    def __init__(self, queue: str, receipts: NotedReceipts) -> None:
+        self.keys: list[tuple[int, str]] = []  # messages that were put under keys, still to be written
+        self.written: list[tuple[int, int]] = []  # numbers of records, and when they were written
+        self._queue = queue
+        self._receipts = receipts
+
+    def rows(self, at: int) -> Iterator[Row]:
+        """Records of what was noted, and deletions of those that are too old."""
+        receipts, keys = self._receipts.noted, self.keys
+        while receipts or keys:
+            number = self.written[-1][0] + 1 if self.written else 1
+            recent = extensions.Recent(at, receipts[:MAX_ARRAY], keys[:MAX_ARRAY])
+            yield records.queue_key(records.RECENT, self._queue, number), extensions.encode_recent(recent)
+            self.written.append((number, at))
+            receipts, keys = receipts[MAX_ARRAY:], keys[MAX_ARRAY:]
+        self._receipts.noted, self.keys = [], []
+        while self.written and self.written[0][1] < at - _KEPT:
+            number, _ = self.written.pop(0)
+            yield records.queue_key(records.RECENT, self._queue, number), None
+
+    def deletions(self) -> Iterator[Row]:
+        """Deletions of all of them."""
+        for number, _ in self.written:
+            yield records.queue_key(records.RECENT, self._queue, number), None
+
+
 _NO_HEADERS: dict[str, str] = {}
 _IN_BUCKET = (1 << BUCKET_BITS) - 1
-_NOTHING, _ALONE = buckets.kinds_of(()), buckets.kinds_of((records.ACTIVE,))
+_NOTHING, _ALONE = pages.kinds_of(()), pages.kinds_of((records.ACTIVE,))
 
 
 def held(storage: "SlateStorage") -> QueueFull | NotSupported:
@@ -95,11 +144,11 @@ class SlateStorage:
         self._shared_claims: list[tuple[int, str]] = []  # of messages that other queues may have, too
         self._gone: list[int] = []
         self.large: set[int] = set()  # messages that were put here and whose payload is an object
-        self.streams = Keeping(ledger)
-        self.followed = Followed(ledger, ids)
+        self.streams = KeptForStreams(ledger)
+        self.followed = RetainedForFollowers(ledger, ids)
         self.published: dict[int, int] = {}  # a bit for each message that was not put here, by bucket
-        self.lately = Lately(ledger.name, receipts)
-        self.position: tuple[int, bool] | None = None  # in the log, see own.py; None: that of all queues
+        self.recent = RecentRecords(ledger.name, receipts)
+        self.position: tuple[int, bool] | None = None  # in the log, see extensions.py; None: that of all queues
         self.was_held = False  # as the database has it
         self.is_understood = True  # its filter, if it has one
         self._moved = False
@@ -165,7 +214,7 @@ class SlateStorage:
         seq = record.first
         bucket = seq >> BUCKET_BITS
         self.followed.placed(size)
-        self._state.place(seq, (0,), (size,), (own.PUBLISHED | (own.LARGE if large else 0),))
+        self._state.place(seq, (0,), (size,), (extensions.PUBLISHED | (extensions.LARGE if large else 0),))
         self.published[bucket] = self.published.get(bucket, 0) | 1 << (seq & _IN_BUCKET)
         self._changed.add(bucket)
         self._resized.add(bucket)
@@ -214,12 +263,12 @@ class SlateStorage:
                 self.large.add(seq)
             payload = records.encode_uri(f"objects/{seq}") if large else payload_of(body[0])
             self._put.append((seq, payload, encode(seq, priority, body, visible_at, expires_at)))
-            flags.append(own.LARGE if large else 0)
+            flags.append(extensions.LARGE if large else 0)
         self._bodies.add(seqs, bodies)
         sizes = [len(body[0]) for body in bodies]
         self.followed.placed(sum(sizes))
         self._state.place(first, [0] * len(bodies), sizes, flags)
-        self.lately.keys += [(seq, key) for key, seq in record.keys.items()]
+        self.recent.keys += [(seq, key) for key, seq in record.keys.items()]
         for bucket in range(first >> BUCKET_BITS, (seqs[-1] >> BUCKET_BITS) + 1):
             self._changed.add(bucket)
             self._resized.add(bucket)
@@ -268,7 +317,7 @@ class SlateStorage:
         """Bodies of messages that were put here are not needed any more, unless by followers."""
         self._gone += self.followed.let_go(seqs, self.large)
 
-    def follow(self) -> Followed:
+    def follow(self) -> RetainedForFollowers:
         """The queue's followers, also if they are the first."""
         if self.followed.begin():
             self._writer.wrote(self)
@@ -313,7 +362,7 @@ class SlateStorage:
         for seq in self.followed.bodies():
             yield from self._rows_of(seq)
         yield from self.followed.deletions()
-        yield from self.lately.deletions()
+        yield from self.recent.deletions()
         yield records.queue_key(records.POSITION, name), None
 
     def _rows_of(self, seq: int) -> tuple[Row, Row, Row]:
@@ -345,11 +394,11 @@ class SlateStorage:
         self.large.difference_update(self._gone)
         for bucket in sorted(self._changed):
             self._collect_bucket(name, bucket, changes)
-        rows += self.lately.rows(changes.at)
+        rows += self.recent.rows(changes.at)
         rows += self.streams.rows()
         rows += self.followed.rows()
         if self._moved and self.position is not None:
-            row = records.queue_key(records.POSITION, name), own.encode_position(*self.position)
+            row = records.queue_key(records.POSITION, name), extensions.encode_position(*self.position)
             if self.held or self.was_held:
                 rows.append(row)
             else:
@@ -363,20 +412,20 @@ class SlateStorage:
     def _collect_bucket(self, name: str, bucket: int, changes: Changes) -> None:
         before, resized = self.present.get(bucket, _NOTHING), bucket in self._resized
         lone = self._state.lone(bucket) if before is _NOTHING and bucket else None
-        if lone is not None and (active := buckets.encode_lone(bucket, lone)) is not None:
+        if lone is not None and (active := pages.encode_lone(bucket, lone)) is not None:
             changes.rows.append((records.queue_key(records.ACTIVE, name, bucket), active))
             self.present[bucket] = _ALONE
             return
         page = self._state.page(bucket)
-        values = {} if page is None else buckets.encode(bucket, page, self._state.ended_attempts)
+        values = {} if page is None else pages.encode(bucket, page, self._state.ended_attempts)
         if page is not None and (resized or records.SIZES in before):
-            values[records.SIZES] = buckets.encode_sizes(bucket, page) if resized else b""  # it stays as it was
+            values[records.SIZES] = pages.encode_sizes(bucket, page) if resized else b""  # it stays as it was
         if bucket == 0:
-            values = {**buckets.OF_THE_DOCUMENT, **values}
+            values = {**pages.OF_THE_DOCUMENT, **values}
         changes.rows += [(records.queue_key(kind, name, bucket), value) for kind, value in values.items() if value]
         changes.rows += [(records.queue_key(kind, name, bucket), None) for kind in before if kind not in values]
         if values:
-            self.present[bucket] = buckets.kinds_of(values)
+            self.present[bucket] = pages.kinds_of(values)
         else:
             self.present.pop(bucket, None)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
 
 from penstock.contract.message import PUBLISH_HEADER, Entry, checked_headers
 from penstock.contract.names import DEFAULT
@@ -16,6 +17,7 @@ from penstock.engine.loads import OpenLoads
 from penstock.engine.queue import LiveQueue
 from penstock.engine.streaming import Known
 from penstock.errors import (
+    InvalidArgument,
     InvalidFilter,
     InvalidPriority,
     NotSupported,
@@ -24,29 +26,25 @@ from penstock.errors import (
     StoreUnreachable,
 )
 from penstock.rules.ledger import Ledger
-from penstock.stores.slate import buckets, loading, own
+from penstock.stores.slate import extensions, pages, recovery
 from penstock.stores.slate import format as records
 from penstock.stores.slate.binding import Fenced, Row
 from penstock.stores.slate.bodies import Bodies
 from penstock.stores.slate.bucket import BucketPlace
-from penstock.stores.slate.bulk import BulkOwner, RoutedQueue
-from penstock.stores.slate.catching_up import CatchingUp
 from penstock.stores.slate.folder import Folder
-from penstock.stores.slate.followed import BEFORE
-from penstock.stores.slate.ids import Ids
-from penstock.stores.slate.intake import Intake
-from penstock.stores.slate.lately import NotedReceipts
-from penstock.stores.slate.loading import PRIORITIES
+from penstock.stores.slate.follow import SlateStreams
+from penstock.stores.slate.format import instance_of, key_u64
+from penstock.stores.slate.loads import LoadCommit, SlateDepot, staging_of
 from penstock.stores.slate.log import Log
-from penstock.stores.slate.primitives import key_u64
-from penstock.stores.slate.routing import Router, Subscriber, since_of
-from penstock.stores.slate.staging import staging_of
-from penstock.stores.slate.storage import SlateStorage
-from penstock.stores.slate.streaming import SlateStreams
-from penstock.stores.slate.uploads import SlateDepot
-from penstock.stores.slate.writing import Writer
+from penstock.stores.slate.recovery import PRIORITIES
+from penstock.stores.slate.retained import BEFORE
+from penstock.stores.slate.routing import CatchingUp, Matches, RoutedQueue, Router, Subscriber, since_of
+from penstock.stores.slate.snapshot import TIMEOUT, parse
+from penstock.stores.slate.storage import NotedReceipts, SlateStorage
+from penstock.stores.slate.writing import Ids, Writer
 from penstock.system import forks
-from penstock.system.clock import Clock
+from penstock.system.clock import Clock, SystemClock
+from penstock.system.files import unavailable
 from penstock.system.garbage import without_collection
 from penstock.system.threads import Lock, Threads
 
@@ -54,9 +52,40 @@ if TYPE_CHECKING:
     from penstock.engine.storage import Storage
     from penstock.stores.journal.intake import Load
 
+
 _LATER = 1_000  # milliseconds after which a queue catches up that could not
 _AT_ONCE = 10_000  # rows of a deleted queue that are removed at once
 _log = logging.getLogger("penstock")
+
+
+class BulkOwner:
+    """What the owner of a slate store does for those who work with it in bulk."""
+
+    def __init__(self, backend: "SlateBackend") -> None:
+        self._backend = backend
+        self.take_in = backend.intake.take_in
+        self.run = backend.intake.run
+
+    def tidy(self) -> bool:
+        """Let time take what it may, and remove files that nobody needs."""
+        self._backend.tend()
+        self._backend._writer.lead(self._backend._writer.commits.flush)
+        self._backend.collect()
+        return True
+
+    def where(self) -> dict[str, Any]:
+        """The number of the log up to which all queues but those that are held are, and the store's instance."""
+        return {"position": self._backend._log.position, "instance": instance_of(self._backend._log_key)}
+
+    def route(self, matches: Matches) -> dict[str, int]:
+        """Deliver; how many messages were, by queue."""
+        with without_collection():
+            routed = self._backend._router.route(matches)
+            self._backend._commit()
+        for queue in self._backend._router.behind():
+            self._backend.catch_up(queue)
+        self._backend._commit()
+        return routed
 
 
 class SlateBackend(Engine):
@@ -82,7 +111,7 @@ class SlateBackend(Engine):
         self._start: tuple[int, bool] | None = None  # where in the log the queue begins that is being made
         self._receipts: dict[str, NotedReceipts] = {}
         self._storages: dict[str, SlateStorage] = {}
-        self._loaded: dict[str, loading.Loaded] = {}
+        self._loaded: dict[str, recovery.Loaded] = {}
         self._streams = SlateStreams(self)
         self._opened = self._clock.now()
         place.lock()
@@ -105,10 +134,10 @@ class SlateBackend(Engine):
 
     def _load(self, log: str) -> None:
         with without_collection():
-            found = loading.load(self._database, log)
-            adopted = loading.adoption(self._database, log)
+            found = recovery.load(self._database, log)
+            adopted = recovery.adoption(self._database, log)
             self._adopt(found, adopted, log)
-            loading.measure(found, self._database, log)
+            recovery.measure(found, self._database, log)
         self._clock.at_least(found.at, self._place.what)
         self._ids = Ids(found.seq_block, max(found.highest, adopted.last))
         self._bodies = Bodies(self._database, self._place, log, self._place.what)
@@ -121,7 +150,7 @@ class SlateBackend(Engine):
         self._router = Router(self._log, self._clock, self._deferred)
         self._catching_up = CatchingUp(self._threads, self._router.catch_up, self._commit, self._catch_up_later)
         staging = staging_of(self._place, self._database.timeout)
-        self.intake = Intake(self, staging)
+        self.intake = LoadCommit(self, staging)
         self._uploads = OpenLoads(SlateDepot(self, staging), self._clock, self._alarm)
         self._owner = BulkOwner(self)
         self._remove_leftovers(found)
@@ -144,14 +173,14 @@ class SlateBackend(Engine):
         for name in self._router.behind():
             self.catch_up(name)
 
-    def _adopt(self, found: loading.Contents, adopted: loading.Adoption, log: str) -> None:
+    def _adopt(self, found: recovery.Contents, adopted: recovery.Adoption, log: str) -> None:
         """Write what is missing of a database that another program has written, or an earlier version."""
         rows = [*adopted.moved.items(), *adopted.expiries]
         if not found.is_recorded:
-            named: Row = (own.INSTANCE_KEY, own.encode_instance(records.instance_of(log)))
+            named: Row = (extensions.INSTANCE_KEY, extensions.encode_instance(records.instance_of(log)))
             (rows if DEFAULT in found.queues else self._with_default).append(named)
         for name in found.unconfigured:
-            config = own.config_of(found.queues[name].ledger.settings)
+            config = extensions.config_of(found.queues[name].ledger.settings)
             rows.append((records.queue_key(records.CONFIG, name), records.encode_config(config)))
         for name in found.strangers:
             _log.warning(
@@ -163,7 +192,7 @@ class SlateBackend(Engine):
             self._database.flush()
             self._place.make_durable()
 
-    def _remove_leftovers(self, found: loading.Contents) -> None:
+    def _remove_leftovers(self, found: recovery.Contents) -> None:
         """Finish what a crash has interrupted."""
         rows = [*found.leftovers]
         for seq in found.leftover_messages:
@@ -195,7 +224,7 @@ class SlateBackend(Engine):
 
     def _new_ledger(self, queue: str, settings: Settings) -> Ledger:
         receipts = self._receipts[queue] = NotedReceipts()
-        return loading.new_ledger(queue, settings, receipts)
+        return recovery.new_ledger(queue, settings, receipts)
 
     def create(self, queue: str, settings: Settings) -> None:
         """Make a queue; one that starts earlier in the log has what it wants of that soon."""
@@ -230,12 +259,12 @@ class SlateBackend(Engine):
         self._start = None
         if settings.filter is not None:
             self._start = (self._log.end, False) if settings.start == "now" else (0, True)
-        position = None if self._start is None else own.encode_position(*self._start)
+        position = None if self._start is None else extensions.encode_position(*self._start)
         rows: list[Row] = [
             (records.queue_key(records.POSITION, queue), position),
-            (records.queue_key(records.CONFIG, queue), records.encode_config(own.config_of(settings))),
-            (records.queue_key(records.SETTINGS, queue), own.encode_settings(settings)),
-            *[(records.queue_key(kind, queue), value) for kind, value in buckets.OF_THE_DOCUMENT.items()],
+            (records.queue_key(records.CONFIG, queue), records.encode_config(extensions.config_of(settings))),
+            (records.queue_key(records.SETTINGS, queue), extensions.encode_settings(settings)),
+            *[(records.queue_key(kind, queue), value) for kind, value in pages.OF_THE_DOCUMENT.items()],
             *(self._with_default if queue == DEFAULT else ()),
         ]
         self._writer.lead(lambda: self._writer.write_now(rows))
@@ -245,9 +274,9 @@ class SlateBackend(Engine):
         storage = SlateStorage(
             ledger, self._receipts[name], lock, self._writer, self._bodies, self._ids, self._log_key
         )
-        storage.present[0] = buckets.kinds_of(buckets.OF_THE_DOCUMENT)
+        storage.present[0] = pages.kinds_of(pages.OF_THE_DOCUMENT)
         if (loaded := self._loaded.get(name)) is not None:
-            storage.present, storage.lately.written = loaded.present, loaded.recent
+            storage.present, storage.recent.written = loaded.present, loaded.recent
             storage.published, storage.large = loaded.published, loaded.large
             storage.position = loaded.position[0] if loaded.position else None
             storage.streams.load(loaded.streams)
@@ -471,3 +500,34 @@ def _forked() -> StoreClosed:
     return StoreClosed(
         "this process was forked from the one that has the store open: open the store here, which asks that one"
     )
+
+
+def open_slate(
+    url: str,
+    *,
+    clock: Clock | None = None,
+    sync: str = "always",
+    timeout: float | None = None,
+    threads: Threads | None = None,
+    shared: str | None = None,
+    locked: Callable[[], None] = lambda: None,
+) -> SlateBackend:
+    """Open the store at `slate:DIR` or `slate:s3://bucket/prefix`, which is made if it is not there.
+
+    shared: of a bucket: the folder in which processes of this machine agree on who has it open
+    locked: called once it is ours
+    """
+    address = parse(url)
+    router = parse_qs(url.partition("?")[2]).get("router", ["on"])[-1]
+    if router not in ("on", "off"):
+        raise InvalidArgument(f"router={router!r}: the router is on, or off while `penstock route` does its work")
+    seconds = timeout or TIMEOUT
+    place: Folder | BucketPlace = Folder(address.where, sync)
+    if address.is_bucket:
+        place = BucketPlace(address.where, seconds, shared, address.instance)
+    try:
+        return SlateBackend(place, address.log, clock or SystemClock(), seconds, threads, locked, router == "off")
+    except PenstockError:
+        raise
+    except OSError as error:
+        raise unavailable(error.filename or address.where, error) from error

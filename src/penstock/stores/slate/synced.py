@@ -1,4 +1,6 @@
-"""What of a database in a folder is on stable storage, so that damage is told from an end that was never synced.
+"""What a database must have: files that were synced, what its manifest needs; and the lock of a store.
+
+In a folder this tells damage from an end of the log that was never synced.
 
     .penstock/synced   JSON: "manifest", "compactions": the newest that were synced, as numbers; "checksums": of
                        these two files; "log": the last file of the log at that time; "checksum": of all of this
@@ -19,8 +21,14 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
-from typing import NamedTuple, Self
+from contextlib import suppress
+from typing import Any, NamedTuple, Self
 
+from penstock.errors import StoreCorrupt, StoreLocked
+from penstock.stores.slate.binding import blocking, load, told
+from penstock.system.files import File, SystemDisk
+
+SUBFOLDER = ".penstock"  # of a store: whatever is not SlateDB's
 KINDS = ("manifest", "compactions")
 WEEK = 7 * 86_400_000  # milliseconds for which what an opening has set aside is kept
 _SHOWN = 3
@@ -145,3 +153,85 @@ def numbered(folder: str) -> Iterator[tuple[int, str]]:
     for name in names_in(folder):
         if matched := _NUMBERED.fullmatch(name):
             yield int(matched[1]), os.path.join(folder, name)
+
+
+class Needed(NamedTuple):
+    """What a database cannot do without."""
+
+    after: int = 0  # the last file of the log that is in tables
+    tables: dict[str, int] = {}  # noqa: RUF012 - names in db/compacted, and how long each of them is at least
+
+    def lost(self, sizes: dict[str, int]) -> list[str]:
+        """In words: the tables that are missing or too short, of those that are there with their sizes."""
+        missing = [f"db/compacted/{name} is missing" for name in self.tables if name not in sizes]
+        cut_off = [
+            f"db/compacted/{name} is cut off"
+            for name, least in self.tables.items()
+            if sizes.get(name, least) < least
+        ]
+        return missing + cut_off
+
+
+def read_manifest(store: Any, path: str, number: int, what: str, seconds: float) -> Needed:
+    """What a manifest says; StoreCorrupt, StoreUnreachable."""
+    ffi = load()
+    with told(ffi, what, seconds, opening=True):
+        found = blocking(ffi.AdminBuilder(path, store).build().read_manifest(number), seconds)
+    if found is None:
+        raise StoreCorrupt(f"{what} has lost its manifest {number:020}: put it back from a backup")
+    tables = {} if found.external_dbs else dict(_tables(found))  # those of a clone are in another database
+    return Needed(int(found.replay_after_wal_id), tables)
+
+
+def _tables(manifest: Any) -> Iterator[tuple[str, int]]:
+    for part in (manifest, *manifest.segments):
+        for view in (*part.l0, *[each for run in part.compacted for each in run.sst_views]):
+            info = view.sst.info
+            ends = (
+                info.index_offset + info.index_len,
+                info.filter_offset + info.filter_len,
+                info.stats_offset + info.stats_len,
+            )
+            yield f"{view.sst.id.value}.sst", max(ends)
+
+
+class StoreLock:
+    """A lock file, which says who holds it."""
+
+    def __init__(self, path: str, what: str) -> None:
+        self._path = path
+        self._what = what
+        self._file: File | None = None
+
+    def take(self) -> None:
+        """Hold it; StoreLocked if another process does."""
+        file = SystemDisk().open(self._path, create=True)
+        try:
+            taken = file.lock()
+            holder = "" if taken else file.read(0, 100).decode(errors="replace").strip()
+        except OSError:
+            file.close()
+            raise
+        if not taken:
+            file.close()
+            raise StoreLocked(
+                f"{self._what} is open in {holder or 'another process'}: close it there, or wait until that "
+                "process ends"
+            )
+        with suppress(OSError):  # whose it is is only for people
+            file.truncate(0)
+            file.write(0, f"pid {os.getpid()}\n".encode())
+        self._file = file
+
+    def release(self) -> None:
+        """Let others have it."""
+        if self._file is not None:
+            with suppress(OSError):  # not only closed: a child that was forked may have the file open as well
+                self._file.unlock()
+        self.forked()
+
+    def forked(self) -> None:
+        """In a child: it stays the parent's."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,7 +1,7 @@
 """A database read without writing it, as it was at one moment, while its writer goes on.
 
 A moment is taken once, and can be sent to other processes, which open it: of a folder it is links to all files
-(frozen.py), of a bucket a checkpoint and the rows that were in no table yet (checkpoints.py).
+(snapshot.py), of a bucket a checkpoint and the rows that were in no table yet (snapshot.py).
 """
 
 import ctypes
@@ -49,7 +49,7 @@ def joined(values: Sequence[bytes]) -> Values:
 
 
 @dataclass(frozen=True)
-class Moment:
+class Snapshot:
     """What is needed to see a database as it was. `rows` have the keys that no table had, or has lost by then."""
 
     url: str  # the folder or bucket
@@ -57,7 +57,7 @@ class Moment:
     rows: Mapping[bytes, bytes | None]
     tail: int  # the number of the last file of the database's own log
 
-    def within(self, *ranges: tuple[bytes, bytes]) -> "Moment":
+    def within(self, *ranges: tuple[bytes, bytes]) -> "Snapshot":
         """The same for who reads only these keys."""
         rows = {key: value for key, value in self.rows.items() if any(start <= key < end for start, end in ranges)}
         return replace(self, rows=rows)
@@ -67,7 +67,7 @@ class View(Database):
     """Reads a database; all that a writer has for reading is here as well."""
 
     def __init__(
-        self, store: Any, path: str, mode: Any, moment: Moment, objects: Objects, what: str, timeout: float
+        self, store: Any, path: str, mode: Any, moment: Snapshot, objects: Objects, what: str, timeout: float
     ) -> None:
         self._ffi = ffi = load()
         self._store, self._path, self._what, self.timeout = store, path, what, timeout

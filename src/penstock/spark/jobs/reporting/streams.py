@@ -39,12 +39,12 @@ def streams_of(url: str) -> list[StreamInfo]:
 
 
 def _of_slate(url: str) -> list[StreamInfo]:
-    from penstock.stores.slate import loading, moments
+    from penstock.stores.slate import recovery, snapshot
 
-    moment = moments.take(url, os.getpid(), objects=False)
+    moment = snapshot.take(url, os.getpid(), objects=False)
     try:
-        with closing(moments.opened(moment)) as view:
-            queues = loading.load(view, moments.parse(url).log).queues
+        with closing(snapshot.opened(moment)) as view:
+            queues = recovery.load(view, snapshot.parse(url).log).queues
     finally:
-        moments.drop(moment)
+        snapshot.drop(moment)
     return [stream for name in sorted(queues) for stream in queues[name].ledger.streams()]

@@ -20,11 +20,10 @@ from penstock.rules.index.rows import (
     Lone,
     Page,
 )
+from penstock.stores.slate import extensions
 from penstock.stores.slate import format as records
-from penstock.stores.slate import own, stream_records
-from penstock.stores.slate.format import BUCKET_BITS, MAX_ATTEMPTS, MAX_ID
-from penstock.stores.slate.own import Claimed
-from penstock.stores.slate.primitives import Undecodable
+from penstock.stores.slate.extensions import Claimed
+from penstock.stores.slate.format import BUCKET_BITS, MAX_ATTEMPTS, MAX_ID, Undecodable
 
 _WAITING = (DELAYED, AVAILABLE)
 _NOTHING = (records.encode_active([], []), records.encode_settled([]))
@@ -70,7 +69,7 @@ def encode(number: int, page: Page, history: Callable[[int], bytes]) -> dict[int
                 [(first + keys[at], ends_at[at], min(page.attempts[at], MAX_ATTEMPTS)) for at in settled]
             )
     if claims := _claims(first, page, keys, history):
-        found[records.CLAIMS] = own.encode_claims(claims)
+        found[records.CLAIMS] = extensions.encode_claims(claims)
     return found
 
 
@@ -81,7 +80,7 @@ def encode_lone(number: int, lone: Lone) -> bytes | None:
     them: the size of a message that is in no sizes record is in its entry of the log.
     """
     position, _, priority, visible_at, expires_at, _, _, flags = lone
-    if flags != own.PUBLISHED:
+    if flags != extensions.PUBLISHED:
         return None
     return records.encode_one_available((number << BUCKET_BITS) + position, priority, visible_at, expires_at, 0)
 
@@ -96,10 +95,10 @@ def encode_sizes(number: int, page: Page) -> bytes:
     """Every message of the bucket with the size of its payload, and its flags."""
     keys, first, size, flags = page.keys(), number << BUCKET_BITS, page.size, page.crc
     if page.live == len(page.state):
-        return own.encode_sizes(page.live, ([first + key for key in keys[: page.live]], size, flags))
+        return extensions.encode_sizes(page.live, ([first + key for key in keys[: page.live]], size, flags))
     there = _there(page.state)
     columns = ([first + keys[at] for at in there], [size[at] for at in there], [flags[at] for at in there])
-    return own.encode_sizes(len(there), columns)
+    return extensions.encode_sizes(len(there), columns)
 
 
 def _encode_active(first: int, page: Page, keys: Sequence[int], waiting: list[int], held: list[int]) -> bytes:
@@ -161,7 +160,7 @@ def of_others(values: dict[int, bytes]) -> set[int]:
     """
     if all(len(value) <= len(_NOTHING[0]) for kind, value in values.items() if kind in OF_THE_DOCUMENT):
         return set()
-    known = own.decode_size_columns(values[records.SIZES])[:1] if records.SIZES in values else []
+    known = extensions.decode_size_columns(values[records.SIZES])[:1] if records.SIZES in values else []
     return {each.id for group in _documented(values) for each in group}.difference(*known)
 
 
@@ -211,8 +210,8 @@ def decode(number: int, values: dict[int, bytes], now: int) -> Thawed | None:
         return Thawed(number << BUCKET_BITS, plain, {})
     available, in_flight, done, failed = _documented(values)
     # Of messages that another program put nothing is known, so that their payloads stay.
-    sizes = {each.id: each for each in own.decode_sizes(values.get(records.SIZES, _NOTHING[1]))}
-    claims = {each.id: each for each in own.decode_claims(values.get(records.CLAIMS, _NOTHING[1]))}
+    sizes = {each.id: each for each in extensions.decode_sizes(values.get(records.SIZES, _NOTHING[1]))}
+    claims = {each.id: each for each in extensions.decode_claims(values.get(records.CLAIMS, _NOTHING[1]))}
     if not (available or in_flight or done or failed):
         return None
     page = _empty([each.id for group in (available, in_flight, done, failed) for each in group])
@@ -232,7 +231,7 @@ def decode(number: int, values: dict[int, bytes], now: int) -> Thawed | None:
     for at, state in enumerate(page.state):
         if state:
             known = sizes.get((number << BUCKET_BITS) + at)
-            page.size[at], page.crc[at] = (known.size, known.flags) if known else (0, own.PUBLISHED)
+            page.size[at], page.crc[at] = (known.size, known.flags) if known else (0, extensions.PUBLISHED)
     if page.live * _SHRINK <= len(page.state):
         page.shrink()
     history = {each.id: each.history for each in claims.values() if each.history}
@@ -247,7 +246,7 @@ def _lone(values: dict[int, bytes], now: int) -> Page | None:
         return None
     state = DELAYED if message.visible_at > now else AVAILABLE
     position, times = message.id & (PAGE - 1), (message.visible_at, message.expires_at)
-    return Page.of_one((position, state, message.priority, *times, 0, 0, own.PUBLISHED))
+    return Page.of_one((position, state, message.priority, *times, 0, 0, extensions.PUBLISHED))
 
 
 def _plain(values: dict[int, bytes], now: int) -> Page | None:
@@ -255,7 +254,7 @@ def _plain(values: dict[int, bytes], now: int) -> Page | None:
     if any(len(values[kind]) > 2 for kind in (records.DONE, records.FAILED, records.CLAIMS) if kind in values):
         return None
     columns = records.decode_available(values.get(records.ACTIVE, _NOTHING[0]))
-    sizes = own.decode_size_columns(values.get(records.SIZES, _NOTHING[1]))
+    sizes = extensions.decode_size_columns(values.get(records.SIZES, _NOTHING[1]))
     if columns is None or not sizes or columns[0] != sizes[0]:
         return None
     ids, priority, visible_at, expires_at, attempts = columns
@@ -321,12 +320,12 @@ def encode_kept(number: int, page: Page) -> bytes:
     columns = (page.priority, page.visible_at, page.expires_at, page.attempts, page.size, page.crc)
     values = [[first + keys[at] for at in there], *[[column[at] for at in there] for column in columns]]
     reasons = [(first + keys[at], reason) for at in there if (reason := claims.reason[at]) is not None]
-    return stream_records.encode_kept(claims.claimed_at[there[0]], len(there), values, reasons)
+    return extensions.encode_kept(claims.claimed_at[there[0]], len(there), values, reasons)
 
 
 def decode_kept(value: bytes, consumer: str) -> Page:
     """The page that such a record makes."""
-    claimed_at, messages, reasons = stream_records.decode_kept(value)
+    claimed_at, messages, reasons = extensions.decode_kept(value)
     page = _empty([each.id for each in messages])
     claims = page.for_claims(len(page.state) - 1)
     for each in messages:

@@ -16,16 +16,14 @@ from penstock.rules.index.recent import SettledMinute
 from penstock.rules.index.streams import Batch, FrozenStreams, Stream, compact
 from penstock.rules.ledger import Ledger
 from penstock.rules.stream_state import CONSUMER
-from penstock.stores.slate import buckets, own, stream_records
+from penstock.stores.slate import extensions, pages
 from penstock.stores.slate import format as records
 from penstock.stores.slate.binding import Database, Row
 from penstock.stores.slate.bodies import runs_of
 from penstock.stores.slate.entries import expires_at_of, is_published, size_of
-from penstock.stores.slate.followed import Held, Marks, decode_held, decode_marks
-from penstock.stores.slate.format import BUCKET_BITS, VERSION, parse_key
-from penstock.stores.slate.lately import NotedReceipts
-from penstock.stores.slate.own import LARGE
-from penstock.stores.slate.primitives import Undecodable, key_u64
+from penstock.stores.slate.extensions import LARGE, Marks, Retained, decode_marks, decode_retained
+from penstock.stores.slate.format import BUCKET_BITS, VERSION, Undecodable, key_u64, parse_key
+from penstock.stores.slate.storage import NotedReceipts
 
 _MINUTE = 60_000
 _NEAR = 64  # entries of the log that a scan rather skips than begins again
@@ -48,7 +46,7 @@ class Loaded(NamedTuple):
     streams: dict[str, Stream]  # but for what they keep, before the pages are there
     held: dict[str, list[int]]  # messages that each of them holds
     followed: list[Marks]  # one, if it was followed
-    held_back: dict[int, Held]  # for followers
+    held_back: dict[int, Retained]  # for followers
     unmeasured: list[int]  # messages whose sizes only the log knows
     others: set[int]  # messages that another program has listed under the document's key
     unsorted: set[int]  # buckets that are still to be written because of these
@@ -81,9 +79,9 @@ def check_instance(database: Database, log: str) -> bool:
     Queues, counters and payloads have no instance in their keys, so one database has one. Without a record the log
     says which; one that was never written to becomes whichever it is opened as.
     """
-    value, asked = database.get(own.INSTANCE_KEY), records.instance_of(log)
+    value, asked = database.get(extensions.INSTANCE_KEY), records.instance_of(log)
     if value is not None:
-        found = {own.decode_instance(value)}
+        found = {extensions.decode_instance(value)}
     else:
         start = bytes((VERSION, records.PAYLOAD)) + records.LOG_KEY.encode()
         first, last = next(database.scan(start, start + b"\xff"), None), database.last(start, start + b"\xff")
@@ -114,8 +112,8 @@ def load(database: Database, log: str) -> Contents:
     for start, end in zip(starts, ends, strict=True):
         for unknown, _ in database.scan(start, end):
             parse_key(unknown)
-    clock = database.get(own.CLOCK_KEY)
-    at = 0 if clock is None else own.decode_clock(clock)
+    clock = database.get(extensions.CLOCK_KEY)
+    at = 0 if clock is None else extensions.decode_clock(clock)
     settings, made_here = _settings_of(database)
     is_ours = is_recorded or made_here
     strangers = {name for name in settings if not is_legal(name)}
@@ -132,11 +130,11 @@ def load(database: Database, log: str) -> Contents:
             continue
         if found is None and not is_ours:
             unconfigured.append(name)
-            found = queues[name] = _new(name, own.settings_from(_UNCONFIGURED))
+            found = queues[name] = _new(name, extensions.settings_from(_UNCONFIGURED))
         if found is None:
             leftovers += [(records.queue_key(kind, name, number), None) for kind in values]
-            sizes = own.decode_sizes(values[records.SIZES]) if records.SIZES in values else []
-            leftover_messages += [each.id for each in sizes if not each.flags & own.PUBLISHED]
+            sizes = extensions.decode_sizes(values[records.SIZES]) if records.SIZES in values else []
+            leftover_messages += [each.id for each in sizes if not each.flags & extensions.PUBLISHED]
         else:
             _take_bucket(found, number, values, at)
             if others is not None:
@@ -152,9 +150,9 @@ def load(database: Database, log: str) -> Contents:
     for row, value in of_kind(database, records.POSITION):
         name = parse_key(row).queue
         if name in queues:
-            queues[name].position.append(own.decode_position(value))
+            queues[name].position.append(extensions.decode_position(value))
         elif not name:
-            position = own.decode_position(value)[0]
+            position = extensions.decode_position(value)[0]
         else:
             leftovers.append((row, None))
     # Another program has looked after the queues as far as they have messages, or any was claimed.
@@ -196,9 +194,12 @@ def adoption(database: Database, log: str) -> Adoption:
 
     The document numbers messages and the log apart; here a message's entry is found by its ID.
     """
-    end, prefix = database.get(own.LOG_END_KEY), records.log_prefix(log)
+    end, prefix = database.get(extensions.LOG_END_KEY), records.log_prefix(log)
     key = database.last(prefix, prefix + b"\xff" * 8)
-    last, start = 0 if key is None else int.from_bytes(key[-8:]), 0 if end is None else own.decode_log_end(end)
+    last, start = (
+        0 if key is None else int.from_bytes(key[-8:]),
+        0 if end is None else extensions.decode_log_end(end),
+    )
     moved: dict[bytes, bytes | None] = {}
     expiries: list[Row] = []
     if start > last:
@@ -212,7 +213,7 @@ def adoption(database: Database, log: str) -> Adoption:
             moved[prefix + key_u64(metadata.id)] = value
             last = max(last, metadata.id)
         if is_published(metadata) and size_of(metadata) is None and metadata.retention:
-            expiries.append((own.expiry_key(expires_at_of(metadata) or 0, metadata.id), b""))
+            expiries.append((extensions.expiry_key(expires_at_of(metadata) or 0, metadata.id), b""))
     return Adoption(moved, expiries, last)
 
 
@@ -231,12 +232,12 @@ def measure(contents: Contents, database: Database, log: str) -> None:
             unsaid.append(seq)
         for found in wanted[seq]:
             if size is not None:
-                found.ledger.place(seq, (0,), (size,), (own.PUBLISHED,))
+                found.ledger.place(seq, (0,), (size,), (extensions.PUBLISHED,))
             if seq in found.others:
                 _take_times(found.ledger, metadata)
     for seq, value in _numbered(database, _PAYLOADS, unsaid):  # another program has logged them, and no sizes
         for found in wanted.get(seq, ()) if value[:1] == b"\x01" else ():
-            found.ledger.place(seq, (0,), (len(value) - 3,), (own.PUBLISHED,))
+            found.ledger.place(seq, (0,), (len(value) - 3,), (extensions.PUBLISHED,))
 
 
 def _take_times(ledger: Ledger, metadata: records.Metadata) -> None:
@@ -277,9 +278,9 @@ def _settings_of(database: Database) -> tuple[dict[str, Settings], bool]:
     for key, value in of_kind(database, records.CONFIG):
         name = parse_key(key).queue
         if name in ours:
-            found[name] = own.decode_settings(ours[name], records.decode_config(value))
+            found[name] = extensions.decode_settings(ours[name], records.decode_config(value))
         else:
-            found[name] = own.settings_from(records.decode_others_config(value))
+            found[name] = extensions.settings_from(records.decode_others_config(value))
     return found, bool(ours)
 
 
@@ -304,7 +305,7 @@ def _buckets(database: Database) -> Iterator[tuple[records.Key, dict[int, bytes]
             if key != records.SEQ_BLOCK_KEY:
                 yield key[2:], kind, value
 
-    for rest, group in groupby(merge(*map(rows, buckets.KINDS)), key=lambda row: row[0]):
+    for rest, group in groupby(merge(*map(rows, pages.KINDS)), key=lambda row: row[0]):
         yield parse_key(bytes((VERSION, records.ACTIVE)) + rest), {kind: value for _, kind, value in group}
 
 
@@ -320,36 +321,36 @@ def _spread(
 
     def until(number: int) -> Iterator[tuple[records.Key, dict[int, bytes], frozenset[int], set[int] | None]]:
         while split and (first := next(iter(split))) < number:
-            yield records.Key(records.ACTIVE, queue, first), split.pop(first), buckets.kinds_of(()), ids
+            yield records.Key(records.ACTIVE, queue, first), split.pop(first), pages.kinds_of(()), ids
 
     for key, values in found:
         if not key.number:
             yield from until(records.MAX_ID)
-            queue, ids = key.queue, buckets.of_others(values)
-            split = buckets.spread(values, ids) if ids else {}
+            queue, ids = key.queue, pages.of_others(values)
+            split = pages.spread(values, ids) if ids else {}
             here = split.pop(0) if ids else values
-            yield key, here, buckets.kinds_of(values), ids or None
+            yield key, here, pages.kinds_of(values), ids or None
             continue
         yield from until(key.number if key.queue == queue else records.MAX_ID)
         others = split.pop(key.number, None)
         if others is None:
-            yield key, values, buckets.kinds_of(values), None
+            yield key, values, pages.kinds_of(values), None
         else:
-            yield key, buckets.joined(values, others), buckets.kinds_of(values), ids
+            yield key, pages.joined(values, others), pages.kinds_of(values), ids
     yield from until(records.MAX_ID)
 
 
 def _take_bucket(found: Loaded, number: int, values: dict[int, bytes], at: int) -> None:
-    thawed = buckets.decode(number, values, at)
-    found.present[number] = buckets.kinds_of(values)
+    thawed = pages.decode(number, values, at)
+    found.present[number] = pages.kinds_of(values)
     if thawed is None:
         return
     first, page, history = thawed
     keys = page.keys()
     for at, flags in enumerate(page.crc) if any(page.crc) else ():
-        if page.state[at] and flags & own.PUBLISHED:
+        if page.state[at] and flags & extensions.PUBLISHED:
             found.published[number] = found.published.get(number, 0) | 1 << keys[at]
-        if page.state[at] and flags & (LARGE | own.PUBLISHED) == LARGE:
+        if page.state[at] and flags & (LARGE | extensions.PUBLISHED) == LARGE:
             found.large.add(first + keys[at])
     if records.SIZES not in values:
         found.unmeasured.extend([first + keys[at] for at in positions_in(page.state, None)])
@@ -378,13 +379,13 @@ def _load_streams(database: Database, queues: dict[str, Loaded], leftovers: list
     for row, value in of_kind(database, records.BATCHES):
         name = parse_key(row).queue
         if name in queues:
-            queues[name].ledger.thaw_streams(FrozenStreams(stream_records.decode_last_batch(value)))
+            queues[name].ledger.thaw_streams(FrozenStreams(extensions.decode_last_batch(value)))
         else:
             leftovers.append((row, None))
     for row, value in of_kind(database, records.STREAM):
         key = parse_key(row)
         if key.queue in queues:
-            reader, settled, before, position, held = stream_records.decode_stream(value)
+            reader, settled, before, position, held = extensions.decode_stream(value)
             batch = None if held is None else Batch(*held, ())
             queues[key.queue].streams[key.stream] = Stream(reader, batch, settled, before, position=position)
         else:
@@ -401,7 +402,7 @@ def _load_batches(
         if held is None:
             leftovers.append((row, None))
         else:
-            held.failures.update(stream_records.decode_failures(value))
+            held.failures.update(extensions.decode_failures(value))
     for found in queues.values():
         for name, seqs in found.held.items():
             held = found.streams[name].held
@@ -410,8 +411,10 @@ def _load_batches(
         found.ledger.thaw_streams(FrozenStreams(found.ledger.last_batch, found.streams))
     for row, value in of_kind(database, records.KEPT):
         _, name, number, _, of = parse_key(row)
-        page = buckets.decode_kept(value, CONSUMER + of)
-        own_bodies = [at for at, state in enumerate(page.state) if state and not page.crc[at] & own.PUBLISHED]
+        page = pages.decode_kept(value, CONSUMER + of)
+        own_bodies = [
+            at for at, state in enumerate(page.state) if state and not page.crc[at] & extensions.PUBLISHED
+        ]
         first = number << BUCKET_BITS
         if name in queues and of in queues[name].streams:
             queues[name].ledger.thaw_kept(of, first, page)
@@ -436,27 +439,27 @@ def _load_followed(
             leftovers.append((row, None))
     for row, value in of_kind(database, records.HELD_BACK):
         _, name, seq, *_ = parse_key(row)
-        held = decode_held(value)
+        held = decode_retained(value)
         if name in queues:
             queues[name].held_back[seq] = held
             if held.flags == LARGE:
                 queues[name].large.add(seq)
         else:
             leftovers.append((row, None))
-            if not held.flags & own.PUBLISHED:
+            if not held.flags & extensions.PUBLISHED:
                 leftover_messages.append(seq)
     return log_gone
 
 
 def _load_recent(database: Database, queues: dict[str, Loaded], leftovers: list[Row], now: int) -> None:
     """What was settled or put under a key within five minutes."""
-    minutes: dict[str, list[tuple[int, list[own.Receipt]]]] = {}
+    minutes: dict[str, list[tuple[int, list[extensions.Receipt]]]] = {}
     for row, value in of_kind(database, records.RECENT):
         _, name, number, *_ = parse_key(row)
         if name not in queues:
             leftovers.append((row, None))
             continue
-        found, (at, receipts, keys) = queues[name], own.decode_recent(value)
+        found, (at, receipts, keys) = queues[name], extensions.decode_recent(value)
         found.recent.append((number, at))
         if receipts:
             lately = minutes.setdefault(name, [])

@@ -1,41 +1,192 @@
-"""Loads: many messages that were staged beside the database (staging.py), taken in all of them or none.
+"""Loads: many messages that are staged beside the database, and take effect all of them or none.
 
-A load counts from the moment that its record is written. Then its frames are taken in, some at a time, and how far
-that is, is written with the messages: an owner that opens the store and finds the record goes on from there. A run
-is remembered, and takes effect once; so is the last batch of a streaming sink.
+    .penstock/staged/LOAD/NAME      frames (wire/frames.py) of a store in a folder
+    PREFIX/staged/LOAD/NAME         of one in a bucket
+
+A load has the name of the process that it belongs to. If that process is gone, what it staged is set aside when
+the store is opened, for a week.
+
+The load commit: a load counts from the moment that its record is written. Then its frames are taken in, some at a
+time, and how far that is, is written with the messages: an owner that opens the store and finds the record goes on
+from there. What was staged is removed after that. A run is remembered, and takes effect once; so is the last batch
+of a streaming sink.
 
     load   01 0F | name    -> JSON: its frames, how many of them were taken in, run, sink, queues that it makes
     run    01 10 | name    -> JSON: its load; how many messages, and bytes of payloads, it brought to each queue
     sink   01 11 | name    -> JSON: the query and the batch that has landed last
+
+Clients send loads to the owner (engine/loads.py). One whose record could not be written in time may count. It
+stays open, so that committing it again finishes it; what is staged of it stays until then, or until the store is
+opened.
 """
 
 import json
+import os
+import secrets
+import shutil
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from penstock.contract.landing import Landing, is_repeated
+from penstock.contract.loads import Brought
 from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
+from penstock.engine.loads import StagedPart, Taken, began_at
 from penstock.engine.restored import Restored, restore
 from penstock.engine.storage import Body
 from penstock.errors import InvalidArgument, QueueExists, StoreCorrupt
 from penstock.rules.ledger import Ledger
 from penstock.rules.records import Put
-from penstock.stores.slate.format import LOAD, RUN, SINK, VERSION
-from penstock.stores.slate.primitives import terminated
-from penstock.stores.slate.staging import STAGED, Staging, is_given_up
-from penstock.stores.slate.storage import held
+from penstock.stores.slate import s3
+from penstock.stores.slate.bucket import BucketPlace
+from penstock.stores.slate.extensions import load_key, run_key, sink_key
+from penstock.stores.slate.folder import Folder
+from penstock.stores.slate.format import LOAD, RUN, VERSION, unterminated
+from penstock.stores.slate.recovery import new_ledger
+from penstock.stores.slate.snapshot import TIMEOUT, parse
+from penstock.stores.slate.storage import NotedReceipts, held
+from penstock.stores.slate.synced import SUBFOLDER
 from penstock.stores.slate.writing import Changes
 from penstock.system.clock import at_least_one
+from penstock.system.files import SystemDisk, make_folder
+from penstock.system.processes import is_gone, name_of
 from penstock.system.threads import Lock
 from penstock.wire.frames import Staged, decode_staged
 from penstock.wire.restored import Columns
 
 if TYPE_CHECKING:
     from penstock.stores.slate.store import SlateBackend
+    from penstock.wire.frames import Staged
+
+
+STAGED = "staged"
+
+
+class Staging(Protocol):
+    """The frames of all loads."""
+
+    def put(self, load: str, name: str, frame: bytes) -> None:
+        """Keep a frame, on stable storage."""
+
+    def get(self, load: str, name: str) -> bytes:
+        """A frame; FileNotFoundError."""
+
+    def has(self, load: str) -> bool:
+        """Whether anything of a load is there."""
+
+    def remove(self, load: str) -> None:
+        """A load is not needed any more."""
+
+    def set_aside(self, load: str) -> None:
+        """A load will never be taken in: keep it where people find it, for a week."""
+
+    def loads(self) -> list[str]:
+        """All that are there."""
+
+
+def staging_at(url: str) -> Staging:
+    """Where messages are staged for the store at a URL."""
+    where = parse(url)
+    place = BucketPlace(where.where, TIMEOUT) if where.is_bucket else Folder(where.where, "never")
+    return staging_of(place, TIMEOUT)
+
+
+def new_name(owner: int) -> str:
+    """A name for a load of a process."""
+    return f"{socket.gethostname()}~{name_of(owner)}~{secrets.token_hex(8)}"
+
+
+def is_given_up(load: str) -> bool:
+    """Of a load that has no record, when a store is opened: whether its process, of this machine, is gone.
+
+    So are those that clients have sent to the process that had the store open before.
+    """
+    host, _, rest = load.partition("~")
+    return began_at(load) is not None or (host == socket.gethostname() and is_gone(rest.partition("~")[0]))
+
+
+class FolderStaging:
+    """In the folder of a store."""
+
+    def __init__(self, folder: str) -> None:
+        self._place = Folder(folder, "never")
+        self._folder = os.path.join(folder, SUBFOLDER, STAGED)
+
+    def put(self, load: str, name: str, frame: bytes) -> None:
+        """Keep a frame, on stable storage."""
+        disk, folder = SystemDisk(), os.path.join(self._folder, load)
+        make_folder(disk, folder)
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(frame)
+            file.flush()
+            os.fsync(file.fileno())
+        disk.sync_folder(folder)
+
+    def get(self, load: str, name: str) -> bytes:
+        """A frame; FileNotFoundError."""
+        with open(os.path.join(self._folder, load, name), "rb") as file:
+            return file.read()
+
+    def has(self, load: str) -> bool:
+        """Whether anything of a load is there."""
+        return os.path.isdir(os.path.join(self._folder, load))
+
+    def remove(self, load: str) -> None:
+        """A load is not needed any more."""
+        shutil.rmtree(os.path.join(self._folder, load), ignore_errors=True)
+
+    def set_aside(self, load: str) -> None:
+        """A load will never be taken in."""
+        self._place.set_aside([os.path.join(self._place.subfolder, STAGED, load)])
+
+    def loads(self) -> list[str]:
+        """All that are there."""
+        with suppress(FileNotFoundError):
+            return os.listdir(self._folder)
+        return []
+
+
+class BucketStaging:
+    """Beside a database in a bucket."""
+
+    def __init__(self, place: BucketPlace, timeout: float) -> None:
+        self._place = place
+        self._bucket = s3.Bucket(place._account, place._bucket, f"{place._prefix}{STAGED}/", timeout)
+
+    def put(self, load: str, name: str, frame: bytes) -> None:
+        """Keep a frame, on stable storage."""
+        self._bucket.put(f"{load}/{name}", frame)
+
+    def get(self, load: str, name: str) -> bytes:
+        """A frame; FileNotFoundError."""
+        return self._bucket.get(f"{load}/{name}")
+
+    def has(self, load: str) -> bool:
+        """Whether anything of a load is there."""
+        return self._bucket.check(f"{load}/")
+
+    def remove(self, load: str) -> None:
+        """A load is not needed any more."""
+        for name in self._bucket.list(f"{load}/"):
+            self._bucket.delete(name)
+
+    def set_aside(self, load: str) -> None:
+        """A load will never be taken in."""
+        self._place.set_aside([f"{STAGED}/{name}" for name in self._bucket.list(f"{load}/")])
+
+    def loads(self) -> list[str]:
+        """All that are there."""
+        return sorted({name.partition("/")[0] for name in self._bucket.list()})
+
+
+def staging_of(place: Folder | BucketPlace, timeout: float) -> Staging:
+    """Where the frames of a store are staged."""
+    return BucketStaging(place, timeout) if isinstance(place, BucketPlace) else FolderStaging(place.folder)
+
 
 _AT_ONCE = 16 << 20  # bytes of payloads that are written with one batch, about
 _MESSAGES = 20_000
@@ -64,21 +215,6 @@ class Load(NamedTuple):
     create: Mapping[str, Settings]  # queues to be made first
     run: str | None
     sink: Landing | None = None  # the batch of a streaming sink that it is
-
-
-def load_key(name: str) -> bytes:
-    """Of a load that is being taken in."""
-    return bytes((VERSION, LOAD)) + terminated(name.encode())
-
-
-def run_key(name: str) -> bytes:
-    """Of a run that has taken effect."""
-    return bytes((VERSION, RUN)) + terminated(name.encode())
-
-
-def sink_key(name: str) -> bytes:
-    """Of a streaming sink."""
-    return bytes((VERSION, SINK)) + terminated(name.encode())
 
 
 class _Progress:
@@ -119,7 +255,7 @@ def brought(frames: Sequence[Frame]) -> list[list[Any]]:
     return [[queue, *counts] for queue, counts in sorted(found.items())]
 
 
-class Intake:
+class LoadCommit:
     """Takes loads in, by the owner of a store."""
 
     def __init__(self, backend: "SlateBackend", staging: Staging) -> None:
@@ -331,3 +467,97 @@ def _restored(columns: Columns, now: int) -> Restored:
         columns.reason,
         columns.history,
     )
+
+
+class SlatePart:
+    """What one sender has sent, a file or an object for each batch: one that could not be kept is sent again."""
+
+    is_broken = False
+
+    def __init__(self, backend: "SlateBackend", staging: Staging, load: str, name: str) -> None:
+        self._backend = backend
+        self._staging = staging
+        self._load = load
+        self._name = name
+        self.frames: list[Frame] = []
+
+    @property
+    def messages(self) -> int:
+        """How many messages it has."""
+        return sum(frame.messages for frame in self.frames)
+
+    def add(self, queue: str, settings: Settings, staged: "Staged", frame: bytes, now: int) -> None:
+        """Keep a batch, on stable storage."""
+        from penstock.wire.frames import with_times
+
+        self._backend._writer.check_space(staged.entries)
+        name = f"{self._name}-{len(self.frames)}"
+        self._staging.put(self._load, name, with_times(frame, now))
+        size = sum(len(entry.payload) for entry in staged.entries)
+        done = staged.restored is not None and is_done(staged.restored.state)
+        self.frames.append(Frame(queue, name, len(staged.entries), size, done))
+
+
+class SlateDepot:
+    """Loads that are staged beside the database."""
+
+    def __init__(self, backend: "SlateBackend", staging: Staging) -> None:
+        self._backend = backend
+        self._staging = staging
+
+    def settings(self, queue: str) -> Settings:
+        """What a queue was created with; QueueNotFound."""
+        return self._backend.settings(queue)
+
+    def ledger(self, queue: str, settings: Settings) -> Ledger:
+        """The rules of a queue."""
+        return new_ledger(queue, settings, NotedReceipts())
+
+    def check_settings(self, settings: Settings) -> None:
+        """Refuse a queue that cannot be made."""
+        self._backend._check_settings(settings)
+
+    def begin(self, load: str, forget_before: int) -> None:
+        """Forget what was remembered for long enough; a place is made with the first batch."""
+        first = bytes((VERSION, RUN))
+        gone = []
+        for key, _ in self._backend._database.scan(first + b"0-0-", first + b"0-1"):  # as such loads are named
+            began = began_at(unterminated(key, 2)[0].decode())
+            if began is not None and began < forget_before:
+                gone.append(key)
+        if gone:
+            self._backend._remove([(key, None) for key in gone])
+
+    def new_part(self, load: str, part: str) -> SlatePart:
+        """Room for what one sender sends."""
+        return SlatePart(self._backend, self._staging, load, part)
+
+    def take_in(
+        self,
+        load: str,
+        parts: Sequence[StagedPart],
+        queues: Mapping[str, Settings],
+        run: str | None,
+        sink: Landing | None,
+    ) -> bool:
+        """Let these parts take effect."""
+        frames = [frame for part in parts for frame in cast("SlatePart", part).frames]
+        return self._backend.intake.take_in(Load(load, frames, queues, run, sink))
+
+    def counts(self, load: str) -> bool:
+        """No: what counts can be committed again here, which finishes it."""
+        return False
+
+    def has_landed(self, sink: Landing) -> bool:
+        """Whether a batch of a stream has taken effect."""
+        return self._backend.intake.has_landed(sink)
+
+    def taken(self, run: str) -> Taken | None:
+        """What has taken effect under a name."""
+        taken = self._backend.intake.taken(run)
+        return None if taken is None else Taken(taken["load"], [Brought(*each) for each in taken["brought"]])
+
+    def drop(self, load: str) -> None:
+        """Remove what was sent, unless it counts, or may."""
+        if not self._backend.intake.may_count(load):
+            self._staging.remove(load)

@@ -1,0 +1,323 @@
+"""Bodies that outlive their messages: kept for streams, and held back for followers, with the records of both.
+
+The last batch that a stream has settled can be read again until it settles the next: its messages are kept as they
+were, and their bodies stay, whatever has become of them in the queue. A message that has gone from a queue stays
+for followers that have still to read it; extensions.py says what is known of the ones that are gone for good.
+"""
+
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+
+from penstock.engine import following
+from penstock.rules.index.rows import Rows
+from penstock.rules.index.streams import Failure, Stream
+from penstock.rules.records import (
+    StreamClaim,
+    StreamDelete,
+    StreamFail,
+    StreamRecord,
+    StreamRelease,
+    StreamReplay,
+    StreamSettle,
+)
+from penstock.rules.stream_state import StreamState
+from penstock.stores.slate import extensions, pages
+from penstock.stores.slate.binding import Row
+from penstock.stores.slate.extensions import (
+    LARGE,
+    PUBLISHED,
+    Marks,
+    Retained,
+    StreamRow,
+    encode_marks,
+    encode_retained,
+)
+from penstock.stores.slate.format import BUCKET_BITS, FOLLOWED, HELD_BACK, queue_key
+from penstock.stores.slate.writing import Ids
+
+BEFORE = "before "  # stands for those who followed when the store was closed; no stream has such a name
+_BESIDE = 200  # bytes that a message takes beside its payload
+
+
+class RetainedForFollowers:
+    """The followers of one queue, and what is held back for them; under its lock."""
+
+    def __init__(self, state: StreamState, ids: Ids) -> None:
+        self._state = state
+        self._ids = ids
+        self.marks: Marks | None = None  # None: the queue was never followed, and nothing here matters
+        self.held: dict[int, Retained] = {}
+        self._order: list[int] = []  # of those, a heap
+        self._size = 0  # of those
+        self._stored = 0  # bytes of payloads that are in the queue, or kept by streams
+        self._followers: dict[Hashable, tuple[int, int]] = {}  # what each read before the last batch, and with it
+        self._lowest: int | None = None  # that all have read, the last batches left out; None: there is nobody
+        self._marked = False
+        self._changed: dict[int, bytes | None] = {}
+
+    # Who follows
+
+    def begin(self) -> bool:
+        """Be followed from now on; whether that is new."""
+        if self.marks is not None:
+            return False
+        last = self._ids.next - 1
+        self.marks, self._marked, self._stored = Marks(last, last, last), True, self._state.stored
+        return True
+
+    def load(self, marks: Marks, held: Mapping[int, Retained], streams: Mapping[str, Stream]) -> None:
+        """As it was found: followed by these streams, and maybe by others who may come back."""
+        self.marks, self.held, self._stored = marks, dict(held), self._state.stored
+        self._order = list(held)
+        heapify(self._order)
+        self._size = sum(each.size + _BESIDE for each in held.values())
+        self.add(BEFORE, 0, 0)
+        for name, stream in streams.items():
+            if stream.position is not None:
+                self.add(name, 0, stream.position)
+
+    def add(self, follower: Hashable, before: int, position: int) -> None:
+        """One of whom is known how far it has come."""
+        self._followers[follower] = before, position
+        self._look()
+
+    def move(self, follower: Hashable, position: int) -> None:
+        """One has read all up to a number. What it read last may be asked for again."""
+        before = self._followers.get(follower, (position, position))[1]
+        self.add(follower, min(before, position), position)
+
+    def leave(self, follower: Hashable) -> None:
+        """One follows no longer."""
+        self._followers.pop(follower, None)
+        self._look()
+
+    def _look(self) -> None:
+        self._lowest = min((before for before, _ in self._followers.values()), default=None)
+
+    # What goes
+
+    def placed(self, size: int) -> None:
+        """So many bytes of payloads have come into the queue."""
+        self._stored += size
+
+    def let_go(self, seqs: Sequence[int], large: Container[int]) -> list[int]:
+        """Messages that were put into the queue are not needed there any more; those whose bodies can go."""
+        if self.marks is None:
+            return list(seqs)
+        freed, self._stored = self._stored - self._state.stored, self._state.stored
+        size, gone = max(0, freed) // max(1, len(seqs)), []
+        for seq in seqs:
+            if not self._holds(seq, Retained(size, LARGE if seq in large else 0)):
+                self._mark(seq, 0)
+                gone.append(seq)
+        return gone + self.released()
+
+    def left(self, seq: int) -> None:
+        """A published message has left the queue; its body is in the log. Above `since` the filter knows it."""
+        if self.marks is not None and (seq > self.marks.since or not self._holds(seq, Retained(0, PUBLISHED))):
+            self._mark(seq, PUBLISHED)
+
+    def _holds(self, seq: int, held: Retained) -> bool:
+        if self._lowest is None or seq <= self._lowest:
+            return False
+        if seq not in self.held:
+            self.held[seq] = held
+            heappush(self._order, seq)
+            self._size += held.size + _BESIDE
+            self._changed[seq] = encode_retained(held)
+        return True
+
+    def _mark(self, seq: int, flags: int) -> None:
+        """A message is gone for good, from the queue at least."""
+        if self.marks is None:
+            return
+        name = "published" if flags & PUBLISHED else "put"
+        if seq > getattr(self.marks, name):
+            self.marks = self.marks._replace(**{name: seq})
+            self._marked = True
+
+    def is_due(self) -> bool:
+        """Whether there is anything to be let go of."""
+        if not self._order:
+            return False
+        return self._lowest is None or self._order[0] <= self._lowest or self._size > following.HELD_BACK
+
+    def released(self) -> list[int]:
+        """Messages that nobody waits for, or that are too many; those of them whose bodies can go."""
+        gone = []
+        while self.is_due():
+            seq = heappop(self._order)
+            held = self.held.pop(seq)
+            self._size -= held.size + _BESIDE
+            self._changed[seq] = None
+            self._mark(seq, held.flags)
+            if not held.flags & PUBLISHED:
+                gone.append(seq)
+        return gone
+
+    # What is known
+
+    def lost_up_to(self, log: int) -> int:
+        """The highest number that may be missing; `log` is the highest that has left the log."""
+        return 0 if self.marks is None else max(self.marks.put, min(self.marks.published, log))
+
+    def rows(self) -> Iterator[Row]:
+        """What has changed since the last time."""
+        queue = self._state.name
+        if self._marked and self.marks is not None:
+            yield queue_key(FOLLOWED, queue), encode_marks(self.marks)
+        for seq, value in self._changed.items():
+            yield queue_key(HELD_BACK, queue, seq), value
+        self._marked, self._changed = False, {}
+
+    def deletions(self) -> Iterator[Row]:
+        """Deletions of all records, the bodies not included."""
+        queue = self._state.name
+        yield queue_key(FOLLOWED, queue), None
+        for seq in [*self.held, *self._changed]:
+            yield queue_key(HELD_BACK, queue, seq), None
+
+    def bodies(self) -> list[int]:
+        """Messages whose bodies are there for followers alone."""
+        return [seq for seq, held in self.held.items() if not held.flags & PUBLISHED]
+
+
+_NOTHING = Rows(0)
+
+
+class KeptForStreams:
+    """The streams of one queue; under its lock."""
+
+    def __init__(self, state: StreamState) -> None:
+        self._state = state
+        self._held: dict[str, set[int]] = {}  # buckets of the messages that each stream holds
+        self._failures: dict[str, dict[int, dict[int, Failure]]] = {}  # by stream, bucket and message
+        self._kept: dict[str, Rows] = {}  # of each stream, as the state had them when it was last told
+        self._changed: set[str] = set()  # streams
+        self._written: set[str] = set()  # those that the database has
+        self._buckets_changed: dict[Callable[[str, str, int], bytes], set[tuple[str, int]]] = {
+            extensions.failures_key: set(),
+            extensions.kept_key: set(),
+        }
+
+    def load(self, streams: Mapping[str, Stream]) -> None:
+        """The streams as they were found in the database, with all that they hold and keep."""
+        self._written.update(streams)
+        for name, stream in streams.items():
+            self._kept[name] = stream.kept
+            if stream.held is not None:
+                self._held[name] = {seq >> BUCKET_BITS for seq in stream.held.seqs}
+                self._add_failures(name, stream.held.failures.items())
+
+    def _add_failures(self, stream: str, failures: Iterable[tuple[int, Failure]]) -> set[tuple[str, int]]:
+        of_stream, changed = self._failures.setdefault(stream, {}), set()
+        for seq, failure in failures:
+            of_stream.setdefault(seq >> BUCKET_BITS, {})[seq] = failure
+            changed.add((stream, seq >> BUCKET_BITS))
+        return changed
+
+    def note(self, record: StreamRecord) -> tuple[set[int], list[int]]:
+        """A record was applied: which buckets it has changed, and which bodies nobody needs any more."""
+        name, changed, gone = record.stream, set[int](), list[int]()
+        if isinstance(record, StreamFail):
+            failures = dict.fromkeys(record.seqs, Failure(record.reason, record.delay)).items()
+            self._buckets_changed[extensions.failures_key] |= self._add_failures(name, failures)
+            return changed, gone
+        if isinstance(record, StreamReplay | StreamSettle | StreamRelease):
+            failed = self._failures.pop(name, {})
+            self._buckets_changed[extensions.failures_key] |= {(name, bucket) for bucket in failed}
+        if isinstance(record, StreamClaim):
+            changed = self._held[name] = {seq >> BUCKET_BITS for seq in record.seqs}
+        elif isinstance(record, StreamSettle | StreamRelease):
+            changed = self._held.pop(name, set())
+        if isinstance(record, StreamSettle | StreamDelete):
+            gone = self._keep_other(name)
+        self._changed.add(name)
+        return changed, gone
+
+    def _keep_other(self, name: str) -> list[int]:
+        """A stream keeps other messages now, or none; those of which the bodies can go."""
+        stream, before = self._state.stream(name), self._kept.pop(name, _NOTHING)
+        if stream is not None:
+            self._kept[name] = stream.kept
+        self._buckets_changed[extensions.kept_key] |= {
+            (name, first >> BUCKET_BITS)
+            for rows in (before, self._kept.get(name, _NOTHING))
+            for first, _ in rows.pages()
+        }
+        return [seq for seq in put_here(before) if not self._state.has(seq) and not self.keeps(seq)]
+
+    def keeps(self, seq: int) -> bool:
+        """Whether a message is one of the last batch that a stream has settled."""
+        for rows in self._kept.values():  # noqa: SIM110 - any() takes twice as long, for each message of a batch
+            if rows.find(seq) is not None:
+                return True
+        return False
+
+    def needed(self, seqs: Sequence[int]) -> set[int]:
+        """Those of the messages that streams hold or keep."""
+        if not self._written and not self._changed:
+            return set()
+        return {seq for seq in seqs if self.keeps(seq) or self._state.is_held_by_stream(seq)}
+
+    def rows(self) -> Iterator[Row]:
+        """What has changed since the last time."""
+        if not self._changed and not any(self._buckets_changed.values()):
+            return
+        queue = self._state.name
+        if self._changed:
+            yield extensions.batches_key(queue), extensions.encode_last_batch(self._state.last_batch)
+        for name in sorted(self._changed):
+            stream = self._state.stream(name)
+            yield (
+                extensions.stream_key(queue, name),
+                None if stream is None else extensions.encode_stream(_row(stream)),
+            )
+            (self._written.discard if stream is None else self._written.add)(name)
+        for key, encoded in (
+            (extensions.failures_key, self._encoded_failures),
+            (extensions.kept_key, self._encoded_kept),
+        ):
+            for name, bucket in sorted(self._buckets_changed[key]):
+                yield key(queue, name, bucket), encoded(name, bucket)
+            self._buckets_changed[key].clear()
+        self._changed.clear()
+
+    def _encoded_failures(self, name: str, bucket: int) -> bytes | None:
+        failures = self._failures.get(name, {}).get(bucket)
+        return extensions.encode_failures(failures) if failures else None
+
+    def _encoded_kept(self, name: str, bucket: int) -> bytes | None:
+        page = self._kept.get(name, _NOTHING).page(bucket)
+        return None if page is None else pages.encode_kept(bucket, page)
+
+    def deletions(self) -> Iterator[Row]:
+        """Deletions of all that the streams have in the database, the bodies not included."""
+        queue = self._state.name
+        yield extensions.batches_key(queue), None
+        for name in self._written | self._changed:
+            yield extensions.stream_key(queue, name), None
+            yield from [
+                (extensions.failures_key(queue, name, bucket), None) for bucket in self._failures.get(name, {})
+            ]
+            for first, _ in self._kept.get(name, _NOTHING).pages():
+                yield extensions.kept_key(queue, name, first >> BUCKET_BITS), None
+
+    def kept_alone(self) -> Iterator[int]:
+        """Messages that are kept by streams, and are no longer in the queue."""
+        for rows in self._kept.values():
+            yield from [seq for seq in put_here(rows) if not self._state.has(seq)]
+
+
+def _row(stream: Stream) -> StreamRow:
+    held = None if stream.held is None else (stream.held.number, stream.held.at)
+    return StreamRow(stream.reader, stream.settled, stream.before, stream.position, held)
+
+
+def put_here(rows: Rows) -> Iterator[int]:
+    """The messages that were put into the queue; the bodies of published ones are not its own."""
+    for first, page in rows.pages():
+        keys = page.keys()
+        for at, state in enumerate(page.state):
+            if state and not page.crc[at] & PUBLISHED:
+                yield first + keys[at]
