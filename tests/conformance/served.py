@@ -126,6 +126,6 @@ def in_line_of_coroutines(store: Any) -> int:
 def _in_line(asynchronous: object) -> int:
     if isinstance(asynchronous, ThreadedBackend):
         return asynchronous.in_line
-    backend = asynchronous._backend if isinstance(asynchronous, LocalBackend) else asynchronous
+    backend = asynchronous.engine if isinstance(asynchronous, LocalBackend) else asynchronous
     assert isinstance(backend, Engine)
     return sum(backend.find(info.name).in_line for info in backend.queues())

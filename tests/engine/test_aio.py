@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from penstock import InvalidArgument, LeaseExpired, QueueNotFound, StoreClosed, StoreUnreachable, aio
+from penstock.contract.operations import Pop
 from penstock.engine.backend import Engine
 from penstock.engine.coroutines import LocalBackend
 from penstock.http.client import pool as pools
@@ -391,7 +392,7 @@ def test_a_consumer_that_was_cancelled_takes_no_message_that_is_put_later() -> N
         backend, go_on = LocalBackend(owned), threading.Event()
         for _ in range(backend._threads._max_workers):
             backend._threads.submit(go_on.wait)
-        popping = asyncio.ensure_future(backend.pop("default", 60, "me"))
+        popping = asyncio.ensure_future(backend.run(Pop("default", 60, "me")))
         while not owned.find("default").in_line:
             await asyncio.sleep(0.001)
         popping.cancel()

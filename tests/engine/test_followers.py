@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.contract.message import Entry
+from penstock.contract.operations import Ack, Claim, Put
 from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import Lost, Start, reader_name
-from penstock.engine import following
+from penstock.engine import follow
 from penstock.engine.backend import Engine
-from penstock.engine.following import fitting, parts_of
+from penstock.engine.follow import fitting, parts_of
 from penstock.errors import NotSupported, QueueNotFound
 from penstock.http.server import serve_in_thread
 from penstock.stores.journal.store import JournalBackend, open_journal
@@ -59,12 +60,14 @@ def opened(url: str, clock: penstock.SimulatedClock) -> Iterator[Opening]:
 
 
 def put(backend: Engine, count: int, size: int = 4) -> list[int]:
-    return [int(each) for each in backend.put("default", [Entry(b"x" * size)] * count)]
+    return [int(each) for each in backend.run(Put("default", [Entry(b"x" * size)] * count))]
 
 
 def settle(backend: Engine, count: int) -> None:
     """Messages are done with, and what can be removed of them is."""
-    backend.ack("default", [message.receipt or "" for message in backend.claim("default", count, 30, 0, "me")])
+    backend.run(
+        Ack("default", [message.receipt or "" for message in backend.run(Claim("default", count, 30, 0, "me"))])
+    )
     if isinstance(backend, JournalBackend):
         backend.pack("default")
 
@@ -112,8 +115,8 @@ def test_messages_are_seen_as_they_entered(opened: Opening, clock: penstock.Simu
         Entry(b"y" * 70_000, delay=60, created_at=5),
         Entry(b"z", retention=90),
     ]
-    ids = backend.put("default", entries)
-    backend.claim("default", 3, 30, 0, "me")
+    ids = backend.run(Put("default", entries))
+    backend.run(Claim("default", 3, 30, 0, "me"))
     clock.advance(30)
     seen = streams.entered("default", "f", 0, int(ids[-1]), 9)
     assert [message.id for message in seen] == ids
@@ -198,7 +201,7 @@ def test_one_who_holds_too_much_is_let_go(opened: Opening, monkeypatch: pytest.M
     settle(backend, 10)
     backend.tend()
     assert streams.ahead("default", "f", after, gaps, 100, MANY).lost is None
-    monkeypatch.setattr(following, "HELD_BACK", 10)
+    monkeypatch.setattr(follow, "HELD_BACK", 10)
     put(backend, 1)
     settle(backend, 1)
     backend.tend()

@@ -9,11 +9,11 @@ import pytest
 
 import penstock
 from penstock.contract.message import Entry
-from penstock.engine.alarm import Alarm
 from penstock.engine.memory import MemoryBackend, MemoryStorage
 from penstock.rules.ledger import Ledger
 from penstock.rules.records import Ack, Claim, Put, Record
 from penstock.rules.state import State
+from penstock.system.clock import Alarm
 from penstock.system.threads import Lock
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import penstock
 from penstock.contract.message import Entry
+from penstock.contract.operations import Attempts, Counts, Messages, Put, Remove
 from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import reader_name
 from penstock.engine.backend import Engine
@@ -45,7 +46,7 @@ def opened(url: str) -> Iterator[Opening]:
 
 
 def put(backend: Engine, count: int, size: int = 4) -> None:
-    backend.put("default", [Entry(b"x" * size)] * count)
+    backend.run(Put("default", [Entry(b"x" * size)] * count))
 
 
 def ids(streams: Any, batch: int, stream: str = "s") -> list[str]:
@@ -82,19 +83,19 @@ def test_a_batch_is_the_same_until_it_is_settled_and_once_more_after_that(
     assert reopened().streams().next("default", "s", READER, 1, 1_000, MANY) == 2
     assert ids(reopened().streams(), 1) == first
     assert ids(reopened().streams(), 2) == [str(seq) for seq in range(1_501, 2_501)]
-    assert reopened().counts("default")["in_flight"] == 1_000
+    assert reopened().run(Counts("default"))["in_flight"] == 1_000
     assert reopened().streams().next("default", "s", READER, 2, 9_000, MANY) == 3
     with pytest.raises(StreamMismatch, match="what is between is gone"):
         ids(reopened().streams(), 1)
     assert reopened().streams().next("default", "s", READER, 3, 10, MANY) is None
-    assert sum(reopened().counts("default").values()) == 0
+    assert sum(reopened().run(Counts("default")).values()) == 0
 
 
 @pytest.mark.parametrize("keep_done", [0, None])
 def test_packing_keeps_what_may_be_read_again(tmp_path: Path, keep_done: float | None) -> None:
     backend = open_journal(tmp_path / "data")
     backend.create("q", penstock.Settings(keep_done=keep_done, max_attempts=1))
-    backend.put("q", [Entry(bytes([number % 256]) * 3_000, number % 3) for number in range(5_000)])
+    backend.run(Put("q", [Entry(bytes([number % 256]) * 3_000, number % 3) for number in range(5_000)]))
     streams = backend.streams()
     streams.begin("q", "s", READER)
     assert streams.next("q", "s", READER, 0, 4_000, MANY) == 1
@@ -116,7 +117,7 @@ def test_packing_keeps_what_may_be_read_again(tmp_path: Path, keep_done: float |
     check(backend.streams())
     backend.pack("q")
     check(backend.streams())
-    assert backend.counts("q")["failed"] == 1
+    assert backend.run(Counts("q"))["failed"] == 1
     (tmp_path / "data/.penstock/index").rename(tmp_path / "away")  # so that opening replays all records
     backend.close()
     (tmp_path / "data/.penstock/index").exists() and (tmp_path / "data/.penstock/index").rename(tmp_path / "gone")
@@ -129,7 +130,7 @@ def test_packing_keeps_what_may_be_read_again(tmp_path: Path, keep_done: float |
 def test_the_doctor_finds_nothing_wrong_with_what_a_stream_holds(tmp_path: Path) -> None:
     backend = open_journal(tmp_path / "data")
     streams = backend.streams()
-    backend.put("default", [Entry(b"x", retention=0.001)] * 5)
+    backend.run(Put("default", [Entry(b"x", retention=0.001)] * 5))
     put(backend, 5)
     streams.begin("default", "s", READER)
     for start in (0, 1):
@@ -145,18 +146,18 @@ def test_what_a_stream_holds_neither_expires_nor_can_be_removed(opened: Opening)
     clock = penstock.SimulatedClock()
     backend = opened(clock)
     streams = backend.streams()
-    [kept, lost] = backend.put("default", [Entry(b"a", retention=60), Entry(b"b", retention=60)])
+    [kept, lost] = backend.run(Put("default", [Entry(b"a", retention=60), Entry(b"b", retention=60)]))
     streams.begin("default", "s", READER)
     streams.next("default", "s", READER, 0, 1, MANY)
     clock.advance(100_000)
-    assert backend.counts("default") == {"delayed": 0, "available": 0, "in_flight": 1, "done": 0, "failed": 0}
-    assert backend.remove("default", [kept, lost]) == 0
-    [message] = backend.messages("default", None)
+    assert backend.run(Counts("default")) == {"delayed": 0, "available": 0, "in_flight": 1, "done": 0, "failed": 0}
+    assert backend.run(Remove("default", [kept, lost])) == 0
+    [message] = backend.run(Messages("default"))
     assert (message.lease_until, message.consumer) == (None, "stream:s")
     streams.fail("default", "s", 1, [kept], "late")
     assert streams.settle("default", "s", 1)
     assert not streams.settle("default", "s", 1)
-    assert sum(backend.counts("default").values()) == 0
+    assert sum(backend.run(Counts("default")).values()) == 0
     assert ids(streams, 1) == [kept]
     backend.close()
 
@@ -172,8 +173,8 @@ def test_messages_that_processing_rejects_fail_when_the_batch_is_settled(opened:
     streams.fail("default", "s", 1, ["2", "4"], "worse")
     assert streams.all()[0].failures == 1
     streams.settle("default", "s", 1)
-    assert [message.reason for message in backend.messages("default", None)] == ["worse", None]
-    assert [each.outcome for each in backend.attempts("default", "2")] == ["failed"]
+    assert [message.reason for message in backend.run(Messages("default"))] == ["worse", None]
+    assert [each.outcome for each in backend.run(Attempts("default", "2"))] == ["failed"]
     backend.close()
 
 
@@ -255,10 +256,10 @@ def test_a_rejected_message_comes_back_after_its_delay_also_after_a_restart(open
     backend = opened(clock)
     clock.advance(5)
     assert backend.streams().settle("default", "s", 1)
-    [message] = backend.messages("default", "delayed")
+    [message] = backend.run(Messages("default", state="delayed"))
     assert (message.id, message.reason, message.visible_at) == ("2", "busy", clock.now() + 60_000)
     clock.advance(60)
-    assert backend.counts("default")["available"] == 1
+    assert backend.run(Counts("default"))["available"] == 1
 
 
 def test_one_process_reads_a_stream_and_the_next_takes_over_when_it_is_gone(opened: Opening) -> None:
@@ -289,7 +290,7 @@ def test_a_stream_can_be_given_back_and_forgotten(opened: Opening) -> None:
         streams.delete("default", "s")
     assert streams.release("default", "s") == 3
     assert ids(streams, 1) == []
-    assert backend.counts("default")["available"] == 5
+    assert backend.run(Counts("default"))["available"] == 5
     assert streams.next("default", "s", GONE, 1, 3, MANY) == 2
     streams.settle("default", "s", 2)
     streams.delete("default", "s")

@@ -18,6 +18,7 @@ import pytest
 import penstock
 from penstock.contract.loads import Sent
 from penstock.contract.message import Entry, Plain
+from penstock.contract.operations import Counts
 from penstock.contract.settings import Settings
 from penstock.contract.store import Store
 from penstock.engine import loads as uploads
@@ -829,9 +830,9 @@ def test_a_commit_that_the_disk_has_no_room_for_changes_nothing_and_can_be_repea
             break
         except DiskFull:
             refused += 1
-            assert backend.counts("default")["available"] == backend.counts("other")["available"] == 0
+            assert backend.run(Counts("default"))["available"] == backend.run(Counts("other"))["available"] == 0
     assert refused > 10
-    assert backend.counts("default")["available"] == backend.counts("other")["available"] == 1
+    assert backend.run(Counts("default"))["available"] == backend.run(Counts("other"))["available"] == 1
     disk.capacity = None
     backend.close()
 

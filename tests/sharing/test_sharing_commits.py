@@ -9,6 +9,7 @@ import pytest
 
 import penstock
 from penstock.contract.message import Entry
+from penstock.contract.operations import Put
 from penstock.engine.queue import LiveQueue
 from penstock.errors import StoreClosed
 from penstock.sharing import serving
@@ -32,8 +33,8 @@ def put(store: penstock.Store, *queues: str) -> list[list[str] | BaseException]:
     backend = OwnersBackend(owned)
 
     async def run() -> list[list[str] | BaseException]:
-        await backend.put("default", [Entry(b"first")])
-        puts = [backend.put(queue, [Entry(b"x")]) for queue in queues]
+        await backend.run(Put("default", [Entry(b"first")]))
+        puts = [backend.run(Put(queue, [Entry(b"x")])) for queue in queues]
         answers = await asyncio.gather(*puts, return_exceptions=True)
         await backend.detach()
         return answers

@@ -11,6 +11,7 @@ import pytest
 
 from penstock import SimulatedClock
 from penstock.contract.message import Entry
+from penstock.contract.operations import Counts, Messages, Put
 from penstock.stores.journal.following import Follower
 from penstock.stores.journal.store import JournalBackend, open_journal
 from tests.simulated_disk import Keep, SimulatedDisk
@@ -62,7 +63,8 @@ def consume(disk: SimulatedDisk, told: Told) -> None:
     backend = open_on(disk)
     backend.streams().begin(QUEUE, STREAM, READER)
     for turn in range(4):
-        told.put += backend.put(QUEUE, [Entry(b"%d" % number, number % 2) for number in range(3)])
+        ids = backend.run(Put(QUEUE, [Entry(b"%d" % number, number % 2) for number in range(3)]))
+        told.put += ids
         batch = backend.streams().next(QUEUE, STREAM, READER, told.read, 2, MANY)
         assert batch is not None
         told.settled = told.read
@@ -100,7 +102,7 @@ def test_a_batch_that_was_told_is_the_same_after_any_power_cut_and_no_message_is
         assert set(told.put) <= set(seen), where
         assert all(seen[each] == 2 for each in told.failed), where
         assert {each for each, count in seen.items() if count != 1} <= told.failing, where
-        assert not any(backend.counts(QUEUE).values()), where
+        assert not any(backend.run(Counts(QUEUE)).values()), where
         backend.close()
         looked += 1
     assert looked > 100
@@ -115,18 +117,18 @@ def test_what_a_follower_was_given_is_there_after_a_power_cut_under_the_same_num
     follower.start(0)
     given: dict[int, int] = {}
     for turn in range(12):
-        backend.put(QUEUE, [Entry(b"%d %d" % (turn, number)) for number in range(1 + turn % 3)])
+        backend.run(Put(QUEUE, [Entry(b"%d %d" % (turn, number)) for number in range(1 + turn % 3)]))
         if turn == 6:
             backend.pack(QUEUE)
         if turn % 2:
             continue  # not seen yet: that may go
         follower.fill(1_000)
         given |= dict(zip(follower.entries.seq, follower.entries.crc, strict=True))
-        payloads = {int(message.id): message.payload for message in backend.messages(QUEUE, None)}
+        payloads = {int(message.id): message.payload for message in backend.run(Messages(QUEUE))}
         for keep in KEEPS:
             left = disk.if_it_crashed(Random(f"{turn} {keep}"), keep)
             again = open_on(left)
-            found = {int(message.id): message.payload for message in again.messages(QUEUE, None)}
+            found = {int(message.id): message.payload for message in again.run(Messages(QUEUE))}
             assert {seq: found.get(seq) for seq in given} == {seq: payloads[seq] for seq in given}, (turn, keep)
             again.close()
     assert len(given) > 10

@@ -18,6 +18,7 @@ import pytest
 import penstock
 from penstock import Draft
 from penstock.contract.message import Entry
+from penstock.contract.operations import Put
 from penstock.errors import NotSupported, PenstockError, QueueNotFound, StoreCorrupt
 from penstock.sharing.backend import engine_of
 from penstock.spark import planning, plans, scan
@@ -238,7 +239,7 @@ def test_a_torn_end_is_not_there_yet(tmp_path: Path) -> None:
 
 def test_a_load_that_has_only_arrived_in_part_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = open_journal(tmp_path)
-    backend.put("default", [Entry(b"before")])
+    backend.run(Put("default", [Entry(b"before")]))
     moved: list[str] = []
 
     def move(disk: Disk, source: str, target: str) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.contract.landing import Landing
 from penstock.contract.message import Entry
+from penstock.contract.operations import Counts
 from penstock.errors import StreamMismatch
 from penstock.http.server import serve_in_thread
 from penstock.stores.journal import staging
@@ -104,7 +105,7 @@ def test_a_landing_is_remembered_with_the_load_that_brought_it(tmp_path: Path) -
     backend._intake._begin_to_count(staging.folder_of(backend.folder, interrupted.name), interrupted)
     backend.close()
     backend = open_journal(tmp_path / "store")
-    assert backend.counts("default")["available"] == 3
+    assert backend.run(Counts("default"))["available"] == 3
     assert not backend.load(load(Landing("s", "another", 6)))
     [file] = (tmp_path / "store/.penstock/sinks").iterdir()
     assert json.loads(file.read_text().splitlines()[0]) == ["s", "another", 6]

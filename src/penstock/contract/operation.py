@@ -149,6 +149,10 @@ class Operation(Generic[Result]):
         """Whether doing it twice is as good as doing it once."""
         return self.http.repeatable
 
+    def picked(self, answer: Any) -> Any:
+        """What the caller wants of the answer."""
+        return answer if self.http.pick is None else self.http.pick(answer)
+
     @classmethod
     def checked(cls, given: Mapping[str, Any], wires: Iterable[str]) -> dict[str, Any]:
         """The arguments that have these names over HTTP, by their own; TypeError, InvalidArgument."""

@@ -1,26 +1,23 @@
-"""A backend made of live queues: names to queues, and publishing to those whose filter matches."""
+"""A backend made of live queues: queues by name, operations for threads, publishing by filters."""
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from penstock.contract.message import PUBLISH_HEADER, Attempt, Entry, Message, checked_headers
-from penstock.contract.operations import AttemptPage, Held, attempt_page
+from penstock.contract.message import PUBLISH_HEADER, Entry, checked_headers
+from penstock.contract.operation import Operation
+from penstock.contract.operations import Put
 from penstock.contract.settings import QueueInfo, Settings
 from penstock.contract.streams import not_supported
-from penstock.engine.alarm import Alarm
-from penstock.engine.figures import Figures
-from penstock.engine.methods import Methods
-from penstock.engine.queue import LiveQueue
+from penstock.engine.queue import LOOKS, STEPS, Figures, LiveQueue, Waiter
 from penstock.engine.storage import Storage
-from penstock.engine.taken import Taken
-from penstock.engine.turns import Take, Waiter
+from penstock.engine.views import Taken
 from penstock.errors import LeaseExpired, NotSupported, QueueExists, QueueNotFound, StoreClosed
 from penstock.rules.ledger import Ledger
-from penstock.system.clock import Clock, SteadyClock
+from penstock.system.clock import Alarm, Clock, SteadyClock
 from penstock.system.threads import Lock, SystemThreads, Threads
 
 if TYPE_CHECKING:
@@ -41,8 +38,12 @@ class Committing(Protocol):
         """Return once so many are."""
 
 
-class Engine(Methods):
-    """Keeps queues whose rules run in this process, each with a storage of its own. A kind of store says which."""
+class Engine:
+    """Keeps queues whose rules run in this process, each with a storage of its own. A kind of store says which.
+
+    An operation on one queue is decided by that queue (queue.py) and committed here; every other operation is a
+    method of the engine, or of its loads or streams.
+    """
 
     far = False  # whether bodies may lie where reading takes long
 
@@ -57,6 +58,23 @@ class Engine(Methods):
         self._first = 1  # above every id of a deleted queue: an old id never means a new message
         self._refusal: Callable[[], StoreClosed] | None = None  # what everyone is told once the store is closed
         self._failure: BaseException | None = None
+
+    def run(self, operation: Operation[Result]) -> Result:
+        """Carry out an operation; its changes are on stable storage when it returns."""
+        kind = type(operation)
+        if kind not in STEPS:
+            look = LOOKS.get(kind)
+            if look is None:
+                return operation.call(self)  # type: ignore[no-any-return]
+            return look(self.find(operation.queue), operation)  # type: ignore[no-any-return]
+        live = self.find(operation.queue)
+        result, written = live.decide(operation)
+        if type(result) is Taken:
+            return self._take(live, operation, result, written)
+        live.commit(written)
+        if isinstance(result, LeaseExpired):
+            raise result
+        return result  # type: ignore[no-any-return]
 
     async def for_loop(self) -> "LocalBackend":
         """The same store for coroutines: operations run in the loop, commits in threads."""
@@ -83,7 +101,8 @@ class Engine(Methods):
                 self._filters.pop(queue, None)
             else:
                 self._add_filter(queue, settings.filter)
-        return _committed(live, settings, written)
+        live.commit(written)
+        return settings
 
     def delete(self, queue: str) -> None:
         """Remove a queue and its messages."""
@@ -169,7 +188,7 @@ class Engine(Methods):
                 locks.enter_context(queue.lock)
             for queue in matching:
                 queue.check(copy)
-            written = [(queue, queue.put([copy])[1]) for queue in matching]
+            written = [(queue, queue.decide(Put(queue.name, [copy]))[1]) for queue in matching]
         for queue, records in written:
             queue.commit(records)
         return published
@@ -182,90 +201,6 @@ class Engine(Methods):
         """A queue with its settings and counts."""
         live = self.find(queue)
         return QueueInfo(queue, live.settings, live.counts(), self.lag(queue))
-
-    def settings(self, queue: str) -> Settings:
-        """What the queue does."""
-        return self.find(queue).settings
-
-    def counts(self, queue: str) -> dict[str, int]:
-        """How many messages are in each state."""
-        return self.find(queue).counts()
-
-    def put(self, queue: str, entries: Sequence[Entry]) -> list[str]:
-        """Take in all entries or none."""
-        live = self.find(queue)
-        ids, written = live.put(entries)
-        live.commit(written)
-        return ids
-
-    def claim(
-        self, queue: str, n: int, lease: float, wait: float, consumer: str, most: int | None = None
-    ) -> list[Message]:
-        """Lease up to n messages, and if `most` is given no more bytes than that beyond the first."""
-        live = self.find(queue)
-        return self._take(live, live.claiming(n, lease, consumer, most), wait)
-
-    def pop(self, queue: str, wait: float, consumer: str) -> Message | None:
-        """Claim and acknowledge one message."""
-        live = self.find(queue)
-        return next(iter(self._take(live, live.popping(consumer), wait)), None)
-
-    def ack(self, queue: str, receipts: Sequence[str]) -> None:
-        """Settle for good."""
-        live = self.find(queue)
-        _settled(live, *live.ack(receipts))
-
-    def fail(self, queue: str, receipts: Sequence[str], delay: float, reason: str | None) -> None:
-        """End the attempts."""
-        live = self.find(queue)
-        _settled(live, *live.fail(receipts, delay, reason))
-
-    def release(self, queue: str, receipts: Sequence[str]) -> None:
-        """Give back."""
-        live = self.find(queue)
-        _settled(live, *live.release(receipts))
-
-    def extend(self, queue: str, receipts: Sequence[str], lease: float) -> Held:
-        """Hold from now on."""
-        live = self.find(queue)
-        return Held(*_committed(live, *live.extend(receipts, lease)))
-
-    def remove(self, queue: str, ids: Sequence[str]) -> int:
-        """Take messages out in any state."""
-        live = self.find(queue)
-        return _committed(live, *live.remove(ids))
-
-    def redrive(self, queue: str, ids: Sequence[str] | None) -> int:
-        """Start over with failed messages."""
-        live = self.find(queue)
-        return _committed(live, *live.redrive(ids))
-
-    def purge(self, queue: str) -> int:
-        """Take out everything but what is in flight."""
-        live = self.find(queue)
-        return _committed(live, *live.purge())
-
-    def peek(self, queue: str, n: int, skip: int = 0) -> Iterator[Message]:
-        """What claim would give, after some that are skipped."""
-        return self.find(queue).peek(n, skip)
-
-    def attempts(self, queue: str, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
-        """The attempts at a message."""
-        return self.find(queue).attempts(id)
-
-    def messages(
-        self, queue: str, state: str | None, after: str = "", until: str = "", bodies: bool = True
-    ) -> Iterator[Message]:
-        """The messages in that state, in the order in which they were put, from after one on until another."""
-        return self.find(queue).messages(state, after, until, bodies)
-
-    def all_attempts(self, queue: str, after: str, until: str) -> AttemptPage:
-        """A page of the attempts at all messages."""
-        return attempt_page(self.find(queue).all_attempts(after, until))
-
-    def parts(self, queue: str, n: int) -> list[str]:
-        """Ids that end parts of about the same size."""
-        return self.find(queue).parts(n)
 
     def uploads(self) -> Any:
         """Loads that clients send to this store."""
@@ -291,28 +226,26 @@ class Engine(Methods):
         except KeyError:
             raise _not_found(queue) from None
 
-    def _take(self, live: LiveQueue, take: Take, wait: float) -> list[Message]:
-        """What a consumer gets, at once or after its turn in line."""
-        taken, written = live.take(take)
-        if not taken.size:
-            if wait <= 0:
-                return []
-            taken, written = self._wait_in_line(live, take, wait)
-            if not taken.size:
-                return []
-        try:
-            live.commit(written)
-        except BaseException:
-            live.give_back(taken.receipts)
-            raise
-        return live.hand_out(taken)
+    def _take(self, live: LiveQueue, operation: Operation[Result], taken: Taken, written: int) -> Result:
+        """The messages of a consumer, at once or after its turn in line."""
+        messages: Any = []
+        if not taken.size and operation.wait > 0:
+            taken, written = self._wait_in_line(live, operation)
+        if taken.size:
+            try:
+                live.commit(written)
+            except BaseException:
+                live.give_back(taken.receipts)
+                raise
+            messages = live.hand_out(taken)
+        return operation.picked(messages)  # type: ignore[no-any-return]
 
-    def _wait_in_line(self, live: LiveQueue, take: Take, wait: float) -> tuple[Taken, int]:
+    def _wait_in_line(self, live: LiveQueue, operation: Operation[Any]) -> tuple[Taken, int]:
         served = threading.Event()
-        waiter = Waiter(take, served.set)
+        waiter = Waiter(operation, served.set)
         try:
             live.stand_in_line(waiter)
-            if not self._clock.wait(served, wait):
+            if not self._clock.wait(served, operation.wait):
                 live.leave_line(waiter)
         except BaseException:
             live.abandon(waiter)
@@ -341,17 +274,6 @@ def check_start(settings: Settings) -> None:
             f"start={settings.start!r}: this store keeps no log of published messages to start from; leave "
             "start='now', or use a slate store"
         )
-
-
-def _committed(live: LiveQueue, result: Result, written: int) -> Result:
-    live.commit(written)
-    return result
-
-
-def _settled(live: LiveQueue, lost: list[str], written: int) -> None:
-    live.commit(written)
-    if lost:
-        raise LeaseExpired(live.name, lost)
 
 
 def _not_found(queue: str) -> QueueNotFound:

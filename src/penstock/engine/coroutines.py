@@ -6,27 +6,24 @@ in threads: while one commit of a queue runs, everything that comes gathers for 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import islice
 from math import inf
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from penstock.contract.message import Attempt, Entry, Message
+from penstock.contract.message import Entry, Message, Plain
 from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
-from penstock.contract.operations import AttemptPage, Held, Messages, Peek
-from penstock.contract.settings import MAX_PAYLOAD, QueueInfo, Settings
+from penstock.contract.operations import Attempts, Counts, Lookup, Messages, Parts, Peek, Pop, Publish, Put, Show
+from penstock.contract.settings import MAX_PAYLOAD
 from penstock.engine.backend import Committing, Engine
-from penstock.engine.figures import Figures
-from penstock.engine.gathering import Asker, Committed, Gathering
-from penstock.engine.queue import LiveQueue
-from penstock.engine.taken import Taken
-from penstock.engine.timer import Timer
-from penstock.engine.turns import Take, Waiter
+from penstock.engine.queue import STEPS, Figures, LiveQueue, Waiter
+from penstock.engine.views import Taken
 from penstock.errors import LeaseExpired, PenstockError
+from penstock.system.clock import pause
 from penstock.system.histogram import Histogram
 
 _THREADS = 32  # commits of different queues side by side
@@ -36,7 +33,9 @@ _PAGE = 256
 _PAGE_BYTES = 4 << 20
 COMMIT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 COMMIT_RECORDS = tuple(1 << power for power in range(13))
+_AT_ONCE = (Show, Lookup, Counts, Attempts, Parts)  # operations that change nothing and only touch memory
 Result = TypeVar("Result")
+Committed: TypeAlias = Callable[[BaseException | None], None]  # called back with the error, if there was one
 
 
 class _Pending(NamedTuple):
@@ -47,13 +46,93 @@ class _Pending(NamedTuple):
     future: "asyncio.Future[Any]"
 
 
+class Asker(Protocol):
+    """Who waits for the id of a message: a future, or what is told as one is."""
+
+    def done(self) -> bool:
+        """Whether nobody waits any more."""
+
+    def set_result(self, id: str, /) -> None:  # noqa: A002 - the contract's word
+        """The message is on stable storage."""
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """It is not, or nobody can know."""
+
+
+class _PlainPut(NamedTuple):
+    """A message that has nothing but a payload, and who waits for its id."""
+
+    payload: bytes
+    asker: Asker
+
+
+class Gathering:
+    """Plain puts that come in the same two turns of the event loop: made together, answered one by one.
+
+    Many messages at once cost a fraction of as many operations. A put that is refused is no concern of the others:
+    then each is made on its own.
+    """
+
+    def __init__(self, commit: Callable[[LiveQueue, int, bool, Committed], None]) -> None:
+        """`commit` calls back once so much of a queue is on stable storage; it hears whether others wait, too."""
+        self._commit = commit
+        self._waiting: dict[LiveQueue, list[_PlainPut]] = {}
+
+    def put(self, live: LiveQueue, payload: bytes, asker: Asker) -> None:
+        """Tell the id, once the message is on stable storage."""
+        waiting = self._waiting.get(live)
+        if waiting is None:
+            self._waiting[live] = [_PlainPut(payload, asker)]
+            loop = asyncio.get_running_loop()
+            # Not in the next turn but in the one after it, with those who come a little later.
+            loop.call_soon(loop.call_soon, self._make, live)
+        else:
+            waiting.append(_PlainPut(payload, asker))
+
+    def _make(self, live: LiveQueue) -> None:
+        puts = [put for put in self._waiting.pop(live) if not put.asker.done()]  # else the caller was cancelled
+        if puts:
+            self._make_together(live, puts)
+
+    def _make_together(self, live: LiveQueue, puts: list[_PlainPut]) -> None:
+        try:
+            entries = [Entry(puts[0].payload)] if len(puts) == 1 else Plain([put.payload for put in puts])
+            self._answer(live, puts, *live.decide(Put(live.name, entries)))
+        except PenstockError as error:
+            if len(puts) == 1:
+                puts[0].asker.set_exception(error)
+                return
+            for put in puts:
+                self._make_together(live, [put])
+        except BaseException as error:
+            for put in puts:
+                put.asker.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _answer(self, live: LiveQueue, puts: list[_PlainPut], ids: list[str], written: int) -> None:
+        def answer(error: BaseException | None) -> None:
+            for put, each in zip(puts, ids, strict=True):
+                if put.asker.done():
+                    continue
+                if error is None:
+                    put.asker.set_result(each)
+                else:
+                    put.asker.set_exception(error)
+
+        if written > live.durable:
+            self._commit(live, written, bool(self._waiting), answer)
+        else:
+            answer(None)
+
+
 class LocalBackend:
     """A backend whose methods are coroutines, over one whose queues live in this process."""
 
     descriptors = 1  # of a request that waits
 
-    def __init__(self, backend: Engine) -> None:
-        self._backend = backend
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
         self._threads = ThreadPoolExecutor(_THREADS, "penstock-commit")
         self._loaders = ThreadPoolExecutor(_LOADERS, "penstock-load")
         self._pending: dict[Committing, list[_Pending]] = {}  # of queues of which a commit runs
@@ -67,74 +146,43 @@ class LocalBackend:
         self._reading = asyncio.Semaphore(_READERS)
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
-        """Carry out an operation."""
-        method: Callable[..., Awaitable[Result]] | None = getattr(self, operation.runs, None)
-        if operation.part or method is None:
-            # Loads and streams in threads of theirs, as there may be much to do; nobody else waits for those.
-            threads = self._loaders if operation.part in ("uploads", "streams") else self._threads
-            return asyncio.get_running_loop().run_in_executor(threads, partial(self._backend.run, operation))
-        running: Awaitable[Result] = operation.call(self)
-        return running
+        """Carry out an operation: decided in the loop, committed in a thread."""
+        if type(operation) in STEPS:
+            return self._put(operation) if isinstance(operation, Put) else self._decide(operation)  # type: ignore[return-value]
+        if isinstance(operation, _AT_ONCE):
+            return self._look(operation)  # type: ignore[arg-type]
+        if isinstance(operation, Publish):
+            return self._publish(operation)  # type: ignore[return-value]
+        # Loads and streams in threads of theirs, as there may be much to do; nobody else waits for those.
+        threads = self._loaders if operation.part in ("uploads", "streams") else self._threads
+        return asyncio.get_running_loop().run_in_executor(threads, partial(self.engine.run, operation))
 
     async def listed(self, operation: Peek | Messages) -> AsyncIterator[Message]:
         """List messages, page by page."""
-        messages = self._backend.run(operation)
+        messages = self.engine.run(operation)
         while page := await self._in_thread(some, messages):
             for message in page:
                 yield message
 
-    async def create(self, queue: str, settings: Settings) -> None:
-        """Make a queue."""
-        await self._in_thread(self._backend.create, queue, settings)
-
-    async def delete(self, queue: str) -> None:
-        """Remove a queue and its messages."""
-        await self._in_thread(self._backend.delete, queue)
-
-    async def queues(self) -> list[QueueInfo]:
-        """Every queue, by name."""
-        return await self._in_thread(self._backend.queues)
-
-    async def show(self, queue: str) -> QueueInfo:
-        """A queue with its settings and counts."""
-        return self._backend.show(queue)
-
-    async def settings(self, queue: str) -> Settings:
-        """What the queue was created with."""
-        return self._backend.settings(queue)
-
     def max_payload(self, queue: str) -> int:
         """The largest payload that the queue takes; of no queue, that of any."""
         try:
-            return self._backend.settings(queue or DEFAULT).max_payload
+            return self.engine.find(queue or DEFAULT).settings.max_payload
         except PenstockError:
             return MAX_PAYLOAD
 
-    async def counts(self, queue: str) -> dict[str, int]:
-        """How many messages are in each state."""
-        return self._backend.counts(queue)
-
-    async def publish(self, entry: Entry) -> str:
-        """Put into every queue whose filter matches; in a thread if that may take long."""
-        begun = self._backend.begin_publishing(entry)
-        if begun is None:
-            return await self._in_thread(self._backend.publish, entry)
-        published, to_commit, written = begun
-        await self._committed(to_commit, written)
-        return published
-
     async def figures(self) -> list[Figures]:
         """How every queue is."""
-        return await self._in_thread(self._backend.figures)
+        return await self._in_thread(self.engine.figures)
 
     def is_open(self) -> bool:
         """Whether operations are carried out."""
-        return self._backend.is_open()
+        return self.engine.is_open()
 
     @property
     def failure(self) -> BaseException | None:
         """What has stopped the store, if it was not closed."""
-        return self._backend.failure
+        return self.engine.failure
 
     async def check(self) -> None:
         """Raise what is wrong with the store; is_open() has said all there is."""
@@ -145,89 +193,11 @@ class LocalBackend:
 
     def tend(self) -> "asyncio.Future[None]":
         """Let time have passed in queues where nobody comes by."""
-        return asyncio.get_running_loop().run_in_executor(self._threads, self._backend.tend)
-
-    async def put(self, queue: str, entries: Sequence[Entry]) -> list[str]:
-        """Take in all entries or none."""
-        live = self._backend.find(queue)
-        if len(entries) == 1 and entries[0] == Entry(entries[0].payload):
-            made: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            self._gathering.put(live, entries[0].payload, made)
-            return [await made]
-        ids, written = live.put(entries)
-        await self._committed(live, written)
-        return ids
+        return asyncio.get_running_loop().run_in_executor(self._threads, self.engine.tend)
 
     def put_plainly(self, queue: str, payload: bytes, asker: Asker) -> None:
         """Take in a message that has nothing but a payload; who asks is told its id."""
-        self._gathering.put(self._backend.find(queue), payload, asker)
-
-    async def claim(
-        self, queue: str, n: int, lease: float, wait: float, consumer: str, most: int | None = None
-    ) -> list[Message]:
-        """Lease up to n messages, and if `most` is given no more bytes than that beyond the first."""
-        live = self._backend.find(queue)
-        return await self._take(live, live.claiming(n, lease, consumer, most), wait)
-
-    async def pop(self, queue: str, wait: float, consumer: str) -> Message | None:
-        """Claim and acknowledge one message."""
-        live = self._backend.find(queue)
-        return next(iter(await self._take(live, live.popping(consumer), wait, self._backend.far)), None)
-
-    async def ack(self, queue: str, receipts: Sequence[str]) -> None:
-        """Settle for good."""
-        live = self._backend.find(queue)
-        await self._settled(live, *live.ack(receipts))
-
-    async def fail(self, queue: str, receipts: Sequence[str], delay: float, reason: str | None) -> None:
-        """End the attempts."""
-        live = self._backend.find(queue)
-        await self._settled(live, *live.fail(receipts, delay, reason))
-
-    async def release(self, queue: str, receipts: Sequence[str]) -> None:
-        """Give back."""
-        live = self._backend.find(queue)
-        await self._settled(live, *live.release(receipts))
-
-    async def extend(self, queue: str, receipts: Sequence[str], lease: float) -> Held:
-        """Hold from now on."""
-        live = self._backend.find(queue)
-        held, written = live.extend(receipts, lease)
-        await self._committed(live, written)
-        return Held(*held)
-
-    async def remove(self, queue: str, ids: Sequence[str]) -> int:
-        """Take messages out in any state."""
-        live = self._backend.find(queue)
-        count, written = live.remove(ids)
-        await self._committed(live, written)
-        return count
-
-    async def redrive(self, queue: str, ids: Sequence[str] | None) -> int:
-        """Start over with failed messages."""
-        live = self._backend.find(queue)
-        count, written = live.redrive(ids)
-        await self._committed(live, written)
-        return count
-
-    async def purge(self, queue: str) -> int:
-        """Take out everything but what is in flight."""
-        live = self._backend.find(queue)
-        count, written = live.purge()
-        await self._committed(live, written)
-        return count
-
-    async def attempts(self, queue: str, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
-        """The attempts at a message."""
-        return self._backend.attempts(queue, id)
-
-    async def all_attempts(self, queue: str, after: str, until: str) -> AttemptPage:
-        """A page of the attempts at all messages."""
-        return await self._in_thread(self._backend.all_attempts, queue, after, until)
-
-    async def parts(self, queue: str, n: int) -> list[str]:
-        """Ids that end parts of about the same size."""
-        return self._backend.find(queue).parts(n)
+        self._gathering.put(self.engine.find(queue), payload, asker)
 
     def end_waiting(self) -> None:
         """From now on nobody waits for messages: who does gets what is there."""
@@ -237,7 +207,7 @@ class LocalBackend:
 
     async def close(self) -> None:
         """Let go of everything; waiting consumers get StoreClosed."""
-        await self._in_thread(self._backend.close)
+        await self._in_thread(self.engine.close)
         await self.detach()
 
     async def detach(self) -> None:
@@ -248,22 +218,48 @@ class LocalBackend:
     async def _in_thread(self, call: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
 
+    async def _look(self, operation: Operation[Result]) -> Result:
+        return self.engine.run(operation)
+
+    async def _publish(self, operation: Publish) -> str:
+        """In a thread if that may take long."""
+        begun = self.engine.begin_publishing(operation.entry)
+        if begun is None:
+            return await self._in_thread(self.engine.publish, operation.entry)
+        published, to_commit, written = begun
+        await self._committed(to_commit, written)
+        return published
+
+    async def _put(self, operation: Put) -> list[str]:
+        entries = operation.entries
+        if len(entries) > 1 or not entries or entries[0] != Entry(entries[0].payload):
+            return await self._decide(operation)
+        made: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._gathering.put(self.engine.find(operation.queue), entries[0].payload, made)
+        return [await made]
+
+    async def _decide(self, operation: Operation[Result]) -> Result:
+        """Carry out an operation on one queue."""
+        live = self.engine.find(operation.queue)
+        far = self.engine.far and isinstance(operation, Pop)  # which reads a body before it is told
+        result, written = await self._in_thread(live.decide, operation) if far else live.decide(operation)
+        if type(result) is Taken:
+            return operation.picked(await self._take(live, operation, result, written))  # type: ignore[no-any-return]
+        await self._committed(live, written)
+        if isinstance(result, LeaseExpired):
+            raise result
+        return result  # type: ignore[no-any-return]
+
     async def _committed(self, live: Committing, written: int) -> None:
         if written > live.durable:
             await self._after_commit(live, written)
 
-    async def _settled(self, live: LiveQueue, lost: list[str], written: int) -> None:
-        await self._committed(live, written)
-        if lost:
-            raise LeaseExpired(live.name, lost)
-
-    async def _take(self, live: LiveQueue, take: Take, wait: float, far: bool = False) -> list[Message]:
-        """What a consumer gets, at once or after its turn in line; `far`: taking may take long."""
-        taken, written = await self._in_thread(live.take, take) if far else live.take(take)
+    async def _take(self, live: LiveQueue, operation: Operation[Any], taken: Taken, written: int) -> list[Message]:
+        """The messages of a consumer, at once or after its turn in line."""
         if not taken.size:
-            if wait <= 0 or self._hurried:
+            if operation.wait <= 0 or self._hurried:
                 return []
-            taken, written = await self._wait_in_line(live, take, wait)
+            taken, written = await self._wait_in_line(live, operation)
             if not taken.size:
                 return []
         try:
@@ -281,17 +277,17 @@ class LocalBackend:
             raise
         return handed
 
-    async def _wait_in_line(self, live: LiveQueue, take: Take, wait: float) -> tuple[Taken, int]:
+    async def _wait_in_line(self, live: LiveQueue, operation: Operation[Any]) -> tuple[Taken, int]:
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
-        waiter = Waiter(take, lambda: _call(loop, _wake, woken))
-        timer = Timer(loop, self._backend.clock, wait, partial(_wake, woken))
+        waiter = Waiter(operation, lambda: _call(loop, _wake, woken))
+        timer = _Timer(loop, self.engine.clock, operation.wait, partial(_wake, woken))
         try:
             self._in_line.add(woken)
             live.stand_in_line(waiter)
             await woken
         except BaseException:
-            live.step_out(waiter)  # at once: what is put after the consumer was told to go is for others
+            live.step_out(waiter)  # at once: messages put after the consumer was told to go are for others
             self._threads.submit(live.abandon, waiter)
             raise
         finally:
@@ -368,6 +364,30 @@ class LocalBackend:
                 pending.future.set_exception(result)
             else:
                 pending.future.set_result(result)
+
+
+class _Timer:
+    """Calls back after so many seconds of a store's clock, which in tests is not that of the event loop."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Any, seconds: float, call: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._call = call
+        self._deadline = clock.monotonic() + seconds
+        self._handle = loop.call_later(pause(clock, seconds), self._look)
+
+    def _look(self) -> None:
+        left = self._deadline - self._clock.monotonic()
+        if left <= 0:
+            self._call()
+        else:
+            self._handle = self._loop.call_later(pause(self._clock, left), self._look)
+
+    def cancel(self) -> None:
+        """Do not call back."""
+        self._handle.cancel()
 
 
 def some(messages: Iterator[Message]) -> list[Message]:

@@ -24,10 +24,9 @@ from penstock.contract.loads import MAX_RUN, Brought, Outcome, Sent, TooManyLoad
 from penstock.contract.message import Entry, Plain
 from penstock.contract.names import DEFAULT
 from penstock.contract.settings import Settings, text
-from penstock.engine.alarm import Alarm
 from penstock.errors import DiskFull, InvalidArgument, LoadNotFound
 from penstock.rules.ledger import Ledger
-from penstock.system.clock import Clock
+from penstock.system.clock import Alarm, Clock
 from penstock.system.files import is_full
 
 if TYPE_CHECKING:

@@ -1,31 +1,276 @@
-"""A queue at work: what can be asked of it by those who put, take and settle messages.
+"""A queue at work: every operation on it, one at a time, under its lock.
 
-Operations return at once, with their result and a number: nobody may be told the result before commit() of that
-number. A thread calls commit() and waits; a server has one thread commit for all the requests that came meanwhile.
+decide() returns at once, with the operation's result and a number: the result may be told after commit() of that
+number. A thread commits and waits; a server has one thread commit for all the requests that came meanwhile.
+
+Messages that become available, by a put or by the end of a lease, go to the consumers in line, in turn, before any
+other operation can take them. No consumer is woken in vain, and none overtakes.
+
+To add an operation: a method here that decides it, and its line in STEPS (or LOOKS, if it changes nothing).
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from penstock.contract.message import Entry, Message
+from penstock.contract import operations
+from penstock.contract.message import Attempt, Entry, Message
+from penstock.contract.operation import Operation
+from penstock.contract.operations import AttemptPage, Held, attempt_page
 from penstock.contract.settings import Settings
-from penstock.engine.looking import Looking
-from penstock.engine.receipts import parse_ids, parse_receipts
-from penstock.engine.taken import NOTHING, Taken, as_seen, claimed, fill
-from penstock.engine.turns import Take, Waiter
-from penstock.errors import PenstockError
-from penstock.rules.ledger import Receipt
-from penstock.rules.records import Record, Redrive, Remove
+from penstock.engine.storage import Storage
+from penstock.engine.views import NOTHING, Taken, as_seen, claimed, fill, parse_ids, parse_receipts
+from penstock.errors import LeaseExpired, PenstockError, StoreClosed
+from penstock.rules import records
+from penstock.rules.ledger import Ledger, Receipt
+from penstock.system.clock import Alarm, Clock
+from penstock.system.threads import Lock
 
-_Settling: TypeAlias = Callable[[list[Receipt], int], tuple[Record | None, list[Receipt]]]
-
+Result = TypeVar("Result")
+_Settling: TypeAlias = Callable[[list[Receipt]], tuple[records.Record | None, list[Receipt]]]
+_CHUNK = 256  # messages that are listed under one hold of the lock
+_READ = 4 << 20  # bytes of them that are read at once
 _AS_CLAIMS = 4_400  # so many have room where the settings have it, with the longest filter
 
+# What happens to messages, by the record that says so.
+EVENTS: dict[type, str] = {
+    records.Claim: "claimed",
+    records.Pop: "popped",
+    records.Ack: "acked",
+    records.Fail: "failed",
+    records.Release: "released",
+    records.Extend: "extended",
+    records.Remove: "removed",
+    records.Redrive: "redriven",
+}
 
-class LiveQueue(Looking):
+
+class Figures(NamedTuple):
+    """A queue as it is now, for monitoring. Counters count since the store was opened."""
+
+    queue: str
+    up: bool  # False: it was stopped by an error, and nothing else is known
+    counts: dict[str, int]
+    waiting_seconds: float  # that an available message has waited for, the longest of them
+    in_line: int  # consumers that wait
+    events: dict[str, int]  # messages that were put, claimed and so on
+    leases_expired: int
+    expired: int  # messages whose retention ended before they were done
+    given_up: int  # messages that failed for good
+
+
+class Waiter:
+    """A consumer in line. `served` is called once it has been given something, or an error, under the lock."""
+
+    __slots__ = ("error", "operation", "served", "taken", "written")
+
+    def __init__(self, operation: Operation[Any], served: Callable[[], object]) -> None:
+        self.operation = operation  # one that takes messages
+        self.served = served
+        self.taken = NOTHING
+        self.written = 0
+        self.error: Exception | None = None
+
+
+class LiveQueue:
     """One queue, safe for threads."""
+
+    def __init__(self, ledger: Ledger, storage: Storage, clock: Clock, alarm: Alarm, lock: Lock) -> None:
+        self.name = ledger.name
+        self.lock = lock
+        self.commit = storage.commit  # returns once everything written up to a number is on stable storage
+        self._ledger = ledger
+        self._storage = storage
+        self._clock = clock
+        self._alarm = alarm
+        self._armed: int | None = None
+        self._line: dict[Waiter, None] = {}
+        self._stopped: Callable[[], PenstockError] | None = None
+        self._written: dict[type, int] = defaultdict(int)  # messages, by the record that was written of them
+        self._before = self._counted()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that the queue goes by."""
+        return self._ledger.settings
+
+    @property
+    def next_seq(self) -> int:
+        """A number above that of every message that was ever here."""
+        return self._ledger.next_seq
+
+    @property
+    def durable(self) -> int:
+        """Everything written up to this number is on stable storage."""
+        return self._storage.durable
+
+    @property
+    def in_line(self) -> int:
+        """How many consumers wait."""
+        return len(self._line)
+
+    # One step at a time
+
+    def decide(self, operation: Operation[Any]) -> tuple[Any, int]:
+        """Carry out an operation of STEPS; its result, and the number to commit before the result is told.
+
+        An operation that takes messages results in Taken: nothing, or messages to be handed out. A result that is
+        an exception is raised after the commit.
+        """
+        return self.run(STEPS[type(operation)], self, operation)
+
+    def run(self, step: Callable[..., Result], *arguments: Any) -> tuple[Result, int]:
+        """A step under the lock, with the time as its last argument, and the number to commit before it is told.
+
+        A rule's refusal has changed nothing. Anything else that breaks in here, a Ctrl-C included, may have left
+        the state half changed, so the queue stops.
+        """
+        with self.lock:
+            try:
+                if self._stopped is not None:
+                    raise self._stopped()
+                now = self._clock.now()
+                self._ledger.advance(now)
+                if self._line:  # those in line come first
+                    self._serve(now)
+                    if self._stopped is not None:  # by an error in serving
+                        raise self._stopped()
+                result = step(*arguments, now)
+                if self._line:
+                    self._serve(now)
+                if self._ledger.gone:
+                    self._drop_gone()
+                return result, self._storage.written
+            except PenstockError:
+                if self._stopped is None:
+                    self._drop_gone()  # messages that time has taken meanwhile
+                raise
+            except BaseException as error:
+                self._break(error)
+                raise
+
+    def write(self, record: records.Record, entries: Sequence[Entry] = ()) -> None:
+        """Keep a change that the ledger has made."""
+        try:
+            self._storage.write(record, entries)
+            if isinstance(record, records.StreamRecord):
+                self._count(record)
+            elif not isinstance(record, records.Put | records.Restore | records.Update):
+                self._written[type(record)] += len(record.seqs)
+        except PenstockError as error:  # no refusal: the ledger has changed already
+            self._break(error)
+            raise
+
+    def stop(self, error: Callable[[], PenstockError]) -> None:
+        """From now on every call, those in line included, gets this error."""
+        with self.lock:
+            self._stopped = error
+            for waiter in self._line:
+                waiter.error = error()
+                waiter.served()
+            self._line.clear()
+            self._alarm.cancel(self._ring)
+
+    def tend(self) -> None:
+        """Let time have passed where nobody comes by; and what it took may be worth packing."""
+        due = self._ledger.next_time()
+        if due is None or self._stopped is not None or due > self._clock.now():
+            return
+        with suppress(PenstockError):  # stopped meanwhile
+            self.run(_nothing)
+            # Of a journal, which otherwise looks after commits only.
+            look = getattr(self._storage, "on_commit", None)
+            if look is not None:
+                look()
+
+    def _drop_gone(self) -> None:
+        self._storage.drop(self._ledger.gone)
+        self._ledger.gone.clear()
+
+    def _break(self, error: BaseException) -> None:
+        name, cause = self.name, type(error).__name__
+
+        def broken() -> StoreClosed:
+            return StoreClosed(
+                f"queue {name!r} was stopped by an error in the middle of a change ({cause}), so that its state "
+                "cannot be trusted: close the store and open it again"
+            )
+
+        self._storage.refuse(broken)
+        self.stop(broken)
+
+    def _count(self, record: records.StreamRecord) -> None:
+        """Claims and settlements of streams count as those of consumers."""
+        if isinstance(record, records.StreamClaim):
+            self._written[records.Claim] += len(record.seqs)
+        elif isinstance(record, records.StreamSettle):
+            settled = self._ledger.kept(record.stream, record.batch)
+            self._written[records.Ack] += settled.live() if settled is not None else 0
+
+    def _counted(self) -> tuple[int, int, int, int]:
+        """The ledger's counters, its replay included."""
+        ledger = self._ledger
+        return ledger.arrived, ledger.leases_expired, ledger.expired, ledger.given_up
+
+    # The line of consumers
+
+    def stand_in_line(self, waiter: Waiter) -> None:
+        """Wait for one's turn."""
+        self.run(lambda now: self._line.setdefault(waiter))
+
+    def leave_line(self, waiter: Waiter) -> None:
+        """Wait no longer; it may be served in this last moment."""
+        with self.lock:
+            if waiter in self._line:
+                self.run(_nothing)  # serves messages that became available
+                self._line.pop(waiter, None)
+
+    def step_out(self, waiter: Waiter) -> None:
+        """Wait no longer, and take nothing more."""
+        with self.lock:
+            self._line.pop(waiter, None)
+
+    def abandon(self, waiter: Waiter) -> None:
+        """An interrupted consumer takes no claimed message with it. What it popped is gone, as after a crash."""
+        self.step_out(waiter)
+        self.give_back(waiter.taken.receipts)
+
+    def _serve(self, now: int) -> None:
+        """Give available messages to those in line, in turn."""
+        while self._line and self._ledger.available():
+            waiter = next(iter(self._line))
+            try:
+                waiter.taken = STEPS[type(waiter.operation)](self, waiter.operation, now)
+            except Exception as error:  # the consumer's to know, not of the caller that happens to serve it
+                self._line.pop(waiter)
+                waiter.error = error
+                waiter.served()
+                if isinstance(error, PenstockError):  # a refusal, or it has stopped the queue already
+                    continue
+                self._break(error)
+                return
+            del self._line[waiter]
+            waiter.written = self._storage.written
+            waiter.served()
+        if not self._line:
+            return
+        due = self._ledger.next_time()
+        if due is not None and (self._armed is None or due < self._armed):
+            self._armed = due
+            self._alarm.set(self._ring, due)
+
+    def _ring(self) -> None:
+        """A delay or a lease ends while consumers stand in line."""
+        with self.lock:
+            self._armed = None
+            if self._stopped is None:
+                self.run(_nothing)
+
+    # Operations that put
 
     def check(self, entry: Entry) -> None:
         """Raise what a put would raise."""
@@ -36,62 +281,52 @@ class LiveQueue(Looking):
 
         self.run(check)
 
-    def put(self, entries: Sequence[Entry]) -> tuple[list[str], int]:
-        """Take in all entries or none; their ids."""
+    def _put(self, operation: operations.Put, now: int) -> list[str]:
+        self._storage.make_room(operation.entries)
+        seqs, new, record = self._ledger.put(operation.entries, now)
+        if new:
+            self.write(record, new)
+        return list(map(str, seqs))
 
-        def put(now: int) -> list[str]:
-            self._storage.make_room(entries)
-            admission = self._ledger.put(entries, now)
-            if admission.new:
-                self.write(admission.record, admission.new)
-            return list(map(str, admission.seqs))
+    # Operations that take
 
-        return self.run(put)
+    def _claim(self, operation: operations.Claim, now: int) -> Taken:
+        available = self._ledger.available()
+        if not available:
+            return NOTHING
+        count = min(operation.n, available)
+        if operation.most is not None and count > 1:
+            count = self.fitting(self._ledger.peek(count), operation.most)
+        self._storage.make_room(claims=count)
+        nonce = int.from_bytes(os.urandom(8))
+        record = self._ledger.claim(count, operation.lease, operation.consumer or "", nonce, now)
+        if record is None:
+            return NOTHING
+        self.write(record)
+        return claimed(record, self._ledger, self._storage)
 
-    def claiming(self, n: int, lease: float, consumer: str, most: int | None = None) -> Take:
-        """How to lease up to n messages, and if `most` is given no more bytes than that beyond the first."""
-
-        def take(now: int) -> Taken:
-            available = self._ledger.available()
-            if not available:
-                return NOTHING
-            count = min(n, available)
-            if most is not None and count > 1:
-                count = self.fitting(self._ledger.peek(count), most)
-            self._storage.make_room(claims=count)
-            record = self._ledger.claim(count, lease, consumer, int.from_bytes(os.urandom(8)), now)
-            if record is None:
-                return NOTHING
+    def _pop(self, operation: operations.Pop, now: int) -> Taken:
+        seqs = self._ledger.peek(1)
+        if not seqs:
+            return NOTHING
+        self._storage.make_room(claims=1)
+        message = as_seen(seqs[0], self._ledger)
+        # Read before it is done, so that a message that cannot be read is not lost as well.
+        fill([message], self._storage.read(self._storage.find(seqs)))
+        consumer = operation.consumer or ""
+        record = self._ledger.pop(consumer, now)
+        if record is not None:
             self.write(record)
-            return claimed(record, self._ledger, self._storage)
+        message.attempts += 1
+        message.state, message.consumer = "done", consumer
+        message.claimed_at = message.settled_at = now
+        message.reason = None
+        return Taken(1, (), lambda bodies: [message], [])
 
-        return take
-
-    def popping(self, consumer: str) -> Take:
-        """How to claim and acknowledge one message."""
-
-        def take(now: int) -> Taken:
-            seqs = self._ledger.peek(1)
-            if not seqs:
-                return NOTHING
-            self._storage.make_room(claims=1)
-            message = as_seen(seqs[0], self._ledger)
-            # Read before it is done, so that a message that cannot be read is not lost as well.
-            fill([message], self._storage.read(self._storage.find(seqs)))
-            record = self._ledger.pop(consumer, now)
-            if record is not None:
-                self.write(record)
-            message.attempts += 1
-            message.state, message.consumer = "done", consumer
-            message.claimed_at = message.settled_at = now
-            message.reason = None
-            return Taken(1, (), lambda bodies: [message], [])
-
-        return take
-
-    def take(self, take: Take) -> tuple[Taken, int]:
-        """What can be had at once."""
-        return self.run(take)
+    def fitting(self, seqs: Sequence[int], most: int) -> int:
+        """How many of these messages have no more bytes than that together, but one at least."""
+        fitting = bisect_right(list(accumulate(self._storage.sizes(seqs))), most)
+        return fitting or min(1, len(seqs))
 
     def at_hand(self, taken: Taken) -> Taken | None:
         """The same for hand_out(), which then need not wait for the disk; None if it must."""
@@ -99,7 +334,7 @@ class LiveQueue(Looking):
         return None if places is None else taken._replace(places=places)
 
     def hand_out(self, taken: Taken) -> list[Message]:
-        """What a consumer took and may now be told, with the bodies; what cannot be read is given back."""
+        """The messages that a consumer took, with their bodies, after the commit; if unreadable, given back."""
         try:
             return taken.build(self._storage.read(taken.places))
         except BaseException:
@@ -107,52 +342,60 @@ class LiveQueue(Looking):
             raise
 
     def give_back(self, receipts: list[str]) -> None:
-        """Release what its claimer never got."""
+        """Release messages that their claimer never got."""
         if receipts:
             with suppress(PenstockError):  # the lease may be over, the queue stopped
-                self.commit(self.release(receipts)[1])
+                self.commit(self.decide(operations.Release(self.name, receipts))[1])
 
-    def abandon(self, waiter: Waiter) -> None:
-        """An interrupted consumer takes no claimed message with it. What it popped is gone, as after a crash."""
-        self.step_out(waiter)
-        self.give_back(waiter.taken.receipts)
+    # Operations that settle
 
-    def ack(self, receipts: Sequence[str]) -> tuple[list[str], int]:
-        """Settle for good; which receipts were lost, as of all that settle."""
-        return self._settle(receipts, self._ledger.ack)
+    def _ack(self, operation: operations.Ack, now: int) -> LeaseExpired | None:
+        return self._settled(operation, lambda held: self._ledger.ack(held, now))
 
-    def fail(self, receipts: Sequence[str], delay: float, reason: str | None) -> tuple[list[str], int]:
-        """End the attempts."""
-        return self._settle(receipts, lambda held, now: self._ledger.fail(held, delay, reason, now))
+    def _fail(self, operation: operations.Fail, now: int) -> LeaseExpired | None:
+        delay, reason = operation.delay, operation.reason
+        return self._settled(operation, lambda held: self._ledger.fail(held, delay, reason, now))
 
-    def release(self, receipts: Sequence[str]) -> tuple[list[str], int]:
-        """Give back."""
-        return self._settle(receipts, self._ledger.release)
+    def _release(self, operation: operations.Release, now: int) -> LeaseExpired | None:
+        return self._settled(operation, lambda held: self._ledger.release(held, now))
 
-    def extend(self, receipts: Sequence[str], lease: float) -> tuple[tuple[int, list[str]], int]:
-        """Hold from now on; until when, and which receipts were lost."""
-        until = 0
-
-        def extend(held: list[Receipt], now: int) -> tuple[Record | None, list[Receipt]]:
-            nonlocal until
+    def _extend(self, operation: operations.Extend, now: int) -> Held:
+        def extend(held: list[Receipt]) -> tuple[records.Record | None, list[Receipt]]:
             self._storage.make_room(claims=len(held))
-            until = self._ledger.lease_end(lease, now)
-            return self._ledger.extend(held, lease, now)
+            return self._ledger.extend(held, operation.lease, now)
 
-        lost, written = self._settle(receipts, extend)
-        return (until, lost), written
+        lost = self._lost(operation.receipts, extend)
+        return Held(self._ledger.lease_end(operation.lease, now), lost)
 
-    def remove(self, ids: Iterable[str]) -> tuple[int, int]:
-        """Take messages out in any state; how many."""
-        return self._change(lambda now: self._ledger.remove(parse_ids(ids), now))
+    def _settled(
+        self, operation: operations.Ack | operations.Fail | operations.Release, settle: _Settling
+    ) -> LeaseExpired | None:
+        lost = self._lost(operation.receipts, settle)
+        return LeaseExpired(self.name, lost) if lost else None
 
-    def redrive(self, ids: Iterable[str] | None) -> tuple[int, int]:
-        """Start over with failed messages; how many."""
-        return self._change(lambda now: self._ledger.redrive(None if ids is None else parse_ids(ids), now))
+    def _lost(self, receipts: Sequence[str], settle: _Settling) -> list[str]:
+        """Settle messages; the receipts that no longer hold one."""
+        parsed = parse_receipts(receipts)
+        record, lost = settle([receipt for receipt in parsed if receipt is not None])
+        if record is not None:
+            self.write(record)
+        if not lost and None not in parsed:
+            return []
+        missing = {None, *lost}
+        named = dict(zip(receipts, parsed, strict=True))
+        return [text for text, receipt in named.items() if receipt in missing]
 
-    def purge(self) -> tuple[int, int]:
-        """Take out everything but what is in flight; how many."""
-        return self._change(self._ledger.purge)
+    # Operations on messages in any state
+
+    def _remove(self, operation: operations.Remove, now: int) -> int:
+        return self._changed(self._ledger.remove(parse_ids(operation.ids), now))
+
+    def _redrive(self, operation: operations.Redrive, now: int) -> int:
+        ids = operation.ids
+        return self._changed(self._ledger.redrive(None if ids is None else parse_ids(ids), now))
+
+    def _purge(self, operation: operations.Purge, now: int) -> int:
+        return self._changed(self._ledger.purge(now))
 
     def update(self, changes: Mapping[str, Any], check: Callable[[Settings], None]) -> tuple[Settings, int]:
         """Change settings, if the store can keep them; all of them as they are then."""
@@ -168,29 +411,114 @@ class LiveQueue(Looking):
 
         return self.run(update)
 
-    def _settle(self, receipts: Sequence[str], operation: _Settling) -> tuple[list[str], int]:
-        """The receipts that were lost, and what to commit."""
-        parsed = parse_receipts(receipts)
+    def _changed(self, record: records.Remove | records.Redrive | None) -> int:
+        if record is None:
+            return 0
+        self.write(record)
+        return len(record.seqs)
 
-        def settle(now: int) -> list[Receipt]:
-            record, lost = operation([receipt for receipt in parsed if receipt is not None], now)
-            if record is not None:
-                self.write(record)
-            return lost
+    # Looks, which change nothing
 
-        lost, written = self.run(settle)
-        if not lost and None not in parsed:
-            return [], written
-        missing = {None, *lost}
-        named = dict(zip(receipts, parsed, strict=True))
-        return [text for text, receipt in named.items() if receipt in missing], written
+    def counts(self) -> dict[str, int]:
+        """How many messages are in each state."""
+        return self.run(lambda now: self._ledger.counts())[0]
 
-    def _change(self, operation: Callable[[int], Remove | Redrive | None]) -> tuple[int, int]:
-        def change(now: int) -> int:
-            record = operation(now)
-            if record is None:
-                return 0
-            self.write(record)
-            return len(record.seqs)
+    def figures(self) -> Figures:
+        """The queue's state, and everything that has happened here since it was opened."""
 
-        return self.run(change)
+        def look(now: int) -> Figures:
+            since = self._ledger.waiting_since()
+            put, *by_time = [now - then for now, then in zip(self._counted(), self._before, strict=True)]
+            events = {"put": put, **{name: self._written.get(kind, 0) for kind, name in EVENTS.items()}}
+            waiting = 0 if since is None else max(now - since, 0) / 1000
+            return Figures(self.name, True, self._ledger.counts(), waiting, len(self._line), events, *by_time)
+
+        try:
+            return self.run(look)[0]
+        except PenstockError:
+            return Figures(self.name, False, {}, 0, 0, {}, 0, 0, 0)
+
+    def _look_at_attempts(self, operation: operations.Attempts) -> list[Attempt]:
+        seqs = parse_ids([operation.id])
+        return self.run(lambda now: self._ledger.attempts(seqs[0]))[0] if seqs else []
+
+    def _look_for_parts(self, operation: operations.Parts) -> list[str]:
+        return list(map(str, self.run(lambda now: self._ledger.parts(operation.n))[0]))
+
+    def _peek(self, operation: operations.Peek) -> Iterator[Message]:
+        n, skip = operation.n, operation.skip
+        seqs = self.run(lambda now: self._ledger.peek(n + skip)[skip:])[0]
+        for start in range(0, len(seqs), _CHUNK):
+            yield from self._messages(seqs[start : start + _CHUNK], "available")
+
+    def _list_messages(self, operation: operations.Messages) -> Iterator[Message]:
+        state, bodies = operation.state, operation.bodies
+        for seqs in self._chunks(state, operation.after, operation.until):
+            yield from self._messages(seqs, state, bodies)
+
+    def _list_attempts(self, operation: operations.AllAttempts) -> AttemptPage:
+        def look(seqs: Sequence[int]) -> list[tuple[str, list[Attempt]]]:
+            return self.run(lambda now: [(str(seq), self._ledger.attempts(seq)) for seq in seqs])[0]
+
+        chunks = self._chunks(None, operation.after, operation.until)
+        return attempt_page(each for seqs in chunks for each in look(seqs))
+
+    def _chunks(self, state: str | None, after: str, until: str) -> Iterator[list[int]]:
+        """The messages in that state, some at a time."""
+        first = next((seq + 1 for seq in parse_ids([after])), 0)
+        last = next(iter(parse_ids([until])), None)
+        while seqs := self._list(state, first, last):
+            yield seqs
+            first = seqs[-1] + 1
+
+    def _list(self, state: str | None, first: int, last: int | None) -> list[int]:
+        seqs = self.run(lambda now: self._ledger.listed(state, first, _CHUNK))[0]
+        return seqs if last is None else [seq for seq in seqs if seq <= last]
+
+    def _messages(self, seqs: Sequence[int], state: str | None, bodies: bool = True) -> Iterator[Message]:
+        """Those of the messages that are still there and in that state, read a few megabytes at a time.
+
+        Without bodies they have neither payload nor headers nor times of their creation.
+        """
+
+        def look(now: int) -> tuple[list[Message], Any, Sequence[int]]:
+            there = [seq for seq in seqs if self._ledger.has(seq)]
+            if not bodies:
+                return [as_seen(seq, self._ledger) for seq in there], None, []
+            fitting = self.fitting(there, _READ)
+            now_read = there[:fitting]
+            return [as_seen(seq, self._ledger) for seq in now_read], self._storage.find(now_read), there[fitting:]
+
+        while seqs:
+            messages, places, seqs = self.run(look)[0]
+            filled = fill(messages, self._storage.read(places)) if bodies else messages
+            yield from [message for message in filled if state in (None, message.state)]
+
+
+def _nothing(now: int) -> None:
+    """Only let time have passed."""
+
+
+# Operations that are decided in one step under the lock, and committed before their result is told.
+STEPS: dict[type[Operation[Any]], Callable[[LiveQueue, Any, int], Any]] = {
+    operations.Put: LiveQueue._put,
+    operations.Claim: LiveQueue._claim,
+    operations.Pop: LiveQueue._pop,
+    operations.Ack: LiveQueue._ack,
+    operations.Fail: LiveQueue._fail,
+    operations.Release: LiveQueue._release,
+    operations.Extend: LiveQueue._extend,
+    operations.Remove: LiveQueue._remove,
+    operations.Redrive: LiveQueue._redrive,
+    operations.Purge: LiveQueue._purge,
+}
+# Operations that change nothing, and may be told at once.
+LOOKS: dict[type[Operation[Any]], Callable[[LiveQueue, Any], Any]] = {
+    operations.Lookup: lambda live, operation: live.settings,
+    operations.Counts: lambda live, operation: live.counts(),
+    operations.Attempts: LiveQueue._look_at_attempts,
+    operations.Parts: LiveQueue._look_for_parts,
+    operations.Peek: LiveQueue._peek,
+    operations.Messages: LiveQueue._list_messages,
+    operations.AllAttempts: LiveQueue._list_attempts,
+}

@@ -19,7 +19,7 @@ from penstock.contract.operation import Operation
 from penstock.contract.operations import Claim, Lookup, Messages, Peek, Pop, Queues, Release
 from penstock.contract.settings import MAX_PAYLOAD
 from penstock.engine.coroutines import COMMIT_RECORDS, COMMIT_SECONDS, some
-from penstock.engine.figures import Figures
+from penstock.engine.queue import Figures
 from penstock.errors import PenstockError
 from penstock.system.clock import SystemClock, pause
 from penstock.system.histogram import Histogram

@@ -6,7 +6,7 @@ from penstock.contract.names import DEFAULT
 from penstock.contract.operations import Lookup, Queues
 from penstock.contract.settings import MAX_PAYLOAD
 from penstock.engine.coroutines import COMMIT_RECORDS, COMMIT_SECONDS, LocalBackend
-from penstock.engine.figures import Figures
+from penstock.engine.queue import Figures
 from penstock.sharing.coroutines import GuestBackend, SharedBackend
 from penstock.system.histogram import Histogram
 

@@ -9,8 +9,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, cast
 
-from penstock.engine.coroutines import LocalBackend
-from penstock.engine.gathering import Committed
+from penstock.engine.coroutines import Committed, LocalBackend
 from penstock.engine.queue import LiveQueue
 from penstock.http.server.connection import Connection
 from penstock.http.server.exchange import Route

@@ -1,9 +1,12 @@
 """The only door to time. Wall time is integer milliseconds since the epoch, durations are seconds."""
 
+import heapq
+import itertools
 import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 _DAY = 86_400
@@ -13,6 +16,8 @@ _LASTING = 10 * _SECOND  # after which a clock that leapt ahead is believed
 _SLACK = 10  # by which a clock may lag without having been set back: two clocks are not read at the same time
 _DRIFT = 5  # from which on two clocks are compared that drift apart, well before that is taken for a lag
 _TRIES = 16
+_LOOK_AGAIN = _SECOND  # after which an alarm notices a wall clock that was set
+_STALE = 64  # entries of an alarm that are never worth a sweep
 _BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the first goes on while the machine sleeps
 _log = logging.getLogger("penstock")
 
@@ -222,6 +227,78 @@ class ElapsedClock:
     def now(self) -> int:
         """Milliseconds since some fixed point."""
         return int(self.monotonic() * 1000)
+
+
+class Alarm:
+    """Calls back at wall-clock times. Its one thread is alive only while there is something to wait for."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._times: dict[Callable[[], None], int] = {}  # when each is to be called; the heap may have older ones
+        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._changed = threading.Event()
+        self._running = False
+
+    def set(self, call: Callable[[], None], time: int) -> None:
+        """Call back once that time has come, instead of at the time that was set before."""
+        with self._lock:
+            self._times[call] = time
+            heapq.heappush(self._heap, (time, next(self._order), call))
+            if len(self._heap) > 2 * len(self._times) + _STALE:
+                self._sweep()
+            self._changed.set()
+            if not self._running:
+                self._start()
+
+    def cancel(self, call: Callable[[], None]) -> None:
+        """Do not call back."""
+        with self._lock:
+            if self._times.pop(call, None) is not None:
+                self._sweep()
+                self._changed.set()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="penstock-alarm", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no thread to be had: consumers look for themselves when their wait ends
+            return
+        self._running = True
+
+    def _sweep(self) -> None:
+        self._heap = [(time, next(self._order), call) for call, time in self._times.items()]
+        heapq.heapify(self._heap)
+
+    def _run(self) -> None:
+        stalled = 0  # milliseconds to wait while the clock stands still, because it was set back
+        while True:
+            with self._lock:
+                self._changed.clear()
+                now = self._clock.now()
+                due = self._due(now)
+                if not due and not self._times:
+                    self._running = False
+                    return
+                pause = min(max(self._heap[0][0] - now, stalled), _LOOK_AGAIN) if self._heap else 0
+            for call in due:
+                try:
+                    call()
+                except Exception:
+                    _log.exception("an alarm failed")
+            if not due:
+                changed = self._clock.wait(self._changed, pause / 1000)
+                stalled = 0 if changed or self._clock.now() > now else max(2 * pause, 1)
+
+    def _due(self, now: int) -> list[Callable[[], None]]:
+        due = []
+        while self._heap and (self._heap[0][0] <= now or self._times.get(self._heap[0][2]) != self._heap[0][0]):
+            time, _, call = heapq.heappop(self._heap)
+            if self._times.get(call) == time:
+                del self._times[call]
+                due.append(call)
+        return due
 
 
 def pause(clock: Clock, seconds: float) -> float:

@@ -8,6 +8,7 @@ import pytest
 
 import penstock
 from penstock.contract.message import Entry
+from penstock.contract.operations import Ack, Claim, Purge, Put, Remove
 from penstock.contract.streams import reader_name
 from penstock.stores.journal.following import Follower
 from penstock.stores.journal.store import JournalBackend, open_journal
@@ -29,7 +30,7 @@ def follower(backend: JournalBackend) -> Iterator[Follower]:
 
 def put(backend: JournalBackend, count: int) -> None:
     for _ in range(count):
-        backend.put("default", [Entry(b"x" * 100)])
+        backend.run(Put("default", [Entry(b"x" * 100)]))
 
 
 def take(follower: Follower) -> list[int]:
@@ -46,10 +47,12 @@ def test_messages_are_seen_once_in_order_also_those_that_are_gone(
 ) -> None:
     put(backend, 30)
     follower.start(0)
-    backend.ack("default", [message.receipt or "" for message in backend.claim("default", 20, 30, 0, "me")])
+    backend.run(
+        Ack("default", [message.receipt or "" for message in backend.run(Claim("default", 20, 30, 0, "me"))])
+    )
     assert take(follower) == list(range(1, 31))
     assert take(follower) == []
-    backend.put("default", [Entry(b"y")] * 500)
+    backend.run(Put("default", [Entry(b"y")] * 500))
     assert take(follower) == list(range(31, 531))
     assert not follower.lost
 
@@ -61,7 +64,7 @@ def test_packing_takes_nothing_from_one_who_follows(backend: JournalBackend, fol
     for _ in range(3):
         put(backend, 50)
         follower.fill(10_000)
-        backend.purge("default")
+        backend.run(Purge("default"))
         backend.pack("default")
     assert take(follower) == list(range(1, 201))
     put(backend, 10)
@@ -71,7 +74,7 @@ def test_packing_takes_nothing_from_one_who_follows(backend: JournalBackend, fol
 
 def test_what_was_packed_away_before_it_was_seen_is_known_to_be_lost(backend: JournalBackend) -> None:
     put(backend, 20)
-    backend.remove("default", [str(seq) for seq in range(5, 9)])
+    backend.run(Remove("default", [str(seq) for seq in range(5, 9)]))
     backend.pack("default")
     put(backend, 5)
     follower = Follower(backend.folder, "default", os.getpid())
@@ -83,7 +86,7 @@ def test_what_was_packed_away_before_it_was_seen_is_known_to_be_lost(backend: Jo
     follower.fill(10_000)
     assert follower.lost == [(5, 8)]
     follower.close()
-    backend.purge("default")
+    backend.run(Purge("default"))
     backend.pack("default")
     put(backend, 1)
     follower = Follower(backend.folder, "default", os.getpid())
@@ -103,7 +106,7 @@ def test_a_start_is_earliest_latest_or_a_time(tmp_path: Path) -> None:
         clock.advance(1)
     assert (follower.earliest()[0], follower.latest()) == (0, 40)
     assert [follower.entered_before(1_000_000 + later)[0] for later in (0, 1, 1_001, 9_000)] == [0, 10, 20, 40]
-    backend.remove("default", [str(seq) for seq in range(1, 16)])
+    backend.run(Remove("default", [str(seq) for seq in range(1, 16)]))
     backend.pack("default")
     follower.close()
     follower = Follower(backend.folder, "default", os.getpid())
@@ -117,7 +120,7 @@ def test_packing_waits_for_one_who_follows_under_a_name(backend: JournalBackend)
     put(backend, 100)
     streams = backend.streams()
     streams.follow("default", "tail", reader_name(), 40)
-    backend.purge("default")
+    backend.run(Purge("default"))
     assert backend.pack("default") == 0
     [info] = streams.all()
     assert (info.mode, info.batch, info.lag) == ("follow", 40, 60)
@@ -133,7 +136,7 @@ def test_a_new_file_in_the_place_of_one_that_was_read_is_seen(backend: JournalBa
     for _ in range(10):  # packing removes files that were read, and file systems give their inodes to new ones
         put(backend, 60)
         seen += take(follower)
-        backend.purge("default")
+        backend.run(Purge("default"))
         backend.pack("default")
     assert seen == list(range(1, 601))
     assert not follower.lost

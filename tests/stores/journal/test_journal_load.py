@@ -9,11 +9,12 @@ from random import Random
 import pytest
 
 from penstock.contract.message import Attempt, Entry
+from penstock.contract.operations import Ack, Attempts, Claim, Lookup, Messages, Put, Remove
 from penstock.contract.settings import Settings
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull, QueueNotFound
+from penstock.rules import records as rules
 from penstock.rules.index.history import pack
 from penstock.rules.index.rows import AVAILABLE, DONE, FAILED
-from penstock.rules.records import Put, Restore
 from penstock.stores.journal import bodies, groups, replay, staging
 from penstock.stores.journal.doctor import examine
 from penstock.stores.journal.intake import Load
@@ -47,7 +48,7 @@ def entries(*payloads: bytes) -> list[Entry]:
 
 
 def payloads(backend: JournalBackend, queue: str) -> list[bytes]:
-    return [message.payload for message in backend.messages(queue, None)]
+    return [message.payload for message in backend.run(Messages(queue))]
 
 
 def opened(folder: Path) -> JournalBackend:
@@ -57,17 +58,17 @@ def opened(folder: Path) -> JournalBackend:
 @pytest.mark.parametrize("size", [b"", LARGE], ids=["few bytes", "a file of their own"])
 def test_what_was_put_before_and_after_a_load_keeps_its_order(tmp_path: Path, size: bytes) -> None:
     backend = opened(tmp_path)
-    backend.put("default", entries(b"before"))
+    backend.run(Put("default", entries(b"before")))
     assert backend.load(staged(backend, tmp_path, {"a": {"default": entries(b"1" + size, b"2", b"3")}}))
-    backend.put("default", entries(b"after"))
+    backend.run(Put("default", entries(b"after")))
     expected = [b"before", b"1" + size, b"2", b"3", b"after"]
     assert payloads(backend, "default") == expected
     backend.close()
     backend = opened(tmp_path)
     assert payloads(backend, "default") == expected
-    claimed = backend.claim("default", 5, 30, 0, "me")
+    claimed = backend.run(Claim("default", 5, 30, 0, "me"))
     assert [message.payload for message in claimed] == expected
-    backend.ack("default", [message.receipt or "" for message in claimed])
+    backend.run(Ack("default", [message.receipt or "" for message in claimed]))
     backend.close()
     assert os.listdir(tmp_path / ".penstock" / "staged") == []
 
@@ -94,7 +95,7 @@ def test_a_load_goes_to_many_queues_from_files_that_they_share(tmp_path: Path) -
 def test_a_consumer_in_line_is_served_by_a_load(tmp_path: Path) -> None:
     backend = opened(tmp_path)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(backend.claim, "default", 1, 30, 30, "me")
+        waiting = pool.submit(backend.run, Claim("default", 1, 30, 30, "me"))
         backend.load(staged(backend, tmp_path, {"a": {"default": entries(b"1" + LARGE)}}))
         assert waiting.result()[0].payload == b"1" + LARGE
     backend.close()
@@ -126,9 +127,9 @@ def test_what_is_expected_counts_until_it_has_arrived_and_no_longer(tmp_path: Pa
     backend = opened(tmp_path)
     backend.create("small", Settings(max_size=3))
     backend.load(staged(backend, tmp_path, {"a": {"small": entries(b"1", b"2")}}))
-    backend.put("small", entries(b"3"))
+    backend.run(Put("small", entries(b"3")))
     with pytest.raises(QueueFull):
-        backend.put("small", entries(b"4"))
+        backend.run(Put("small", entries(b"4")))
     backend.close()
 
 
@@ -157,7 +158,7 @@ def test_a_load_makes_the_queues_that_it_brings(tmp_path: Path) -> None:
     load.queues = {"new": Settings(max_attempts=2, priorities=(0, 9))}
     backend.load(load)
     assert payloads(backend, "new") == [b"1"]
-    assert backend.settings("new") == Settings(max_attempts=2, priorities=(0, 9))
+    assert backend.run(Lookup("new")) == Settings(max_attempts=2, priorities=(0, 9))
     backend.close()
 
 
@@ -188,9 +189,9 @@ def restored(backend: JournalBackend, folder: Path, large: bytes) -> Load:
             body = body[:-1] + b"\x01"
             crcs = [bodies.checksum(body)]
         offsets = [groups.HEAD_SIZE, groups.HEAD_SIZE + sizes[0]][:count]
-        put = Put(0, 0, [0] * count, [NOW] * count, [0] * count, {})
+        put = rules.Put(0, 0, [0] * count, [NOW] * count, [0] * count, {})
         states = bytes([DONE] if done else [FAILED, AVAILABLE])
-        restore = Restore(
+        restore = rules.Restore(
             0, 0, states, [2] * count, [NOW - 50] * count, [NOW - 40] * count, ["me"] * count,
             [None] if done else ["broken", "slow"], {0: history},
         )  # fmt: skip
@@ -204,23 +205,27 @@ def restored(backend: JournalBackend, folder: Path, large: bytes) -> Load:
 def test_messages_arrive_in_the_state_that_they_had_elsewhere(tmp_path: Path, large: bytes) -> None:
     backend = opened(tmp_path)
     backend.create("kept", Settings(keep_done=None))
-    backend.put("kept", entries(b"before"))
+    backend.run(Put("kept", entries(b"before")))
     backend.load(restored(backend, tmp_path, large))
-    backend.put("kept", entries(b"after"))
+    backend.run(Put("kept", entries(b"after")))
     for _ in range(3):
-        found = [(each.state, each.attempts, each.reason) for each in backend.messages("kept", None)]
+        found = [(each.state, each.attempts, each.reason) for each in backend.run(Messages("kept"))]
         assert found == [
             ("available", 0, None), ("failed", 2, "broken"), ("available", 2, "slow"), ("done", 2, None),
             ("available", 0, None),
         ]  # fmt: skip
-        failed = next(backend.messages("kept", "failed"))
+        [failed] = backend.run(Messages("kept", state="failed"))
         assert (failed.settled_at, failed.claimed_at, failed.consumer) == (NOW - 40, NOW - 50, "me")
-        assert [each.reason for each in backend.attempts("kept", failed.id)] == ["no luck"]
+        assert [each.reason for each in backend.run(Attempts("kept", failed.id))] == ["no luck"]
         backend.close()
         backend = opened(tmp_path)
     backend.pack("kept")
-    assert [each.state for each in backend.messages("kept", None)][1:4] == ["failed", "available", "done"]
-    claimed = backend.claim("kept", 9, 30, 0, "me")
+    assert [each.state for each in backend.run(Messages("kept"))][1:4] == [
+        "failed",
+        "available",
+        "done",
+    ]
+    claimed = backend.run(Claim("kept", 9, 30, 0, "me"))
     assert [each.payload[:1] for each in claimed] == [b"b", b"1", b"a"]
     backend.close()
 
@@ -230,7 +235,7 @@ def test_a_reader_of_the_document_sees_what_was_loaded_and_is_not_done(tmp_path:
     backend.create("kept", Settings(keep_done=None))
     for large in (b"", LARGE):
         backend.load(restored(backend, tmp_path, large))
-        backend.put("kept", entries(b"after"))
+        backend.run(Put("kept", entries(b"after")))
     backend.close()
     seen = replay(tmp_path, "kept").open
     assert [payload[:1] for payload in seen.values()] == [b"0", b"1", b"a"] * 2
@@ -277,7 +282,7 @@ def test_whenever_the_power_goes_all_of_a_load_is_there_or_nothing(keep: Keep) -
     disk = SimulatedDisk(Random(0))
     backend = on(disk)
     backend.create("large", Settings())
-    backend.put("large", entries(b"before"))
+    backend.run(Put("large", entries(b"before")))
     nothing, everything = {"large": [b"be"]}, {**LOADED, "large": [b"be", *LOADED["large"]]}
     outcomes = []
     acknowledged = False
@@ -294,10 +299,9 @@ def test_whenever_the_power_goes_all_of_a_load_is_there_or_nothing(keep: Keep) -
                 again = on(found)
                 outcome = loaded(again)
                 assert outcome in (nothing, everything), (disk.trace[-1], operation, path)
-                again.put("large", entries(b"after"))
-                again.remove(
-                    "large", [each.id for each in again.messages("large", None) if each.payload == b"after"]
-                )
+                again.run(Put("large", entries(b"after")))
+                listed = again.run(Messages("large"))
+                again.run(Remove("large", [each.id for each in listed if each.payload == b"after"]))
                 again.close()
             outcomes.append(outcome == everything)
             assert outcome == everything or not acknowledged
@@ -306,7 +310,7 @@ def test_whenever_the_power_goes_all_of_a_load_is_there_or_nothing(keep: Keep) -
     disk.before_operation = crash
     assert load_on(disk, backend)
     acknowledged = True
-    backend.put("large", entries(b"after"))
+    backend.run(Put("large", entries(b"after")))
     disk.before_operation = None
     assert False in outcomes
     assert True in outcomes

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock import Draft, Message, Queue, SimulatedClock, Store
 from penstock.contract.message import Entry, Plain
+from penstock.contract.operations import Counts, Put
 from penstock.stores.journal import format as kestrel
 from penstock.stores.journal import replay
 from penstock.stores.journal.files import JournalFiles, Segment
@@ -481,7 +482,7 @@ def test_few_and_many_messages_may_share_a_group(journal: Journal) -> None:
     expected = []
     for count, size in ((1, 10), (3, 500), (50, 100), (2, 10), (1, 0), (40, 300)):
         payloads = [b"%d" % number + bytes(size) for number in range(count)]
-        _, written = live.put(Plain(payloads))
+        _, written = live.decide(Put("jobs", Plain(payloads)))
         expected += payloads
     assert [message.payload for message in journal.queue().messages()] == expected
     live.commit(written)
@@ -1119,12 +1120,12 @@ def test_a_closed_store_can_be_opened_although_a_forked_child_is_still_there(tmp
 @pytest.mark.parametrize("sync", ["always", "never"])
 def test_a_store_that_is_closed_again_leaves_the_next_owner_alone(tmp_path: Path, sync: str) -> None:
     first = open_journal(tmp_path / "data", sync=sync)
-    first.put("default", [Entry(b"a")])
+    first.run(Put("default", [Entry(b"a")]))
     first.close()
     second = open_journal(tmp_path / "data", sync=sync)
-    second.put("default", [Entry(b"b")])
+    second.run(Put("default", [Entry(b"b")]))
     before = sorted(path.name for path in (tmp_path / "data" / ".penstock").iterdir())
     first.close()
     assert sorted(path.name for path in (tmp_path / "data" / ".penstock").iterdir()) == before
-    assert second.counts("default")["available"] == 2
+    assert second.run(Counts("default"))["available"] == 2
     second.close()

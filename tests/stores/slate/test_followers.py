@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock import SimulatedClock
 from penstock.contract.message import Entry
+from penstock.contract.operations import Ack, Claim, Counts, Put
 from penstock.contract.settings import Settings
 from penstock.contract.stream_operations import Streams
 from penstock.errors import QueueFull
@@ -51,11 +52,11 @@ def publish(backend: SlateBackend, kind: str = "a", **more: float) -> int:
 
 
 def put(backend: SlateBackend, queue: str = "all", payload: bytes = b"q") -> int:
-    return int(backend.put(queue, [Entry(payload)])[0])
+    return int(backend.run(Put(queue, [Entry(payload)]))[0])
 
 
 def settle(backend: SlateBackend, queue: str = "all", count: int = 100) -> None:
-    backend.ack(queue, [message.receipt or "" for message in backend.claim(queue, count, 30, 0, "me")])
+    backend.run(Ack(queue, [message.receipt or "" for message in backend.run(Claim(queue, count, 30, 0, "me"))]))
 
 
 def entered(backend: SlateBackend, after: int = 0, queue: str = "all", follower: str = "f") -> list[int]:
@@ -159,7 +160,7 @@ def test_what_a_named_follower_has_not_read_stays_and_goes_when_it_has(life: Lif
     life.streams.follow("default", "tail", READER, 0)
     numbers = [put(life.backend, "default", payload) for payload in (b"a", LARGE, b"c", b"d")]
     settle(life.backend, "default")
-    assert not any(life.backend.counts("default").values())
+    assert not any(life.backend.run(Counts("default")).values())
     assert life.bodies() == set(numbers)
     after, until = numbers[0] - 1, numbers[-1]
     found = life.streams.entered("default", "f", after, until, 9)
@@ -258,7 +259,8 @@ def test_followers_miss_nothing_whatever_happens_and_leave_nothing_behind(
     def put_some() -> None:
         with suppress(QueueFull):
             payloads = [random.choice([b"", b"x", LARGE]) for _ in range(random.randint(1, 3))]
-            entering.extend(map(int, life.backend.put("q", [Entry(payload) for payload in payloads])))
+            ids = life.backend.run(Put("q", [Entry(payload) for payload in payloads]))
+            entering.extend(map(int, ids))
 
     def publish_one() -> None:
         kind = random.choice("ab")
@@ -276,7 +278,7 @@ def test_followers_miss_nothing_whatever_happens_and_leave_nothing_behind(
     ]  # fmt: skip
     for _ in range(60):
         random.choice(steps)()
-    while any(life.backend.counts("q")[state] for state in ("available", "delayed")) or life.backend.lag("q"):
+    while any(life.backend.run(Counts("q"))[state] for state in ("available", "delayed")) or life.backend.lag("q"):
         settle(life.backend, "q")
     while len(read) < len(entering):
         follow()

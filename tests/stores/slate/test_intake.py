@@ -8,6 +8,7 @@ import pytest
 import penstock
 from penstock.contract.landing import Landing
 from penstock.contract.message import Entry
+from penstock.contract.operations import Counts, Put
 from penstock.stores.slate.bucket import BucketPlace
 from penstock.stores.slate.loads import Frame, Load, _Progress, new_name
 from penstock.stores.slate.store import SlateBackend, open_slate
@@ -23,7 +24,7 @@ def staged(backend: SlateBackend, sink: Landing | None = None, run: str | None =
 
 
 def waiting(backend: SlateBackend) -> int:
-    return backend.counts("default")["available"]
+    return backend.run(Counts("default"))["available"]
 
 
 def test_a_batch_lands_once_and_a_new_query_must_say_that_it_is_one(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_a_load_that_counts_and_is_missing_or_damaged_is_named_and_nothing_else_is_lost(url: str) -> None:
     backend = open_slate(url)
-    backend.put("default", [Entry(b"before")])
+    backend.run(Put("default", [Entry(b"before")]))
     load, staging = staged(backend), backend.intake._staging
     backend._writer.lead(lambda: backend._writer.write_now([_Progress(load, 0).row]))
     backend.close()

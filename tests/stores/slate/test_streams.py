@@ -9,6 +9,7 @@ import pytest
 import penstock
 from penstock import Draft, SimulatedClock, Store
 from penstock.contract.message import Entry
+from penstock.contract.operations import Ack, Claim, Counts, Messages, Purge, Put, Redrive
 from penstock.contract.settings import Settings
 from penstock.contract.stream_operations import Streams
 from penstock.engine.backend import Engine
@@ -91,7 +92,7 @@ def test_a_settled_batch_has_its_bodies_until_the_next_is_settled(life: Life) ->
     assert life.bodies() == {ids[4]}
     assert life.payloads(3) == [LARGE]
     life.streams.begin("default", "s", READER)
-    assert not any(life.backend.counts("default").values())
+    assert not any(life.backend.run(Counts("default")).values())
 
 
 def test_a_message_that_comes_back_and_is_read_by_another_stream_stays_for_both(life: Life) -> None:
@@ -169,7 +170,7 @@ def test_published_messages_stay_while_a_stream_holds_or_keeps_them_and_go_after
     assert later() == {first, large}
     assert life.payloads(1, queue="news") == [b"a", LARGE]
     life.streams.settle("news", "s", 1)
-    assert not any(life.backend.counts("news").values())
+    assert not any(life.backend.run(Counts("news")).values())
     assert later() == {first, large}
     assert life.payloads(1, queue="news") == [b"a", LARGE]
     assert life.objects() == {str(large)}
@@ -222,7 +223,7 @@ def test_a_message_that_another_program_holds_without_an_end_comes_back(life: Li
     held = records.encode_active([], [InFlight(int(message), 0, START, 0, 1)])
     write(life.folder, [(records.queue_key(records.ACTIVE, "default"), held)])
     life.open()
-    assert life.backend.counts("default")["available"] == 1
+    assert life.backend.run(Counts("default"))["available"] == 1
     assert [each.payload for each in life.store.queue().claim()] == [b"a"]
 
 
@@ -235,7 +236,7 @@ def test_who_knows_only_the_document_sees_the_batch_in_flight_and_who_has_it(lif
 
 
 def listed(backend: Engine) -> list[tuple[object, ...]]:
-    queue = backend.messages("q", None)
+    queue = backend.run(Messages("q"))
     return [(each.payload, each.state, each.attempts, each.reason, each.consumer) for each in queue]
 
 
@@ -278,7 +279,7 @@ def test_whatever_is_done_a_slate_store_has_the_batches_that_a_journal_has(tmp_p
                 Entry(b"%d" % (made + number), choice.choice([0, 0, 3]), retention=choice.choice([0, 0, 40]))
                 for number in range(choice.choice([1, 5, 40]))
             ]
-            return len(backend.put("q", entries))
+            return len(backend.run(Put("q", entries)))
         if act == "next":
             streams.begin("q", stream, GONE)
             found = streams.next("q", stream, GONE, starts[stream], choice.choice([1, 7, 30]), MANY)
@@ -289,13 +290,13 @@ def test_whatever_is_done_a_slate_store_has_the_batches_that_a_journal_has(tmp_p
             streams.fail("q", stream, starts[stream] + 1, some, choice.choice(["odd", None]))
             return len(some), [each.failures for each in streams.all()]
         if act == "take":
-            taken = backend.claim("q", 2, 5, 0, "me")
-            backend.ack("q", [each.receipt or "" for each in taken])
+            taken = backend.run(Claim("q", 2, 5, 0, "me"))
+            backend.run(Ack("q", [each.receipt or "" for each in taken]))
             return [each.payload for each in taken]
         if act == "read":
             return sum(page.live for _, page in streams.read("q", stream, max(numbers), None).pages)
         if act == "remove":
-            return backend.purge("q") if choice.random() < 0.2 else backend.redrive("q", None)
+            return backend.run(Purge("q")) if choice.random() < 0.2 else backend.run(Redrive("q", None))
         return getattr(streams, act)("q", stream)
 
     acts = ["put"] * 4 + ["next"] * 6 + ["fail"] * 3 + ["take", "read", "release", "delete", "remove"]

@@ -7,6 +7,7 @@ import pytest
 import penstock
 from penstock.contract.loads import Sent
 from penstock.contract.message import Entry
+from penstock.contract.operations import Messages
 from penstock.stores.slate.binding import Row
 from penstock.stores.slate.store import SlateBackend, open_slate
 from penstock.wire.frames import encode_entries
@@ -32,7 +33,7 @@ def in_doubt(backend: SlateBackend, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def payloads(backend: SlateBackend) -> list[bytes]:
-    return [message.payload for message in backend.messages("default", None)]
+    return [message.payload for message in backend.run(Messages("default"))]
 
 
 def test_a_commit_in_doubt_is_repeated_and_takes_effect_once(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from penstock.engine.figures import Figures
+from penstock.engine.queue import Figures
 from penstock.system.histogram import Histogram
 from penstock.version import __version__
 

@@ -109,7 +109,7 @@ def _rounds(backend: JournalBackend, queues: Iterable[str]) -> Iterator[tuple[li
     alone: list[str] = []
     messages = size = 0
     for queue in queues:
-        count, stored = sum(backend.counts(queue).values()), backend.stored(queue)
+        count, stored = sum(backend.find(queue).counts().values()), backend.stored(queue)
         if count > _MESSAGES or not backend.shrinks(queue):  # which is then left as it is
             alone.append(queue)
             continue

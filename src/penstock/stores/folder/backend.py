@@ -13,7 +13,7 @@ from penstock.contract.operations import Held
 from penstock.contract.settings import QueueInfo, Settings, whole
 from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import not_supported
-from penstock.engine.methods import Unowned, between
+from penstock.engine.unowned import Unowned, between
 from penstock.errors import (
     DiskFull,
     InvalidArgument,

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from penstock.contract.message import Attempt, Message
 from penstock.contract.settings import FIVE_MINUTES
-from penstock.engine.methods import fitting
+from penstock.engine.unowned import fitting
 from penstock.errors import StoreCorrupt
 from penstock.stores.folder import stamps, steps
 from penstock.stores.folder.incoming import OpenQueue

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from penstock.contract.message import STATES, Message
 from penstock.contract.streams import Ahead
-from penstock.engine.following import PAGE, fitting, parts_of
-from penstock.engine.taken import fill
+from penstock.engine.follow import PAGE, fitting, parts_of
+from penstock.engine.views import fill
 from penstock.stores.journal import places
 from penstock.stores.journal.files import PLACE_BITS, offset_of
 from penstock.stores.journal.following import Follower

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from penstock.contract.message import Entry
-from penstock.engine.alarm import Alarm
 from penstock.engine.commits import Commits
 from penstock.engine.storage import Body
 from penstock.errors import StoreClosed, StoreCorrupt
@@ -26,7 +25,7 @@ from penstock.stores.journal.places import Found, Located
 from penstock.stores.journal.records import encode_record
 from penstock.stores.journal.reservation import Reservation
 from penstock.stores.journal.xids import last_xid
-from penstock.system.clock import Clock
+from penstock.system.clock import Alarm, Clock
 from penstock.system.files import File
 from penstock.system.threads import Lock, Threads
 

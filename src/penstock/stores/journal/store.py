@@ -10,7 +10,6 @@ from typing import Any
 
 from penstock.contract.names import DEFAULT
 from penstock.contract.settings import Settings
-from penstock.engine.alarm import Alarm
 from penstock.engine.backend import Engine
 from penstock.engine.commits import stopped
 from penstock.engine.loads import OpenLoads
@@ -40,7 +39,7 @@ from penstock.stores.journal.streaming import JournalStreams
 from penstock.stores.journal.upkeep import Upkeep
 from penstock.stores.journal.uploads import JournalDepot
 from penstock.system import forks
-from penstock.system.clock import Clock, ElapsedClock, SystemClock
+from penstock.system.clock import Alarm, Clock, ElapsedClock, SystemClock
 from penstock.system.files import Disk, SystemDisk, is_full, unavailable
 from penstock.system.threads import Lock, Threads
 

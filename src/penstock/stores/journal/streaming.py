@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.contract.streams import BatchPlan, boot
 from penstock.engine.queue import LiveQueue
-from penstock.engine.streaming import Known, LiveStreams
+from penstock.engine.streams import Known, LiveStreams
 from penstock.errors import PenstockError
 from penstock.rules.index.rows import Rows
 from penstock.stores.journal.files import PLACE_BITS, Segment

@@ -10,6 +10,7 @@ from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
 from penstock.engine.backend import check_start
 from penstock.engine.loads import StagedPart, Taken, full
+from penstock.engine.queue import LiveQueue
 from penstock.engine.restored import Restored
 from penstock.rules.ledger import Ledger
 from penstock.stores.journal import staging
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 class Store(Protocol):
     """What loads are for."""
 
-    def settings(self, queue: str) -> Settings:
-        """What a queue was created with; QueueNotFound."""
+    def find(self, queue: str) -> LiveQueue:
+        """A queue at work; QueueNotFound."""
 
     def load(self, load: Load) -> bool:
         """Let a load take effect."""
@@ -74,7 +75,7 @@ class JournalDepot:
 
     def settings(self, queue: str) -> Settings:
         """What a queue was created with; QueueNotFound."""
-        return self._store.settings(queue)
+        return self._store.find(queue).settings
 
     def ledger(self, queue: str, settings: Settings) -> Ledger:
         """The rules of a queue."""

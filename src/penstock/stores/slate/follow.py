@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from penstock.contract.message import Message
 from penstock.contract.streams import Ahead, BatchPlan, Lost
-from penstock.engine.following import PAGE, fitting, parts_of
-from penstock.engine.streaming import Known, LiveStreams
-from penstock.engine.taken import fill
+from penstock.engine.follow import PAGE, fitting, parts_of
+from penstock.engine.streams import Known, LiveStreams
+from penstock.engine.views import fill
 from penstock.errors import InvalidPriority, PayloadTooLarge
 from penstock.rules.index.rows import Rows
 from penstock.stores.slate import entries

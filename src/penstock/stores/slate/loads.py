@@ -507,7 +507,7 @@ class SlateDepot:
 
     def settings(self, queue: str) -> Settings:
         """What a queue was created with; QueueNotFound."""
-        return self._backend.settings(queue)
+        return self._backend.find(queue).settings
 
     def ledger(self, queue: str, settings: Settings) -> Ledger:
         """The rules of a queue."""

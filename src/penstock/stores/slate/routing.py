@@ -24,9 +24,11 @@ import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from penstock.contract.message import Entry
+from penstock.contract.operation import Operation
+from penstock.contract.operations import Put
 from penstock.engine.queue import LiveQueue
 from penstock.errors import (
     InvalidArgument,
@@ -463,9 +465,9 @@ class RoutedQueue(LiveQueue):
 
     router: Router | None = None
 
-    def put(self, entries: Sequence[Entry]) -> tuple[list[str], int]:
-        """Take in all entries or none; their ids."""
-        if self.router is None or not self.router.deferred:
-            return super().put(entries)
+    def decide(self, operation: Operation[Any]) -> tuple[Any, int]:
+        """Carry out an operation; a put in its order."""
+        if self.router is None or not self.router.deferred or not isinstance(operation, Put):
+            return super().decide(operation)
         with self.router.in_order(self.name):
-            return super().put(entries)
+            return super().decide(operation)

@@ -12,10 +12,10 @@ from penstock.contract.names import DEFAULT
 from penstock.contract.settings import Settings
 from penstock.engine.backend import Engine
 from penstock.engine.commits import stopped
-from penstock.engine.following import UNHEARD
+from penstock.engine.follow import UNHEARD
 from penstock.engine.loads import OpenLoads
 from penstock.engine.queue import LiveQueue
-from penstock.engine.streaming import Known
+from penstock.engine.streams import Known
 from penstock.errors import (
     InvalidArgument,
     InvalidFilter,

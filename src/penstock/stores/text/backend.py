@@ -22,7 +22,7 @@ from penstock.contract.settings import QueueInfo, Settings
 from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import not_supported
 from penstock.engine.backend import check_start
-from penstock.engine.methods import Unowned
+from penstock.engine.unowned import Unowned
 from penstock.errors import (
     DiskFull,
     InvalidArgument,

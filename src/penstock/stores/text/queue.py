@@ -12,8 +12,8 @@ from zlib import crc32
 from penstock.contract.message import STATES, Attempt, Message, Moved, Plain
 from penstock.contract.message import Entry as Draft
 from penstock.contract.settings import FIVE_MINUTES, Settings
-from penstock.engine.methods import fitting
 from penstock.engine.restored import Restored, restore
+from penstock.engine.unowned import fitting
 from penstock.errors import DiskFull, LeaseExpired, PenstockError, QueueNotFound
 from penstock.rules.ledger import Receipt
 from penstock.rules.records import Put, Record, Restore

@@ -15,7 +15,7 @@ from zlib import crc32
 
 from penstock.contract.message import Message
 from penstock.contract.settings import FIVE_MINUTES, Settings
-from penstock.engine.taken import as_seen
+from penstock.engine.views import as_seen
 from penstock.rules.index.rows import AVAILABLE, DELAYED, DONE, FAILED, GONE
 from penstock.stores.text.format import COMMENT, PROCESSED, QUEUED, Document, Entry, Problem, parse
 from penstock.stores.text.format import FAILED as CRITICAL

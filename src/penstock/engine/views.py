@@ -1,14 +1,19 @@
-"""Messages as their claimer and as anyone else sees them, put together from rows and bodies."""
+"""Messages as their claimer and as anyone else sees them, put together from rows and bodies; receipts and ids."""
 
+import re
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from penstock.contract.message import STATES, Message
 from penstock.engine.storage import Body, Storage
 from penstock.rules.index.rows import DONE, FAILED, IN_FLIGHT, Page
-from penstock.rules.ledger import Ledger
+from penstock.rules.ledger import Ledger, Receipt
 from penstock.rules.records import Claim
+
+_ID = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
+_RECEIPT = re.compile(r"(0|[1-9][0-9]{0,18})\.[0-9a-f]{16}", re.ASCII)
+_SECRET = re.compile(r"\.[0-9a-f]{16}", re.ASCII)
 
 
 class Taken(NamedTuple):
@@ -25,7 +30,7 @@ NOTHING = Taken(0, (), lambda bodies: [], [])
 
 
 def claimed(record: Claim, ledger: Ledger, storage: Storage) -> Taken:
-    """What a claim gave."""
+    """The messages of a claim."""
     now, seqs, lease_until, consumer, nonce = record
     count, name, secret = len(seqs), ledger.name, f".{nonce:016x}"
     places, runs, size = storage.find(seqs), ledger.runs(seqs), sum(storage.sizes(seqs))
@@ -60,26 +65,17 @@ def claimed(record: Claim, ledger: Ledger, storage: Storage) -> Taken:
 
 
 def as_seen(seq: int, ledger: Ledger) -> Message:
-    """A message as anyone may see it but for its body: only who claims it is given the receipt."""
+    """A message as anyone may see it but for its body. The receipt is its claimer's alone."""
     return row_as_seen(seq, ledger.name, *ledger.locate(seq))
 
 
 def row_as_seen(seq: int, queue: str, page: Page, at: int) -> Message:
-    """The same of a row, wherever it is."""
+    """A message as anyone may see it, from its row in any page."""
     state = page.state[at]
     message = Message(
-        str(seq),
-        queue,
-        b"",
-        {},
-        page.priority[at],
-        0,
-        0,
-        page.visible_at[at],
-        page.expires_at[at] or None,
-        page.attempts[at],
-        STATES[state - 1],
-    )
+        str(seq), queue, b"", {}, page.priority[at], 0, 0, page.visible_at[at], page.expires_at[at] or None,
+        page.attempts[at], STATES[state - 1],
+    )  # fmt: skip
     if page.claims is not None:
         claims = page.for_claims(at)
         message.reason = claims.reason[at]
@@ -99,3 +95,23 @@ def fill(messages: list[Message], bodies: Sequence[Body]) -> list[Message]:
         message.payload, headers, message.created_at, message.received_at = body
         message.headers = dict(headers)
     return messages
+
+
+def parse_receipts(receipts: Sequence[str]) -> Sequence[Receipt | None]:
+    """Receipts from their texts; None for a text that was never one."""
+    secret = receipts[0][-17:] if len(receipts) > 1 else ""
+    if _SECRET.fullmatch(secret) and {receipt[-17:] for receipt in receipts} == {secret}:
+        seqs = [receipt[:-17] for receipt in receipts]  # of one claim, most likely
+        digits = "".join(seqs).isascii() and all(map(str.isdigit, seqs))
+        if digits and min(seqs) >= "1" and max(map(len, seqs)) < 20:  # no zero leads
+            nonce = int(secret[1:], 16)
+            return [(int(seq), nonce) for seq in seqs]
+    return [
+        (int(text[:-17]), int(text[-16:], 16)) if _RECEIPT.fullmatch(text) is not None else None
+        for text in receipts
+    ]
+
+
+def parse_ids(ids: Iterable[str]) -> list[int]:
+    """Sequence numbers from ids; a text that was never an id is left out."""
+    return [int(text) for text in ids if _ID.fullmatch(text)]

@@ -13,11 +13,10 @@ from typing import Any, Generic, TypeVar
 
 from penstock.contract.message import Message
 from penstock.contract.streams import Ahead, Start, StreamInfo, is_reader_gone
-from penstock.engine.following import PAGE, UNHEARD, Feed, Feeds
+from penstock.engine.follow import PAGE, UNHEARD, Feed, Feeds
 from penstock.engine.queue import LiveQueue
-from penstock.engine.receipts import parse_ids
 from penstock.engine.storage import Storage
-from penstock.engine.taken import fill, row_as_seen
+from penstock.engine.views import fill, parse_ids, row_as_seen
 from penstock.errors import StreamInUse
 from penstock.rules.index.rows import Page, Rows
 from penstock.rules.index.streams import Run

@@ -1,4 +1,4 @@
-"""Backends that have a method for each operation."""
+"""Backends of stores that no process owns: text files and folders, whose operations run on the files each time."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate, takewhile
@@ -17,30 +17,25 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class Methods:
-    """A backend that has a method for each operation, and for some a common one made of others."""
+class Unowned:
+    """A backend with a method for each operation; parts and attempts come from listings of its messages."""
+
+    settings: Any
+    counts: Any
+    messages: Any
+    attempts: Any
+    close: Any
 
     def run(self, operation: Operation[Result]) -> Result:
         """Carry out an operation."""
         result: Result = operation.call(self)
         return result
 
-
-class Unowned(Methods):
-    """A backend of a store that no process owns: counts, parts and attempts come from listings of its messages."""
-
-    settings: Any
-    counts: Any
-
     async def for_loop(self) -> "ThreadedBackend":
         """The same store for coroutines: each operation runs in a thread."""
         from penstock.engine.threaded import ThreadedBackend  # here, as most programs have no event loop
 
         return ThreadedBackend(self)
-
-    messages: Any
-    attempts: Any
-    close: Any
 
     def show(self, queue: str) -> QueueInfo:
         """A queue with its settings and counts."""
