@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from penstock.contract import arguments
-from penstock.stores.journal import appending, files
+from penstock.stores.journal import files, storage
 from tests.simulation.scripts import SECTOR
 
 
@@ -21,6 +21,6 @@ def nothing_but_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A filling that ends after a few groups, so that its end is met as often as in days of work."""
-    for module in (appending, files):
+    for module in (storage, files):
         monkeypatch.setattr(module, "FILLING", 1024)
         monkeypatch.setattr(module, "SECTOR", SECTOR)

@@ -8,7 +8,7 @@ import pytest
 from penstock.contract.settings import Settings
 from penstock.rules.ledger import Ledger
 from penstock.stores.journal.files import Segment
-from penstock.stores.journal.loading import Loader, Rest, look_at_rest
+from penstock.stores.journal.reading import Loader, Rest, look_at_rest
 from tests.simulated_disk import Keep, Luck, SimulatedDisk, Write
 from tests.simulation.scripts import SCRIPTS, SECTOR, world_for
 from tests.simulation.world import World, crash_states

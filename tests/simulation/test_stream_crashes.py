@@ -12,7 +12,7 @@ import pytest
 from penstock import SimulatedClock
 from penstock.contract.message import Entry
 from penstock.contract.operations import Counts, Messages, Put
-from penstock.stores.journal.following import Follower
+from penstock.stores.journal.follow import Follower
 from penstock.stores.journal.store import JournalBackend, open_journal
 from tests.simulated_disk import Keep, SimulatedDisk
 

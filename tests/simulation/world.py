@@ -17,8 +17,7 @@ import penstock
 from penstock import Draft, Message, Queue, Store
 from penstock.contract.settings import Settings
 from penstock.stores.journal import replay
-from penstock.stores.journal.building import Result, build
-from penstock.stores.journal.parallel import Round
+from penstock.stores.journal.packing import Result, Round, build_order
 from penstock.stores.journal.store import open_journal
 from tests.history import History
 from tests.simulated_disk import Keep, SimulatedDisk
@@ -126,7 +125,7 @@ class World:
                 results = []
                 for number, order in enumerate(packing.begin()):
                     with suppress(OSError):  # as of a task that fails
-                        results.append(build(order, self.disk, number))
+                        results.append(build_order(order, self.disk, number))
                 meanwhile()
                 packing.swap([result for result in results if isinstance(result, Result)])
 

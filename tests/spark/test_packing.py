@@ -19,7 +19,7 @@ from penstock.spark import jobs
 from penstock.spark.jobs import Summary, tasks
 from penstock.spark.jobs.packing import _build
 from penstock.stores.journal import replay
-from penstock.stores.journal.parallel import Round
+from penstock.stores.journal.packing import Round
 from tests.spark.reads import expired, listed, open_small, varied
 from tests.stores.journal.test_journal_parallel import backend_of, half_done, temporaries
 
@@ -27,7 +27,7 @@ from tests.stores.journal.test_journal_parallel import backend_of, half_done, te
 DRIVER_THAT_DIES = """
 import os, signal, sys
 import penstock.spark
-from penstock.stores.journal.parallel import Round
+from penstock.stores.journal.packing import Round
 from penstock.stores.journal.store import open_journal
 from penstock.spark.jobs import tasks
 from penstock.spark.jobs.packing import _build

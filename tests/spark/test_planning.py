@@ -23,9 +23,9 @@ from penstock.errors import NotSupported, PenstockError, QueueNotFound, StoreCor
 from penstock.sharing.backend import engine_of
 from penstock.spark import planning, plans, scan
 from penstock.spark.options import parse
-from penstock.stores.journal import arrival, pins, viewing
+from penstock.stores.journal import loads, pins, snapshot
 from penstock.stores.journal.format import AddX, encode
-from penstock.stores.journal.loading import read_groups
+from penstock.stores.journal.reading import read_groups
 from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.system.files import Disk, SystemDisk
 from penstock.system.processes import name_of
@@ -248,13 +248,13 @@ def test_a_load_that_has_only_arrived_in_part_is_not_read(tmp_path: Path, monkey
         moved.append(target)
         disk.rename(source, target)
 
-    monkeypatch.setattr(arrival, "_move", move)
+    monkeypatch.setattr(loads, "_move", move)
     parts = {name: {"default": [Entry(b"x" * (5 << 20)), Entry(b"y")]} for name in "ab"}
     with pytest.raises(PenstockError):
         backend.load(staged(backend, tmp_path, parts))
     with suppress(PenstockError):
         backend.close()
-    monkeypatch.setattr(viewing, "_LONG_PAUSE", 0.01)
+    monkeypatch.setattr(snapshot, "_LONG_PAUSE", 0.01)
     with pytest.raises(PenstockError, match="just being loaded into queue 'default', or were when that was inter"):
         rows(tmp_path, ["id"])
     assert not pinned(tmp_path)
@@ -359,7 +359,7 @@ def test_a_folder_that_is_no_store_is_not_made_one(tmp_path: Path) -> None:
 _WRITER = """
 import json, random, sys, threading, time
 from penstock.system.files import SystemDisk
-from penstock.stores.journal.intake import Load
+from penstock.stores.journal.loads import Load
 from penstock.stores.journal.staging import Part, folder_of
 from penstock.stores.journal.store import open_journal
 from penstock.contract.message import Entry

@@ -16,7 +16,7 @@ from penstock.contract.operations import Counts
 from penstock.errors import StreamMismatch
 from penstock.http.server import serve_in_thread
 from penstock.stores.journal import staging
-from penstock.stores.journal.intake import Load
+from penstock.stores.journal.loads import Load
 from penstock.stores.journal.store import open_journal
 from tests.spark.streams import forget_last
 

@@ -8,8 +8,7 @@ rows             pages as journal/records.py has them, one right after the other
 import struct
 
 from penstock.contract.streams import BatchPlan
-from penstock.stores.journal.records import PageImage, decode_all
-from penstock.stores.journal.snapshot import encode_rows
+from penstock.stores.journal.records import PageImage, decode_all, encode_rows
 from penstock.wire import jsons
 
 _LENGTH = struct.Struct(">I")

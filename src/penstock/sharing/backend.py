@@ -26,7 +26,7 @@ from penstock.sharing.ownership import (
     locked,
 )
 from penstock.stores.journal.catalog import Catalog
-from penstock.stores.journal.intake import Load
+from penstock.stores.journal.loads import Load
 from penstock.stores.journal.store import JournalBackend
 from penstock.stores.owner_operations import Pack, SlateOwner, Stored, TakeIn
 from penstock.system import forks

@@ -15,7 +15,7 @@ from penstock.spark.options import Options
 from penstock.spark.rows import SOURCES, rows_of
 from penstock.spark.tables import BODY, attempt_row, queue_row
 from penstock.stores.journal.pins import Pins
-from penstock.stores.journal.viewing import StoreView
+from penstock.stores.journal.snapshot import StoreSnapshot
 from penstock.system.clock import SystemClock
 from penstock.system.files import File, ReadingDisk
 
@@ -27,7 +27,7 @@ Part = tuple[str, int]  # the path of a plan, and the number of a part in it
 
 def plan(options: Options, schema: pa.Schema) -> list[Part]:
     """The parts of a read, as of now. Their files are pinned for as long as the driver lives."""
-    store = StoreView(options.store, ReadingDisk(), SystemClock().now())
+    store = StoreSnapshot(options.store, ReadingDisk(), SystemClock().now())
     found = store.settings(options.queue)
     pins = plans.new_plan(options.store)
     try:
@@ -43,7 +43,7 @@ def plan(options: Options, schema: pa.Schema) -> list[Part]:
 class _Messages:
     """Plans a read of messages."""
 
-    def __init__(self, store: StoreView, pins: Pins, schema: pa.Schema, states: Sequence[str]) -> None:
+    def __init__(self, store: StoreSnapshot, pins: Pins, schema: pa.Schema, states: Sequence[str]) -> None:
         self._store = store
         self._pins = pins
         self._states = states
@@ -128,7 +128,7 @@ def _ready(pins: Pins, rows: list[dict[str, Any]], schema: pa.Schema) -> list[Pa
     return [(plans.write(pins, [made], b"null"), 0)]
 
 
-def _queues(store: StoreView, found: Mapping[str, Settings], schema: pa.Schema) -> list[dict[str, Any]]:
+def _queues(store: StoreSnapshot, found: Mapping[str, Settings], schema: pa.Schema) -> list[dict[str, Any]]:
     counted = not set(STATES).isdisjoint(schema.names)
     disk = ReadingDisk()
     rows = []
@@ -143,7 +143,7 @@ def _queues(store: StoreView, found: Mapping[str, Settings], schema: pa.Schema) 
     return rows
 
 
-def _attempts(store: StoreView, queues: Iterable[str]) -> list[dict[str, Any]]:
+def _attempts(store: StoreSnapshot, queues: Iterable[str]) -> list[dict[str, Any]]:
     disk = ReadingDisk()
     rows = []
     for queue in queues:

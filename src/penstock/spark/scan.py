@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from zlib_ng.zlib_ng import crc32
 
 from penstock.errors import PenstockError, StoreCorrupt
 from penstock.spark.checksums import joined
 from penstock.spark.rows import shown, times
 from penstock.spark.tables import BODY
 from penstock.stores.journal import bodies
-from penstock.stores.journal.checksum import crc32
 
 _MOST_ROWS = 10_000  # in a batch with bodies
 _MOST_BYTES = 12 << 20  # of bodies in it; one that is larger has a batch of its own

@@ -34,9 +34,9 @@ from penstock.spark.staging import Stager
 from penstock.spark.tables import TABLES
 from penstock.stores.journal import staging
 from penstock.stores.journal.catalog import Catalog
-from penstock.stores.journal.intake import Load, has_run, make_folder
+from penstock.stores.journal.loads import Load, has_run, make_folder
+from penstock.stores.journal.snapshot import StoreSnapshot
 from penstock.stores.journal.staging import Part, Piece
-from penstock.stores.journal.viewing import StoreView
 from penstock.system.clock import SystemClock
 from penstock.system.files import ReadingDisk, SystemDisk
 
@@ -113,7 +113,7 @@ class JournalWriter(DataSourceArrowWriter):
 
     def __init__(self, target: Target, schema: StructType) -> None:
         check_columns(schema, target)
-        view = StoreView(target.store, ReadingDisk(), SystemClock().now())
+        view = StoreSnapshot(target.store, ReadingDisk(), SystemClock().now())
         self._target = target
         self._queues = {**target.create, **view.settings()}
         if target.queue is not None and names.checked(target.queue) not in self._queues:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from zlib_ng.zlib_ng import crc32
 
 from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
@@ -19,8 +20,8 @@ from penstock.engine.restored import Restored, restore
 from penstock.rules.records import Put, Restore
 from penstock.spark.checking import Column, RowChecker, binary, histories, integers, runs, slices
 from penstock.stores.journal import bodies, groups
-from penstock.stores.journal.checksum import crc32
-from penstock.stores.journal.records import Bodies, encode_put, encode_record
+from penstock.stores.journal.fields import Bodies
+from penstock.stores.journal.records import encode_put, encode_record
 from penstock.stores.journal.staging import GROUP, Part, Piece
 from penstock.system.clock import at_least_one
 

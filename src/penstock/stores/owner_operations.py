@@ -13,7 +13,7 @@ from penstock.contract.landing import Landing
 from penstock.contract.operation import Answer, Argument, Operation, Runner, operation
 from penstock.contract.roles import ANYONE  # whoever may connect may do everything
 from penstock.contract.settings import Settings
-from penstock.stores.journal.intake import Load
+from penstock.stores.journal.loads import Load
 from penstock.stores.journal.staging import Piece
 
 if TYPE_CHECKING:

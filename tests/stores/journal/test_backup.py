@@ -23,7 +23,7 @@ from penstock.http.server import serve_in_thread
 from penstock.stores.journal import backup, staging
 from penstock.stores.journal.catalog import FOLDER, Catalog
 from penstock.stores.journal.doctor import examine
-from penstock.stores.journal.intake import Load
+from penstock.stores.journal.loads import Load
 from penstock.stores.journal.staging import Part
 from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.system.files import SystemDisk

@@ -19,7 +19,7 @@ from penstock import Draft, SimulatedClock, Store
 from penstock.stores.journal import format as kestrel
 from penstock.stores.journal.catalog import Catalog
 from penstock.stores.journal.doctor import Examination, Finding, QueueExamination, examine
-from penstock.stores.journal.loading import read_groups
+from penstock.stores.journal.reading import read_groups
 from penstock.stores.journal.store import open_journal
 from penstock.system.files import SystemDisk
 from tests.simulated_disk import SimulatedDisk

@@ -10,7 +10,7 @@ import penstock
 from penstock.contract.message import Entry
 from penstock.contract.operations import Ack, Claim, Purge, Put, Remove
 from penstock.contract.streams import reader_name
-from penstock.stores.journal.following import Follower
+from penstock.stores.journal.follow import Follower
 from penstock.stores.journal.store import JournalBackend, open_journal
 
 

@@ -30,8 +30,8 @@ from penstock.stores.journal.format import (
     encode,
 )
 from penstock.stores.journal.groups import MAGIC
+from penstock.stores.journal.snapshot import StoreSnapshot
 from penstock.stores.journal.store import open_journal
-from penstock.stores.journal.viewing import StoreView
 from penstock.system.files import ReadingDisk
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "kestrel.json").read_text())["vectors"]
@@ -171,7 +171,7 @@ def test_a_folder_with_files_of_others_does_not_become_a_store(tmp_path: Path, n
 def test_a_view_of_a_folder_with_files_of_others_gives_no_advice_to_open_it(tmp_path: Path) -> None:
     make(tmp_path, NO_JOURNALS)
     with pytest.raises(penstock.StoreUnavailable, match="is no store") as refused:
-        StoreView(str(tmp_path), ReadingDisk(), NOW)
+        StoreSnapshot(str(tmp_path), ReadingDisk(), NOW)
     assert "penstock.open" not in str(refused.value)
     assert tree(tmp_path) == NO_JOURNALS
 
@@ -180,7 +180,7 @@ def test_a_view_of_a_store_does_not_see_files_of_others(tmp_path: Path) -> None:
     with journal(tmp_path) as store:
         store.create("jobs").put(b"a")
     make(tmp_path, NO_JOURNALS)
-    assert sorted(StoreView(str(tmp_path), ReadingDisk(), NOW).settings()) == ["default", "jobs"]
+    assert sorted(StoreSnapshot(str(tmp_path), ReadingDisk(), NOW).settings()) == ["default", "jobs"]
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link", "link to nothing"])

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from zlib_ng.zlib_ng import crc32
 
 import penstock
 from penstock import SimulatedClock, Store
-from penstock.stores.journal import groups, images
+from penstock.stores.journal import groups, records
 from penstock.stores.journal.catalog import _text
-from penstock.stores.journal.checksum import crc32
 from penstock.stores.journal.doctor import examine
 from penstock.stores.journal.store import open_journal
 from penstock.system.files import StrPath, SystemDisk, SystemFile
@@ -243,7 +243,7 @@ def with_one(folder: Path) -> None:
 
 def test_a_number_of_messages_that_cannot_be_takes_no_time(tmp_path: Path) -> None:
     with_one(tmp_path)
-    say(tmp_path, images.REST, 9, 2**61)  # the number of the next message
+    say(tmp_path, records._REST, 9, 2**61)  # the number of the next message
     with journal(tmp_path) as store:
         queue = store.queue("jobs")
         assert [queue.put(b"next"), queue.put(b"last")] == [str(2**61), str(2**61 + 1)]
@@ -253,12 +253,12 @@ def test_a_number_of_messages_that_cannot_be_takes_no_time(tmp_path: Path) -> No
 def test_a_message_that_was_claimed_more_often_than_can_be_is_damage(tmp_path: Path) -> None:
     with_one(tmp_path)
     attempts = 13 + 9 + 1 + 3 * 9 + 1  # behind a number, a state, and four columns of one value
-    say(tmp_path, images.PAGE, attempts, 3)
+    say(tmp_path, records._PAGE, attempts, 3)
     with journal(tmp_path) as store:
         [message] = store.queue("jobs").messages()
         assert message.attempts == 3
     crashed(tmp_path)
-    say(tmp_path, images.PAGE, attempts, 2**32 - 1)
+    say(tmp_path, records._PAGE, attempts, 2**32 - 1)
     with pytest.raises(penstock.StoreCorrupt, match="jobs"):
         journal(tmp_path)
 

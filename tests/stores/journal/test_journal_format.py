@@ -35,9 +35,11 @@ from penstock.rules.records import (
     StreamSettle,
 )
 from penstock.rules.records import Remove as RemoveRecord
-from penstock.stores.journal import bodies, columns, groups
+from penstock.stores.journal import bodies, fields, groups
+from penstock.stores.journal.fields import Bodies
 from penstock.stores.journal.format import (
     DIALECTS,
+    PERIOD,
     AddX,
     ConfirmRemove,
     Dialect,
@@ -45,13 +47,22 @@ from penstock.stores.journal.format import (
     Remove,
     RemoveTentative,
     SaveXid,
+    before,
+    xid_of,
 )
 from penstock.stores.journal.format import decode as decode_entry
-from penstock.stores.journal.images import PageImage, RestImage, StreamsImage, encode_page, encode_rest
-from penstock.stores.journal.records import Bodies, decode_all, encode_put, encode_record
-from penstock.stores.journal.replay import Replay
-from penstock.stores.journal.stream_records import encode_streams
-from penstock.stores.journal.xids import PERIOD, before, xid_of
+from penstock.stores.journal.kestrel import Replay
+from penstock.stores.journal.records import (
+    PageImage,
+    RestImage,
+    StreamsImage,
+    decode_all,
+    encode_page,
+    encode_put,
+    encode_record,
+    encode_rest,
+    encode_streams,
+)
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 U64 = st.integers(0, 2**64 - 1)
@@ -76,9 +87,9 @@ class TestColumns:
     @given(st.sampled_from("qQI"), st.data())
     def test_any_column_comes_back_as_it_was(self, typecode: str, data: st.DataObject) -> None:
         values = data.draw(st.lists(VALUES[typecode], min_size=1, max_size=30))
-        encoded = columns.encode(typecode, values)
-        decoded, end = columns.decode(typecode, memoryview(b"??" + encoded + b"!!"), 2, len(values))
-        assert (decoded.tolist(), end) == (values, 2 + len(encoded))
+        encoded = fields.encode_column(typecode, values)
+        reader = fields.Reader(memoryview(encoded + b"!!"))
+        assert (reader.column(typecode, len(values)).tolist(), reader.offset) == (values, len(encoded))
 
     @pytest.mark.parametrize(
         ("typecode", "values"),
@@ -90,27 +101,27 @@ class TestColumns:
         ],
     )
     def test_the_widest_steps_come_back(self, typecode: str, values: list[int]) -> None:
-        encoded = columns.encode(typecode, values)
-        assert columns.decode(typecode, memoryview(encoded), 0, 2)[0].tolist() == values
+        encoded = fields.encode_column(typecode, values)
+        assert fields.Reader(memoryview(encoded)).column(typecode, 2).tolist() == values
 
     @given(st.sampled_from("qQI"), st.integers(0, 10**6), st.integers(1, 1000), st.integers(3, 200))
     def test_what_is_constant_or_counts_up_takes_few_bytes(
         self, typecode: str, first: int, step: int, count: int
     ) -> None:
         steps = list(range(first, first + step * count, step))
-        assert len(columns.encode(typecode, [first] * count)) == 9
-        assert len(columns.encode(typecode, steps)) == 17
-        decoded, _ = columns.decode(typecode, memoryview(columns.encode(typecode, steps)), 0, count)
-        assert decoded.tolist() == steps
+        assert len(fields.encode_column(typecode, [first] * count)) == 9
+        assert len(fields.encode_column(typecode, steps)) == 17
+        reader = fields.Reader(memoryview(fields.encode_column(typecode, steps)))
+        assert reader.column(typecode, count).tolist() == steps
 
     @given(st.lists(TEXT | st.none(), min_size=1, max_size=20))
     def test_any_texts_come_back_as_they_were(self, texts: list[str | None]) -> None:
-        encoded = columns.encode_texts(texts)
-        decoded, end = columns.decode_texts(memoryview(encoded), 0, len(texts))
-        assert (decoded, end) == (texts, len(encoded))
+        encoded = fields.encode_texts(texts)
+        reader = fields.Reader(memoryview(encoded))
+        assert (reader.texts(len(texts)), reader.offset) == (texts, len(encoded))
 
     def test_a_text_that_a_thousand_rows_share_is_written_once(self) -> None:
-        assert len(columns.encode_texts(["worker-7"] * 1000)) < 30
+        assert len(fields.encode_texts(["worker-7"] * 1000)) < 30
 
 
 RECORDS = st.one_of(

@@ -17,8 +17,9 @@ from penstock.rules.index.history import pack
 from penstock.rules.index.rows import AVAILABLE, DONE, FAILED
 from penstock.stores.journal import bodies, groups, replay, staging
 from penstock.stores.journal.doctor import examine
-from penstock.stores.journal.intake import Load
-from penstock.stores.journal.records import Bodies, encode_put, encode_record
+from penstock.stores.journal.fields import Bodies
+from penstock.stores.journal.loads import Load
+from penstock.stores.journal.records import encode_put, encode_record
 from penstock.stores.journal.staging import Part, Piece
 from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.system.files import SystemDisk

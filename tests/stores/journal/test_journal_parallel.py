@@ -11,11 +11,10 @@ import pytest
 import penstock
 from penstock import DiskFull, Draft, PenstockError, Store, StoreCorrupt
 from penstock.sharing.backend import engine_of
-from penstock.stores.journal import parallel
-from penstock.stores.journal.building import Order, Result, build
-from penstock.stores.journal.parallel import Round
+from penstock.stores.journal import packing
+from penstock.stores.journal.doctor import Surveyed, survey
+from penstock.stores.journal.packing import Order, Result, Round, build_order
 from penstock.stores.journal.store import JournalBackend, open_journal
-from penstock.stores.journal.survey import Surveyed, survey
 from penstock.system.files import SystemDisk
 from penstock.system.threads import SystemThreads
 from tests.simulated_disk import SimulatedDisk
@@ -29,7 +28,7 @@ def backend_of(store: Store) -> JournalBackend:
 
 def built(orders: list[Order], attempt: int = 0) -> list[Result]:
     """As another process would: what it gets and what it gives are only bytes."""
-    answers = [build(pickle.loads(pickle.dumps(order)), SystemDisk(), attempt) for order in orders]
+    answers = [build_order(pickle.loads(pickle.dumps(order)), SystemDisk(), attempt) for order in orders]
     for answer in answers:
         if isinstance(answer, PenstockError):
             raise answer
@@ -133,7 +132,7 @@ def test_a_damaged_message_is_named_and_its_journal_stays_as_it_was(tmp_path: Pa
             (_, name) = order.files[-1]
             content = (tmp_path / name).read_bytes()
             (tmp_path / name).write_bytes(content.replace(b"bbbbbbbb", b"bbbbXbbb"))
-            answer = build(order, SystemDisk(), 0)
+            answer = build_order(order, SystemDisk(), 0)
             assert isinstance(answer, StoreCorrupt)
             offset = content.index(b"bbbbbbbb") - 21
             assert str(answer).startswith(f"a message is damaged at offset {offset} of {name}. Put that file back")
@@ -168,7 +167,7 @@ def test_without_space_nothing_is_built_and_nothing_is_lost() -> None:
     with Round(backend, ["default"]) as packing:
         (order,) = packing.begin()
         disk.capacity = 60_000
-        assert isinstance(build(order, disk, 0), DiskFull)
+        assert isinstance(build_order(order, disk, 0), DiskFull)
         assert not [name for name in disk.listdir("/data") if "~~" in name]
         assert packing.swap([]) == []
     disk.capacity = None
@@ -214,9 +213,9 @@ def test_the_first_error_ends_the_work_and_an_interrupt_waits_for_what_was_begun
         threading.Event().wait(0.01)
 
     with pytest.raises(KeyboardInterrupt):
-        parallel._for_each(work, range(1_000), SystemThreads())
+        packing._for_each(work, range(1_000), SystemThreads())
     assert len(seen) < 1_000
-    parallel._for_each(seen.append, range(1_000, 2_000), SystemThreads())
+    packing._for_each(seen.append, range(1_000, 2_000), SystemThreads())
     assert set(range(1_000, 2_000)) <= set(seen)
 
 

@@ -24,12 +24,10 @@ from penstock.contract.message import Entry, Plain
 from penstock.contract.operations import Counts, Put
 from penstock.stores.journal import format as kestrel
 from penstock.stores.journal import replay
-from penstock.stores.journal.files import JournalFiles, Segment
-from penstock.stores.journal.format import DIALECTS, Dialect
-from penstock.stores.journal.segments import replay_order
+from penstock.stores.journal.files import JournalFiles, Segment, replay_order
+from penstock.stores.journal.format import DIALECTS, PERIOD, Dialect, xid_of
 from penstock.stores.journal.storage import JournalStorage
 from penstock.stores.journal.store import JournalBackend, open_journal
-from penstock.stores.journal.xids import PERIOD, xid_of
 from penstock.system.files import StrPath, SystemDisk, SystemFile
 from penstock.system.threads import SystemThreads, Task
 

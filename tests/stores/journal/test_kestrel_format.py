@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.stores.journal import format as kestrel
 from penstock.stores.journal import replay
-from penstock.stores.journal.segments import replay_order
+from penstock.stores.journal.files import replay_order
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "kestrel.json").read_text())
 KINDS: dict[str, Any] = {

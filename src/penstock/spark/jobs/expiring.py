@@ -13,7 +13,7 @@ from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.stores import folder_to_pack
 from penstock.spark.jobs.summary import Cell, Summary
 from penstock.spark.jobs.surveying import survey_queues
-from penstock.stores.journal.survey import Surveyed
+from penstock.stores.journal.doctor import Surveyed
 from penstock.system.clock import SystemClock
 
 if TYPE_CHECKING:

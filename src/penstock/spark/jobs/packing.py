@@ -15,8 +15,7 @@ from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.stores import folder_to_pack
 from penstock.spark.jobs.summary import Summary
 from penstock.spark.jobs.surveying import survey_queues
-from penstock.stores.journal.building import Order, Result, build
-from penstock.stores.journal.parallel import Packed, Round
+from penstock.stores.journal.packing import Order, Packed, Result, Round, build_order
 from penstock.stores.journal.store import JournalBackend
 from penstock.system.clock import SystemClock
 from penstock.system.files import SystemDisk
@@ -134,4 +133,4 @@ def _build(orders: list[Order]) -> Iterator[tuple[str, Result | PenstockError]]:
     context = TaskContext.get()
     attempt = context.taskAttemptId() if context else 0
     for order in orders:
-        yield order.journal, build(order, SystemDisk(), attempt)
+        yield order.journal, build_order(order, SystemDisk(), attempt)

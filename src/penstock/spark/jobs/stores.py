@@ -7,7 +7,7 @@ from penstock.contract.kinds import check_exists
 from penstock.contract.urls import absolute, journal_folder
 from penstock.errors import NotSupported
 from penstock.spark.options import parse
-from penstock.stores.journal.viewing import StoreView
+from penstock.stores.journal.snapshot import StoreSnapshot
 from penstock.system.clock import SystemClock
 from penstock.system.files import ReadingDisk
 
@@ -34,7 +34,7 @@ def check_store(url: str) -> None:
     check_exists(url)
     folder = journal_folder(url)
     if folder is not None:
-        StoreView(folder, ReadingDisk(), SystemClock().now())
+        StoreSnapshot(folder, ReadingDisk(), SystemClock().now())
 
 
 def table(session: "SparkSession", url: str, name: str, schema: str = "", **options: str) -> "DataFrame":

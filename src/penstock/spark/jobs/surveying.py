@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from penstock.contract import names
 from penstock.errors import PenstockError
 from penstock.spark.jobs import tasks
-from penstock.stores.journal.segments import journals
-from penstock.stores.journal.survey import Surveyed, survey
-from penstock.stores.journal.viewing import StoreView
+from penstock.stores.journal.doctor import Surveyed, survey
+from penstock.stores.journal.files import journals
+from penstock.stores.journal.snapshot import StoreSnapshot
 from penstock.system.files import ReadingDisk
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def survey_queues(
     spark: "SparkSession", folder: str, queues: Sequence[str], now: int, let_go: bool = False
 ) -> list[Surveyed]:
     """Look at queues, by default at all, by name."""
-    store = StoreView(folder, ReadingDisk(), now)
+    store = StoreSnapshot(folder, ReadingDisk(), now)
     chosen = [name for queue in queues for name in store.settings(queue)] or list(store.settings())
     sizes = _sizes(folder)
     work = partial(_survey, folder, now, let_go)

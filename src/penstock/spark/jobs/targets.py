@@ -12,8 +12,8 @@ from penstock.errors import NotSupported
 from penstock.http.client.backend import RemoteLoads
 from penstock.sharing.backend import open_shared
 from penstock.stores.journal.catalog import Catalog
-from penstock.stores.journal.intake import read_run
-from penstock.stores.journal.viewing import StoreView
+from penstock.stores.journal.loads import read_run
+from penstock.stores.journal.snapshot import StoreSnapshot
 from penstock.system.clock import SystemClock
 from penstock.system.files import ReadingDisk
 
@@ -58,7 +58,7 @@ def settings_in(store: str) -> dict[str, Settings]:
     if folder is None:
         with penstock.open(store) as opened:
             return {info.name: info.settings for info in opened.queues()}
-    return StoreView(folder, ReadingDisk(), SystemClock().now()).settings()
+    return StoreSnapshot(folder, ReadingDisk(), SystemClock().now()).settings()
 
 
 def already_loaded(store: str, run: str) -> list[list[Any]] | None:

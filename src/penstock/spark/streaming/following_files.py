@@ -17,7 +17,7 @@ from penstock.spark.rows import rows_of
 from penstock.spark.scan import read_plan
 from penstock.spark.streaming.following_named import Named
 from penstock.spark.streaming.options import StreamOptions
-from penstock.stores.journal.feeding import JournalFeed
+from penstock.stores.journal.follow import JournalFeed
 
 
 class FilePart(InputPartition):

@@ -34,9 +34,9 @@ from penstock.spark.slate import sink as slate
 from penstock.spark.staging import Stager
 from penstock.spark.streaming.checkpoints import query_id
 from penstock.stores.journal import staging
-from penstock.stores.journal.intake import Load, make_folder
+from penstock.stores.journal.loads import Load, make_folder
+from penstock.stores.journal.snapshot import StoreSnapshot
 from penstock.stores.journal.staging import Part, Piece
-from penstock.stores.journal.viewing import StoreView
 from penstock.stores.slate.loads import Load as SlateLoad
 from penstock.stores.slate.loads import new_name
 from penstock.system.clock import SystemClock
@@ -84,7 +84,7 @@ class JournalStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, target: Target, sink: _Sink, schema: StructType) -> None:
         check_columns(schema, target)
-        view = StoreView(target.store, ReadingDisk(), SystemClock().now())
+        view = StoreSnapshot(target.store, ReadingDisk(), SystemClock().now())
         self._target = target
         self._sink = sink
         self._queues = view.settings()

@@ -1,6 +1,6 @@
 """The journal store: Kestrel's format."""
 
-from penstock.stores.journal.backups import BackedUp, backup
-from penstock.stores.journal.replay import Replay, replay
+from penstock.stores.journal.backup import BackedUp, backup
+from penstock.stores.journal.kestrel import Replay, replay
 
 __all__ = ["BackedUp", "Replay", "backup", "replay"]

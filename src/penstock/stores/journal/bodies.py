@@ -4,21 +4,31 @@ ADDX (ADD_XID in a packed file)     added = received_at, expiry = expires_at, da
 REMOVE_TENTATIVE or its cousin 9    the message is an open transaction, until CONFIRM_REMOVE
   or REMOVE                         in a packed file, for one that is done and still listed
 a control item, only if needed:     the magic, "m", JSON with created_at and headers
+
+Body locations: an extent is a run of bodies in one file, read at once. Extents are found under the queue's lock,
+and read outside of it. They stay readable whatever happens to message and file meanwhile: an open file outlives
+its name, and bodies that are still to be written are copied.
 """
 
 import json
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+from zlib_ng.zlib_ng import crc32
 
 from penstock.contract.message import Entry, Plain
 from penstock.engine.storage import Body
-from penstock.stores.journal.checksum import crc32
-from penstock.stores.journal.format import Dialect
+from penstock.errors import StoreClosed, StoreCorrupt
+from penstock.rules.index.rows import Page
+from penstock.stores.journal.files import PLACE_BITS, Segment, offset_of
+from penstock.stores.journal.format import Dialect, xid_of
 from penstock.stores.journal.groups import MAGIC
-from penstock.stores.journal.xids import xid_of
+from penstock.system.files import File
 
+_READ_AHEAD = 4 << 20  # neighbours are read at once up to this
+_FEW = 64 << 10  # bytes that take no longer than handing them to a thread
 _REMOVE, ADDX, _RESERVE, _SAVE_XID, _CONFIRM, ADD_XID, RESERVE_XID = 1, 2, 3, 4, 6, 7, 9
 _ITEM = struct.Struct("<Biqq")
 _XID_ITEM = struct.Struct("<Biiqq")
@@ -190,3 +200,102 @@ def _parts(data: bytes | memoryview) -> tuple[int, int, int, int]:
         start = _XID_ITEM.size
     end = start + size - TIMES
     return added, start, end, end + (_XID.size if data[end] == RESERVE_XID else 1)
+
+
+class Located(Protocol):
+    """Messages whose rows can be found: those of a queue, or those that a stream keeps."""
+
+    def runs(self, seqs: Sequence[int]) -> list[tuple[Page, int, int]] | None:
+        """Where many messages lie that were put one after the other, see Rows.runs."""
+
+    def locate(self, seq: int) -> tuple[Page, int]:
+        """Where the columns of a message are that is there."""
+
+
+class Extent(NamedTuple):
+    """Bodies that lie together in a file, or their bytes, if they are still to be written or were at hand."""
+
+    file: File | None
+    offset: int
+    starts: list[int]  # after the offset
+    sizes: list[int]
+    crcs: list[int]
+    data: bytes = b""
+
+
+def find(
+    contents: Located,
+    seqs: Sequence[int],
+    segments: Mapping[int, Segment],
+    first_unwritten: int,
+    copy: Callable[[int, int], bytes],
+) -> list[Extent]:
+    """Where bodies are, neighbours together; those from the first unwritten place on are copied."""
+    found = []
+    runs = contents.runs(seqs)
+    if runs is None:
+        rows = [contents.locate(seq) for seq in seqs]
+        runs = [(page, at, at + 1) for page, at in rows]
+    for page, start, end in runs:
+        places = page.place[start:end].tolist()
+        sizes = page.size[start:end].tolist()
+        crcs = page.crc[start:end].tolist()
+        first, last = places[0], places[-1]
+        together = last < first_unwritten and first >> PLACE_BITS == last >> PLACE_BITS
+        if together and last - first <= _READ_AHEAD and (end - start == 1 or places == sorted(places)):
+            found.append(_in_file(segments, places, sizes, crcs))
+            continue
+        for place, size, crc in zip(places, sizes, crcs, strict=True):
+            if place < first_unwritten:
+                found.append(_in_file(segments, [place], [size], [crc]))
+            else:
+                found.append(Extent(None, 0, [0], [size], [crc], copy(place, size)))
+    return found
+
+
+def _in_file(segments: Mapping[int, Segment], places: list[int], sizes: list[int], crcs: list[int]) -> Extent:
+    first = places[0]
+    starts = [place - first for place in places]
+    return Extent(segments[first >> PLACE_BITS].file, offset_of(first), starts, sizes, crcs)
+
+
+def read(found: Sequence[Extent], queue: str, is_closed: Callable[[], bool]) -> list[Body]:
+    """Read bodies and check them."""
+    read: list[Body] = []
+    for file, offset, starts, sizes, crcs, data in found:
+        if file is not None and not data:
+            data = _read(file, offset, starts[-1] + sizes[-1], is_closed)
+        try:
+            read += decode(data, starts, sizes, crcs)
+        except Damaged:
+            path = "memory" if file is None else file.path
+            raise StoreCorrupt(
+                f"a message of queue {queue!r} is damaged, at offset {offset} of {path!r} or little "
+                "after: its checksum is wrong. Put that file back from a copy, or remove() the message; "
+                "`penstock doctor` finds all that are damaged"
+            ) from None
+    return read
+
+
+def from_cache(found: Sequence[Extent]) -> list[Extent] | None:
+    """The same with the bytes, if they are few and had without waiting for the disk."""
+    fetched, total = [], 0
+    for each in found:
+        if not each.data and each.file is not None:
+            size = each.starts[-1] + each.sizes[-1]
+            total += size
+            data = each.file.read_cached(each.offset, size) if total <= _FEW else None
+            if data is None:
+                return None
+            each = each._replace(data=data)
+        fetched.append(each)
+    return fetched
+
+
+def _read(file: File, offset: int, size: int, is_closed: Callable[[], bool]) -> bytes:
+    try:
+        return file.read(offset, size)
+    except OSError as error:
+        if is_closed():
+            raise StoreClosed("the store was closed: open it again with penstock.open()") from None
+        raise StoreCorrupt(f"{file.path!r} cannot be read at offset {offset}: {error}") from error

@@ -5,11 +5,11 @@
     adopting        journals of other programs that are being taken over: none of these has a queues/FILE yet
     store           the number above those of all deleted queues
     clean           how far each journal reached; written when the store is closed, gone before it is open again
-    ballast         space kept free, see ballast.py
-    index/FILE      a snapshot of a queue's index, see snapshot.py
+    ballast         space kept free, see reservation.py
+    index/FILE      a snapshot of a queue's index, see index.py
     pins/           files that readers without the lock hold, see pins.py
     share/          where other processes reach the one that has the store open, see sharing/place.py
-    sinks/SINK      which batch of a stream has landed last, see landings.py
+    sinks/SINK      the last batch of a streaming sink that was committed, see loads.py
     quarantine/     what could not be read
 
 Each of `queues/FILE`, `adopting`, `store` and `clean` is a line of JSON and a line with its crc32.
@@ -24,11 +24,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from zlib_ng.zlib_ng import crc32
+
 from penstock.contract import names
 from penstock.contract.settings import Settings
 from penstock.errors import StoreCorrupt, StoreLocked
-from penstock.stores.journal.checksum import crc32
-from penstock.stores.journal.segments import journals
+from penstock.stores.journal.files import journals
 from penstock.system.files import (
     OWN_FOLDER,
     Disk,

@@ -1,18 +1,27 @@
-"""The small parts that records are made of: numbers, texts, lists of numbers.
+"""The small parts that records are made of: numbers, texts, lists and columns.
 
-A `list` is u32 count and a column as in columns.py; a `text` is u32 length (2**32-1: None) and UTF-8.
+text        u32 length (2**32-1: None) and UTF-8
+list        u32 count and, if that is not 0, a column of integers
+integers    u8 form, then   0: i64 or u64, the value of all
+                            1: the first value as above and u64, the step
+                            2: every value, as wide as the column's type
+texts       u32 number of distinct texts, each u32 length and UTF-8, then a column of u32 numbers, 0 = None
+
+Most columns of a batch are constant (9 bytes) or count up (17). The reader knows their type and length.
 """
 
 import struct
+import sys
+from array import array
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from penstock.stores.journal.columns import Column, decode, encode
-
+Column = Sequence[int]
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 MOST = 2**31 // 22  # messages that can be in a group: an item is at least so long, and is opened
 LAST = 2**62  # no number of a message, a group or a batch, and no time, comes near it
+_CONSTANT, _STEPS, _LISTED = 0, 1, 2
 _NONE = 2**32 - 1
 _SHORT_LIST = struct.Struct("<IBQ")  # a list of one
 
@@ -25,27 +34,30 @@ class Bodies(NamedTuple):
     crc: Column
 
 
+def encode_column(typecode: str, values: Column) -> bytes:
+    """A column that is not empty."""
+    column = values if isinstance(values, array) and values.typecode == typecode else array(typecode, values)
+    first, last, count = column[0], column[-1], len(column)
+    if first == last and column.tobytes() == column[:1].tobytes() * count:  # ten times as fast as count()
+        return bytes([_CONSTANT]) + _word(typecode, first)
+    step = column[1] - first
+    if step > 0 and last == first + step * (count - 1) and column == array(typecode, range(first, last + 1, step)):
+        return bytes([_STEPS]) + _word(typecode, first) + _word("Q", step)
+    return bytes([_LISTED]) + _little_endian(column).tobytes()
+
+
+def encode_texts(texts: Sequence[str | None]) -> bytes:
+    """A column of texts."""
+    numbers: dict[str, int] = {}
+    column = [0 if text is None else numbers.setdefault(text, len(numbers) + 1) for text in texts]
+    return b"".join([U32.pack(len(numbers)), *map(encode_text, numbers), encode_column("I", column)])
+
+
 def encode_list(values: Sequence[int]) -> bytes:
     """Numbers from 0 on."""
     if len(values) == 1:
         return _SHORT_LIST.pack(1, 0, values[0])
-    return U32.pack(len(values)) + (encode("Q", values) if values else b"")
-
-
-def decode_list(data: memoryview, offset: int, most: int) -> tuple[list[int], int]:
-    """The list at offset, and where it ends; ValueError if it has more numbers than there can be."""
-    count, offset = decode_u32(data, offset)
-    check_count(count, most)
-    if not count:
-        return [], offset
-    column, offset = decode("Q", data, offset, count)
-    return column.tolist(), offset
-
-
-def check_count(count: int, most: int) -> None:
-    """Refuse a number of elements that cannot be, before anything is made of it: a column may be very short."""
-    if not 0 <= count <= most:
-        raise ValueError(f"{count} of what can be {most} at most")
+    return U32.pack(len(values)) + (encode_column("Q", values) if values else b"")
 
 
 def encode_text(text: str | None) -> bytes:
@@ -56,19 +68,93 @@ def encode_text(text: str | None) -> bytes:
     return U32.pack(len(encoded)) + encoded
 
 
-def decode_text(data: memoryview, offset: int) -> tuple[str | None, int]:
-    """The text at offset, and where it ends."""
-    length, offset = decode_u32(data, offset)
-    if length == _NONE:
-        return None, offset
-    return bytes(data[offset : offset + length]).decode(), offset + length
+def check_count(count: int, most: int) -> int:
+    """Refuse a number of elements that cannot be, before anything is made of it: a column may be very short."""
+    if not 0 <= count <= most:
+        raise ValueError(f"{count} of what can be {most} at most")
+    return count
 
 
-def decode_u32(data: memoryview, offset: int) -> tuple[int, int]:
-    """The number at offset, and where it ends."""
-    return U32.unpack_from(data, offset)[0], offset + 4
+class Reader:
+    """Reads fields one after the other; a list has at most so many numbers. ValueError if one is impossible."""
+
+    __slots__ = ("data", "most", "offset")
+
+    def __init__(self, data: memoryview, most: int = MOST) -> None:
+        self.data = data
+        self.most = most
+        self.offset = 0
+
+    def fields(self, form: struct.Struct) -> tuple[Any, ...]:
+        """The fields of a struct."""
+        found = form.unpack_from(self.data, self.offset)
+        self.offset += form.size
+        return found
+
+    def u8(self) -> int:
+        """A byte."""
+        self.offset += 1
+        return self.data[self.offset - 1]
+
+    def u32(self) -> int:
+        """A number of 32 bits."""
+        return int(self.fields(U32)[0])
+
+    def u64(self) -> int:
+        """A number of 64 bits."""
+        return int(self.fields(U64)[0])
+
+    def raw(self, count: int) -> bytes:
+        """So many bytes; fewer at the end of the data."""
+        self.offset += count
+        return bytes(self.data[self.offset - count : self.offset])
+
+    def text(self) -> str | None:
+        """A text, or None."""
+        length = self.u32()
+        return None if length == _NONE else self.raw(length).decode()
+
+    def name(self) -> str:
+        """A text that is never None."""
+        return self.text() or ""
+
+    def numbers(self) -> list[int]:
+        """A list of numbers."""
+        count = check_count(self.u32(), self.most)
+        return self.column("Q", count).tolist() if count else []
+
+    def column(self, typecode: str, count: int) -> "array[int]":
+        """A column of so many integers."""
+        form = self.u8()
+        if form == _LISTED:
+            column = array(typecode)
+            end = self.offset + column.itemsize * count
+            if end > len(self.data):
+                raise ValueError("a column is cut off")
+            column.frombytes(self.data[self.offset : end])
+            self.offset = end
+            return _little_endian(column)
+        first = int.from_bytes(self.raw(8), "little", signed=typecode == "q")
+        if form == _CONSTANT:
+            return array(typecode, [first]) * count
+        if form != _STEPS:
+            raise ValueError(f"a column of form {form}")
+        step = int.from_bytes(self.raw(8), "little")
+        return array(typecode, range(first, first + step * count, step))
+
+    def texts(self, count: int) -> "list[str | None]":
+        """A column of so many texts."""
+        distinct = self.u32()
+        texts = [None, *[self.text() for _ in range(distinct)]]
+        return [texts[number] for number in self.column("I", count)]
 
 
-def decode_u64(data: memoryview, offset: int) -> tuple[int, int]:
-    """The number at offset, and where it ends."""
-    return U64.unpack_from(data, offset)[0], offset + 8
+def _word(typecode: str, value: int) -> bytes:
+    return value.to_bytes(8, "little", signed=typecode == "q")
+
+
+def _little_endian(column: "array[int]") -> "array[int]":
+    if sys.byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column

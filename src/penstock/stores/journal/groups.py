@@ -12,9 +12,10 @@ without gaps, so that a lost one is noticed. What changes here gets a new letter
 """
 
 import struct
+from functools import cache
 from typing import NamedTuple
 
-from penstock.stores.journal.checksum import crc32
+from zlib_ng.zlib_ng import crc32  # zlib's, with the processor's help: five to ten times as fast
 
 MAGIC = b"\x89PSTK\r\n\x1a"  # nothing that anyone would put by chance
 HEAD = struct.Struct("<Bi Biqq 8scIIQI B")
@@ -26,6 +27,8 @@ _SAVE_XID, _ADDX, _REMOVE = 4, 2, 1
 HEAD_SIZE = HEAD.size
 OVERHEAD = HEAD.size + TAIL.size + END.size
 MAX_SIZE = 2**31 - 1
+_POLYNOMIAL = 0xEDB88320
+_ONE = 1 << 31  # the bits of a crc stand for powers of x, the lowest power first
 
 
 class Group(NamedTuple):
@@ -119,3 +122,33 @@ def next_head(data: bytes | memoryview, offset: int) -> int | None:
             return offset + start
         at = raw.find(MAGIC + b"h", at + 1)
     return None
+
+
+def joined(first: int, second: int, length: int) -> int:
+    """The crc32 of one thing and then another, from that of each and the length of the second."""
+    moved, power = first, 3  # a byte is 2**3 bits
+    while length:
+        if length & 1:
+            moved = _product(_x_to_2_to(power), moved)
+        length >>= 1
+        power += 1
+    return moved ^ second
+
+
+@cache
+def _x_to_2_to(power: int) -> int:
+    """x to the power of 2**power, modulo the polynomial."""
+    if not power:
+        return _ONE >> 1
+    root = _x_to_2_to(power - 1)
+    return _product(root, root)
+
+
+def _product(left: int, right: int) -> int:
+    product = 0
+    while left:
+        if left & _ONE:
+            product ^= right
+        left = left << 1 & 0xFFFFFFFF
+        right = right >> 1 ^ (_POLYNOMIAL if right & 1 else 0)
+    return product

@@ -44,7 +44,7 @@ class JournalKind(Kind):
         return os.path.abspath(folder_of(url))
 
     def examine(self, url: str) -> Examination[Any]:
-        from penstock.stores.journal.doctor import examine  # here, as opening needs none of it
+        from penstock.stores.journal.doctor import examine
 
         return examine(split(url)[1])
 
@@ -52,7 +52,7 @@ class JournalKind(Kind):
         """Any store of this kind can be packed."""
 
     def backup(self, url: str, dest: str, verify: bool, progress: Callable[[int, int], object] | None) -> Copy:
-        from penstock.stores.journal.backups import backup
+        from penstock.stores.journal.backup import backup
 
         made = backup(url, dest, verify=verify, progress=progress)
         return Copy(sum(each.bytes for each in made), [asdict(each) for each in made])

@@ -1,25 +1,245 @@
 """Packing: all files of a journal but the latest become one, with what is still there and nothing else.
 
 1. Begin a new file, and freeze the state as it is between the two.
-2. Write the frozen state, with the bodies that are still there, to a temporary file, and sync it: building.py.
+2. Write the frozen state, with the bodies that are still there, to a temporary file, and sync it.
 3. Rename it to NAME.TIME.pack: from here on it counts, and every file up to that time is dead, by Kestrel's rule.
 4. Read bodies from it; remove the dead files; rename it to NAME.TIME.
 
 Traffic goes on meanwhile. A crash before 3 leaves a temporary file that opening removes, one after it a step that
-opening repeats. 1, 3 and 4 are for the process that has the store open; 2 may be done elsewhere, see parallel.py.
+opening repeats. 1, 3 and 4 are for the process that has the store open. Step 2 only reads files and writes a
+temporary one, so that any process that sees the folder can carry out its Order: a Round packs many journals at
+once, each step for all of them before the next.
 """
 
+from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from typing import NamedTuple
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
-from penstock.errors import PenstockError
-from penstock.stores.journal import groups
+from penstock.errors import DiskFull, PenstockError, QueueNotFound, StoreCorrupt
+from penstock.rules.contents import Frozen
+from penstock.rules.index.rows import DONE, Page
+from penstock.stores.journal import bodies, groups
 from penstock.stores.journal.bodies import Damaged
-from penstock.stores.journal.building import Moved, Order, Result, Stop, fill, refuse
-from penstock.stores.journal.files import Segment, mode_of
+from penstock.stores.journal.fields import Bodies
+from penstock.stores.journal.files import PLACE_BITS, JournalFiles, Segment, is_temporary, mode_of, offset_of
+from penstock.stores.journal.format import Dialect, last_xid
+from penstock.stores.journal.records import encode_page, encode_rest, encode_streams
 from penstock.stores.journal.storage import Cut, JournalStorage
-from penstock.system.files import File
+from penstock.system.files import Disk, File, is_full
+from penstock.system.threads import Task, Threads
+
+if TYPE_CHECKING:
+    from penstock.stores.journal.store import JournalBackend
+    from penstock.stores.journal.upkeep import Upkeep
+
+_GROUP = 4 << 20  # bytes of bodies in one group of a packed file, about
+_ROW = 128  # bytes that a message may take in a packed file beside its body
+_THREADS = 16  # they mostly wait for the disk, which syncs for several at the price of one
+Fetch = Callable[[int, Page, Sequence[int]], list[bytes]]  # the bodies of some rows of a page
+
+
+class Moved(NamedTuple):
+    """Where messages are in a packed file."""
+
+    first: int
+    positions: Sequence[int]
+    bodies: Bodies  # with offsets in the whole file
+    kept: tuple[str, int] | None = None  # by which stream, as which batch; None: they are messages of the queue
+
+
+class Stop(Exception):
+    """Packing was told to end."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """A packed file that is to be built, by a process that need not have opened the store."""
+
+    folder: str
+    journal: str  # the name of its latest file
+    stamp: int  # that the packed file will have in its name
+    files: list[tuple[int, str]]  # in which the bodies are, each with the number in their places
+    frozen: Frozen
+    next_group: int
+    at: int
+    dialect: Dialect
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the packed file takes."""
+        return estimate(self.frozen)
+
+
+class Result(NamedTuple):
+    """A packed file that was built and synced, and does not count yet."""
+
+    journal: str
+    temporary: str  # its name
+    size: int
+    moved: list[Moved]
+
+
+def build_order(order: Order, disk: Disk, attempt: int) -> Result | PenstockError:
+    """Do what an order says; or why that cannot be. Every attempt has a number, and with it a file of its own."""
+    files = JournalFiles(order.folder, order.journal, disk)
+    temporary = files.temporary(int(f"{order.stamp}{attempt:06}"))
+    path = files.path(temporary)
+    try:
+        with ExitStack() as opened:
+            segments = [
+                Segment(number, name, opened.enter_context(disk.open(files.path(name))), 0)
+                for number, name in order.files
+            ]
+            file = opened.enter_context(disk.open(path, exclusive=True, mode=mode_of(segments)))
+            moved = _fill(file, order.frozen, segments, order.next_group, order.at, order.dialect)
+            return Result(order.journal, temporary, file.size(), [_slim(each) for each in moved])
+    except BaseException as error:
+        with suppress(OSError):
+            disk.unlink(path)
+        try:
+            refuse(error, files.path(files.name))
+        except PenstockError as refusal:
+            return refusal.with_traceback(None)
+        raise
+
+
+def refuse(error: BaseException, path: str) -> None:
+    """Raise what to tell someone whose journal was not packed and is as it was, if that is for sure.
+
+    Here, because a frame that has its own exception in a variable would keep its files open.
+    """
+    if isinstance(error, bodies.Damaged):
+        raise StoreCorrupt(f"{error}. Put that file back from a copy, or remove() the message") from error
+    if isinstance(error, OSError) and is_full(error):
+        raise DiskFull(
+            f"no space to pack {path!r}, and nothing was lost: settle messages, or free some"
+        ) from error
+
+
+def _fill(
+    file: File,
+    frozen: Frozen,
+    segments: Sequence[Segment],
+    next_group: int,
+    at: int,
+    dialect: Dialect,
+    go_on: Callable[[], bool] = lambda: True,
+) -> list[Moved]:
+    """Write a frozen state and its bodies, which are in these segments, to a new file, and sync it."""
+    file.reserve(estimate(frozen))  # or else not even begin, and leave the rest to those who settle
+    moved = write_pack(file, frozen, from_segments(segments), next_group, at, dialect, go_on)
+    file.sync()
+    return moved
+
+
+def write_pack(
+    file: File,
+    frozen: Frozen,
+    fetch: Fetch,
+    next_group: int,
+    at: int,
+    dialect: Dialect,
+    go_on: Callable[[], bool] = lambda: True,
+) -> list[Moved]:
+    """Write a frozen state and its bodies to a file; where each message is in it."""
+    moved = []
+    end = 0
+    xid = last_xid(frozen.next_seq)
+
+    def append(content: bytearray, records: bytes) -> None:
+        nonlocal end
+        groups.seal(content, records, xid, 0, at)
+        file.write(end, content)
+        end += len(content)
+
+    def append_page(first: int, page: Page, kept: tuple[str, int] | None) -> None:
+        keys = page.keys()
+        rows = [row for row, state in enumerate(page.state) if state]
+        for part in _parts(page, rows):
+            if not go_on():
+                raise Stop("it was told to stop")
+            buffer = bytearray(groups.HEAD_SIZE)
+            offsets, sizes, crcs = [], [], []
+            for row, body in zip(part, fetch(first, page, part), strict=True):
+                done = kept is not None or page.state[row] == DONE
+                packed = bodies.repack(body, first + keys[row], done, dialect)
+                offsets.append(len(buffer))
+                sizes.append(len(packed))
+                crcs.append(bodies.checksum(packed))
+                buffer += packed
+            positions = [keys[row] for row in part]
+            where = Bodies(offsets, sizes, crcs)
+            moved.append(Moved(first, positions, Bodies([end + each for each in offsets], sizes, crcs), kept))
+            stream = None if kept is None else kept[0]
+            append(buffer, encode_page(first, page, positions, part, where, stream))
+
+    for first, page in frozen.pages:
+        append_page(first, page, None)
+    if streams := encode_streams(frozen.streams):
+        append(bytearray(groups.HEAD_SIZE), streams)
+    for name, stream in frozen.streams.streams.items():
+        for first, page in stream.kept.pages():
+            append_page(first, page, (name, stream.settled))
+    append(bytearray(groups.HEAD_SIZE), encode_rest(frozen, next_group))
+    return moved
+
+
+def estimate(frozen: Frozen) -> int:
+    """About what a packed file takes."""
+    kept = [page for stream in frozen.streams.streams.values() for _, page in stream.kept.pages()]
+    rows = sum(sum(page.size) + _ROW * page.live for page in [*[page for _, page in frozen.pages], *kept])
+    held = sum(len(stream.held.seqs) for stream in frozen.streams.streams.values() if stream.held is not None)
+    return (
+        rows
+        + 16 * held
+        + 32 * len(frozen.receipts)
+        + sum(map(len, frozen.history.values()))
+        + 300 * len(frozen.keys)
+        + 1024
+    )
+
+
+def _parts(page: Page, rows: list[int]) -> list[list[int]]:
+    """The rows of a page in parts whose bodies fit into one group."""
+    parts: list[list[int]] = []
+    size = _GROUP
+    for row in rows:
+        size += page.size[row]
+        if size > _GROUP:
+            parts.append([])
+            size = page.size[row]
+        parts[-1].append(row)
+    return parts
+
+
+def from_segments(segments: Sequence[Segment]) -> Fetch:
+    """Bodies as they are in these files, checked."""
+    known = {segment.number: segment for segment in segments}
+
+    def fetch(first: int, page: Page, rows: Sequence[int]) -> list[bytes]:
+        fetched = []
+        for row in rows:
+            segment = known[page.place[row] >> PLACE_BITS]
+            data = segment.file.read(offset_of(page.place[row]), page.size[row])
+            if bodies.checksum(data) != page.crc[row]:
+                raise bodies.Damaged(
+                    f"a message is damaged at offset {offset_of(page.place[row])} of {segment.name}"
+                )
+            fetched.append(data)
+        return fetched
+
+    return fetch
+
+
+def _slim(moved: Moved) -> Moved:
+    """The same in arrays: a tenth of the bytes on its way to another process."""
+    offset, size, crc = moved.bodies
+    places = Bodies(array("Q", offset), array("I", size), array("I", crc))
+    return Moved(moved.first, array("H", moved.positions), places, moved.kept)
 
 
 class Built(NamedTuple):
@@ -96,7 +316,7 @@ def build(
             emptied(cut)
             file.sync()
         else:
-            moved = fill(file, cut.frozen, cut.files, cut.next_group, cut.at, storage.sink.dialect, go_on)
+            moved = _fill(file, cut.frozen, cut.files, cut.next_group, cut.at, storage.sink.dialect, go_on)
     except (OSError, Stop, Damaged) as error:
         with suppress(OSError):
             disk.unlink(temporary)
@@ -156,3 +376,139 @@ def swap(storage: JournalStorage, cut: Cut, built: Built) -> int:
 
 def _stamp(storage: JournalStorage, cut: Cut) -> int:
     return storage.files.stamp(cut.files[-1].name)
+
+
+Item = TypeVar("Item")
+
+
+class Packed(NamedTuple):
+    """A journal that was packed, and its bytes."""
+
+    queue: str
+    before: int
+    after: int
+
+
+class _Begun(NamedTuple):
+    queue: str
+    upkeep: "Upkeep"
+    cut: Cut
+    before: int
+
+
+class Round:
+    """Packs the journals of some queues, which no one else packs or deletes meanwhile.
+
+    with Round(backend, queues) as packing:
+        results = [build(order, disk, 0) for order in packing.begin()]  # in any processes
+        packing.swap(results)
+    """
+
+    def __init__(self, backend: "JournalBackend", queues: Iterable[str]) -> None:
+        self._backend = backend
+        self._queues = sorted(set(queues))  # in one order, or two of these could wait for each other
+        self._held = ExitStack()
+        self._upkeep: dict[str, Upkeep] = {}
+        self._begun: dict[str, _Begun] = {}  # by the journal's name
+        self._unfinished: set[str] = set()  # journals that may have temporary files
+
+    def __enter__(self) -> Self:
+        with ExitStack() as held:
+            for queue in self._queues:
+                with suppress(QueueNotFound):  # deleted by now
+                    self._upkeep[queue] = held.enter_context(self._backend.packing(queue))
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._held:
+            self._remove_temporaries()
+
+    def begin(self) -> list[Order]:
+        """Cut off all journals; what is to be built. For those of which nothing is left that is nothing."""
+        self._for_each(self._begin, list(self._upkeep.items()))
+        begun = [each for each in self._begun.values() if not leaves_nothing(each.cut)]
+        return [order(each.upkeep.storage, each.cut) for each in sorted(begun)]
+
+    def _begin(self, item: "tuple[str, Upkeep]") -> None:
+        queue, upkeep = item
+        self._backend.find(queue)  # or else the store has stopped
+        before = upkeep.storage.stored()
+        cut = upkeep.begin()
+        if cut is not None:
+            journal = upkeep.storage.files.name
+            self._unfinished.add(journal)
+            self._begun[journal] = _Begun(queue, upkeep, cut, before)
+
+    def queue(self, journal: str) -> str:
+        """The queue of a journal that was begun."""
+        return self._begun[journal].queue
+
+    def swap(self, results: Iterable[Result]) -> list[Packed]:
+        """Let what was built take its place, and what is empty shrink to nothing; all but what was not built."""
+        built = {result.journal: result for result in results}
+        begun, self._begun = list(self._begun.values()), {}
+        there = {each.queue for each in begun}
+        packed = [Packed(queue, 0, 0) for queue in self._upkeep if queue not in there]
+
+        def swap(each: _Begun) -> None:
+            self._backend.find(each.queue)
+            upkeep, storage = each.upkeep, each.upkeep.storage
+            if leaves_nothing(each.cut):
+                upkeep.swap(each.cut, upkeep.empty(each.cut))
+            elif (result := built.get(storage.files.name)) is None:
+                return
+            elif is_smaller(each.cut, result.size) or upkeep.storage.sink.dialect != "doc":
+                upkeep.swap(each.cut, upkeep.take(result))
+            packed.append(Packed(each.queue, each.before, storage.stored()))
+
+        self._for_each(swap, begun)
+        return sorted(packed)
+
+    def _for_each(self, work: Callable[[Item], None], items: Sequence[Item]) -> None:
+        if items:
+            _for_each(work, items, next(iter(self._upkeep.values())).storage.sink.threads)
+
+    def _remove_temporaries(self) -> None:
+        """Remove what builders left, failed ones and those that were built twice."""
+        if not self._unfinished:
+            return
+        files = next(iter(self._upkeep.values())).storage.files
+        with suppress(OSError):  # opening does it, too
+            for name in files.disk.listdir(files.folder):
+                if is_temporary(name) and name.partition("~~")[0] in self._unfinished:
+                    files.disk.unlink(files.path(name))
+
+
+def _for_each(work: Callable[[Item], None], items: Sequence[Item], threads: Threads) -> None:
+    """Do something with each item, in several threads; the first error ends it. Returns when all threads have."""
+    waiting = deque(items)
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        while not errors:
+            try:
+                item = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                work(item)
+            except BaseException as error:
+                errors.append(error)
+
+    tasks: list[Task] = []
+    with suppress(RuntimeError):  # no more threads to be had
+        while len(tasks) < min(_THREADS, len(items)):
+            tasks.append(threads.start("penstock-pack", run))
+    if not tasks:
+        run()
+    while tasks:
+        try:
+            tasks[-1].join()
+            tasks.pop()
+        except BaseException as error:  # as Ctrl-C: what was begun is still brought to its end
+            errors.append(error)
+    if errors:
+        raise errors[0]

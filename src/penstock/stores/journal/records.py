@@ -1,8 +1,8 @@
-"""The ledger's records as bytes, as they stand in the tail of a commit group.
+"""The ledger's records as bytes, and images of a queue's state, as they stand in the tail of a commit group.
 
 Each begins with a byte that names its kind and is followed by the next. To change one, give it a new kind and keep
-reading the old. Integers are little-endian; `column` and `texts` are as in columns.py, `list` and `text` as in
-fields.py. A message's `offset` counts from where its group starts.
+reading the old. Integers are little-endian; `column`, `texts`, `list` and `text` are as in fields.py. A message's
+`offset` counts from where its group starts.
 
     1 put one   i64 at, u64 seq, i64 priority, i64 visible_at, i64 expires_at, u32 offset, u32 size, u32 crc32
     2 put       i64 at, u64 first, u32 count, columns as above from priority on, list of those with a key, texts
@@ -11,18 +11,44 @@ fields.py. A message's `offset` counts from where its group starts.
     6 fail      i64 at, i64 visible_at, text, list   7 release   i64 at, list
     8 extend    i64 at, i64 lease_until, list        9 remove    i64 at, list
    10 redrive   i64 at, list
-   11, 12       images of a state, see images.py
    13 restore   i64 at, u64 first, u32 count, u8 state each, columns of attempts, claimed_at, settled_at, texts
                 consumers and reasons, u32 count of those with earlier attempts: u32 position, u32 length, attempts
-   14 load      text name of the load that this group's messages came with, see intake.py
-   15 to 21, 24, 25 streams, see stream_records.py
-   22, 23, 26   images of streams, see there and images.py
+   14 load      text name of the load that this group's messages came with, see loads.py
+
+Records of streams:
+
+   15 begin     i64 at, text stream, text reader
+   16 claim     i64 at, u64 batch, u64 nonce, text stream, list of seqs
+   17 fail      i64 at, u64 batch, text stream, text reason, list of seqs
+   18 replay    i64 at, u64 batch, text stream      19 settle, 20 release   likewise
+   21 delete    i64 at, text stream
+   24 follow    i64 at, u64 position, text stream, text reader
+   25 fail      as 17, with u64 delay in milliseconds after the batch
+
+Images, with which a packed journal or a saved index begins:
+
+   11 page      u64 first, u32 count, column of positions, the columns of index/rows.py (with the place as offset),
+                u8 whether they follow: the columns of claims
+   12 rest      u64 number of the next group, u64 next_seq, receipts, keys and attempts: a state but its pages
+   22 streams   u64 number of the last batch, u32 count, each: text stream, text reader, u64 settled, u64 before,
+                i64 position (-1: it does not follow), u8 whether it holds a batch, that: u64 number, i64 at, list
+                of seqs, list of those to fail, texts why
+   23 kept      text stream, a page as 11 has it: messages of the last batch that it has settled
+   26 streams   as 22, with u64 delay of each that is to fail after the texts
 """
 
+import operator
 import struct
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from penstock.contract.message import STATES
+from penstock.rules.contents import Frozen
+from penstock.rules.index.pages import PAGE as PAGE_SIZE
+from penstock.rules.index.recent import RecentReceipts, SettledMinute
+from penstock.rules.index.rows import Page
+from penstock.rules.index.streams import Batch, Failure, FrozenStreams, Stream, compact
 from penstock.rules.records import (
     Ack,
     Claim,
@@ -35,62 +61,57 @@ from penstock.rules.records import (
     Release,
     Remove,
     Restore,
+    StreamBegin,
+    StreamClaim,
+    StreamDelete,
+    StreamFail,
+    StreamFollow,
     StreamRecord,
+    StreamRelease,
+    StreamReplay,
+    StreamSettle,
     Update,
 )
-from penstock.stores.journal.columns import decode, decode_texts, encode, encode_texts
 from penstock.stores.journal.fields import (
+    LAST,
     MOST,
     U32,
+    U64,
     Bodies,
+    Reader,
     check_count,
-    decode_list,
-    decode_text,
-    decode_u32,
+    encode_column,
     encode_list,
     encode_text,
-)
-from penstock.stores.journal.images import (
-    KEPT,
-    PAGE,
-    REST,
-    Image,
-    KeptImage,
-    PageImage,
-    RestImage,
-    StreamsImage,
-    decode_kept,
-    decode_page,
-    decode_rest,
-    decode_streams_image,
-)
-from penstock.stores.journal.stream_records import (
-    BEGIN,
-    FAIL_LATER,
-    FOLLOW,
-    STREAMS,
-    STREAMS_LATER,
-    decode_stream,
-    encode_stream,
+    encode_texts,
 )
 
-__all__ = [  # all that stands in the tail of a group
-    "PUT_ONE", "PUT_ONE_FIELDS", "Bodies", "Image", "Item", "KeptImage", "LoadName", "PageImage", "Recorded",
-    "RestImage", "StreamsImage", "decode_all", "encode_load", "encode_put", "encode_record", "renumber",
-]  # fmt: skip
 PUT_ONE = 1
-_PUT, _CLAIM, _POP, _ACK, _FAIL, _RELEASE, _EXTEND, _REMOVE, _REDRIVE = range(2, 11)
-_RESTORE, _LOAD = 13, 14
+_PUT, _CLAIM, _POP, _ACK, _FAIL, _RELEASE, _EXTEND, _REMOVE, _REDRIVE, _PAGE, _REST, _RESTORE, _LOAD = range(2, 15)
+_BEGIN, _BATCH, _FAIL_BATCH, _REPLAY, _SETTLE, _RELEASE_BATCH, _DELETE, _STREAMS, _KEPT = range(15, 24)
+_FOLLOW, _FAIL_LATER, _STREAMS_LATER = 24, 25, 26
 PUT_ONE_FIELDS = struct.Struct("<BqQqqqIII")
 _PUT_FIELDS = struct.Struct("<BqQI")
 _NUMBERING = struct.Struct("<qQ")  # what follows the kind of a put or a restore
-_CLAIM_FIELDS = struct.Struct("<BqqQ")
 _AT = struct.Struct("<Bq")
 _AT_AND_TIME = struct.Struct("<Bqq")
-_KINDS: dict[type[Ack] | type[Release] | type[Remove] | type[Redrive], int] = {
-    Ack: _ACK, Release: _RELEASE, Remove: _REMOVE, Redrive: _REDRIVE,
+_AT_AND_NUMBER = struct.Struct("<BqQ")
+_CLAIM_FIELDS = struct.Struct("<BqqQ")
+_BATCH_FIELDS = struct.Struct("<BqQQ")
+_PAGE_FIELDS = struct.Struct("<BQI")
+_REST_FIELDS = struct.Struct("<BQQI")
+_MINUTE = struct.Struct("<qI")
+_HELD = struct.Struct("<Qq")
+_I64 = struct.Struct("<q")
+_SIMPLE: dict[int, type[Ack] | type[Release] | type[Remove] | type[Redrive]] = {
+    _ACK: Ack, _RELEASE: Release, _REMOVE: Remove, _REDRIVE: Redrive,
 }  # fmt: skip
-_SIMPLE = {kind: record for record, kind in _KINDS.items()}
+_OF_BATCHES: dict[int, type[StreamReplay] | type[StreamSettle] | type[StreamRelease]] = {
+    _REPLAY: StreamReplay, _SETTLE: StreamSettle, _RELEASE_BATCH: StreamRelease,
+}  # fmt: skip
+_KINDS: dict[type, int] = {record: kind for kinds in (_SIMPLE, _OF_BATCHES) for kind, record in kinds.items()}
+_STATES = set(range(1, len(STATES) + 1))
+_MOST_ATTEMPTS = 2**31
 
 
 class LoadName(NamedTuple):
@@ -99,8 +120,39 @@ class LoadName(NamedTuple):
     name: str
 
 
+class PageImage(NamedTuple):
+    """A page of rows as it was when it was packed."""
+
+    first: int
+    page: Page
+
+
+class RestImage(NamedTuple):
+    """A state without its pages, and which number the next group has."""
+
+    frozen: Frozen
+    next_group: int
+
+
+class StreamsImage(NamedTuple):
+    """All streams, but for the messages that they keep."""
+
+    frozen: FrozenStreams
+
+
+class KeptImage(NamedTuple):
+    """A page of messages that a stream keeps."""
+
+    stream: str
+    first: int
+    page: Page
+
+
+Image = PageImage | RestImage | StreamsImage | KeptImage
 Recorded = tuple[Record, Bodies | None]
 Item = Recorded | Image | LoadName
+
+# Encoding
 
 
 def encode_put(record: Put, bodies: Bodies) -> bytes:
@@ -114,12 +166,8 @@ def encode_put(record: Put, bodies: Bodies) -> bytes:
     return b"".join(
         (
             _PUT_FIELDS.pack(_PUT, at, first, len(priority)),
-            encode("q", priority),
-            encode("q", visible_at),
-            encode("q", expires_at),
-            encode("I", bodies.offset),
-            encode("I", bodies.size),
-            encode("I", bodies.crc),
+            *[encode_column("q", column) for column in (priority, visible_at, expires_at)],
+            *[encode_column("I", column) for column in bodies],
             encode_list(list(keys.values())),
             encode_texts(list(keys)) if keys else b"",
         )
@@ -128,25 +176,25 @@ def encode_put(record: Put, bodies: Bodies) -> bytes:
 
 def encode_record(record: Record) -> bytes:
     """Any record but a put."""
-    if isinstance(record, StreamRecord):
-        return encode_stream(record)
     match record:
         case Claim(at, seqs, lease_until, consumer, nonce):
             return _CLAIM_FIELDS.pack(_CLAIM, at, lease_until, nonce) + encode_text(consumer) + encode_list(seqs)
+        case Ack(at, seqs) | Release(at, seqs) | Remove(at, seqs) | Redrive(at, seqs):
+            return _AT.pack(_KINDS[type(record)], at) + encode_list(seqs)
         case Pop(at, seqs, consumer):
             return _AT.pack(_POP, at) + encode_text(consumer) + encode_list(seqs)
         case Fail(at, seqs, visible_at, reason):
             return _AT_AND_TIME.pack(_FAIL, at, visible_at) + encode_text(reason) + encode_list(seqs)
         case Extend(at, seqs, lease_until):
             return _AT_AND_TIME.pack(_EXTEND, at, lease_until) + encode_list(seqs)
-        case Ack(at, seqs) | Release(at, seqs) | Remove(at, seqs) | Redrive(at, seqs):
-            return _AT.pack(_KINDS[type(record)], at) + encode_list(seqs)
         case Restore():
             return _encode_restore(record)
         case Update():
             raise NotImplementedError
         case Put():
             raise TypeError("a put is encoded with where its bodies are")
+        case _:
+            return _encode_stream_record(record)
 
 
 def _encode_restore(record: Restore) -> bytes:
@@ -154,9 +202,9 @@ def _encode_restore(record: Restore) -> bytes:
     parts = [
         _PUT_FIELDS.pack(_RESTORE, at, first, len(states)),
         states,
-        encode("I", attempts),
-        encode("q", claimed_at),
-        encode("q", settled_at),
+        encode_column("I", attempts),
+        encode_column("q", claimed_at),
+        encode_column("q", settled_at),
         encode_texts(consumers),
         encode_texts(reasons),
         U32.pack(len(history)),
@@ -166,29 +214,140 @@ def _encode_restore(record: Restore) -> bytes:
     return b"".join(parts)
 
 
+def _encode_stream_record(record: StreamRecord) -> bytes:
+    match record:
+        case StreamBegin(at, stream, reader):
+            return _AT.pack(_BEGIN, at) + encode_text(stream) + encode_text(reader)
+        case StreamClaim(at, stream, batch, seqs, nonce):
+            return _BATCH_FIELDS.pack(_BATCH, at, batch, nonce) + encode_text(stream) + encode_list(seqs)
+        case StreamFail(at, stream, batch, seqs, reason, delay):
+            later = delay and _BATCH_FIELDS.pack(_FAIL_LATER, at, batch, delay)
+            start = later or _AT_AND_NUMBER.pack(_FAIL_BATCH, at, batch)
+            return start + encode_text(stream) + encode_text(reason) + encode_list(seqs)
+        case StreamReplay(at, stream, batch) | StreamSettle(at, stream, batch) | StreamRelease(at, stream, batch):
+            return _AT_AND_NUMBER.pack(_KINDS[type(record)], at, batch) + encode_text(stream)
+        case StreamFollow(at, stream, reader, position):
+            return _AT_AND_NUMBER.pack(_FOLLOW, at, position) + encode_text(stream) + encode_text(reader)
+        case StreamDelete(at, stream):
+            return _AT.pack(_DELETE, at) + encode_text(stream)
+
+
 def encode_load(name: str) -> bytes:
     """The load that the messages of a group came with."""
     return bytes([_LOAD]) + encode_text(name)
 
 
+def encode_page(
+    first: int,
+    page: Page,
+    positions: Sequence[int],
+    rows: Sequence[int],
+    bodies: Bodies,
+    stream: str | None = None,
+) -> bytes:
+    """Some rows of a page, perhaps kept by a stream: their positions within it, where they are in its columns.
+
+    And where their bodies are.
+    """
+    whole = len(rows) == len(page.state)
+
+    def picked(typecode: str, column: "array[int]") -> bytes:
+        return encode_column(typecode, column if whole else array(typecode, [column[row] for row in rows]))
+
+    parts = [
+        b"" if stream is None else bytes([_KEPT]) + encode_text(stream),
+        _PAGE_FIELDS.pack(_PAGE, first, len(rows)),
+        encode_column("I", positions),
+        bytes(page.state) if whole else bytes(page.state[row] for row in rows),
+        picked("q", page.priority),
+        picked("q", page.visible_at),
+        picked("q", page.expires_at),
+        picked("I", page.attempts),
+        encode_column("Q", bodies.offset),
+        encode_column("I", bodies.size),
+        encode_column("I", bodies.crc),
+        bytes([page.claims is not None]),
+    ]
+    if page.claims is not None:
+        claims = page.for_claims(rows[-1])
+        parts += [
+            encode_column("q", [claims.claimed_at[row] for row in rows]),
+            encode_column("q", [claims.ends_at[row] for row in rows]),
+            encode_column("Q", [claims.nonce[row] for row in rows]),
+            encode_texts([claims.consumer[row] for row in rows]),
+            encode_texts([claims.reason[row] for row in rows]),
+        ]
+    return b"".join(parts)
+
+
+def encode_rows(first: int, page: Page, stream: str | None = None) -> bytes:
+    """The rows of a page that are there, perhaps kept by a stream, with their places as they are."""
+    keys = page.keys()
+    rows = [row for row, state in enumerate(page.state) if state]
+    if len(rows) == len(page.state):
+        positions, bodies = list(keys[: len(rows)]), Bodies(page.place, page.size, page.crc)
+    else:
+        positions = [keys[row] for row in rows]
+        bodies = Bodies(*([column[row] for row in rows] for column in (page.place, page.size, page.crc)))
+    return encode_page(first, page, positions, rows, bodies, stream)
+
+
+def encode_rest(frozen: Frozen, next_group: int) -> bytes:
+    """A state without its pages, and which number the next group has."""
+    minutes = [minute for minute in frozen.receipts.dump() if minute.seqs]
+    parts = [_REST_FIELDS.pack(_REST, next_group, frozen.next_seq, len(minutes))]
+    for began, seqs, nonces, outcomes in minutes:
+        parts += [_MINUTE.pack(began, len(seqs)), encode_column("q", seqs), encode_column("Q", nonces), outcomes]
+    parts.append(U32.pack(len(frozen.keys)))
+    if frozen.keys:
+        ends, keys, seqs = zip(*frozen.keys, strict=True)
+        parts += [encode_column("q", ends), encode_column("Q", seqs), encode_texts(keys)]
+    parts.append(U32.pack(len(frozen.history)))
+    for seq, attempts in frozen.history.items():
+        parts += [U64.pack(seq), U32.pack(len(attempts)), attempts]
+    return b"".join(parts)
+
+
+def encode_streams(frozen: FrozenStreams) -> bytes:
+    """All streams of a queue, but for the messages that they keep; nothing if there never was one."""
+    if not frozen.last_batch and not frozen.streams:
+        return b""
+    held_now = [stream.held for stream in frozen.streams.values() if stream.held is not None]
+    later = any(failure.delay for held in held_now for failure in held.failures.values())
+    kind = _STREAMS_LATER if later else _STREAMS
+    parts = [bytes([kind]), U64.pack(frozen.last_batch), U32.pack(len(frozen.streams))]
+    for name, stream in frozen.streams.items():
+        parts += [encode_text(name), encode_text(stream.reader), U64.pack(stream.settled), U64.pack(stream.before)]
+        held, position = stream.held, stream.position
+        parts += [_I64.pack(-1 if position is None else position), bytes([held is not None])]
+        if held is not None:
+            failed = sorted(held.failures)
+            parts += [_HELD.pack(held.number, held.at), encode_list(held.seqs), encode_list(failed)]
+            parts.append(encode_texts([held.failures[seq].reason for seq in failed]) if failed else b"")
+            parts += [U64.pack(held.failures[seq].delay) for seq in failed] if later else []
+    return b"".join(parts)
+
+
+# Decoding
+
+
 def decode_all(data: memoryview, most: int = MOST) -> Iterator[Item]:
     """Everything that stands in the tail of a group, in order; `most` messages are in any record of it."""
-    offset = 0
-    while offset < len(data):
-        item, offset = _DECODE[data[offset]](data, offset, most)
-        yield item
-    if offset > len(data):
+    reader = Reader(data, most)
+    while reader.offset < len(data):
+        yield _DECODE[data[reader.offset]](reader)
+    if reader.offset > len(data):
         raise ValueError("the last record is cut off")
 
 
 def renumber(data: bytearray, at: int, first: int) -> tuple[str, list[Recorded]]:
-    """Give staged records their time and numbers, in place; which load they are of, and what they are then."""
+    """Give staged records their time and numbers, in place; the load that they belong to, and the records."""
     load, records = "", []
-    view, offset = memoryview(data), 0
-    while offset < len(data):
-        if data[offset] != _LOAD:
-            _NUMBERING.pack_into(data, offset + 1, at, first)
-        item, offset = _DECODE[data[offset]](view, offset, MOST)
+    reader = Reader(memoryview(data))
+    while reader.offset < len(data):
+        if data[reader.offset] != _LOAD:
+            _NUMBERING.pack_into(data, reader.offset + 1, at, first)
+        item = _DECODE[data[reader.offset]](reader)
         if isinstance(item, LoadName):
             load = item.name
         elif not isinstance(item, Image):
@@ -196,114 +355,166 @@ def renumber(data: bytearray, at: int, first: int) -> tuple[str, list[Recorded]]
     return load, records
 
 
-def _decode_put_one(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
-    _, at, seq, priority, visible_at, expires_at, start, size, crc = PUT_ONE_FIELDS.unpack_from(data, offset)
-    record = Put(at, seq, [priority], [visible_at], [expires_at], {})
-    return (record, Bodies([start], [size], [crc])), offset + PUT_ONE_FIELDS.size
+def _decode_put_one(reader: Reader) -> Item:
+    _, at, seq, priority, visible_at, expires_at, start, size, crc = reader.fields(PUT_ONE_FIELDS)
+    return Put(at, seq, [priority], [visible_at], [expires_at], {}), Bodies([start], [size], [crc])
 
 
-def _decode_put(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
-    _, at, first, count = _PUT_FIELDS.unpack_from(data, offset)
-    check_count(count, most)
-    priority, offset = decode("q", data, offset + _PUT_FIELDS.size, count)
-    visible_at, offset = decode("q", data, offset, count)
-    expires_at, offset = decode("q", data, offset, count)
-    starts, offset = decode("I", data, offset, count)
-    sizes, offset = decode("I", data, offset, count)
-    crcs, offset = decode("I", data, offset, count)
-    keyed, offset = decode_list(data, offset, most)
-    keys: dict[str, int] = {}
-    if keyed:
-        texts, offset = decode_texts(data, offset, len(keyed))
-        keys = {text or "": seq for text, seq in zip(texts, keyed, strict=True)}
-    return (Put(at, first, priority, visible_at, expires_at, keys), Bodies(starts, sizes, crcs)), offset
+def _decode_put(reader: Reader) -> Item:
+    _, at, first, count = reader.fields(_PUT_FIELDS)
+    check_count(count, reader.most)
+    priority, visible_at, expires_at = [reader.column("q", count) for _ in range(3)]
+    bodies = Bodies(*[reader.column("I", count) for _ in range(3)])
+    keyed = reader.numbers()
+    texts = reader.texts(len(keyed)) if keyed else []
+    keys = {text or "": seq for text, seq in zip(texts, keyed, strict=True)}
+    return Put(at, first, priority, visible_at, expires_at, keys), bodies
 
 
-def _decode_claim(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
-    _, at, lease_until, nonce = _CLAIM_FIELDS.unpack_from(data, offset)
-    consumer, offset = decode_text(data, offset + _CLAIM_FIELDS.size)
-    seqs, offset = decode_list(data, offset, most)
-    return (Claim(at, seqs, lease_until, consumer or "", nonce), None), offset
+def _decode_claim(reader: Reader) -> Item:
+    _, at, lease_until, nonce = reader.fields(_CLAIM_FIELDS)
+    consumer = reader.name()
+    return Claim(at, reader.numbers(), lease_until, consumer, nonce), None
 
 
-def _decode_pop(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
-    _, at = _AT.unpack_from(data, offset)
-    consumer, offset = decode_text(data, offset + _AT.size)
-    seqs, offset = decode_list(data, offset, most)
-    return (Pop(at, seqs, consumer or ""), None), offset
+def _decode_pop(reader: Reader) -> Item:
+    _, at = reader.fields(_AT)
+    consumer = reader.name()
+    return Pop(at, reader.numbers(), consumer), None
 
 
-def _decode_fail(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
-    _, at, visible_at = _AT_AND_TIME.unpack_from(data, offset)
-    reason, offset = decode_text(data, offset + _AT_AND_TIME.size)
-    seqs, offset = decode_list(data, offset, most)
-    return (Fail(at, seqs, visible_at, reason), None), offset
+def _decode_fail(reader: Reader) -> Item:
+    _, at, visible_at = reader.fields(_AT_AND_TIME)
+    reason = reader.text()
+    return Fail(at, reader.numbers(), visible_at, reason), None
 
 
-def _decode_extend(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
-    _, at, lease_until = _AT_AND_TIME.unpack_from(data, offset)
-    seqs, offset = decode_list(data, offset + _AT_AND_TIME.size, most)
-    return (Extend(at, seqs, lease_until), None), offset
+def _decode_extend(reader: Reader) -> Item:
+    _, at, lease_until = reader.fields(_AT_AND_TIME)
+    return Extend(at, reader.numbers(), lease_until), None
 
 
-def _decode_simple(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
-    kind, at = _AT.unpack_from(data, offset)
-    seqs, offset = decode_list(data, offset + _AT.size, most)
-    return (_SIMPLE[kind](at, seqs), None), offset
+def _decode_simple(reader: Reader) -> Item:
+    kind, at = reader.fields(_AT)
+    return _SIMPLE[kind](at, reader.numbers()), None
 
 
-def _decode_restore(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
-    _, at, first, count = _PUT_FIELDS.unpack_from(data, offset)
-    check_count(count, most)
-    offset += _PUT_FIELDS.size
-    states = bytes(data[offset : offset + count])
-    attempts, offset = decode("I", data, offset + count, count)
-    claimed_at, offset = decode("q", data, offset, count)
-    settled_at, offset = decode("q", data, offset, count)
-    consumers, offset = decode_texts(data, offset, count)
-    reasons, offset = decode_texts(data, offset, count)
+def _decode_restore(reader: Reader) -> Item:
+    _, at, first, count = reader.fields(_PUT_FIELDS)
+    states = reader.raw(check_count(count, reader.most))
+    attempts, claimed_at, settled_at = [reader.column(typecode, count) for typecode in "Iqq"]
+    consumers, reasons = reader.texts(count), reader.texts(count)
     history: dict[int, bytes] = {}
-    told, offset = decode_u32(data, offset)
-    for _ in range(told):
-        position, offset = decode_u32(data, offset)
-        length, offset = decode_u32(data, offset)
-        history[first + position] = bytes(data[offset : offset + length])
-        offset += length
-    return (
-        Restore(at, first, states, attempts, claimed_at, settled_at, consumers, reasons, history),
-        None,
-    ), offset
+    for _ in range(reader.u32()):
+        position = reader.u32()
+        history[first + position] = reader.raw(reader.u32())
+    return Restore(at, first, states, attempts, claimed_at, settled_at, consumers, reasons, history), None
 
 
-def _decode_load(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
-    name, offset = decode_text(data, offset + 1)
-    return LoadName(name or ""), offset
+def _decode_load(reader: Reader) -> Item:
+    reader.u8()
+    return LoadName(reader.name())
 
 
-def _decode_stream(data: memoryview, offset: int, most: int) -> tuple[Item, int]:
-    record, offset = decode_stream(data, offset, most)
-    return (record, None), offset
+def _decode_stream_record(reader: Reader) -> Item:
+    kind, at = reader.fields(_AT)
+    if kind in (_BEGIN, _DELETE):
+        stream = reader.name()
+        return StreamDelete(at, stream) if kind == _DELETE else StreamBegin(at, stream, reader.name()), None
+    batch = reader.u64()
+    number = reader.u64() if kind in (_BATCH, _FAIL_LATER) else 0
+    stream = reader.name()
+    if kind == _BATCH:
+        return StreamClaim(at, stream, batch, reader.numbers(), number), None
+    if kind == _FOLLOW:
+        return StreamFollow(at, stream, reader.name(), batch), None
+    if kind in (_FAIL_BATCH, _FAIL_LATER):
+        reason = reader.text()
+        return StreamFail(at, stream, batch, reader.numbers(), reason, number), None
+    return _OF_BATCHES[kind](at, stream, batch), None
 
 
-_DECODE: dict[int, Callable[[memoryview, int, int], tuple[Item, int]]] = {
+def _decode_page(reader: Reader) -> PageImage:
+    _, first, count = reader.fields(_PAGE_FIELDS)
+    positions = reader.column("I", check_count(count, PAGE_SIZE))
+    page = Page()
+    page.state = bytearray(reader.raw(count))
+    page.priority, page.visible_at, page.expires_at = [reader.column("q", count) for _ in range(3)]
+    page.attempts, page.place, page.size, page.crc = [reader.column(typecode, count) for typecode in "IQII"]
+    page.live = count
+    if reader.u8():
+        claims = page.for_claims(count - 1)
+        claims.claimed_at, claims.ends_at, claims.nonce = [reader.column(typecode, count) for typecode in "qqQ"]
+        claims.consumer, claims.reason = reader.texts(count), reader.texts(count)
+    ascending = all(map(operator.lt, positions, positions[1:])) and positions[-1] < PAGE_SIZE
+    possible = set(page.state) <= _STATES and max(page.attempts) < _MOST_ATTEMPTS
+    if first % PAGE_SIZE or first > LAST or not ascending or not possible:
+        raise ValueError("a page of what cannot be")
+    if positions[0] or positions[-1] != count - 1:
+        page.positions = {position: row for row, position in enumerate(positions)}
+    return PageImage(first, page)
+
+
+def _decode_rest(reader: Reader) -> RestImage:
+    def checked(count: int) -> int:
+        return check_count(count, len(reader.data) - reader.offset)
+
+    _, next_group, next_seq, minutes = reader.fields(_REST_FIELDS)
+    check_count(max(next_seq, next_group), LAST)
+    receipts = RecentReceipts()
+    for _ in range(minutes):
+        began, count = reader.fields(_MINUTE)
+        seqs, nonces = reader.column("q", checked(count)), reader.column("Q", count)
+        receipts.load(SettledMinute(began, seqs, nonces, reader.raw(count)))
+    keys: list[tuple[int, str, int]] = []
+    if count := checked(reader.u32()):
+        ends, seqs, texts = reader.column("q", count), reader.column("Q", count), reader.texts(count)
+        keys = [(end, text or "", seq) for end, text, seq in zip(ends, texts, seqs, strict=True)]
+    history: dict[int, bytes] = {}
+    for _ in range(reader.u32()):
+        seq = reader.u64()
+        history[seq] = reader.raw(reader.u32())
+    return RestImage(Frozen(next_seq, [], receipts, keys, history), next_group)
+
+
+def _decode_streams(reader: Reader) -> StreamsImage:
+    later = reader.u8() == _STREAMS_LATER
+    last_batch, count = reader.u64(), reader.u32()
+    streams: dict[str, Stream] = {}
+    for _ in range(count):
+        name = reader.name()
+        stream = streams[name] = Stream(reader.name(), None, reader.u64(), reader.u64())
+        (position,) = reader.fields(_I64)
+        stream.position = None if position < 0 else position
+        if reader.u8():
+            number, at = reader.fields(_HELD)
+            stream.held = Batch(number, at, compact(reader.numbers()))
+            failed = reader.numbers()
+            for seq, reason in zip(failed, reader.texts(len(failed)) if failed else (), strict=True):
+                stream.held.failures[seq] = Failure(reason, reader.u64() if later else 0)
+    return StreamsImage(FrozenStreams(last_batch, streams))
+
+
+def _decode_kept(reader: Reader) -> KeptImage:
+    reader.u8()
+    stream = reader.name()
+    return KeptImage(stream, *_decode_page(reader))
+
+
+_DECODE: dict[int, Callable[[Reader], Item]] = {
     PUT_ONE: _decode_put_one,
     _PUT: _decode_put,
     _CLAIM: _decode_claim,
     _POP: _decode_pop,
-    _ACK: _decode_simple,
     _FAIL: _decode_fail,
-    _RELEASE: _decode_simple,
     _EXTEND: _decode_extend,
-    _REMOVE: _decode_simple,
-    _REDRIVE: _decode_simple,
-    PAGE: decode_page,
-    REST: decode_rest,
+    _PAGE: _decode_page,
+    _REST: _decode_rest,
     _RESTORE: _decode_restore,
     _LOAD: _decode_load,
-    **dict.fromkeys(range(BEGIN, STREAMS), _decode_stream),
-    STREAMS: decode_streams_image,
-    STREAMS_LATER: decode_streams_image,
-    FOLLOW: _decode_stream,
-    FAIL_LATER: _decode_stream,
-    KEPT: decode_kept,
+    _STREAMS: _decode_streams,
+    _STREAMS_LATER: _decode_streams,
+    _KEPT: _decode_kept,
+    **dict.fromkeys(_SIMPLE, _decode_simple),
+    **dict.fromkeys([*range(_BEGIN, _STREAMS), _FOLLOW, _FAIL_LATER], _decode_stream_record),
 }

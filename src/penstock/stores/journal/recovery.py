@@ -5,18 +5,18 @@ is refused: no guess is made, and the error says where it is.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from penstock.contract.settings import Settings
 from penstock.errors import StoreCorrupt
 from penstock.rules.ledger import Ledger
-from penstock.stores.journal import adoption, snapshot, strays
+from penstock.stores.journal import kestrel, strays
 from penstock.stores.journal.catalog import LOST, PUT_BACK, Catalog, Entry
-from penstock.stores.journal.files import ROTATED, JournalFiles, Segment
+from penstock.stores.journal.files import ROTATED, JournalFiles, Segment, journals
 from penstock.stores.journal.format import Dialect
 from penstock.stores.journal.format import Entry as KestrelEntry
-from penstock.stores.journal.loading import BEGINNINGS, Loader, Rest, is_ours, look_at_rest
-from penstock.stores.journal.segments import journals
+from penstock.stores.journal.index import SavedIndex, read_index
+from penstock.stores.journal.reading import BEGINNINGS, Loader, Rest, is_ours, lacks_latest, look_at_rest
 from penstock.stores.journal.strays import is_journal
 from penstock.system.clock import Clock
 from penstock.system.files import Disk, is_full
@@ -56,7 +56,7 @@ class Recovery:
         self, file: str, known: Entry | None, name: str, names: Callable[[], list[str]], clean: int | None
     ) -> Journal:
         """Recover the journal of a queue, whose files are among the names in the folder."""
-        index = snapshot.read(self._disk, self._catalog.index(file))
+        index = read_index(self._disk, self._catalog.index(file))
         if index is not None:
             try:
                 return self._load_with(index, file, known, name, names(), clean)
@@ -66,7 +66,7 @@ class Recovery:
 
     def _load_with(
         self,
-        index: snapshot.Snapshot | None,
+        index: SavedIndex | None,
         file: str,
         known: Entry | None,
         name: str,
@@ -199,21 +199,13 @@ class Recovery:
     ) -> Journal:
         """Make another program's entries ours, and read the result."""
         ledger, now = journal.ledger, max(loader.at, self._clock.now())
-        items = adoption.replay_entries(ledger, foreign, now)
-        packed = adoption.rewrite(files, journal.segments, ledger, items, loader.next_group, now, self._dialect)
+        items = kestrel.replay_entries(ledger, foreign, now)
+        packed = kestrel.rewrite(files, journal.segments, ledger, items, loader.next_group, now, self._dialect)
         entry = journal.entry or Entry(ledger.name)
         self._catalog.keep(journal.file, entry)
         adopted = self._load_with(None, journal.file, entry, ledger.name, [packed.name], None)
         adopted.loads = loader.loads
         return adopted
-
-
-def lacks_latest(known: Entry, next_group: int, segments: Sequence[Segment], clean: int | None) -> bool:
-    """Whether groups are missing that were there when the latest file was begun, or that file is."""
-    if next_group != known.latest or clean is not None:  # a store that was closed knows how far it reached
-        return next_group < known.latest
-    # It is there; or it was rotated away before its first group, and then came a crash.
-    return not any("." not in segment.name or not segment.size for segment in segments)
 
 
 def _settle(segment: Segment, closed: bool) -> None:

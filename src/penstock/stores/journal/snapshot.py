@@ -1,158 +1,252 @@
-"""A snapshot of a queue's index, so that opening need not read the whole journal. Only ever a hint.
+"""A journal store seen without its lock, while another process may write to it, rotate and pack.
 
-    the magic, "i", u32 length and JSON (which files it stands for, how far), records as in records.py, u32 crc32
-
-It holds as long as the files it names are there, are as long as they were, and still end, as far as it goes, with
-the same bytes; what was written after it is replayed on top. In all other cases it is ignored.
+A view of a queue is the state that its journal describes at one moment, after the asking: what was acknowledged
+before is in it, and nothing that is half written. Files that are renamed or packed away between being listed and
+being opened make a gap in the numbers of the groups, or are not found; then everything is looked at anew.
 """
 
 import json
-import struct
-from collections.abc import Sequence
+import os
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from penstock.rules.contents import Frozen
-from penstock.rules.index.rows import Page
-from penstock.rules.state import State
-from penstock.stores.journal.checksum import crc32
-from penstock.stores.journal.fields import LAST
-from penstock.stores.journal.files import PLACE_BITS, ROTATED, Segment
-from penstock.stores.journal.groups import MAGIC
-from penstock.stores.journal.images import (
-    Image,
-    KeptImage,
-    PageImage,
-    RestImage,
-    encode_kept,
-    encode_page,
-    encode_rest,
-)
-from penstock.stores.journal.loading import IMPOSSIBLE, impossible, thaw
-from penstock.stores.journal.records import Bodies, decode_all
-from penstock.stores.journal.stream_records import encode_streams
-from penstock.system.files import Disk, write_hint
+from penstock.contract import names
+from penstock.contract.settings import Settings
+from penstock.errors import NotSupported, PenstockError, QueueNotFound, StoreCorrupt
+from penstock.rules.contents import Contents
+from penstock.rules.ledger import Ledger
+from penstock.stores.journal.catalog import FOLDER, Catalog, Entry, queue_of
+from penstock.stores.journal.files import ROTATED, Segment, journals, replay_order
+from penstock.stores.journal.index import read_index
+from penstock.stores.journal.reading import FoundJournal, Reading, close_segments, open_all, read
+from penstock.stores.journal.staging import MANIFEST, Piece, folder_of, staged_loads
+from penstock.stores.journal.strays import check_folder, find_strays
+from penstock.system.clock import rest
+from penstock.system.files import Disk, File
 
-_KIND = MAGIC + b"i"
-_U32 = struct.Struct("<I")
-_ENDING = 5  # bytes at the end of a group: its checksum and an opcode
+_TRIES = 20
+_PAUSE = 0.01  # seconds between two tries, growing
+_LONG_PAUSE = 0.5  # the same while a load arrives
+
+OpenFile = Callable[[str], File]  # from a path to the open file; it may pin it first
 
 
-def write(disk: Disk, path: str, frozen: Frozen, segments: Sequence[Segment], next_group: int, at: int) -> None:
-    """Write a snapshot. Not synced: a torn one has the wrong checksum."""
-    files = [
-        {"number": each.number, "name": each.name, "size": each.size, "ending": _ending(each, each.size)}
-        for each in segments
-    ]
-    header = json.dumps({"files": files, "at": at}).encode()
-    parts = [_KIND, _U32.pack(len(header)), header]
-    parts += [encode_rows(first, page) for first, page in frozen.pages]
-    parts.append(encode_streams(frozen.streams))
-    for name, stream in frozen.streams.streams.items():
-        parts += [encode_rows(first, page, name) for first, page in stream.kept.pages()]
-    parts.append(encode_rest(frozen, next_group))
-    data = b"".join(parts)
-    write_hint(disk, path, data + _U32.pack(crc32(data)))
+@dataclass(frozen=True)
+class SegmentFile:
+    """A file in which bodies are, known by the number in their places."""
+
+    number: int
+    name: str
+    path: str
 
 
-def encode_rows(first: int, page: Page, stream: str | None = None) -> bytes:
-    """The rows of a page that are there, perhaps kept by a stream, with their places as they are."""
-    keys = page.keys()
-    rows = [row for row, state in enumerate(page.state) if state]
-    if len(rows) == len(page.state):
-        positions, bodies = list(keys[: len(rows)]), Bodies(page.place, page.size, page.crc)
-    else:
-        positions = [keys[row] for row in rows]
-        bodies = Bodies(*([column[row] for row in rows] for column in (page.place, page.size, page.crc)))
-    if stream is None:
-        return encode_page(first, page, positions, rows, bodies)
-    return encode_kept(stream, first, page, positions, rows, bodies)
+@dataclass(frozen=True)
+class QueueSnapshot:
+    """A queue at one moment."""
+
+    contents: Contents
+    files: list[SegmentFile]  # in which the bodies are
+    journal: str  # the name of its latest file
+    entry: Entry | None  # what the store has written of it
+    end: int  # of the last whole group in the last file
+    next_group: int
 
 
-class Snapshot:
-    """A snapshot that was read and is whole."""
+class _Queue(NamedTuple):
+    name: str
+    file: str
+    known: Entry | None  # None: nothing but files, or the queue that is always there
 
-    def __init__(self, header: dict[str, Any], records: memoryview, size: int) -> None:
-        self.files: list[dict[str, Any]] = header["files"]
-        self.at: int = header["at"]
-        self.size = size
-        self._records = records
 
-    def holds(self, segments: Sequence[Segment]) -> bool:
-        """Whether it stands for the beginning of this journal."""
-        if not 0 < len(self.files) <= len(segments) or not any(known["size"] for known in self.files):
-            return False
-        for number, (known, segment) in enumerate(zip(self.files, segments, strict=False), 1):
-            last = number == len(self.files)
-            if known["name"] != segment.name or known["size"] > segment.size:
-                return False
-            if known["size"] < segment.size and not (last and number == len(segments)):
-                return False
-            if known["ending"] != _ending(segment, known["size"]):
-                return False
-        return True
+class _Arriving(PenstockError):
+    """Of a load that takes effect all at once only a part is there yet."""
 
-    def number(self, segments: Sequence[Segment]) -> None:
-        """Give files the numbers that it knows them by, and those after them higher ones."""
-        numbers = [each["number"] for each in self.files]
-        following = max(ROTATED, numbers[-1]) + 1
-        numbers += range(following, following + len(segments) - len(numbers))
-        for number, segment in zip(numbers, segments, strict=True):
-            segment.number = number
 
-    def next_seq(self) -> int:
-        """The number of the next message when it was written; 0 if it does not say."""
+class StoreSnapshot:
+    """The queues of a store, each as it is when it is looked at. `now` is the clock's.
+
+    With a `witness`, a kind of ledger that looks at what happens, journals are read from their beginning.
+    """
+
+    def __init__(self, folder: str, disk: Disk, now: int, witness: type[Ledger] | None = None) -> None:
+        self.folder = folder
+        self._disk = disk
+        self._now = now
+        self._witness = witness
+        self._catalog = Catalog(folder, disk)
+        self._found: dict[str, _Queue] = {}  # when all were last asked for
+        if not disk.is_folder(folder):
+            raise PenstockError(f"there is no store {os.path.abspath(folder)!r}: no such folder")
+        check_folder(folder, disk, "doc")
+        self._refresh()
+        if not self._listed and not disk.is_folder(os.path.join(folder, FOLDER)):
+            raise PenstockError(f"there is no store in {os.path.abspath(folder)!r}: nothing of one is there")
+
+    def _refresh(self) -> None:
+        """Look at the folder anew."""
+        self._clean = self._catalog.clean()
+        self._listed: dict[str, list[str]] = {}
+        for name in self._disk.listfiles(self.folder):
+            for journal in journals([name]):
+                self._listed.setdefault(journal, []).append(name)
+
+    def settings(self, queue: str | None = None) -> dict[str, Settings]:
+        """The queues, by name, with what they were made with; of one queue, or of all of them."""
+        return {name: Settings() if known is None else known.settings for name, _, known in self._queues(queue)}
+
+    def journal(self, queue: str) -> str | None:
+        """The name of the latest file of a queue's journal; None if there is no such queue."""
+        self._refresh()
         try:
-            rest = [item for item in decode_all(self._records, len(self._records)) if isinstance(item, RestImage)]
-        except IMPOSSIBLE:
-            return 0
-        return rest[-1].frozen.next_seq if rest else 0
+            return self._queues(queue)[0].file
+        except QueueNotFound:
+            return None
 
-    def load(self, state: State) -> int:
-        """Fill an empty state; which number the next group has."""
-        next_group = 1
-        known = {each["number"]: each["size"] for each in self.files}
+    def view(self, queue: str, open_file: OpenFile, let_go: Callable[[str], None]) -> QueueSnapshot | None:
+        """A queue as it is now; None if it was deleted meanwhile. `let_go` of files that are not needed after all.
+
+        The files stay readable only if `open_file` has pinned them; their paths are those that it has opened.
+        """
+        failure: PenstockError | None = None
+        for number in range(_TRIES):
+            if number:
+                rest(_LONG_PAUSE if isinstance(failure, _Arriving) else _PAUSE * number)
+                self._refresh()
+                self._found.clear()
+            try:
+                (found,) = [self._found[queue]] if queue in self._found else self._queues(queue)
+            except QueueNotFound:
+                return None
+            with suppress(FileNotFoundError):  # renamed or packed away meanwhile
+                view, failure = self._look(found, open_file, let_go)
+                if view is not None:
+                    return view
+        raise failure or StoreCorrupt(
+            f"the files of queue {queue!r} in {self.folder!r} change faster than they can be opened: try again"
+        )
+
+    def _queues(self, queue: str | None) -> "list[_Queue]":
+        """One queue, or all of them, by name."""
+        if queue is not None:
+            known = self._catalog.entry(names.file_name(queue))
+            if known is not None and known.name == queue and not known.deleted:  # without reading of all others
+                return [_Queue(queue, names.file_name(queue), known)]
+        entries = self._entries()
+        living = ((file, known) for file, known in entries.items() if not known.deleted)
+        found = {known.name: _Queue(known.name, file, known) for file, known in living}
+        listed = [name for each in self._listed.values() for name in each]
+        strays = find_strays(self.folder, listed, entries, self._disk, "doc")
+        for file in self._listed:
+            if file not in entries and file not in strays:
+                name = queue_of(file, found)
+                found[name] = _Queue(name, file, None)
+        if names.DEFAULT not in found:
+            found[names.DEFAULT] = _Queue(names.DEFAULT, names.file_name(names.DEFAULT), None)
+        if queue is None:
+            self._found = found
+            return [found[name] for name in sorted(found)]
+        if queue not in found:
+            raise QueueNotFound(f"there is no queue {queue!r} in the store {self.folder!r}")
+        return [found[queue]]
+
+    def _entries(self) -> dict[str, Entry]:
+        for _ in range(_TRIES):
+            with suppress(FileNotFoundError):  # a queue was deleted meanwhile
+                return self._catalog.entries()
+        return self._catalog.entries()
+
+    def _look(
+        self, queue: "_Queue", open_file: OpenFile, let_go: Callable[[str], None]
+    ) -> tuple[QueueSnapshot | None, PenstockError | None]:
+        """Read one journal; the view, or why there is none."""
+        name, file, known = queue
+        opened: list[str] = []
+
+        def open_one(name: str) -> File:
+            found = open_file(os.path.join(self.folder, name))
+            opened.append(found.path)
+            return found
+
+        view = None
+        segments: list[Segment] = []
         try:
-            for item in decode_all(self._records, len(self._records)):
-                if isinstance(item, PageImage | KeptImage):
-                    _check_places(item.page, known)
-                if isinstance(item, Image):
-                    next_group = thaw(state, item) or next_group
-            state.check_streams()
-        except IMPOSSIBLE as error:
-            raise impossible("the snapshot of an index", error) from error
-        return next_group
+            listed = replay_order(self._listed.get(file, ()), file)
+            segments = open_all(listed, open_one)
+            if self._catalog.entry(file) != known:  # another queue of the same name, or emptied
+                return None, None
+            for segment in segments:
+                segment.file.path = os.path.join(self.folder, segment.name)  # for people
+            forgotten = "" if known else self._catalog.forgotten(file)
+            journal = FoundJournal(name, file, known, segments, self._clean.get(file), "doc", forgotten)
+            reading = self._read(journal)
+            if (failure := _failure(journal, reading)) is not None:
+                return None, failure
+            # A file that is missing before others makes a gap in the numbers. At the end it may have been listed
+            # under no name, or have made room for a new one, just when it was rotated away; or files of a load are
+            # to follow. First its manifest and then the files: it goes when they are there.
+            if file not in listed or not reading.end:
+                if self._is_loading(name):
+                    return None, _arriving(name)
+                if self._list(file) != listed:
+                    return None, None
+            ledger = reading.ledger
+            ledger.advance(max(self._now, reading.loader.at, known.at if known else 0))
+            parts = zip(segments, opened, strict=True)
+            files = [SegmentFile(segment.number, segment.name, path) for segment, path in parts]
+            view = QueueSnapshot(ledger, files, file, known, reading.end, reading.loader.next_group)
+            return view, None
+        finally:
+            close_segments(segments)
+            for path in opened if view is None else ():
+                let_go(path)
+
+    def _is_loading(self, queue: str) -> bool:
+        """Whether messages of a load are just coming into a queue, or were when a crash interrupted that."""
+        for load in staged_loads(self._disk, self.folder):
+            manifest = os.path.join(folder_of(self.folder, load), MANIFEST)
+            with suppress(FileNotFoundError), self._disk.open(manifest) as file:
+                content = json.loads(file.read(0, file.size()).partition(b"\n")[0])
+                if any(Piece(*piece).queue == queue for piece in content["pieces"]):
+                    return True
+        return False
+
+    def _list(self, file: str) -> list[str]:
+        """The files of a journal, now."""
+        return replay_order([name for name in self._disk.listfiles(self.folder) if name.startswith(file)], file)
+
+    def _read(self, journal: FoundJournal) -> Reading:
+        """From the snapshot on, where it can be believed, as opening does."""
+        if self._witness is not None:
+            return read(journal, kind=self._witness)
+        index = read_index(self._disk, self._catalog.index(journal.file)) if journal.segments else None
+        if index is not None and index.holds(journal.segments):
+            reading = read(journal, index)
+            if reading.damage is None:
+                return reading
+            for number, segment in enumerate(journal.segments, ROTATED):  # it may be the snapshot that is wrong
+                segment.number = number
+        return read(journal)
 
 
-def read(disk: Disk, path: str) -> Snapshot | None:
-    """The snapshot, if there is one that can be read and is whole."""
-    data = b""
-    with suppress(OSError), disk.open(path) as file:
-        data = file.read(0, file.size())
-    if len(data) < len(_KIND) + 8 or not data.startswith(_KIND):
-        return None
-    if crc32(memoryview(data)[:-4]) != _U32.unpack_from(data, len(data) - 4)[0]:
-        return None
-    start = len(_KIND) + 4
-    end = start + _U32.unpack_from(data, len(_KIND))[0]
-    try:
-        header = json.loads(data[start:end])
-        numbers = [each[key] for each in header["files"] for key in ("number", "size")]
-        named = all(each.keys() >= {"name", "ending"} for each in header["files"])
-        if named and all(type(number) is int and 0 <= number < LAST for number in [*numbers, header["at"]]):
-            return Snapshot(header, memoryview(data)[end:-4], len(data))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        pass  # it is whole, and says what cannot be
+def _arriving(queue: str) -> _Arriving:
+    return _Arriving(
+        f"many messages are just being loaded into queue {queue!r}, or were when that was interrupted: try again, "
+        "or open the store once with penstock.open(), which finishes it"
+    )
+
+
+def _failure(journal: FoundJournal, reading: Reading) -> PenstockError | None:
+    """What keeps a journal from being read, if that is so and remains so."""
+    if reading.damage is not None:
+        return StoreCorrupt(
+            f"the journal of queue {journal.name!r} is damaged: {reading.damage.why}. "
+            "`penstock doctor` shows what can be saved"
+        )
+    if reading.foreign or reading.unreadable:
+        return NotSupported(
+            f"the journal of queue {journal.name!r} has entries of another program, as Kestrel: open the store "
+            "once with penstock.open(), which makes them its own"
+        )
     return None
-
-
-def _check_places(page: Page, known: dict[int, int]) -> None:
-    """Bodies lie in the files that it names."""
-    if not {place >> PLACE_BITS for place in page.place} <= known.keys():
-        raise ValueError("a message in no file")
-    if max(page.size) > max(known.values()):
-        raise ValueError("a message that is longer than any file")
-
-
-def _ending(segment: Segment, size: int) -> str:
-    return segment.file.read(max(0, size - _ENDING), min(size, _ENDING)).hex()

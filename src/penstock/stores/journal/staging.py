@@ -18,6 +18,8 @@ from contextlib import suppress
 from itertools import accumulate
 from typing import NamedTuple
 
+from zlib_ng.zlib_ng import crc32
+
 from penstock.contract.message import Entry, Plain
 from penstock.engine.loads import began_at
 from penstock.engine.restored import Restored, restore
@@ -25,9 +27,10 @@ from penstock.errors import InvalidArgument
 from penstock.rules.records import Put
 from penstock.stores.journal import bodies, groups
 from penstock.stores.journal.catalog import FOLDER
-from penstock.stores.journal.checksum import crc32, joined
-from penstock.stores.journal.records import Bodies, Recorded, encode_load, encode_put, encode_record, renumber
-from penstock.stores.journal.xids import before, xid_of
+from penstock.stores.journal.fields import Bodies
+from penstock.stores.journal.format import before, xid_of
+from penstock.stores.journal.groups import joined
+from penstock.stores.journal.records import Recorded, encode_load, encode_put, encode_record, renumber
 from penstock.system.clock import at_least_one
 from penstock.system.files import Disk, File
 from penstock.system.processes import is_gone, name_of

@@ -1,12 +1,15 @@
 """One queue's journal at work: commit groups that threads share, and the files that they go to.
 
-What is written joins the open group. A commit seals that group, appends and syncs it, while the next group fills:
-one sync serves everyone who arrived while the last one ran.
+Records and bodies join the open group. A commit seals that group, appends and syncs it while the next group fills:
+one sync serves all threads that arrived while the last one ran. Only the thread that leads a commit appends to the
+latest file, until that is rotated away and the next begins. Where a sync is part of every write, small groups go
+over a filling, which is written ahead; and a write that finds the disk full takes space from the ballast.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from itertools import accumulate
+from typing import NamedTuple, TypeVar
 
 from penstock.contract.message import Entry
 from penstock.engine.commits import Commits
@@ -15,22 +18,191 @@ from penstock.errors import StoreClosed, StoreCorrupt
 from penstock.rules.contents import Frozen
 from penstock.rules.records import Ack, Pop, Put, Record, StreamSettle
 from penstock.rules.state import State
-from penstock.stores.journal import bodies, places
-from penstock.stores.journal.appending import LatestFile
-from penstock.stores.journal.ballast import Ballast
-from penstock.stores.journal.files import PACKED, ROTATED, JournalFiles, Segment
-from penstock.stores.journal.format import Dialect
-from penstock.stores.journal.open_group import OpenGroup
-from penstock.stores.journal.places import Found, Located
-from penstock.stores.journal.records import encode_record
-from penstock.stores.journal.reservation import Reservation
-from penstock.stores.journal.xids import last_xid
+from penstock.stores.journal import bodies, groups
+from penstock.stores.journal.bodies import Extent, Located
+from penstock.stores.journal.fields import Bodies
+from penstock.stores.journal.files import (
+    FILL,
+    FILLING,
+    PACKED,
+    PLACE_BITS,
+    ROTATED,
+    SECTOR,
+    JournalFiles,
+    Segment,
+    filling_end,
+    mode_of,
+)
+from penstock.stores.journal.format import Dialect, before, last_xid, xid_of
+from penstock.stores.journal.records import encode_put, encode_record
+from penstock.stores.journal.reservation import Ballast, Reservation
 from penstock.system.clock import Alarm, Clock
-from penstock.system.files import File
+from penstock.system.files import File, is_full
 from penstock.system.threads import Lock, Threads
 
 _SYNC_EVERY = 1_000  # milliseconds, with sync="interval"
 _ENTRY = 4 << 10  # bytes that `queues/FILE` takes
+_TAIL = groups.OVERHEAD - groups.HEAD_SIZE
+
+
+class OpenGroup:
+    """The group of a number, which goes to a segment at an offset. Whoever fills it holds the queue's lock."""
+
+    __slots__ = ("at", "buffer", "next_seq", "number", "place", "records", "segment", "start", "written", "xid")
+
+    def __init__(self, segment: int, start: int, number: int) -> None:
+        self.segment = segment
+        self.start = start
+        self.place = (segment << PLACE_BITS) + start  # of its first byte, among those of all segments
+        self.number = number
+        self.buffer = bytearray(groups.HEAD_SIZE)
+        self.records = bytearray()
+        self.xid: int | None = None  # before its first message
+        self.next_seq = 0
+        self.at = 0
+        self.written = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, if it is sealed now."""
+        return len(self.buffer) + len(self.records) + _TAIL
+
+    def __bool__(self) -> bool:
+        return bool(self.records) or len(self.buffer) > groups.HEAD_SIZE
+
+    def put(
+        self, record: Put, entries: Sequence[Entry], dialect: Dialect
+    ) -> tuple[Sequence[int], list[int], list[int]]:
+        """Take in new messages; the places, sizes and checksums of their bodies."""
+        first = record.first
+        self.number_next(first, len(entries))
+        parts, sizes, crcs = bodies.encode(entries, first, record.at, record.expires_at, dialect)
+        offset, base = len(self.buffer), self.place
+        if len(parts) == 1:
+            self.buffer += parts[0]
+            self.records += encode_put(record, Bodies((offset,), sizes, crcs))
+            return (base + offset,), sizes, crcs
+        offsets = list(accumulate(sizes[:-1], initial=offset))
+        if offsets[-1] > 2 * offset:  # most of it is new
+            self.buffer = bytearray().join([self.buffer, *parts])  # one large object is made, not two
+        else:
+            self.buffer += b"".join(parts)
+        self.records += encode_put(record, Bodies(offsets, sizes, crcs))
+        return [base + each for each in offsets], sizes, crcs
+
+    def number_next(self, first: int, count: int) -> None:
+        """See to it that the next so many messages have the xids that go with their numbers."""
+        if self.xid is None:
+            self.xid = before(xid_of(first))
+        elif first != self.next_seq:
+            self.buffer += bodies.save_xid(before(xid_of(first)))
+        self.next_seq = first + count
+
+    def read(self, place: int, size: int) -> bytes:
+        """A body that is in here."""
+        start = place - self.place
+        return bytes(self.buffer[start : start + size])
+
+    def seal(self) -> None:
+        """Put bodies and records together, to be written."""
+        groups.seal(self.buffer, self.records, self.xid or 0, self.number, self.at)
+
+
+Result = TypeVar("Result")
+
+
+class LatestFile:
+    """The latest file of one journal, if it is there: it is made with its first group."""
+
+    def __init__(self, files: JournalFiles, segment: Segment | None, ballast: Ballast, through: bool) -> None:
+        self.segment = segment
+        self._files = files
+        self._ballast = ballast
+        self._through = through  # every write is synced
+        self._filled = segment.size if segment else 0  # how far the file reaches with its filling
+        self._unsynced: File | None = None
+
+    def append(self, segment: Segment, start: int, buffer: bytearray) -> None:
+        """Write a group. Small ones are written over a filling, as a sync of that is much cheaper than of growth.
+
+        What a crash leaves of a group must never look like a whole filling and then something else, for that is
+        what another program leaves that went on after us. So the sector in which the filling ends must be old, and
+        then nothing follows, or be new and begin with something else. A group that has only REMOVE there goes to
+        the disk in two steps: by then its beginning is there.
+        """
+        end, through = start + len(buffer), self._through
+        write = segment.file.write_through if through else segment.file.write
+        over = self._filled - start
+        if 0 < over < len(buffer) and not buffer[max(0, over - SECTOR // 2) : over].strip(FILL):
+            write(start, buffer[:over])
+        if end > self._filled and through and len(buffer) < FILLING // 2 and not self._ballast.short:
+            filled = filling_end(end)
+            try:
+                write(start, buffer + FILL * (filled - end))
+                self._filled = filled
+                return
+            except OSError as error:
+                if not is_full(error):
+                    raise
+            segment.file.truncate(self._filled)
+        self.with_space(lambda: write(start, buffer), len(buffer))
+        self._filled = max(self._filled, end)
+
+    def rotate(self, stamp: Callable[[], int]) -> None:
+        """Give the file, if there is one, the name that says when it was left."""
+        files, old = self._files, self.segment
+        if old is None:
+            return
+        old.file.truncate(old.size)
+        old.file.sync()
+        name = files.rotated(stamp())
+        files.disk.rename(files.path(files.name), files.path(name))
+        files.sync()  # before the new file takes the name
+        old.name, old.file.path = name, files.path(name)
+
+    def create(self, number: int) -> Segment:
+        """Make the next file."""
+        files = self._files
+        mode = mode_of([self.segment] if self.segment is not None else [])
+        file = self.with_space(lambda: files.disk.open(files.path(files.name), create=True, mode=mode), 0)
+        files.sync()
+        return Segment(number, files.name, file, 0)
+
+    def go_on_with(self, segment: Segment) -> None:
+        """From here on this is the latest file."""
+        self.segment, self._filled = segment, 0
+
+    def with_space(self, work: Callable[[], Result], size: int) -> Result:
+        """Do something that needs so much space, with space from the ballast if there is no other."""
+        while True:
+            try:
+                return work()
+            except OSError as error:
+                if not is_full(error) or not self._ballast.release(size):
+                    raise
+
+    def sync_later(self, file: File) -> bool:
+        """A file is to be synced; whether no other was."""
+        first, self._unsynced = self._unsynced is None, file
+        return first
+
+    def sync(self) -> None:
+        """Sync what was written and not synced."""
+        file, self._unsynced = self._unsynced, None
+        current = self.segment
+        for each in {id(each): each for each in (file, current.file if current else None) if each}.values():
+            each.sync()
+
+    def finish(self) -> None:
+        """Make the file durable, without its filling: whoever opens it next relies on where it ends."""
+        if self.segment is None:
+            return
+        filled = self._filled > self.segment.size
+        if filled:
+            self.segment.file.truncate(self.segment.size)
+            self._filled = self.segment.size
+        if filled or not self._through:
+            self.segment.file.sync()
 
 
 class Sink(NamedTuple):
@@ -166,10 +338,10 @@ class JournalStorage:
         """The messages are gone, for readers of the journal too."""
         self._open.buffer += bodies.confirm(seqs)
 
-    def find(self, seqs: Sequence[int], among: Located | None = None) -> list[Found]:
+    def find(self, seqs: Sequence[int], among: Located | None = None) -> list[Extent]:
         """Where bodies are, neighbours together; those that are still to be written are copied."""
         rows = self.state if among is None else among
-        return places.find(rows, seqs, self.segments, self._first_unwritten, self._unwritten)
+        return bodies.find(rows, seqs, self.segments, self._first_unwritten, self._unwritten)
 
     def sizes(self, seqs: Sequence[int]) -> list[int]:
         """How long bodies are."""
@@ -184,13 +356,13 @@ class JournalStorage:
 
     # In any thread
 
-    def at_hand(self, found: Sequence[Found]) -> list[Found] | None:
+    def at_hand(self, found: Sequence[Extent]) -> list[Extent] | None:
         """The same with the bytes, if they can be had at once."""
-        return places.from_cache(found)
+        return bodies.from_cache(found)
 
-    def read(self, found: Sequence[Found]) -> list[Body]:
+    def read(self, found: Sequence[Extent]) -> list[Body]:
         """Read bodies and check them."""
-        return places.read(found, self.state.name, lambda: self._closed)
+        return bodies.read(found, self.state.name, lambda: self._closed)
 
     def commit(self, written: int) -> None:
         """Return once that many records are on stable storage."""

@@ -24,20 +24,17 @@ from penstock.errors import (
 )
 from penstock.rules.ledger import Ledger
 from penstock.stores.journal import pins, staging
-from penstock.stores.journal.ballast import Ballast
 from penstock.stores.journal.catalog import FOLDER, LOST, PUT_BACK, Catalog, Entry, queue_of
-from penstock.stores.journal.files import JournalFiles, Listing, SharedNames
+from penstock.stores.journal.files import JournalFiles, Listing, SharedNames, journals
+from penstock.stores.journal.follow import JournalStreams
 from penstock.stores.journal.format import DIALECTS, Dialect
-from penstock.stores.journal.intake import Intake, Load
-from penstock.stores.journal.loading import is_ours
-from penstock.stores.journal.reading import close, open_segments
+from penstock.stores.journal.loads import Intake, JournalDepot, Load
+from penstock.stores.journal.reading import close_segments, is_ours, open_segments
 from penstock.stores.journal.recovery import Journal, Recovery
-from penstock.stores.journal.segments import journals
+from penstock.stores.journal.reservation import Ballast
 from penstock.stores.journal.storage import JournalStorage, Sink
 from penstock.stores.journal.strays import check_folder, find_strays, is_journal, warn
-from penstock.stores.journal.streaming import JournalStreams
 from penstock.stores.journal.upkeep import Upkeep
-from penstock.stores.journal.uploads import JournalDepot
 from penstock.system import forks
 from penstock.system.clock import Alarm, Clock, ElapsedClock, SystemClock
 from penstock.system.files import Disk, SystemDisk, is_full, unavailable
@@ -151,7 +148,7 @@ class JournalBackend(Engine):
         try:
             return any(map(is_ours, segments))
         finally:
-            close(segments)
+            close_segments(segments)
 
     def _taken(self) -> list[str]:
         """What no new journal may be called."""

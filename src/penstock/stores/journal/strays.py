@@ -6,8 +6,8 @@ from collections.abc import Container, Iterable
 
 from penstock.errors import StoreCorrupt, StoreUnavailable
 from penstock.stores.journal.catalog import FOLDER
+from penstock.stores.journal.files import is_temporary, journals
 from penstock.stores.journal.format import Broken, Dialect, added, decode
-from penstock.stores.journal.segments import is_temporary, journals
 from penstock.system.files import Disk, File
 
 _LOOKED_AT = 64 << 10  # bytes at the beginning of a file

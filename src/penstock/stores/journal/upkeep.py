@@ -11,10 +11,11 @@ from dataclasses import replace
 
 from penstock.engine.commits import stopped
 from penstock.errors import DiskFull, PenstockError
-from penstock.stores.journal import packing, snapshot
-from penstock.stores.journal.building import Result
+from penstock.stores.journal import packing
 from penstock.stores.journal.catalog import Catalog, Entry
-from penstock.stores.journal.checkup import packed_size
+from penstock.stores.journal.doctor import packed_size
+from penstock.stores.journal.index import write_index
+from penstock.stores.journal.packing import Result
 from penstock.stores.journal.recovery import Journal
 from penstock.stores.journal.storage import Cut, JournalStorage
 from penstock.system.threads import Lock, Task
@@ -117,7 +118,7 @@ class Upkeep:
         self._finish()
         return freed
 
-    # The same in steps, by who holds `packing` from the first to the last: see parallel.py
+    # The same in steps, by who holds `packing` from the first to the last: see Round in packing.py
 
     def begin(self) -> Cut | None:
         """Cut the journal off where it is; None if it has no files, or someone has still to read them."""
@@ -224,5 +225,5 @@ class Upkeep:
             path = self._catalog.index(journal.file)
             with suppress(OSError):  # only a hint
                 at = max(storage.at, storage.state.advanced)
-                snapshot.write(storage.files.disk, path, storage.state.freeze(), segments, storage.next_group, at)
+                write_index(storage.files.disk, path, storage.state.freeze(), segments, storage.next_group, at)
                 journal.indexed = total

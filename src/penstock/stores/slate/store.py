@@ -50,7 +50,7 @@ from penstock.system.threads import Lock, Threads
 
 if TYPE_CHECKING:
     from penstock.engine.storage import Storage
-    from penstock.stores.journal.intake import Load
+    from penstock.stores.journal.loads import Load
 
 
 _LATER = 1_000  # milliseconds after which a queue catches up that could not

@@ -8,7 +8,7 @@ from penstock.contract.streams import StreamInfo
 from penstock.contract.urls import is_remote, is_slate, journal_folder
 from penstock.errors import NotSupported
 from penstock.rules.ledger import Ledger
-from penstock.stores.journal.viewing import StoreView
+from penstock.stores.journal.snapshot import StoreSnapshot
 from penstock.system.clock import SystemClock
 from penstock.system.files import ReadingDisk
 
@@ -29,7 +29,7 @@ def streams_of(url: str) -> list[StreamInfo]:
     if folder is None:
         return []
     disk = ReadingDisk()
-    store = StoreView(folder, disk, SystemClock().now())
+    store = StoreSnapshot(folder, disk, SystemClock().now())
     found: list[StreamInfo] = []
     for queue in store.settings():
         view = store.view(queue, disk.open, lambda path: None)

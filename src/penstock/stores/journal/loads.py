@@ -1,10 +1,15 @@
 """Loads: many messages, staged beside the journals of a store, that take effect all at once.
 
-1. Who loads stages groups of messages in files (staging.py), and syncs them.
-2. The store checks what the rules of each queue ask, and reserves space and places.
+1. The sender stages groups of messages in files (staging.py), and syncs them.
+2. The store checks the rules of each queue, and reserves space and places.
 3. The manifest is written: from here on the load counts. A crash after it is made good when the store is opened.
-4. Each queue takes its messages in. Its journal then shows the name of the load, so that none arrive twice.
-5. The manifest goes; that of a load with a name (a run of a job) is kept, so that the run takes effect once.
+4. Each queue takes its messages in: few join the open group, many come as files of their own. Its journal then
+   shows the name of the load, so that none arrive twice.
+5. The manifest goes; that of a load with a name (a run of a job) is kept, so that the run takes effect once. Of a
+   streaming sink the last batch is kept, so that one that Spark writes again takes effect once:
+
+    .penstock/loads/RUN     the manifest
+    .penstock/sinks/SINK    a line of JSON (the sink, the query, the batch) and a line with its crc32
 """
 
 import errno
@@ -12,33 +17,77 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+
+from zlib_ng.zlib_ng import crc32
 
 from penstock.contract import names
-from penstock.contract.landing import Landing
+from penstock.contract.landing import Landing, is_repeated
+from penstock.contract.loads import Brought
+from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
 from penstock.engine.backend import check_start
-from penstock.engine.loads import began_at
+from penstock.engine.loads import StagedPart, Taken, began_at, full
 from penstock.engine.queue import LiveQueue
+from penstock.engine.restored import Restored
 from penstock.errors import DiskFull, QueueExists, QueueNotFound, StoreCorrupt
 from penstock.rules.ledger import Ledger
-from penstock.stores.journal import arrival, landings, staging
-from penstock.stores.journal.arrival import StagedFile
+from penstock.rules.records import Put
+from penstock.rules.state import State
+from penstock.stores.journal import staging
 from penstock.stores.journal.catalog import Catalog
-from penstock.stores.journal.checksum import crc32
+from penstock.stores.journal.records import Recorded, encode_load, encode_put, encode_record
 from penstock.stores.journal.recovery import Journal
-from penstock.stores.journal.staging import MANIFEST, Piece
+from penstock.stores.journal.reservation import Ballast
+from penstock.stores.journal.staging import MANIFEST, Part, Piece, bodies_of, number_group
 from penstock.stores.journal.storage import JournalStorage
 from penstock.stores.journal.upkeep import Upkeep
 from penstock.system.files import Disk, File, is_full, replace_file
 
+if TYPE_CHECKING:
+    from penstock.wire.frames import Staged
+    from penstock.wire.restored import Columns
+
+
+SINKS = "sinks"
 _WHOLE = 4 << 20  # bytes of a queue's messages from which on they come as files, if a segment is not smaller
 _COPY = 4 << 20
 _LONGEST = 200  # bytes of a file name
 _OWN = "queue-"  # how the names of files begin that a queue does not share
+
+
+def has_landed(disk: Disk, catalog: Catalog, landing: Landing) -> bool:
+    """Whether a batch has landed before; StreamMismatch if it is of another query, whose numbers start anew."""
+    path = _sink_path(catalog, landing.sink)
+    if not disk.exists(path):
+        return False
+    with disk.open(path) as file:
+        line, _, check = file.read(0, file.size()).partition(b"\n")
+    if check != _check(line):
+        raise StoreCorrupt(f"{path!r} is damaged: its checksum is wrong. Put back a copy of this file")
+    return is_repeated(landing, Landing(*json.loads(line)))
+
+
+def _keep_sink(disk: Disk, catalog: Catalog, landing: Landing) -> None:
+    """A batch has landed."""
+    path = _sink_path(catalog, landing.sink)
+    above = os.path.dirname(path)
+    if not disk.exists(above):
+        disk.mkdir(above)
+        disk.sync_folder(catalog.path)
+    line = json.dumps(list(landing)).encode()
+    replace_file(disk, path, line + b"\n" + _check(line))
+    disk.sync_folder(above)
+
+
+def _sink_path(catalog: Catalog, sink: str) -> str:
+    file = names.file_name(sink)
+    if len(file.encode()) > _LONGEST:  # no other name has a % that no two digits follow
+        file = f"{file[:30]}%_{hashlib.sha256(sink.encode()).hexdigest()}"
+    return os.path.join(catalog.path, SINKS, file)
 
 
 @dataclass
@@ -57,6 +106,14 @@ class Load:
         for piece in self.pieces:
             found.setdefault(piece.queue, []).append(piece)
         return found
+
+
+class StagedFile(NamedTuple):
+    """A file with groups of one queue and nothing else."""
+
+    folder: str
+    name: str
+    pieces: list[Piece]
 
 
 class Intake:
@@ -93,7 +150,7 @@ class Intake:
             return self._take_in(folder, load)
 
     def _take_in(self, folder: str, load: Load) -> bool:
-        landed = load.sink is not None and landings.has_landed(self._disk, self._catalog, load.sink)
+        landed = load.sink is not None and has_landed(self._disk, self._catalog, load.sink)
         if landed or has_run(self._disk, self._catalog, load.run):
             staging.remove_folder(self._disk, folder)
             return False
@@ -211,7 +268,7 @@ class Intake:
                     self._arrive(folder, load.name, queue, upkeep.storage, pieces, arrived.get(queue, set()))
         manifest = os.path.join(folder, MANIFEST)
         if load.sink is not None:
-            landings.keep(self._disk, self._catalog, load.sink)
+            _keep_sink(self._disk, self._catalog, load.sink)
         if load.run is not None:
             _keep_run(self._disk, self._catalog, load.run, manifest)
         with suppress(FileNotFoundError):
@@ -235,7 +292,7 @@ class Intake:
             with ExitStack() as opened:
                 files = self._open_all(folder, pieces, opened)
                 staged = [(piece, files[piece.file]) for piece in pieces]
-                _, written = live.run(lambda now: arrival.append(storage, load, staged, now))
+                _, written = live.run(lambda now: _append(storage, load, staged, now))
             live.commit(written)
         else:
             whole = [
@@ -245,7 +302,7 @@ class Intake:
             missing = [each for each in whole if not self._has_arrived(each, arrived)]
 
             def install() -> None:
-                live.run(lambda now: arrival.install(storage, missing, now))
+                live.run(lambda now: _install(storage, missing, now))
 
             storage.commits.lead(install)
 
@@ -343,3 +400,180 @@ def _parse(path: str, disk: Disk) -> Load:
     queues = {queue: Settings(**settings) for queue, settings in content["queues"].items()}
     sink = content.get("sink")
     return Load(content["name"], pieces, queues, content["run"], None if sink is None else Landing(*sink))
+
+
+def _append(storage: JournalStorage, load: str, staged: Sequence[tuple[Piece, File]], now: int) -> None:
+    """Let staged messages join the open group, which is committed as a whole."""
+    state = storage.state
+    storage.reservation.skip_open_xids(sum(piece.messages for piece, _ in staged))
+    records = bytearray(encode_load(load))
+    for piece, file in staged:
+        first, content = state.next_seq, bodies_of(piece, file)
+        group, offset = storage.begin_piece(first, 0 if piece.done else piece.messages, content)  # done: no xids
+        shift = offset - (piece.tail - len(content))
+        for record, bodies in _arrive(state, number_group(piece, file, first, 0, now).records, group + shift):
+            if isinstance(record, Put) and bodies is not None:
+                records += encode_put(record, bodies._replace(offset=[shift + each for each in bodies.offset]))
+            else:
+                records += encode_record(record)
+    storage.end_piece(bytes(records), now)
+
+
+def _install(storage: JournalStorage, staged: Sequence[StagedFile], now: int) -> None:
+    """Let staged files follow those of the journal; by the one who leads its commits."""
+    state, files, disk = storage.state, storage.files, storage.files.disk
+    storage.reservation.skip_open_xids(sum(piece.messages for each in staged for piece in each.pieces))
+    number = storage.leave_file()
+    storage.at = now = max(storage.at, now)
+    for folder, name, pieces in staged:
+        path = os.path.join(folder, name)
+        file, first, arriving = disk.open(path), state.next_seq, []
+        for piece in pieces:
+            numbered = number_group(piece, file, first, number, now)
+            file.write(piece.offset, numbered.head)
+            file.write(piece.offset + piece.tail, numbered.tail)
+            arriving.append((piece.offset, numbered.records))
+            first, number = first + piece.messages, number + 1
+        file.sync()
+        rotated = files.rotated(storage.next_stamp())
+        _move(disk, path, files.path(rotated))
+        file.path = files.path(rotated)
+        segment = storage.follow(rotated, file, number)
+        for offset, records in arriving:
+            _arrive(state, records, segment.base + offset)
+
+
+def _move(disk: Disk, source: str, target: str) -> None:
+    """Durably; if the machine stops, the file may have both names, never none."""
+    disk.rename(source, target)
+    disk.sync_folder(os.path.dirname(target))
+    disk.sync_folder(os.path.dirname(source))
+
+
+def _arrive(state: State, records: list[Recorded], base: int) -> list[Recorded]:
+    """Staged records take effect; offsets of bodies count from base. The records."""
+    for record, bodies in records:
+        state.replay(record)
+        if isinstance(record, Put) and bodies is not None:
+            state.place(record.first, [base + each for each in bodies.offset], bodies.size, bodies.crc)
+    return records
+
+
+class Store(Protocol):
+    """What loads are for."""
+
+    def find(self, queue: str) -> LiveQueue:
+        """A queue at work; QueueNotFound."""
+
+    def load(self, load: Load) -> bool:
+        """Let a load take effect."""
+
+
+class JournalPart:
+    """What one sender has sent: a file of groups."""
+
+    def __init__(self, file: Part, ballast: Ballast) -> None:
+        self.file = file
+        self.is_broken = False
+        self._ballast = ballast
+
+    @property
+    def messages(self) -> int:
+        """How many messages it has."""
+        return sum(piece.messages for piece in self.file.pieces)
+
+    def add(self, queue: str, settings: Settings, staged: "Staged", frame: bytes, now: int) -> None:
+        """Keep a batch, on stable storage."""
+        if self._ballast.short:
+            raise full()
+        restored = None if staged.restored is None else _restored(staged.restored, now)
+        try:
+            times = (staged.visible_at, staged.expires_at)
+            self.file.add_entries(queue, staged.entries, settings.retention, now, *times, restored)
+            self.file.close()
+        except BaseException:
+            self.is_broken = True
+            self.file.discard()
+            raise
+
+
+class JournalDepot:
+    """Loads that are staged beside the journals."""
+
+    def __init__(self, store: Store, catalog: Catalog, disk: Disk, ballast: Ballast) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._disk = disk
+        self._ballast = ballast
+
+    def settings(self, queue: str) -> Settings:
+        """What a queue was created with; QueueNotFound."""
+        return self._store.find(queue).settings
+
+    def ledger(self, queue: str, settings: Settings) -> Ledger:
+        """The rules of a queue."""
+        return Ledger(queue, settings)
+
+    def check_settings(self, settings: Settings) -> None:
+        """Refuse a queue that cannot be made."""
+        check_start(settings)
+
+    def begin(self, load: str, forget_before: int) -> None:
+        """Make a folder for a load."""
+        forget_runs(self._disk, self._catalog, forget_before)
+        make_folder(self._disk, self._catalog.folder, load)
+
+    def new_part(self, load: str, part: str) -> JournalPart:
+        """A file in that folder, which is made when there is something for it."""
+        return JournalPart(Part(self._disk, self._folder(load), load, f"part-{part}"), self._ballast)
+
+    def take_in(
+        self,
+        load: str,
+        parts: Sequence[StagedPart],
+        queues: Mapping[str, Settings],
+        run: str | None,
+        sink: Landing | None,
+    ) -> bool:
+        """Let these parts take effect."""
+        pieces = [piece for part in parts for piece in cast("JournalPart", part).file.pieces]
+        return self._store.load(Load(load, pieces, dict(queues), run, sink))
+
+    def counts(self, load: str) -> bool:
+        """Whether opening the store will finish it."""
+        return self._disk.exists(os.path.join(self._folder(load), MANIFEST))
+
+    def has_landed(self, sink: Landing) -> bool:
+        """Whether a batch of a stream has taken effect."""
+        return has_landed(self._disk, self._catalog, sink)
+
+    def taken(self, run: str) -> Taken | None:
+        """What has taken effect under a name."""
+        taken = read_run(self._disk, self._catalog, run)
+        if taken is None:
+            return None
+        brought = [
+            Brought(queue, sum(piece.messages for piece in pieces), sum(piece.payloads for piece in pieces))
+            for queue, pieces in sorted(taken.by_queue().items())
+        ]
+        return Taken(taken.name, brought)
+
+    def drop(self, load: str) -> None:
+        """Remove what was sent."""
+        staging.remove_folder(self._disk, self._folder(load))
+
+    def _folder(self, load: str) -> str:
+        return staging.folder_of(self._catalog.folder, load)
+
+
+def _restored(columns: "Columns", now: int) -> Restored:
+    return Restored(
+        [now if each is None else each for each in columns.received_at],
+        [STATES.index(state) + 1 for state in columns.state],
+        columns.attempts,
+        [each or 0 for each in columns.claimed_at],
+        [each or 0 for each in columns.settled_at],
+        columns.consumer,
+        columns.reason,
+        columns.history,
+    )

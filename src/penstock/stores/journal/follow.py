@@ -1,34 +1,104 @@
-"""What enters a queue, in order, read from its files as they grow: also what has been settled since.
+"""Streams and followers of a journal store.
 
-Files are pinned as soon as they are seen, and until they have been read, so that packing takes nothing from one
-who follows. What was packed away before is lost to it; numbers that are missing in a packed file say how much.
-Groups are numbered without gaps, so that files are read in their order and none is left out.
+A follower reads the messages that enter a queue, in order, from its files as they grow: also those that have been
+settled since. Files are pinned as soon as they are seen, and until they have been read, so that packing takes
+nothing from a follower. Messages that were packed away before are lost to it; numbers that are missing in a packed
+file say how many. Groups are numbered without gaps, so that files are read in their order and none is left out.
 """
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
-from penstock.contract.streams import Lost
-from penstock.errors import QueueNotFound, StoreCorrupt
-from penstock.rules.index.rows import AVAILABLE, DELAYED
+from penstock.contract.message import STATES, Message
+from penstock.contract.streams import Ahead, BatchPlan, Lost, boot
+from penstock.engine.follow import PAGE, fitting, parts_of
+from penstock.engine.queue import LiveQueue
+from penstock.engine.streams import Known, LiveStreams
+from penstock.engine.views import fill
+from penstock.errors import PenstockError, QueueNotFound, StoreCorrupt
+from penstock.rules.index.rows import AVAILABLE, DELAYED, Page, Rows
 from penstock.rules.records import Put
-from penstock.stores.journal.bodies import XID_ITEM_HEAD, added_at
+from penstock.stores.journal import bodies
+from penstock.stores.journal.bodies import XID_ITEM_HEAD, Extent, added_at
 from penstock.stores.journal.catalog import Catalog, Entry
-from penstock.stores.journal.entered import Entries
-from penstock.stores.journal.files import PLACE_BITS
-from penstock.stores.journal.loading import Window
+from penstock.stores.journal.fields import Bodies
+from penstock.stores.journal.files import PLACE_BITS, Segment, offset_of, replay_order
 from penstock.stores.journal.pins import Pins
-from penstock.stores.journal.records import Bodies, PageImage, RestImage, decode_all
-from penstock.stores.journal.segments import replay_order
-from penstock.stores.journal.viewing import StoreView
-from penstock.system.clock import rest
+from penstock.stores.journal.reading import Window
+from penstock.stores.journal.records import PageImage, RestImage, decode_all
+from penstock.stores.journal.snapshot import StoreSnapshot
+from penstock.stores.journal.storage import JournalStorage
+from penstock.stores.journal.upkeep import Upkeep
+from penstock.system.clock import Clock, rest
 from penstock.system.files import Disk, File, ReadingDisk, Status
+from penstock.system.processes import is_gone
 
 _TRIES = 50
 _PAUSE = 0.01
 _PACKED = 0  # the number of groups in a packed file
+_READ_AHEAD = 4 << 20  # neighbours are read at once up to this
+_PIN_TRIES = 100
+_PIN_PAUSE = 0.01  # seconds between two tries to see files that are just being renamed
+
+
+@dataclass
+class Entries:
+    """Messages that have entered, by ascending number."""
+
+    seq: "array[int]" = field(default_factory=lambda: array("Q"))
+    state: bytearray = field(default_factory=bytearray)
+    priority: "array[int]" = field(default_factory=lambda: array("q"))
+    visible_at: "array[int]" = field(default_factory=lambda: array("q"))
+    expires_at: "array[int]" = field(default_factory=lambda: array("q"))
+    place: "array[int]" = field(default_factory=lambda: array("Q"))
+    size: "array[int]" = field(default_factory=lambda: array("I"))
+    crc: "array[int]" = field(default_factory=lambda: array("I"))
+
+    def between(self, after: int, until: int) -> tuple[int, int]:
+        """Where those are from after one on until another: from, and before."""
+        return bisect_right(self.seq, after), bisect_right(self.seq, until)
+
+    def pages(self, after: int, until: int) -> list[tuple[int, Page]]:
+        """Those from after one on until another, as rows: one page for each stretch without gaps."""
+        start, end = self.between(after, until)
+        pages = []
+        while start < end:
+            stop = start + self._run(start, end)
+            page = Page()
+            page.state = self.state[start:stop]
+            page.attempts = array("I", bytes(4 * (stop - start)))
+            for name in ("priority", "visible_at", "expires_at", "place", "size", "crc"):
+                setattr(page, name, getattr(self, name)[start:stop])
+            page.live = stop - start
+            pages.append((self.seq[start], page))
+            start = stop
+        return pages
+
+    def _run(self, start: int, end: int) -> int:
+        """How many from there on are numbered one after the other."""
+        first, count = self.seq[start], end - start
+        if self.seq[end - 1] - first == count - 1:
+            return count
+        low, high = 1, count  # numbers only grow, so the first gap is found by halving
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.seq[start + middle - 1] - first == middle - 1:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def forget(self, until: int) -> None:
+        """They were read."""
+        count = bisect_right(self.seq, until)
+        if count:
+            del self.state[:count]
+            for name in ("seq", "priority", "visible_at", "expires_at", "place", "size", "crc"):
+                del getattr(self, name)[:count]
 
 
 @dataclass
@@ -298,7 +368,7 @@ class Follower:
         return Catalog(self.folder, self._disk).entry(self._journal())
 
     def _journal(self) -> str:
-        found = StoreView(self.folder, self._disk, 0).journal(self._queue)
+        found = StoreSnapshot(self.folder, self._disk, 0).journal(self._queue)
         if found is None:
             raise QueueNotFound(f"there is no queue {self._queue!r} in the store {self.folder!r}")
         return found
@@ -368,3 +438,142 @@ class Follower:
         self._sources.remove(source)
         source.file.close()
         self.pins.unpin(source.pinned)
+
+
+class JournalFeed:
+    """Reads for one who follows. `owner` is the process that files are held for."""
+
+    def __init__(self, folder: str, queue: str, owner: int) -> None:
+        self.follower = Follower(folder, queue, owner)
+        self._queue = queue
+
+    @property
+    def begin(self) -> int:
+        """What entered after this number can be asked for."""
+        return self.follower.begin
+
+    def start(self, starting: str | int) -> tuple[int, int]:
+        """Where to begin, see Streams.start."""
+        if isinstance(starting, int):
+            after, gaps = self.follower.entered_before(starting)
+        else:
+            after, gaps = self.follower.earliest()
+            after = self.follower.latest() if starting == "latest" else after
+        return after, max(gaps, after + 1)
+
+    def follow(self, after: int) -> None:
+        """Begin after a number."""
+        self.follower.start(after)
+
+    def ahead(self, after: int, gaps: int, rows: int, size: int, until: int) -> Ahead:
+        """What has entered, see Streams.ahead."""
+        follower, entries = self.follower, self.follower.entries
+        follower.forget(after)
+        if until:
+            follower.fill(0, until)
+        elif rows:
+            follower.fill(rows)
+            count = fitting(entries.size, rows, size)
+            until = entries.seq[count - 1] if count else follower.last
+        until = max(after, until)
+        start, end = entries.between(after, until)
+        parts = parts_of(entries.seq[start:end], entries.size[start:end])
+        return Ahead(until, parts, follower.lost_between(max(after + 1, gaps), until))
+
+    def messages(self, after: int, until: int, limit: int) -> list[Message]:
+        """Some messages as they entered."""
+        self.follower.fill(0, until)
+        entries = self.follower.entries
+        start, end = entries.between(after, until)
+        end = min(end, start + limit)
+        end = start + fitting(entries.size[start:end], limit, PAGE)
+        messages = [
+            Message(
+                str(entries.seq[at]),
+                self._queue,
+                b"",
+                {},
+                entries.priority[at],
+                0,
+                0,
+                entries.visible_at[at],
+                entries.expires_at[at] or None,
+                0,
+                STATES[entries.state[at] - 1],
+            )
+            for at in range(start, end)
+        ]
+        return fill(messages, bodies.read(list(self._found(start, end)), self._queue, lambda: False))
+
+    def _found(self, start: int, end: int) -> Iterator[Extent]:
+        """Where the bodies of entries are, neighbours together."""
+        entries, files = self.follower.entries, self.follower.files()
+        while start < end:
+            first, stop = entries.place[start], start + 1
+            number, before = first >> PLACE_BITS, first + _READ_AHEAD
+            while stop < end and entries.place[stop] >> PLACE_BITS == number and entries.place[stop] < before:
+                stop += 1
+            starts = [place - first for place in entries.place[start:stop]]
+            sizes, crcs = entries.size[start:stop].tolist(), entries.crc[start:stop].tolist()
+            yield Extent(files[number], offset_of(first), starts, sizes, crcs)
+            start = stop
+
+    def look(self) -> None:
+        """Hold the files that are there."""
+        self.follower.look()
+
+    def held_back(self) -> int:
+        """Bytes that are stored for its sake alone."""
+        return self.follower.held_back()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self.follower.close()
+
+
+class JournalStreams(LiveStreams[JournalStorage]):
+    """The streams of one store."""
+
+    def __init__(
+        self, folder: str, clock: Clock, find: Callable[[str], LiveQueue], upkeep: Mapping[str, Upkeep]
+    ) -> None:
+        def known(queue: str) -> Known[JournalStorage]:
+            live, kept = find(queue), upkeep[queue]
+            return Known(live, kept.journal.ledger, kept.storage)
+
+        super().__init__(clock, known, lambda: list(upkeep))
+        self._folder = folder
+
+    def read(self, queue: str, stream: str, batch: int, pins: str | None) -> BatchPlan:
+        """Where the messages of a batch are, with files pinned for a process."""
+        for _ in range(_PIN_TRIES):
+            pages, segments = self._reading(queue, stream, batch, lambda storage: storage.segments)
+            used = sorted({place >> PLACE_BITS for _, page in pages for place in page.place if place})
+            files = self._pin([segments[number] for number in used if number in segments], pins)
+            if files is not None:
+                return BatchPlan(pages, files)
+            rest(_PIN_PAUSE)
+        raise PenstockError(f"the files of queue {queue!r} change faster than they can be pinned: try again")
+
+    def _pin(self, segments: Sequence[Segment], process: str | None) -> list[tuple[int, str, str]] | None:
+        """Pin files; None if one of them has another name by now."""
+        name, _, machine = (process or "").partition("@")
+        if machine != boot() or is_gone(name):
+            return []  # who is elsewhere could not say when it ends
+        pins = Pins(self._folder, name)
+        try:
+            return [(each.number, each.name, pins.pin(os.path.join(self._folder, each.name))) for each in segments]
+        except FileNotFoundError:
+            pins.drop()
+            return None
+
+    def before_packing(self, queue: str) -> None:
+        """A queue's files are about to be packed: those who follow it hold them."""
+        self._feeds.look(queue)
+
+    def _feed(self, queue: str) -> "JournalFeed":
+
+        return JournalFeed(self._folder, queue, os.getpid())
+
+    def _bodies(self, storage: JournalStorage, seqs: Sequence[int], rows: Rows) -> list[Extent]:
+        return storage.find(seqs, rows)

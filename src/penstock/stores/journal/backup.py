@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from penstock.contract.kinds import kind_of, split
 from penstock.errors import NotSupported, PenstockError, StoreCorrupt, StoreLocked
 from penstock.stores.journal.catalog import FOLDER, Catalog
-from penstock.stores.journal.landings import SINKS
+from penstock.stores.journal.loads import SINKS
 from penstock.stores.journal.pins import Pins, sweep
-from penstock.stores.journal.reading import Found, close, open_segments, read
+from penstock.stores.journal.reading import FoundJournal, close_segments, open_segments, read
+from penstock.stores.journal.snapshot import QueueSnapshot, StoreSnapshot
 from penstock.stores.journal.staging import MANIFEST, folder_of, staged_loads
-from penstock.stores.journal.viewing import StoreView, View
 from penstock.system.clock import Clock, SystemClock, rest
 from penstock.system.copies import Destination
 from penstock.system.files import Disk, ReadingDisk, SystemDisk
@@ -80,7 +80,7 @@ class _Backup:
     def run(self, verify: bool) -> list[BackedUp]:
         """Make the copy."""
         self._to.check()
-        StoreView(self._source, self._reading, self._clock.now())  # an error before anything is made
+        StoreSnapshot(self._source, self._reading, self._clock.now())  # an error before anything is made
         self._begin()
         try:
             sweep(self._source, self._disk)
@@ -116,7 +116,7 @@ class _Backup:
 
     # Looking
 
-    def _look(self, pins: Pins) -> tuple[dict[str, View], list[str], dict[str, bytes]]:
+    def _look(self, pins: Pins) -> tuple[dict[str, QueueSnapshot], list[str], dict[str, bytes]]:
         """Every queue at one moment, and the loads that had taken effect before all of these moments.
 
         And what streaming sinks had landed by then.
@@ -124,7 +124,7 @@ class _Backup:
         for _ in range(_TRIES):
             before, sinks = self._loads(), self._sinks()
             if not self._is_loading():
-                store = StoreView(self._source, self._reading, self._clock.now())
+                store = StoreSnapshot(self._source, self._reading, self._clock.now())
                 found = {
                     name: view
                     for name in store.settings()
@@ -161,13 +161,13 @@ class _Backup:
 
     # Copying
 
-    def _size(self, view: View, path: str) -> int:
+    def _size(self, view: QueueSnapshot, path: str) -> int:
         if path == view.files[-1].path:
             return view.end
         with self._reading.open(path) as file:
             return file.size()
 
-    def _copy(self, name: str, view: View) -> BackedUp:
+    def _copy(self, name: str, view: QueueSnapshot) -> BackedUp:
         size = 0
         for each in view.files:
             target = os.path.join(self._partial, each.name)
@@ -191,7 +191,7 @@ class _Backup:
             new.sync()
         return copied
 
-    def _copy_rest(self, views: dict[str, View], loads: list[str], sinks: dict[str, bytes]) -> None:
+    def _copy_rest(self, views: dict[str, QueueSnapshot], loads: list[str], sinks: dict[str, bytes]) -> None:
         """What is beside the journals: loads, the number above those of deleted queues, how far journals reach."""
         if sinks:
             folder = os.path.join(self._catalog.path, SINKS)
@@ -217,12 +217,12 @@ class _Backup:
         with self._disk.open(os.path.join(self._catalog.path, "clean")) as file:
             file.sync()
 
-    def _verify(self, name: str, view: View) -> None:
+    def _verify(self, name: str, view: QueueSnapshot) -> None:
         segments = open_segments(self._partial, view.journal, self._reading)
         try:
-            reading = read(Found(name, view.journal, view.entry, segments, view.next_group, "doc"))
+            reading = read(FoundJournal(name, view.journal, view.entry, segments, view.next_group, "doc"))
         finally:
-            close(segments)
+            close_segments(segments)
         why = None if reading.damage is None else reading.damage.why
         if why is None and reading.loader.next_group != view.next_group:
             why = f"it reaches group {reading.loader.next_group - 1} and not {view.next_group - 1}"
@@ -233,5 +233,5 @@ class _Backup:
             )
 
 
-def _files(view: View) -> list[str]:
+def _files(view: QueueSnapshot) -> list[str]:
     return [each.path for each in view.files]
