@@ -1,4 +1,4 @@
-"""The worker for coroutines: the twin of `penstock.work`, with tasks where that has threads."""
+"""`penstock.aio.work`: the worker for coroutines, with tasks where `penstock.work` has threads."""
 
 from __future__ import annotations
 
@@ -6,25 +6,20 @@ import asyncio
 import contextvars
 import inspect
 import threading
-import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 from penstock.contract.aio import Message, Queue
 from penstock.contract.arguments import receipts_of
-from penstock.errors import LeaseExpired
-from penstock.workers import ending
-from penstock.workers.ending import Account, settled
-from penstock.workers.holding import ACK, RELEASE, Held, Holding, Outcome, alike
-from penstock.workers.options import GLANCE, PASSING, PATIENCE, POLL, Backoff, Options, Pauses, Result, Worked
+from penstock.workers.holding import ACK, RELEASE, Held, Outcome
+from penstock.workers.options import POLL, Backoff, Options, Result, Worked
 from penstock.workers.signals import stop_signals
+from penstock.workers.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from penstock.contract import message
-    from penstock.workers.ending import Ended
-
-Answer = TypeVar("Answer")
 
 
 async def work(
@@ -48,293 +43,140 @@ async def work(
     of its message. If the worker itself is cancelled it releases what it holds first.
     """
     options = Options.checked(concurrency, lease, backoff, grace, until_empty, consumer, on_drop, report)
-    return await _Worker(queue, handler, options, stop or asyncio.Event()).run()
+    return await _Tasks(queue, handler, options, stop or asyncio.Event()).run()
 
 
 class _Claims(Queue):
     """The queue as handlers see it: what they settle by themselves is noted."""
 
-    def __init__(self, queue: Queue, worker: _Worker) -> None:
+    def __init__(self, queue: Queue, worker: _Tasks) -> None:
         super().__init__(queue._store, queue.name)
-        self._noted = worker.holding
+        self._worker = worker
 
     async def ack(self, *messages: message.Message | str) -> None:
         await super().ack(*messages)
-        self._noted.settled_by_handler(receipts_of(messages, self.name), ACK)
+        self._worker.settled_by_handler(receipts_of(messages, self.name), ACK)
 
     async def fail(self, *messages: message.Message | str, delay: float = 0.0, reason: str | None = None) -> None:
         await super().fail(*messages, delay=delay, reason=reason)
-        self._noted.settled_by_handler(receipts_of(messages, self.name), Outcome("fail", delay, reason))
+        self._worker.settled_by_handler(receipts_of(messages, self.name), Outcome("fail", delay, reason))
 
     async def release(self, *messages: message.Message | str) -> None:
         await super().release(*messages)
-        self._noted.settled_by_handler(receipts_of(messages, self.name), RELEASE)
+        self._worker.settled_by_handler(receipts_of(messages, self.name), RELEASE)
 
     async def extend(self, *messages: message.Message | str, lease: float = 30.0) -> None:
         await super().extend(*messages, lease=lease)
-        self._noted.extended(receipts_of(messages, self.name), lease, time.monotonic())
+        self._worker.extended_by_handler(receipts_of(messages, self.name), lease)
 
 
-class _Worker:
+class _Bell:
+    """Wakes tasks."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def ring(self) -> None:
+        """Wake those that wait."""
+        while self._waiting:
+            each = self._waiting.pop()
+            if not each.done():
+                each.set_result(None)
+
+    async def wait(self, seconds: float | None) -> None:
+        """Wait until it rings."""
+        rung = asyncio.get_running_loop().create_future()
+        self._waiting.add(rung)
+        try:
+            await (rung if seconds is None else asyncio.wait([rung], timeout=seconds))
+        finally:
+            self._waiting.discard(rung)
+
+
+class _Tasks(Worker[Message, "asyncio.Task[None]"]):
     """One call of work()."""
 
     def __init__(
         self, queue: Queue, handler: Callable[[Message], Any], options: Options, stop: asyncio.Event
     ) -> None:
-        self.holding: Holding[Message] = Holding(options.lease)
-        self._queue = queue
-        self._claims = _Claims(queue, self)
+        super().__init__(queue, options, stop, nullcontext(), _Bell)
+        self.claims = _Claims(queue, self)
         self._handler = handler
         self._in_loop = _is_coroutine_function(handler)
-        self._options = options
-        self._stop = stop
-        self._free = options.concurrency
-        self._changed = asyncio.Event()  # something that tasks wait for may have happened
-        self._leaving = asyncio.Event()  # nothing more is tried again
-        self._hurry = asyncio.Event()  # what is held is released now: a second signal, or an error
-        self._ended: asyncio.Queue[Held[Message] | None] = asyncio.Queue()
+        self._asked = stop
+        self._news = _Bell()
         self._at_work: dict[asyncio.Task[None], Held[Message]] = {}
-        self._account: Account[Message] = Account(options)
-        self._error: BaseException | None = None
-
-    # Who watches
 
     async def run(self) -> Worked:
         """Work until stopped."""
         loop = asyncio.get_running_loop()
-        with stop_signals(lambda number: _call_soon(loop, self._told, number)):
-            claimer = asyncio.create_task(self._claim_all())
-            settler = asyncio.create_task(self._settle_all())
-            extender = asyncio.create_task(self._extend_all())
+        with stop_signals(lambda number: _call_soon(loop, self.told, number)):
+            parts = (self.claim_all, self.settle_all, self.extend_all, self._hear)
+            claimer, settler, *others = [asyncio.create_task(part()) for part in parts]
             try:
-                await self._watch(claimer)
+                await self.watch()
             finally:
                 # In a task of its own: a second cancellation must not keep it from releasing.
-                letting_go = asyncio.create_task(self._let_go(claimer, settler, extender))
-                while not letting_go.done():
+                finishing = asyncio.create_task(self._finish(claimer, settler, *others))
+                while not finishing.done():
                     try:
-                        await asyncio.shield(letting_go)
+                        await asyncio.shield(finishing)
                     except asyncio.CancelledError:
                         continue
-        if self._error is not None:
-            raise self._error
-        return self._account.worked
+        return self.result()
 
-    def _told(self, number: int) -> None:
-        self._account.worked.signal = number
-        if self._stop.is_set():
-            self._hurry.set()
-        self._stop.set()
+    async def _finish(self, *parts: asyncio.Task[None]) -> None:
+        await self.finish(*parts[:2])
+        for part in parts:
+            part.cancel()
+        await asyncio.wait(parts)
 
-    async def _watch(self, claimer: asyncio.Task[None]) -> None:
-        """Return when there is nothing left to wait for."""
-        await _first(claimer, self._stop.wait(), self._hurry.wait())
-        await _first(self._idle(claimer), self._hurry.wait(), timeout=self._options.grace)
+    async def _hear(self) -> None:
+        """Wake the watch when the caller's event asks to stop."""
+        await self._asked.wait()
+        self.wake()
 
-    async def _idle(self, claimer: asyncio.Task[None]) -> None:
-        await asyncio.wait([claimer])
-        while self._free < self._options.concurrency:
-            self._changed.clear()
-            await self._changed.wait()
-
-    async def _let_go(self, claimer: asyncio.Task[None], *others: asyncio.Task[None]) -> None:
-        """Release what handlers still work on. What they finish from now on does not count."""
-        settler, extender = others
-        self._stop.set()
-        await asyncio.wait([claimer], timeout=2 * POLL)  # else it would claim what is released
-        self._leaving.set()
-        self._changed.set()
-        dropped = self.holding.give_up()
-        await self._drop(dropped)
-        for each in dropped:
-            each.outcome = RELEASE
-        if dropped:
-            await self._settle(RELEASE, dropped)
-        await asyncio.wait([claimer], timeout=PATIENCE)  # it may bring messages yet, to be released
-        self._ended.put_nowait(None)
-        await asyncio.wait([settler], timeout=PATIENCE)
-        for task in (claimer, settler, extender):
-            task.cancel()
-        await asyncio.wait([claimer, settler, extender])
-
-    async def _drop(self, dropped: list[Held[Message]]) -> None:
-        """Tell handlers that their work no longer counts; coroutines end before anyone else gets the message."""
-        tasks = [task for task, held in self._at_work.items() if held in dropped]
-        for held in dropped:
-            self._options.dropped(held.message)
-        for task in tasks if self._in_loop else ():
-            task.cancel()
-        if tasks and self._in_loop:
-            await asyncio.wait(tasks, timeout=POLL)
-
-    def _fail(self, error: BaseException) -> None:
-        """End the worker with an error."""
-        self._error = self._error or error
-        self._stop.set()
-        self._hurry.set()
-
-    async def _try(self, call: Callable[[], Awaitable[Answer]], giving_up: asyncio.Event) -> Answer | None:
-        """Ask the store until it answers; None if that is no longer wanted."""
-        pauses = Pauses()
-        while True:
-            try:
-                return await call()
-            except PASSING as error:
-                if giving_up.is_set():
-                    return None
-                await _first(giving_up.wait(), timeout=pauses.next(error))
-
-    # The claimer
-
-    async def _claim_all(self) -> None:
-        try:
-            settings = await self._try(self._queue.settings, self._stop)
-            if settings is not None:
-                self.holding.lease = min(self._options.lease, settings.max_lease)
-                self._changed.set()
-            while not self._stop.is_set() and await self._claim():
-                while not self._free and not self._stop.is_set():
-                    self._changed.clear()
-                    await _first(self._changed.wait(), self._stop.wait())
-        except Exception as error:
-            self._fail(error)
-
-    async def _claim(self) -> bool:
-        """Claim as many messages as can be worked on; False if the queue is empty and that is the end."""
-        options = self._options
-        wait = 0 if options.until_empty else POLL
-        lease, room = self.holding.lease, self._free
-        messages = await self._try(lambda: self._claims.claim(room, lease, wait, options.consumer), self._stop)
-        if not messages:
-            return not options.until_empty or await self._wait_while_empty()
-        for held in self.holding.take(messages, time.monotonic()):
-            self._free -= 1
-            if self._stop.is_set():
-                held.outcome = RELEASE
-                self._ended.put_nowait(held)
-            else:
-                task = asyncio.create_task(self._work(held))
-                self._at_work[task] = held
-                task.add_done_callback(self._at_work.pop)
-        return True
-
-    async def _wait_while_empty(self) -> bool:
-        """Nothing is available: wait a moment for what may yet come; False if that is nothing."""
-        if self._free < self._options.concurrency:  # what is worked on may fail and come back
-            self._changed.clear()
-            await _first(self._changed.wait(), self._stop.wait(), timeout=GLANCE)
-            return True
-        if await self._try(self._queue.count, self._stop) == 0:
-            return False
-        await _first(self._stop.wait(), timeout=GLANCE / 4)
-        return True
-
-    # The work
-
-    async def _work(self, held: Held[Message]) -> None:
-        outcome, error = await self._outcome_of(held)
-        if self.holding.end(held, outcome):
-            self._ended.put_nowait(held)
-        else:
-            self._free += 1
-            self._changed.set()
-            if held.settled is not None:
-                self._tell([(held, held.settled.kind)], held.settled.reason)
-            else:
-                ending.log_in_vain(held.message, outcome)
-        if error is not None:
-            self._fail(error)
-
-    async def _outcome_of(self, held: Held[Message]) -> tuple[Outcome, BaseException | None]:
-        """How the work on a message ends, and what ends the worker with it."""
+    async def _handle(self, held: Held[Message]) -> None:
         try:
             if self._in_loop:
                 await self._handler(held.message)
             else:
                 await _in_thread(self._handler, held.message)
-        except Exception as error:
-            return self._options.outcome(held.message, error), None
-        except asyncio.CancelledError:  # by _drop(), or by the handler itself
-            return RELEASE, None
-        except BaseException as error:  # such as SystemExit
-            return RELEASE, error
-        return ACK, None
+        except asyncio.CancelledError:  # by drop(), or by the handler itself
+            self.end(held, RELEASE)
+        except BaseException as error:
+            self.end(held, *self.raised(held, error))
+        else:
+            self.end(held)
 
-    # Settling
+    async def ask(self, call: Callable[[], Any]) -> Any:
+        return await call()
 
-    async def _settle_all(self) -> None:
-        last = False
-        while not last:
-            batch = [await self._ended.get()]
-            while not self._ended.empty():
-                batch.append(self._ended.get_nowait())
-            last = None in batch
-            for outcome, held in alike(each for each in batch if each is not None):
-                await self._settle(outcome, held)
-                self._free += len(held)
-                self._changed.set()
+    def settings(self) -> Any:
+        return self.queue.settings()
 
-    async def _settle(self, outcome: Outcome, held: list[Held[Message]]) -> None:
-        receipts = [each.receipt for each in held]
-        lost: set[str] = set()
-        try:
-            if await self._try(lambda: self._call(outcome, receipts), self._leaving) is None:
-                lost = set(receipts)
-                ending.log_unsettled(len(lost))
-        except LeaseExpired as error:
-            lost = set(error.receipts)
-            ending.log_too_late(error)
-        except Exception as error:
-            lost = set(receipts)
-            self._fail(error)
-        for receipt in receipts:
-            self.holding.held.pop(receipt, None)
-        self._tell(settled(held, outcome, lost), outcome.reason)
+    def begin(self, held: Held[Message]) -> None:
+        task = asyncio.create_task(self._handle(held))
+        self._at_work[task] = held
+        task.add_done_callback(self._at_work.pop)
 
-    async def _call(self, outcome: Outcome, receipts: list[str]) -> bool:
-        await ending.settle(self._queue, outcome, receipts)
-        return True
-
-    def _tell(self, ended: Ended[Message], reason: str | None) -> None:
-        self._account.count(ended)
-        self._account.report(ended, reason, time.monotonic())
-
-    # Extending
-
-    async def _extend_all(self) -> None:
-        while not self._leaving.is_set():
-            if due := self.holding.due(time.monotonic()):
-                await self._extend(due)
-            await asyncio.sleep(min(self.holding.pause(time.monotonic()), POLL))
-
-    async def _extend(self, due: list[Held[Message]]) -> None:
-        lost: list[str] = []
-        try:
-            await self._queue.extend(*[each.message for each in due], lease=self.holding.lease)
-        except LeaseExpired as error:
-            lost = error.receipts
-        except PASSING as error:
-            ending.log_not_extended(error)
-            return
-        except Exception as error:
-            self._fail(error)
-            return
-        dropped = self.holding.extended_but(lost, due, time.monotonic())
-        for each in dropped:
-            ending.log_lost(each.message)
-        self._tell([(each, "lost") for each in dropped], None)
-        await self._drop(dropped)
-
-
-async def _first(*waiting: Awaitable[object], timeout: float | None = None) -> None:
-    """Return when one of them is done, or the time is over; what was only waited for is cancelled."""
-    tasks = [asyncio.ensure_future(each) for each in waiting]
-    try:
-        await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task, each in zip(tasks, waiting, strict=True):
-            if task is not each:
+    async def drop(self, dropped: Sequence[Held[Message]]) -> None:
+        tasks = [task for task, held in self._at_work.items() if held in dropped]
+        for held in dropped:
+            self.options.dropped(held.message)
+        if tasks and self._in_loop:  # coroutines end before anyone else gets the message
+            for task in tasks:
                 task.cancel()
+            await asyncio.wait(tasks, timeout=POLL)
+
+    def wake(self) -> None:
+        self._news.ring()
+
+    async def look(self, seconds: float | None) -> None:
+        await self._news.wait(seconds)
+
+    async def join(self, part: asyncio.Task[None], seconds: float) -> None:
+        await asyncio.wait([part], timeout=seconds)
 
 
 async def _in_thread(call: Callable[[Message], Any], argument: Message) -> None:

@@ -5,7 +5,7 @@ worker's monotonic clock, counted from the answer, so that a clock that differs 
 """
 
 from collections.abc import Collection, Iterable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from penstock.contract.message import Message
 
@@ -18,6 +18,12 @@ class Outcome(NamedTuple):
     kind: str  # "ack", "fail", "release"
     delay: float = 0.0
     reason: str | None = None
+
+    def settle(self, queue: Any, receipts: Iterable[str]) -> Any:
+        """A call that settles messages so; the queue answers at once, or its answer is awaited."""
+        if self.kind == "fail":
+            return queue.fail(*receipts, delay=self.delay, reason=self.reason)
+        return (queue.ack if self.kind == "ack" else queue.release)(*receipts)
 
 
 ACK, RELEASE = Outcome("ack"), Outcome("release")
