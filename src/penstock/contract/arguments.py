@@ -1,8 +1,7 @@
 """Arguments that every edge checks alike, and as operations declare them."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from typing import Annotated, Any
@@ -96,17 +95,18 @@ def receipts_of(messages: Iterable[Message | str], queue: str) -> list[str]:
     return receipts
 
 
-@contextmanager
-def arguments(where: str = "") -> Iterator[None]:
+class arguments:  # noqa: N801 - a context manager, written out as every request enters it
     """What is wrong with an argument that came over the wire is InvalidArgument, also if its type is."""
-    try:
-        yield
-    except TypeError as error:
-        raise InvalidArgument(f"{where}{error}") from None
-    except InvalidArgument as error:
-        if not where:
-            raise
-        raise InvalidArgument(f"{where}{error}") from None
+
+    def __init__(self, where: str = "") -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, TypeError) or (self._where and isinstance(error, InvalidArgument)):
+            raise InvalidArgument(f"{self._where}{error}") from None
 
 
 def check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:

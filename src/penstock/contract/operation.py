@@ -141,9 +141,10 @@ class Operation(Generic[Result]):
         given = ", ".join(f"{name}={getattr(self, name)!r:.100}" for name in self.arguments)
         return f"{type(self).__name__}({given})"
 
-    def default(self, name: str) -> Any:
+    @classmethod
+    def default(cls, name: str) -> Any:
         """What an argument is unless something else is said."""
-        return self._defaults.get(name)
+        return cls._defaults.get(name)
 
     def is_repeatable(self) -> bool:
         """Whether doing it twice is as good as doing it once."""

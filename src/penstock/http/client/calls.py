@@ -48,38 +48,61 @@ class Call(NamedTuple, Generic[Result]):
             raise Garbage(f"its answer to {self.name} is not Penstock's ({error!r})") from None
 
 
+class _Shape(NamedTuple):
+    """The parts of a request that all operations of a kind share."""
+
+    name: str
+    start: str  # method and path, with %s for a name
+    path: tuple[str, ...]  # arguments that stand in the path
+    fields: tuple[tuple[str, str, bool, Any, Callable[[Any], Any] | None], ...]  # name, wire, omit, default, send
+    headers: str
+
+
+_shapes: dict[type[Operation[Any]], _Shape] = {}
+
+
+def _shape(kind: type[Operation[Any]]) -> _Shape:
+    if kind in _shapes:
+        return _shapes[kind]
+    http = kind.http
+    segments = ["%s" if part[:1] == "{" else part for part in http.segments]
+    headers = _WANTS_FRAME if http.answer.kind is Message else ""
+    if http.batch:
+        headers = _FRAME
+    elif not http.in_query:
+        headers = _JSON + headers
+    fields = tuple(
+        (name, wire, each.omit, kind.default(name), each.send)
+        for wire, (name, each) in kind.wires.items()
+        if wire not in http.in_path
+    )
+    path = tuple(kind.wires[wire][0] for wire in http.in_path)
+    shape = _Shape(http.said or http.name, f"{http.method} /{'/'.join(segments)}", path, fields, headers)
+    return _shapes.setdefault(kind, shape)
+
+
 def call_of(operation: Operation[Result]) -> Call[Result]:
     """The request for an operation."""
     if isinstance(operation, Put) and (plain := _plain_put(operation)) is not None:
         return plain
-    operation = operation.within_limits()
-    http, sent, body = operation.http, _sent(operation), None
-    headers = _WANTS_FRAME if http.answer.kind is Message else ""
-    path = "/".join(
-        ["", *(quoted(str(sent.pop(part[1:-1]))) if part[:1] == "{" else part for part in http.segments)]
-    )
+    if operation.limits:
+        operation = operation.within_limits()
+    http, shape, body, sent = operation.http, _shape(type(operation)), None, {}
+    for name, wire, omit, default, send in shape.fields:
+        value = getattr(operation, name)
+        if not omit or value != default:
+            sent[wire] = value if send is None else send(value)
+    start = shape.start % tuple([quoted(str(getattr(operation, name))) for name in shape.path])
     if http.batch:
-        headers, body = _FRAME, _batch(operation, sent.popitem()[1])
+        body = _batch(operation, sent.popitem()[1])
     if http.in_query:
-        path += f"?{urlencode(sent)}" if sent else ""
+        start += f"?{urlencode(sent)}" if sent else ""
         if body is None and http.method == "POST":
             body = b""
     else:
-        headers, body = _JSON + headers, jsons.dumps(sent)
-    return Call(
-        http.said or http.name, f"{http.method} {path}", headers, body, operation.is_repeatable(),
-        partial(_read, operation), http.patience or getattr(operation, "wait", 0.0),
-    )  # fmt: skip
-
-
-def _sent(operation: Operation[Any]) -> dict[str, Any]:
-    """The arguments as they travel, but for those that say nothing."""
-    sent = {}
-    for name, argument in operation.arguments.items():
-        value = getattr(operation, name)
-        if not argument.omit or value != operation.default(name):
-            sent[argument.wire or name] = value if argument.send is None else argument.send(value)
-    return sent
+        body = jsons.dumps(sent)
+    wait = http.patience or (operation.wait if http.polls else 0.0)
+    return Call(shape.name, start, shape.headers, body, operation.is_repeatable(), partial(_read, operation), wait)
 
 
 def _batch(operation: Operation[Any], given: Any) -> bytes:

@@ -1,7 +1,7 @@
 """Requests as operations, and their results as answers: what the declarations say, carried out for every route."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from penstock.contract import roles
@@ -24,8 +24,10 @@ _BYTES = b"Content-Type: application/octet-stream\r\n"
 def handler(kind: type[Operation[Any]]) -> Handler:
     """What answers requests for an operation."""
 
+    read = reader(kind)
+
     async def handle(backend: Any, request: Request) -> Answer:
-        operation = read(kind, request)
+        operation = read(request)
         if isinstance(operation, Peek | Messages):
             return _listed(request, operation, await _page(backend.listed(operation), operation))
         if isinstance(operation, AddToLoad) and batch_type(request) != frames.MEDIA_TYPE:
@@ -43,38 +45,56 @@ def handler(kind: type[Operation[Any]]) -> Handler:
     return handle
 
 
-def read(kind: type[Operation[Any]], request: Request) -> Any:
-    """The operation that a request asks for; InvalidArgument and the like."""
-    http = kind.http
-    given = {wire: _number(kind, wire, part) for wire, part in zip(http.in_path, request.arguments, strict=True)}
-    with arguments():
-        values = kind.checked(given, http.in_path)
-        if http.in_query:
-            query = request.parameters(*kind.others)
-            told: Mapping[str, Any] = {wire: _number(kind, wire, text) for wire, text in query.items()}
-        else:
-            told = json_object(request, *kind.others)
-        values |= kind.checked(told, kind.others)
-        if http.batch:
-            [batch] = kind.wires.keys() - {*http.in_path, *kind.others}
-            values |= kind.checked({batch: _batch(kind, request)}, [batch])
-    operation = kind(**values).within_limits()
-    if isinstance(operation, Claim | Pop):
-        consumer = request.peer if operation.consumer is None else operation.consumer
+def reader(kind: type[Operation[Any]]) -> Callable[[Request], Any]:
+    """A function from a request to the operation that it asks for; InvalidArgument and the like."""
+    others, in_path, in_query = kind.others, kind.http.in_path, kind.http.in_query
+    [batch] = (kind.wires.keys() - {*in_path, *others}) if kind.http.batch else [""]
+    numbers = _numbers(kind)
+    consumes, claims, begins = issubclass(kind, Claim | Pop), kind is Claim, kind is BeginLoad
+
+    def read(request: Request) -> Any:
+        parts = dict(zip(in_path, request.arguments, strict=True))
         with arguments():
-            operation.consumer = checked_consumer(consumer)
-    if isinstance(operation, Claim):
-        operation.most = _MOST
-    if isinstance(operation, BeginLoad) and operation.queues and not roles.allows(request.roles, roles.ADMIN):
-        raise Forbidden("a load that makes queues needs the role admin: ask for it, or create the queues before")
-    return operation
+            values = kind.checked(_numbered(parts, numbers), in_path)
+            if in_query:
+                told: Mapping[str, Any] = _numbered(request.parameters(*others), numbers)
+            else:
+                told = json_object(request, *others)
+            values |= kind.checked(told, others)
+            if batch:
+                values |= kind.checked({batch: _batch(kind, request)}, [batch])
+            operation: Any = kind(**values)
+            if kind.limits:
+                operation = operation.within_limits()
+            if consumes:
+                operation.consumer = checked_consumer(
+                    request.peer if operation.consumer is None else operation.consumer
+                )
+        if claims:
+            operation.most = _MOST
+        elif begins and operation.queues and not roles.allows(request.roles, roles.ADMIN):
+            raise Forbidden(
+                "a load that makes queues needs the role admin: ask for it, or create the queues before"
+            )
+        return operation
+
+    return read
 
 
-def _number(kind: type[Operation[Any]], name: str, text: str) -> Any:
-    """What a path or a query says: a number, where one is wanted."""
-    wanted = kind.wires[name][1].schema.get("type")
-    if wanted not in ("integer", "number"):
-        return text
+def _numbered(given: Mapping[str, str], wanted: Mapping[str, str]) -> Mapping[str, Any]:
+    """Texts of a path or a query, as numbers where numbers are wanted."""
+    if wanted.keys().isdisjoint(given):
+        return given
+    return {wire: _number(wire, text, wanted[wire]) if wire in wanted else text for wire, text in given.items()}
+
+
+def _numbers(kind: type[Operation[Any]]) -> dict[str, str]:
+    """The arguments that are numbers, with their type."""
+    types = {wire: argument.schema.get("type") for wire, (_, argument) in kind.wires.items()}
+    return {wire: wanted for wire, wanted in types.items() if wanted in ("integer", "number")}
+
+
+def _number(name: str, text: str, wanted: str) -> Any:
     number = jsons.number(name, text)
     if wanted == "integer" and not isinstance(number, int):
         raise InvalidArgument(f"{name}={text!r} is not an integer")
