@@ -19,10 +19,10 @@ class _Form(NamedTuple):
 
 def encode(answer: Answer, result: Any) -> Any:
     """A result as JSON."""
-    write = _form(answer.kind).write
+    form = _form(answer.kind)
     value = result
-    if result is not None:
-        value = [write(each) for each in result] if answer.many else write(result)
+    if result is not None and form is not None:
+        value = [form.write(each) for each in result] if answer.many else form.write(result)
     return {answer.member: value} if answer.member else value
 
 
@@ -32,20 +32,21 @@ def decode(answer: Answer, value: Any) -> Any:
         value = value[answer.member]
     if value is None and "null" in answer.schema.get("type", ()):
         return None
-    read = _form(answer.kind).read
-    if not answer.many:
-        return read(value)
-    if not isinstance(value, list):
+    if answer.many and not isinstance(value, list):
         raise TypeError(f"{answer.member} is {value!r}")
-    return [read(each) for each in value]
+    form = _form(answer.kind)
+    if form is not None:
+        return [form.read(each) for each in value] if answer.many else form.read(value)
+    if answer.many and {*map(type, value)} <= {answer.kind}:  # ids, of which there may be many
+        return value
+    return [_plain(answer.kind, each) for each in value] if answer.many else _plain(answer.kind, value)
 
 
-def _form(kind: Any) -> _Form:
+def _form(kind: Any) -> _Form | None:
+    """How results of a kind are written and read; None: as they are."""
     if kind in _FORMS:
         return _FORMS[kind]
-    if hasattr(kind, "_fields"):
-        return _Form(kind._asdict, partial(_record, kind))
-    return _Form(lambda result: result, lambda value: _plain(kind, value))
+    return _Form(kind._asdict, partial(_record, kind)) if hasattr(kind, "_fields") else None
 
 
 def _record(kind: Any, value: Any) -> Any:
