@@ -1,10 +1,12 @@
 """Queue names: what they may be."""
 
 import re
+from collections.abc import Iterable
 
 from penstock.errors import InvalidName, QueueProtected
 
 DEFAULT = "default"
+CHOSEN = "%_"  # in a file name that is not simply encoded: no encoded name has a % that no two digits follow
 _LEGAL = re.compile(r"[!-~]{1,255}")
 
 
@@ -47,3 +49,15 @@ def deletable(name: str) -> str:
 def file_name(name: str) -> str:
     """A queue's name as a file name that no file system misunderstands: `%` and two digits for odd characters."""
     return "".join(letter if letter.isalnum() or letter in "_-" else f"%{ord(letter):02X}" for letter in name)
+
+
+def new_file(name: str, taken: Iterable[str], longest: int, first: int, suffix: str = "") -> str:
+    """A file name for a new queue, on any file system unlike those that are taken; a number starts at `first`."""
+    folded = {file.casefold() for file in taken}
+    encoded = file_name(name)
+    if len(encoded) <= longest and (encoded + suffix).casefold() not in folded:
+        return encoded + suffix
+    number = first
+    while (short := f"{encoded[:150]}{CHOSEN}{number}{suffix}").casefold() in folded:
+        number += 1
+    return short

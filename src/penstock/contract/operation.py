@@ -128,6 +128,7 @@ class Operation(Generic[Result]):
     part: ClassVar[str]  # what the backend has that method on: "", "streams" or "uploads"
     listing: ClassVar[bool] = False  # it lists messages, and has rest(): what is still to be listed
     call: ClassVar[Callable[[Any, Any], Any]]  # of the operation and a backend: that method, with the arguments
+    on_queue: ClassVar[Callable[[Any, Any], Any] | None]  # the same of the queue itself, where it names one
     arguments: ClassVar[Mapping[str, Argument]]
     wires: ClassVar[Mapping[str, tuple[str, Argument]]]  # the same by their names over HTTP, with their own
     limits: ClassVar[Sequence[tuple[str, float]]]
@@ -208,7 +209,9 @@ def operation(
         made.wires = {each.wire or name: (name, each) for name, each in made.arguments.items()}
         made.limits = [(name, each.most) for name, each in made.arguments.items() if each.most is not None]
         made.runs, made.part = runs, part
-        made.call = _call(part, runs, getattr(kind, "values", [f"operation.{name}" for name in names]))
+        values = getattr(kind, "values", [f"operation.{name}" for name in names])
+        made.call = _call(part, runs, values)
+        made.on_queue = _call("", runs, values[1:]) if names[:1] == ["queue"] and not part else None
         method, _, path = call.partition(" ")
         summary, _, description = (kind.__doc__ or "").strip().partition("\n\n")
         made.http = Http(

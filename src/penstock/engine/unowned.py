@@ -1,66 +1,118 @@
-"""Backends of stores that no process owns: text files and folders, whose operations run on the files each time."""
+"""Stores that no process owns, as text and folder stores: any number of processes have one open, and files decide.
 
+Operations reach their queue by its name. Counts, parts and attempts come from listings of messages. A message that
+is published is copied into every queue whose filter matches.
+"""
+
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import accumulate, takewhile
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from penstock.contract.message import Attempt, Message
+from penstock.contract.message import PUBLISH_HEADER, Attempt, Entry, Message, checked_headers
 from penstock.contract.operation import Operation
 from penstock.contract.operations import AttemptPage, attempt_page
 from penstock.contract.settings import QueueInfo, Settings
-from penstock.errors import NotSupported
+from penstock.contract.streams import not_supported
+from penstock.errors import NotSupported, QueueExists, QueueNotFound, StoreClosed
+from penstock.system.files import refusal
 
 if TYPE_CHECKING:
     from penstock.contract.loads import Loads
+    from penstock.contract.stream_operations import Streams
     from penstock.engine.threaded import ThreadedBackend
+    from penstock.filters import Filter, Subject
 
 Result = TypeVar("Result")
 
 
-class Unowned:
-    """A backend with a method for each operation; parts and attempts come from listings of its messages."""
+class UnownedQueue:
+    """A queue of such a store: what can be made of its settings, its counts and listings of its messages."""
 
+    name: str
     settings: Any
     counts: Any
     messages: Any
     attempts: Any
-    close: Any
+
+    def show(self) -> QueueInfo:
+        """The queue with its settings and counts."""
+        return QueueInfo(self.name, self.settings, self.counts())
+
+    def all_attempts(self, after: str, until: str) -> AttemptPage:
+        """A page of the attempts at all messages."""
+
+        def each() -> Iterator[tuple[str, list[Attempt]]]:
+            for message in self.messages(None, after, until):
+                yield message.id, self.attempts(message.id)
+
+        return attempt_page(each())
+
+    def parts(self, n: int) -> list[str]:
+        """Ids that end parts of about the same size."""
+        ids = [message.id for message in self.messages(None)]
+        size = max(1, -(-len(ids) // n))
+        return [*ids[size - 1 : -1 : size], ids[-1]] if ids else []
+
+
+class Unowned:
+    """A backend of such a store. What it has no method for is done by the queue that the operation names."""
+
+    kind: ClassVar[str]
+    find: Any
+
+    def __init__(self) -> None:
+        self._filters: dict[str, Filter] = {}  # by their text
 
     def run(self, operation: Operation[Result]) -> Result:
         """Carry out an operation."""
-        result: Result = operation.call(self)
+        if operation.on_queue is None or hasattr(self, operation.runs):
+            result: Result = operation.call(self)
+        else:
+            result = operation.on_queue(self.find(operation.queue))
         return result
 
     async def for_loop(self) -> "ThreadedBackend":
         """The same store for coroutines: each operation runs in a thread."""
         from penstock.engine.threaded import ThreadedBackend  # here, as most programs have no event loop
 
-        return ThreadedBackend(self)
+        return ThreadedBackend(self)  # type: ignore[arg-type]
 
-    def show(self, queue: str) -> QueueInfo:
-        """A queue with its settings and counts."""
-        return QueueInfo(queue, self.settings(queue), self.counts(queue))
-
-    def all_attempts(self, queue: str, after: str, until: str) -> AttemptPage:
-        """A page of the attempts at all messages."""
-
-        def each() -> Iterator[tuple[str, list[Attempt]]]:
-            for message in self.messages(queue, None, after, until):
-                yield message.id, self.attempts(queue, message.id)
-
-        return attempt_page(each())
-
-    def parts(self, queue: str, n: int) -> list[str]:
-        """Ids that end parts of about the same size."""
-        ids = [message.id for message in self.messages(queue, None)]
-        size = max(1, -(-len(ids) // n))
-        return [*ids[size - 1 : -1 : size], ids[-1]] if ids else []
+    def settings(self, queue: str) -> Settings:
+        """What the queue was created with."""
+        settings: Settings = self.find(queue).settings
+        return settings
 
     def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
         """Change settings."""
         raise NotSupported(
             "text and folder stores cannot change settings yet: delete the queue and create it anew"
         )
+
+    def publish(self, entry: Entry) -> str:
+        """Put a copy into every queue whose filter matches, or into none if one of them refuses it."""
+        published = os.urandom(16).hex()
+        headers = checked_headers({**(entry.headers or {}), PUBLISH_HEADER: published})
+        self._publish(entry, replace(entry, headers=headers))
+        return published
+
+    def _publish(self, entry: Entry, copy: Entry) -> None:
+        raise NotImplementedError
+
+    def _matches(self, text: str | None, subject: "Subject") -> bool:
+        """Whether a queue's filter matches."""
+        if text is None:
+            return False
+        if text not in self._filters:
+            from penstock import filters  # here, because most processes need none
+
+            self._filters[text] = filters.parse(text)
+        return self._filters[text].matches(subject)
+
+    def streams(self) -> "Streams":
+        """Streams, which need a process that owns the store."""
+        raise not_supported(self.kind)
 
     def uploads(self) -> "Loads":
         """Loads, which need a process that owns the store."""
@@ -85,3 +137,27 @@ def between(
 def fitting(sizes: Iterable[int], most: int) -> int:
     """How many of these have no more bytes than that together, but one at least."""
     return max(1, sum(1 for _ in takewhile(lambda size: size <= most, accumulate(sizes))))
+
+
+def not_found(queue: str) -> QueueNotFound:
+    """The error for a queue that is not there."""
+    return QueueNotFound(f"there is no queue {queue!r}: create it with store.create({queue!r})")
+
+
+def exists_already(queue: str) -> QueueExists:
+    """The error for a queue that is to be made, and is there."""
+    return QueueExists(f"queue {queue!r} exists already: open it with store.queue({queue!r})")
+
+
+def closed() -> StoreClosed:
+    """The error of a store that was closed."""
+    return StoreClosed("the store was closed: open it again with penstock.open()")
+
+
+def stopped(folder: str, path: str, error: OSError) -> Callable[[], StoreClosed]:
+    """The error of a store that an error of the disk has stopped in this process."""
+    why = refusal(error.filename or path, error)
+    return lambda: StoreClosed(
+        f"the store in {folder!r} was stopped in this process, as nobody knows what is on the disk after {why}; "
+        "then open the store again, which checks and completes what was begun"
+    )

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import Draft, NotSupported, QueueFull, SimulatedClock
+from penstock.contract.names import new_file
 from penstock.contract.store import Store
 from penstock.stores.folder import layout, stamps
 from penstock.stores.folder.backend import open_folder
@@ -118,7 +119,7 @@ def test_long_headers_lie_beside_the_message_and_go_with_it(folder: Path) -> Non
 )
 @given(NAMES)
 def test_any_name_is_a_folder_that_no_other_name_has(name: str) -> None:
-    file = layout.queue_file(name, set())
+    file = new_file(name, (), layout.LONGEST, 1)
     assert not set(file) & {":", "/", "."}
     assert len(file) <= 180
     assert layout.parse_flat(f"{file}:{layout.make_id(7, 1, 2)}") == (file, layout.make_id(7, 1, 2))

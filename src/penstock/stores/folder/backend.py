@@ -3,25 +3,21 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
-from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
-from penstock.contract.message import PUBLISH_HEADER, Attempt, Entry, Message, Moved, checked_headers
+from penstock.contract.message import Entry, Moved
 from penstock.contract.names import DEFAULT
-from penstock.contract.operations import Held
+from penstock.contract.operation import Operation
 from penstock.contract.settings import QueueInfo, Settings, whole
-from penstock.contract.stream_operations import Streams
-from penstock.contract.streams import not_supported
-from penstock.engine.unowned import Unowned, between
+from penstock.engine.backend import check_start
+from penstock.engine.unowned import Unowned, closed, exists_already, not_found
 from penstock.errors import (
     DiskFull,
     InvalidArgument,
     LeaseExpired,
     NotSupported,
     PenstockError,
-    QueueExists,
-    QueueNotFound,
     StoreClosed,
     StoreUnavailable,
 )
@@ -33,21 +29,20 @@ from penstock.stores.folder.queue import FolderQueue
 from penstock.stores.folder.recovery import Upkeep
 from penstock.stores.folder.shared import SECOND, Neighbours, Shared, SystemNeighbours
 from penstock.stores.folder.tree import Tree, is_full
-from penstock.stores.folder.waiting import Waiting
 from penstock.system import forks
 from penstock.system.clock import Clock, SteadyClock, SystemClock
 from penstock.system.files import Disk, SystemDisk
 from penstock.system.threads import SystemThreads, Threads
 
-if TYPE_CHECKING:
-    from penstock.filters import Filter
-
 Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 _MOST_PEERS = 1_000
 
 
 class FolderBackend(Unowned):
     """Keeps queues in a folder that any number of processes share."""
+
+    kind = "a folder store"
 
     def __init__(
         self,
@@ -60,6 +55,7 @@ class FolderBackend(Unowned):
         peers: int,
         ballast: int,
     ) -> None:
+        super().__init__()
         self.clock = clock
         self._kept_free = ballast
         self._lock = threads.rlock()
@@ -80,10 +76,8 @@ class FolderBackend(Unowned):
         self._catalog = Catalog(self.shared)
         self._upkeep = Upkeep(self.shared, self._keep_done)
         self._ballast = Ballast(self.shared, self._kept_free, self._keep_done)
-        self._waiting = Waiting(self._clock, self._read)
         self._queues: dict[str, FolderQueue] = {}
         self._made: dict[str, Listed] = {}
-        self._filters: dict[str, Filter] = {}
         self._unread = True  # whether queues may have come or gone
         self._checked = steady.monotonic()
         self._guarding = Guard(self.shared, self._stop)
@@ -97,7 +91,7 @@ class FolderBackend(Unowned):
             if self.shared.tree.is_adopted:
                 self._catalog.adopt()
             if DEFAULT not in self._catalog.read() and DEFAULT not in self._catalog.refused:
-                self._catalog.make(DEFAULT, Settings(), _new_mark())
+                self._catalog.make(DEFAULT, Settings(), os.urandom(8).hex())
         self._read()
         self._ballast.make(certain=False)
 
@@ -126,20 +120,16 @@ class FolderBackend(Unowned):
 
     def create(self, queue: str, settings: Settings) -> None:
         """Make a queue."""
-        if settings.start != "now":
-            raise NotSupported(
-                f"start={settings.start!r}: this store keeps no log of published messages to start from; leave "
-                "start='now', or use a slate store"
-            )
+        check_start(settings)
         with self._guard, self._lock, self._catalog.locked():
             known = self._catalog.read().get(queue)
             if queue in self._catalog.refused:
                 raise self._missing(queue)
             if known is not None and not known.deleted:
-                raise QueueExists(f"queue {queue!r} exists already: open it with store.queue({queue!r})")
+                raise exists_already(queue)
             if known is not None:
                 self._catalog.clear(known)
-            self._add(self._catalog.make(queue, settings, _new_mark()))
+            self._add(self._catalog.make(queue, settings, os.urandom(8).hex()))
 
     def delete(self, queue: str) -> None:
         """Remove a queue and its messages."""
@@ -149,21 +139,17 @@ class FolderBackend(Unowned):
                 listed = self._catalog.read().get(queue)
                 if listed is None or listed.deleted:
                     self._drop(queue)
-                    raise _not_found(queue)
+                    raise not_found(queue)
                 self._drop(queue)
                 self._catalog.delete(listed)
 
     def _add(self, listed: Listed) -> None:
-        self._queues[listed.name] = FolderQueue(self.shared, listed.name, listed.file, listed.settings)
+        queue = FolderQueue(self.shared, listed.name, listed.file, listed.settings, self._read)
+        self._queues[listed.name] = queue
         self._made[listed.name] = listed
-        if listed.settings.filter is not None:
-            from penstock import filters  # here, because most processes need none
-
-            self._filters[listed.name] = filters.parse(listed.settings.filter)
 
     def _drop(self, name: str) -> None:
         self._made.pop(name, None)
-        self._filters.pop(name, None)
         dropped = self._queues.pop(name, None)
         if dropped is not None:
             dropped.stop(lambda: self._missing(name))
@@ -171,7 +157,7 @@ class FolderBackend(Unowned):
     def _missing(self, name: str) -> PenstockError:
         """The error for a queue that is not there, or that cannot be used."""
         refused = self._catalog.refused.get(name)
-        return _not_found(name) if refused is None else type(refused)(str(refused))
+        return not_found(name) if refused is None else type(refused)(str(refused))
 
     def _read(self, eager: bool = False) -> None:
         """Know which queues other processes have made and deleted."""
@@ -224,27 +210,59 @@ class FolderBackend(Unowned):
         with suppress(DiskFull), self._guard:
             self.shared.tree.try_to_write()
 
-    def settings(self, queue: str) -> Settings:
-        """What the queue was created with."""
-        return self.find(queue).settings
-
-    def counts(self, queue: str) -> dict[str, int]:
-        """How many messages are in each state."""
-        found = self.find(queue)
-        with self._guard:
-            return found.counts()
-
     # Messages
 
-    def publish(self, entry: Entry) -> str:
-        """Put a copy into every queue whose filter matches, or into none if one of them refuses it."""
-        published = os.urandom(16).hex()
-        copy = replace(entry, headers=checked_headers({**(entry.headers or {}), PUBLISH_HEADER: published}))
+    def run(self, operation: Operation[Result]) -> Result:
+        """Carry out an operation as its kind needs: with the space that is kept free, part by part, one by one."""
+        if operation.on_queue is None or hasattr(self, operation.runs):
+            return super().run(operation)
+        found = self.find(operation.queue)
+        call: Callable[[], Any] = partial(operation.on_queue, found)
+        result: Any
+        match operation.runs:
+            case "put":
+                result = self._take_in(call)
+            case "claim" | "pop" | "extend" | "redrive":
+                result = self._with_ballast(call)
+            case "ack" | "fail" | "release":
+                result = self._settle(found.name, call)
+            case "remove" | "purge":
+                result = self._all_parts(call)
+            case _:
+                with self._guard:
+                    result = call()
+                if operation.listing:
+                    result = self._guard.each(result)
+        return result  # type: ignore[no-any-return]
+
+    def _settle(self, queue: str, call: Callable[[], list[str]]) -> Any:
+        lost = self._with_ballast(call)
+        with self._guard:
+            self._tend()
+        if lost:
+            raise LeaseExpired(queue, lost)
+
+    def _take_in(self, call: Callable[[], Answer]) -> Answer:
+        with self._guard:
+            self._tend()
+            self._make_room()
+            return call()
+
+    def restore(self, queue: str, moved: Sequence[Moved]) -> None:
+        """Take in messages as they were in another store, all or none."""
+        found = self.find(queue)
+        self._take_in(lambda: found.restore(moved))
+
+    def _publish(self, entry: Entry, copy: Entry) -> None:
+        from penstock.filters import Subject  # here, because most processes need none
+
         with self._guard, ExitStack() as locks:
+            subject = Subject.of(entry, self._clock.now())
             self._read()
             self._make_room()
             with self._lock:
-                matching = self._matching(entry)
+                queues = sorted(self._queues.items())
+            matching = [queue for _, queue in queues if self._matches(queue.settings.filter, subject)]
             for queue in matching:
                 queue.check([copy])
             for queue in matching:  # by name, so that no two wait for each other
@@ -253,124 +271,18 @@ class FolderBackend(Unowned):
                     queue.check_room(1)
             for queue in matching:
                 queue.take_in([copy], exact=queue.is_exact)
-        return published
-
-    def put(self, queue: str, entries: Sequence[Entry]) -> list[str]:
-        """Take in all entries or none."""
-        found = self.find(queue)
-        with self._guard:
-            self._tend()
-            self._make_room()
-            return found.put(entries)
-
-    def restore(self, queue: str, moved: Sequence[Moved]) -> None:
-        """Take in messages as they were in another store, all or none."""
-        found = self.find(queue)
-        with self._guard:
-            self._tend()
-            self._make_room()
-            found.restore(moved)
-
-    def claim(
-        self, queue: str, n: int, lease: float, wait: float, consumer: str, most: int | None = None
-    ) -> list[Message]:
-        """Lease up to n messages, and if `most` is given not many more bytes than that."""
-        found = self.find(queue)
-
-        def fetch(ids: list[str]) -> list[Message]:
-            return found.fetch(ids if most is None else found.within(ids, most), lease, consumer)
-
-        return self._with_ballast(lambda: self._waiting.take(found, n, wait, fetch))
-
-    def pop(self, queue: str, wait: float, consumer: str) -> Message | None:
-        """Claim and acknowledge one message."""
-        found = self.find(queue)
-
-        def fetch(ids: list[str]) -> list[Message]:
-            return _listed(found.fetch_for_good(ids, consumer))
-
-        taken = self._with_ballast(lambda: self._waiting.take(found, 1, wait, fetch))
-        return taken[0] if taken else None
-
-    def ack(self, queue: str, receipts: Sequence[str]) -> None:
-        """Settle for good."""
-        self._settle(queue, receipts, "ack")
-
-    def fail(self, queue: str, receipts: Sequence[str], delay: float, reason: str | None) -> None:
-        """End the attempts."""
-        self._settle(queue, receipts, "fail", delay, reason)
-
-    def release(self, queue: str, receipts: Sequence[str]) -> None:
-        """Give back."""
-        self._settle(queue, receipts, "release")
-
-    def _settle(
-        self, queue: str, receipts: Sequence[str], how: str, delay: float = 0, reason: str | None = None
-    ) -> None:
-        found = self.find(queue)
-        lost = self._with_ballast(lambda: found.settle(receipts, how, delay, reason))
-        with self._guard:
-            self._tend()
-        if lost:
-            raise LeaseExpired(queue, lost)
-
-    def extend(self, queue: str, receipts: Sequence[str], lease: float) -> Held:
-        """Hold from now on."""
-        found = self.find(queue)
-        return Held(*self._with_ballast(lambda: found.extend(receipts, lease)))
-
-    def remove(self, queue: str, ids: Sequence[str]) -> int:
-        """Take messages out in any state."""
-        found = self.find(queue)
-        return self._all_parts(lambda: found.remove(ids))
-
-    def redrive(self, queue: str, ids: Sequence[str] | None) -> int:
-        """Start over with failed messages."""
-        found = self.find(queue)
-        return self._with_ballast(lambda: found.redrive(ids))
-
-    def purge(self, queue: str) -> int:
-        """Take out everything but what is in flight."""
-        found = self.find(queue)
-        return self._all_parts(found.purge)
-
-    def peek(self, queue: str, n: int, skip: int = 0) -> Iterator[Message]:
-        """What claim would give, after some that are skipped."""
-        found = self.find(queue)
-        with self._guard:
-            peeked = found.peek(n + skip)
-        return islice(self._guard.each(peeked), skip, None)
-
-    def attempts(self, queue: str, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
-        """The attempts at a message."""
-        found = self.find(queue)
-        with self._guard:
-            return found.attempts(id)
-
-    def messages(
-        self, queue: str, state: str | None, after: str = "", until: str = "", bodies: bool = True
-    ) -> Iterator[Message]:
-        """The messages in that state, in the order in which they were put, from after one on until another."""
-        found = self.find(queue)
-        if not after and not until:
-            return self._guard.each(found.messages(state))
-        return self._guard.each(between(lambda: found.messages(None), state, after, until))
-
-    def streams(self) -> Streams:
-        """The streams that read queues of this store: there are none."""
-        raise not_supported("a folder store")
 
     def close(self) -> None:
         """End every queue's work in this process."""
         with self._lock:
             self._closed = True
             if self._is_forked:  # not used here since: private folder and locks of queues are the parent's
-                self._guarding.refusal = _closed
+                self._guarding.refusal = closed
                 return
             if self._guarding.refusal is None:
-                self._guarding.refusal = _closed
+                self._guarding.refusal = closed
                 self.shared.tree.close()
-            self._stop(_closed)
+            self._stop(closed)
 
     def _stop(self, refusal: Callable[[], StoreClosed]) -> None:
         for queue in list(self._queues.values()):
@@ -454,17 +366,6 @@ class FolderBackend(Unowned):
         is_there = self.shared.tree.disk.exists(self.shared.tree.path(f"{QUEUES}/{file}"))
         return None if is_there else 0
 
-    # What is asked for
-
-    def _matching(self, entry: Entry) -> list[FolderQueue]:
-        if not self._filters:
-            return []
-        from penstock.filters import Subject
-
-        subject = Subject.of(entry, self._clock.now())
-        names = sorted(name for name, wanted in self._filters.items() if wanted.matches(subject))
-        return [self._queues[name] for name in names]
-
 
 def open_folder(
     folder: str,
@@ -495,21 +396,5 @@ def open_folder(
     )
 
 
-def _listed(message: Message | None) -> list[Message]:
-    return [] if message is None else [message]
-
-
-def _new_mark() -> str:
-    return os.urandom(8).hex()
-
-
-def _not_found(queue: str) -> QueueNotFound:
-    return QueueNotFound(f"there is no queue {queue!r}: create it with store.create({queue!r})")
-
-
 def _forked() -> StoreClosed:
     return StoreClosed("this process was forked meanwhile: begin again with what the store was asked for")
-
-
-def _closed() -> StoreClosed:
-    return StoreClosed("the store was closed: open it again with penstock.open()")

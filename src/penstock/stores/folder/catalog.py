@@ -21,6 +21,7 @@ from penstock.stores.folder.layout import (
     FAILED,
     KEPT,
     LOCKS,
+    LONGEST,
     NEW,
     OWN,
     QUEUES,
@@ -28,7 +29,6 @@ from penstock.stores.folder.layout import (
     SETTINGS,
     is_file_of,
     parse_flat,
-    queue_file,
     queue_name,
 )
 from penstock.stores.folder.shared import Shared, Watch
@@ -165,7 +165,7 @@ class Catalog:
     def make(self, name: str, settings: Settings, made: str) -> Listed:
         """Make a queue; the lock is held, and there is none of that name."""
         known = [*self._tree.names(SETTINGS), *self._tree.names(QUEUES)]
-        listed = Listed(name, queue_file(name, {file.casefold() for file in known}), settings, made)
+        listed = Listed(name, names.new_file(name, known, LONGEST, 1), settings, made)
         path = self._tree.path(f"{SETTINGS}/{listed.file}")
         try:
             self._write(listed)  # before the folder: a folder alone would be a queue with the usual settings

@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TypeVar
 
+from penstock.engine.unowned import stopped
 from penstock.errors import DiskFull, PenstockError, StoreClosed
 from penstock.stores.folder import recovery
 from penstock.stores.folder.layout import DONE, HELD, OWN, REMOVE, parse_flat
 from penstock.stores.folder.shared import SECOND, Shared
 from penstock.stores.folder.tree import is_full
-from penstock.system.files import is_refused, refusal, unavailable
+from penstock.system.files import is_refused, unavailable
 
 Item = TypeVar("Item")
 _log = logging.getLogger("penstock")
@@ -73,14 +74,7 @@ class Guard:
 
     def _break(self, error: OSError) -> PenstockError:
         root = self._shared.tree.root
-        why = refusal(error.filename or root, error)
-
-        def broken() -> StoreClosed:
-            return StoreClosed(
-                f"the store in {root!r} was stopped in this process, as nobody knows what is on the disk after "
-                f"{why}; then open the store again, which checks and completes what was begun"
-            )
-
+        broken = stopped(root, root, error)
         self.refusal = broken
         self._shared.tree.abandon()
         if not self.is_open:

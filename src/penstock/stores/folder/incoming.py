@@ -25,11 +25,11 @@ from penstock.stores.folder.layout import (
 )
 from penstock.stores.folder.stamps import Stamp
 from penstock.stores.folder.tree import home, is_full
-from penstock.stores.folder.view import QueueView
+from penstock.stores.folder.waiting import ServedQueue
 from penstock.system.clock import at_least_one
 
 
-class OpenQueue(QueueView):
+class OpenQueue(ServedQueue):
     """A queue that takes messages in."""
 
     def check(self, entries: Sequence[Entry]) -> None:

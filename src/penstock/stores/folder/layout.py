@@ -23,7 +23,6 @@ a UUID of version 1, whose time is that of the put: sorted by it, messages are i
 import hashlib
 import re
 import uuid
-from collections.abc import Container
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -41,7 +40,7 @@ FOLDERS = (OWN, *SEEN, SETTINGS, HELD, BATCHES, KEYS, LOCKS, LONG, KEPT, DAMAGED
 ABANDONED = "abandoned"  # a file in a private folder whose process holds nothing any more
 PROBE = "probe"  # another, by which a process finds out what the file system can do
 _LEASE = "lease"  # says where a held message was: in delay/, and in flight
-_LONGEST = 180  # bytes of a queue's file name: an id, and where a message comes from, must fit behind it
+LONGEST = 180  # bytes of a queue's file name: an id, and where a message comes from, must fit behind it
 _EPOCH = 122_192_928_000_000_000  # from 1582, where the time of a UUID starts, to 1970, in ticks
 _TICKS = 10_000  # of 100 ns in a millisecond
 LONG_AHEAD = 86_400_000 * _TICKS  # of an order: a day. Further, a clock was wrong, or it is nobody's
@@ -60,17 +59,6 @@ class Held(NamedTuple):
     leased: bool  # whether it was in flight
 
 
-def queue_file(name: str, taken: Container[str]) -> str:
-    """The file name of a new queue; `taken` are those there are, without regard to case."""
-    encoded = names.file_name(name)
-    if len(encoded) <= _LONGEST and encoded.casefold() not in taken:
-        return encoded
-    number = 1  # `%_` is in no encoded name
-    while (short := f"{encoded[:150]}%_{number}").casefold() in taken:
-        number += 1
-    return short
-
-
 def is_file_of(file: str, name: str) -> bool:
     """Whether a queue of that name may have that file name."""
     encoded = names.file_name(name)
@@ -84,7 +72,7 @@ def queue_name(file: str) -> str | None:
             encoded = names.file_name(names.checked(name))
         except ValueError:
             continue
-        if encoded == file or (name == file and ":" not in file and len(file) <= _LONGEST):
+        if encoded == file or (name == file and ":" not in file and len(file) <= LONGEST):
             return name
     return None
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 from penstock.contract.message import Attempt, Message
+from penstock.contract.operations import Held
 from penstock.contract.settings import FIVE_MINUTES
-from penstock.engine.unowned import fitting
+from penstock.engine.unowned import between, fitting
 from penstock.errors import StoreCorrupt
 from penstock.stores.folder import stamps, steps
 from penstock.stores.folder.incoming import OpenQueue
@@ -29,41 +31,48 @@ class FolderQueue(OpenQueue):
 
     # Fetching
 
-    def within(self, ids: Sequence[str], most: int) -> Sequence[str]:
-        """Those of what was picked, from the first on, that have no more bytes than that; the others go back."""
-        paths = (self._tree.place(QUEUES, self.file, uid) for uid in ids)
-        sizes = (0 if (status := self._tree.status(path)) is None else status.size for path in paths)
-        try:
-            count = fitting(sizes, most)
-        except BaseException:
-            self.give_back(ids)
-            raise
-        if count < len(ids):
-            self.give_back(ids[count:])
-        return ids[:count]
-
-    def fetch(self, ids: Sequence[str], lease: float, consumer: str) -> list[Message]:
-        """Claim what was picked; fewer if other processes were quicker."""
+    def claim(self, n: int, lease: float, wait: float, consumer: str, most: int | None = None) -> list[Message]:
+        """Lease up to n messages, and if `most` is given not many more bytes than that."""
 
         def claim(won: list[Won]) -> list[str]:
             granted = at_least_one(min(lease, self.settings.max_lease))
             return steps.claim(self._tree, self.file, won, granted, consumer)
 
-        messages = []
-        for won in self._fetching(ids, "in_flight", claim):
-            message = self._message(won, "in_flight")
-            message.receipt = f"{won.uid}.{won.secret}"
-            messages.append(message)
-        return messages
+        def fetch(ids: Sequence[str]) -> list[Message]:
+            messages = []
+            for won in self._fetching(self._within(ids, most), "in_flight", claim):
+                message = self._message(won, "in_flight")
+                message.receipt = f"{won.uid}.{won.secret}"
+                messages.append(message)
+            return messages
 
-    def fetch_for_good(self, ids: Sequence[str], consumer: str) -> Message | None:
-        """Claim and acknowledge what was picked."""
+        return self._take(n, wait, fetch)
+
+    def _within(self, ids: Sequence[str], most: int | None) -> Sequence[str]:
+        """Those of what was picked, from the first on, that have no more bytes than that; the others go back."""
+        if most is None:
+            return ids
+        paths = (self._tree.place(QUEUES, self.file, uid) for uid in ids)
+        sizes = (0 if (status := self._tree.status(path)) is None else status.size for path in paths)
+        try:
+            count = fitting(sizes, most)
+        except BaseException:
+            self._give_back(ids)
+            raise
+        if count < len(ids):
+            self._give_back(ids[count:])
+        return ids[:count]
+
+    def pop(self, wait: float, consumer: str) -> Message | None:
+        """Claim and acknowledge one message."""
 
         def pop(won: list[Won]) -> list[str]:
             return steps.pop(self._tree, self.file, won, consumer, self._keeps_done)
 
-        won = self._fetching(ids, "done", pop)
-        return self._message(won[0], "done") if won else None
+        def fetch(ids: Sequence[str]) -> list[Message]:
+            return [self._message(won, "done") for won in self._fetching(ids, "done", pop)]
+
+        return next(iter(self._take(1, wait, fetch)), None)
 
     def _fetching(self, ids: Sequence[str], state: str, finish: Callable[[list[Won]], list[str]]) -> list[Won]:
         with self._moving():
@@ -72,7 +81,7 @@ class FolderQueue(OpenQueue):
                 won = self._win_picked(picked, leased=state == "in_flight" or self._keeps_done)
                 lost = finish(won)
             except BaseException:
-                self.give_back(picked)
+                self._give_back(picked)
                 raise
             with self.lock:
                 for each in won:
@@ -120,18 +129,31 @@ class FolderQueue(OpenQueue):
 
     # Settling
 
-    def settle(
+    def ack(self, receipts: Sequence[str]) -> list[str]:
+        """Settle for good; the receipts that were lost."""
+        return self._settle(receipts, "ack")
+
+    def fail(self, receipts: Sequence[str], delay: float, reason: str | None) -> list[str]:
+        """End the attempts; the receipts that were lost."""
+        return self._settle(receipts, "fail", delay, reason)
+
+    def release(self, receipts: Sequence[str]) -> list[str]:
+        """Give back; the receipts that were lost."""
+        return self._settle(receipts, "release")
+
+    def _settle(
         self, receipts: Sequence[str], how: str, delay: float = 0.0, reason: str | None = None
     ) -> list[str]:
-        """Acknowledge, fail or release; the receipts that were lost."""
         self._learn_time()
         now = self.advance()
         if reason is not None:
             self._tree.need_attributes("reason")
         with self._in_hand(receipt.rpartition(".")[0] for receipt in receipts):
-            return self._settle(receipts, how, now, delay, reason)
+            return self._settle_in_hand(receipts, how, now, delay, reason)
 
-    def _settle(self, receipts: Sequence[str], how: str, now: int, delay: float, reason: str | None) -> list[str]:
+    def _settle_in_hand(
+        self, receipts: Sequence[str], how: str, now: int, delay: float, reason: str | None
+    ) -> list[str]:
         won, lost = self._win(receipts, now, how)
         now = self._clock.now()  # with the messages in hand: whatever else was done to them was done before
         if how == "ack":
@@ -157,7 +179,7 @@ class FolderQueue(OpenQueue):
             self.serve()
         return lost
 
-    def extend(self, receipts: Sequence[str], lease: float) -> tuple[int, list[str]]:
+    def extend(self, receipts: Sequence[str], lease: float) -> Held:
         """Hold from now on; until when, and the receipts that were lost."""
         self._learn_time()
         now = self.advance()
@@ -170,7 +192,7 @@ class FolderQueue(OpenQueue):
                 for each in won:
                     row = Row("in_flight", each.stamp.priority, each.stamp.order, until, each.stamp.expires_at)
                     self._know(each.uid, row)
-        return until, lost
+        return Held(until, lost)
 
     def _win(self, receipts: Sequence[str], now: int, how: str | None) -> tuple[list[Won], list[str]]:
         """Take hold of the messages that receipts hold; the receipts that do not, and repeat nothing."""
@@ -371,14 +393,14 @@ class FolderQueue(OpenQueue):
 
     # Looking
 
-    def peek(self, n: int) -> Iterator[Message]:
-        """What claim would give."""
+    def peek(self, n: int, skip: int = 0) -> Iterator[Message]:
+        """What claim would give, after some that are skipped."""
         self.look_again()
         self.refresh(eager=True)
         self.advance()
         with self.lock:
-            ids = self._rows.peek(n)
-        return self._sound(ids)
+            ids = self._rows.peek(n + skip)
+        return islice(self._sound(ids), skip, None)
 
     def _sound(self, ids: Iterable[str]) -> Iterator[Message]:
         for uid in ids:
@@ -390,8 +412,18 @@ class FolderQueue(OpenQueue):
             if message is not None:
                 yield message
 
-    def messages(self, state: str | None) -> Iterator[Message]:
-        """The messages in that state, in the order in which they were put; StoreCorrupt if one is damaged."""
+    def messages(
+        self, state: str | None, after: str = "", until: str = "", bodies: bool = True
+    ) -> Iterator[Message]:
+        """The messages in that state, in the order in which they were put, from after one on until another.
+
+        StoreCorrupt if one is damaged, after the others.
+        """
+        if after or until:
+            return between(lambda: self._messages(None), state, after, until)
+        return self._messages(state)
+
+    def _messages(self, state: str | None) -> Iterator[Message]:
         last = -1
         damaged: list[StoreCorrupt] = []
         while True:
@@ -417,11 +449,11 @@ class FolderQueue(OpenQueue):
                 if message is not None and state in (None, message.state):
                     yield message
 
-    def attempts(self, uid: str) -> list[Attempt]:
+    def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
         """The attempts at a message."""
         self.refresh(eager=True)
         self.advance()
-        found = self._find(uid, lambda path: b"")
+        found = self._find(id, lambda path: b"")
         if found is None:
             return []
         state, stamp, until, _ = found

@@ -5,10 +5,11 @@ file, and what counts is what then is found in it.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from penstock.contract.settings import Settings
+from penstock.engine.unowned import UnownedQueue
 from penstock.stores.folder import layout, steps
 from penstock.stores.folder.admission import Admission
 from penstock.stores.folder.index import MessageIndex, Row
@@ -17,7 +18,6 @@ from penstock.stores.folder.shared import STRAYS, Listing, Shared, Watch, names_
 from penstock.stores.folder.stamps import Stamp
 from penstock.stores.folder.steps import Ending, Won
 from penstock.stores.folder.tree import home
-from penstock.stores.folder.waiting import Line, Waiter
 from penstock.system.files import refusal
 
 _MINUTE = 60_000  # by which the clocks of hosts may differ
@@ -26,13 +26,14 @@ FOLDER = {"available": QUEUES, "delayed": DELAY, "in_flight": DELAY, "failed": F
 _STATE = {QUEUES: "available", FAILED: "failed", DONE: "done"}
 
 
-class QueueView:
+class QueueView(UnownedQueue):
     """One queue. `lock` guards what is known and who waits; files move without it."""
+
+    settings: Settings
 
     def __init__(self, shared: Shared, name: str, file: str, settings: Settings) -> None:
         self.name, self.file, self.settings = name, file, settings
         self.lock = shared.threads.rlock()
-        self.line = Line()
         self.admission = Admission(shared.tree, file, shared.threads)
         self._shared, self._tree, self._clock = shared, shared.tree, shared.clock
         self._rows = MessageIndex(settings.keep_done)
@@ -42,12 +43,10 @@ class QueueView:
         self._refreshed = self._refresh_took = 0.0
         self._has_order = False
         self._hands: Counter[str] = Counter()
-        self._picked: dict[str, int] = {}  # when messages were picked that are about to be fetched: that counts
         self._seen: dict[str, Listing] = {}  # what is known is of these; other queues may have had folders listed
         self._doubted = 0  # as of which change something may not be where it is thought to be
         self._distrusted = False  # whether nothing is known for sure
         self._keeps_done = settings.keep_done != 0
-        self.refusal: Callable[[], Exception] | None = None
         self._watches = {QUEUES: self._own, DELAY: shared.delay, FAILED: shared.failed}
         if self._keeps_done:
             self._watches[DONE] = shared.done
@@ -309,63 +308,12 @@ class QueueView:
             row.state = "delayed"
         self._know(ending.won.uid, row)
 
-    # Who is served
+    # Who is served, which waiting.py knows
 
     def serve(self) -> None:
         """Give those who wait what is available."""
-        with self.lock:
-            if self.line:
-                self.line.serve(self._pick)
 
-    def _pick(self, n: int) -> list[str]:
-        if not self._shared.peers:
-            ids = self._rows.pick(n)
-        else:
-            window = self._shared.window(max(self._fetched, self._fetched_before))
-            ids = self._rows.pick_any(n, window, self._shared.dice)
-        self._fetched += len(ids)
-        for uid in ids:
-            self._picked[uid] = self._clock.now()
-        return ids
-
-    def pick(self, n: int) -> list[str]:
-        """What a consumer that has just come may fetch: nothing that others wait for."""
-        self.refresh(eager=self._may_look() and any(map(self._doubts, self._watches.values())))
-        self.advance()
-        with self.lock:
-            self.serve()
-            ids = [] if self.line else self._pick(n)
-        if not ids:
-            self.refresh(eager=True)
-            self.advance()
-            with self.lock:
-                ids = [] if self.line else self._pick(n)
-        return ids
-
-    def _may_look(self) -> bool:
-        """Whether to look at once what peers have left: as long as that takes a tenth of the time at most."""
-        if not self._shared.peers:
-            return False  # then most tries are in vain, and the next is cheaper than a look
-        since = self._clock.monotonic() - self._refreshed
-        return since >= 10 * self._refresh_took
-
-    def look_again(self) -> None:
-        """Files that were being written when somebody tried to fetch them may be whole by now."""
-        with self.lock:
-            self._rows.look_again()
-
-    def next_due(self) -> int:
-        """When time may next make something available."""
-        with self.lock:
-            return self._rows.next_due()
-
-    def give_back(self, ids: Iterable[str]) -> None:
-        """What was picked is not fetched after all."""
-        with self.lock:
-            for uid in ids:
-                self._picked.pop(uid, None)
-                self._rows.give_back(uid)
-            self.serve()
+    # Messages in hand
 
     @contextmanager
     def _moving(self) -> Iterator[None]:
@@ -399,29 +347,6 @@ class QueueView:
                     row = self._rows.get(uid)
                     if row is not None and uid not in self._hands:
                         self._rows.put(uid, row)  # what was due meanwhile still is
-
-    # The end
-
-    def stop(self, error: Callable[[], Exception]) -> None:
-        """Send away who waits."""
-        with self.lock:
-            self.refusal = error
-            self.line.send_away(error)
-
-    def stand_in_line(self, waiter: Waiter, first: bool = False) -> None:
-        """Wait for one's turn."""
-        with self.lock:
-            if self.refusal is not None:
-                raise self.refusal()
-            self.line.join(waiter, first)
-            self.serve()
-
-    def leave_line(self, waiter: Waiter) -> list[str]:
-        """Wait no more; what it was given to fetch in the last moment."""
-        with self.lock:
-            self.line.leave(waiter)
-            ids, waiter.ids = waiter.ids, []
-            return ids
 
 
 def _has_expired(row: Row, now: int) -> bool:

@@ -2,14 +2,16 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from penstock.contract.message import Message
-from penstock.system.clock import Clock
+from penstock.contract.settings import Settings
+from penstock.stores.folder.shared import Shared
+from penstock.stores.folder.view import QueueView
 
-if TYPE_CHECKING:
-    from penstock.stores.folder.queue import FolderQueue
+_LOOK = 0.1  # seconds after which who waits looks for what other processes have done
+_LATER = 1.0  # the same for those who are not first in line
+Fetch = Callable[[list[str]], list[Message]]
 
 
 class Waiter:
@@ -71,60 +73,134 @@ class Line:
             self._waiters[0].woken.set()
 
 
-_LOOK = 0.1  # seconds after which who waits looks for what other processes have done
-_LATER = 1.0  # the same for those who are not first in line
-Fetch = Callable[[list[str]], list[Message]]
+class ServedQueue(QueueView):
+    """A queue with its line of consumers, and what they may fetch. The queue's lock guards the line, too."""
 
-
-class Waiting:
-    """For the consumers of one process."""
-
-    def __init__(self, clock: Clock, look: Callable[[], None]) -> None:
-        self._clock = clock
+    def __init__(
+        self, shared: Shared, name: str, file: str, settings: Settings, look: Callable[[], object]
+    ) -> None:
+        super().__init__(shared, name, file, settings)
+        self.line = Line()
         self._look = look  # which queues there are
+        self._picked: dict[str, int] = {}  # when messages were picked that are about to be fetched: that counts
+        self._refusal: Callable[[], Exception] | None = None
 
-    def take(self, queue: "FolderQueue", n: int, wait: float, fetch: Fetch) -> list[Message]:
+    def _take(self, n: int, wait: float, fetch: Fetch) -> list[Message]:
         """What `fetch` gets of what this consumer may have; empty if there is nothing in time."""
-        queue.look_again()
-        while ids := queue.pick(n):
+        self.look_again()
+        while ids := self._pick_now(n):
             if taken := fetch(ids):
                 return taken
             # Others were quicker with all of them, or they are still being written: on to the next.
         if wait <= 0:
             return []
-        return self._wait_in_line(queue, Waiter(n), self._clock.monotonic() + wait, fetch)
+        return self._wait_in_line(Waiter(n), self._clock.monotonic() + wait, fetch)
 
-    def _wait_in_line(self, queue: "FolderQueue", waiter: Waiter, end: float, fetch: Fetch) -> list[Message]:
-        queue.stand_in_line(waiter)
+    def _wait_in_line(self, waiter: Waiter, end: float, fetch: Fetch) -> list[Message]:
+        self._stand_in_line(waiter)
         try:
             while True:
                 if waiter.ids:
                     ids, waiter.ids = waiter.ids, []
                     if taken := fetch(ids):
                         return taken
-                    queue.stand_in_line(waiter, first=True)
+                    self._stand_in_line(waiter, first=True)
                     continue
                 if waiter.error is not None:
                     raise waiter.error
                 left = end - self._clock.monotonic()
                 if left <= 0:
-                    ids = queue.leave_line(waiter)  # it may be served in this last moment
+                    ids = self._leave_line(waiter)  # it may be served in this last moment
                     return fetch(ids) if ids else []
-                self._wait_for_news(queue, waiter, left)
+                self._wait_for_news(waiter, left)
         finally:
-            queue.give_back(queue.leave_line(waiter))
+            self._give_back(self._leave_line(waiter))
 
-    def _wait_for_news(self, queue: "FolderQueue", waiter: Waiter, left: float) -> None:
+    def _wait_for_news(self, waiter: Waiter, left: float) -> None:
         """The first in line looks for what other processes and time bring; the others wait for their turn."""
-        first = queue.line.is_first(waiter)
+        first = self.line.is_first(waiter)
         pause = min(left, _LOOK if first else _LATER)
         if first:
-            pause = min(pause, max(0.001, (queue.next_due() - self._clock.now()) / 1000))
+            with self.lock:
+                due = self._rows.next_due()
+            pause = min(pause, max(0.001, (due - self._clock.now()) / 1000))
         self._clock.wait(waiter.woken, pause)
         if not waiter.ids:
             waiter.woken.clear()
         if first and not waiter.ids and waiter.error is None:
             self._look()
-            queue.look_again()
-            queue.refresh(eager=True)
-            queue.advance()
+            self.look_again()
+            self.refresh(eager=True)
+            self.advance()
+
+    def serve(self) -> None:
+        """Give those who wait what is available."""
+        with self.lock:
+            if self.line:
+                self.line.serve(self._pick)
+
+    def _pick(self, n: int) -> list[str]:
+        if not self._shared.peers:
+            ids = self._rows.pick(n)
+        else:
+            window = self._shared.window(max(self._fetched, self._fetched_before))
+            ids = self._rows.pick_any(n, window, self._shared.dice)
+        self._fetched += len(ids)
+        for uid in ids:
+            self._picked[uid] = self._clock.now()
+        return ids
+
+    def _pick_now(self, n: int) -> list[str]:
+        """What a consumer that has just come may fetch: nothing that others wait for."""
+        self.refresh(eager=self._may_look() and any(map(self._doubts, self._watches.values())))
+        self.advance()
+        with self.lock:
+            self.serve()
+            ids = [] if self.line else self._pick(n)
+        if not ids:
+            self.refresh(eager=True)
+            self.advance()
+            with self.lock:
+                ids = [] if self.line else self._pick(n)
+        return ids
+
+    def _may_look(self) -> bool:
+        """Whether to look at once what peers have left: as long as that takes a tenth of the time at most."""
+        if not self._shared.peers:
+            return False  # then most tries are in vain, and the next is cheaper than a look
+        since = self._clock.monotonic() - self._refreshed
+        return since >= 10 * self._refresh_took
+
+    def look_again(self) -> None:
+        """Files that were being written when somebody tried to fetch them may be whole by now."""
+        with self.lock:
+            self._rows.look_again()
+
+    def _give_back(self, ids: Iterable[str]) -> None:
+        """What was picked is not fetched after all."""
+        with self.lock:
+            for uid in ids:
+                self._picked.pop(uid, None)
+                self._rows.give_back(uid)
+            self.serve()
+
+    def stop(self, error: Callable[[], Exception]) -> None:
+        """Send away who waits."""
+        with self.lock:
+            self._refusal = error
+            self.line.send_away(error)
+
+    def _stand_in_line(self, waiter: Waiter, first: bool = False) -> None:
+        """Wait for one's turn."""
+        with self.lock:
+            if self._refusal is not None:
+                raise self._refusal()
+            self.line.join(waiter, first)
+            self.serve()
+
+    def _leave_line(self, waiter: Waiter) -> list[str]:
+        """Wait no more; what it was given to fetch in the last moment."""
+        with self.lock:
+            self.line.leave(waiter)
+            ids, waiter.ids = waiter.ids, []
+            return ids

@@ -258,15 +258,7 @@ class Catalog:
 
     def new_file(self, queue: str, taken: Iterable[str]) -> str:
         """A file name for a new queue's journal, on any file system unlike those that are taken."""
-        folded = {file.casefold() for file in taken}
-        encoded = names.file_name(queue)
-        if len(encoded) <= _LONGEST and encoded.casefold() not in folded:
-            return encoded
-        number = 2
-        # No encoded name has a % that no two digits follow.
-        while (short := f"{encoded[:150]}%_{number}").casefold() in folded:
-            number += 1
-        return short
+        return names.new_file(queue, taken, _LONGEST, 2)
 
     def _in(self, name: str) -> str:
         return os.path.join(self.path, name)

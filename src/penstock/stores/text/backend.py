@@ -8,21 +8,15 @@ of its own with `%_` in it, and the file itself says which queue it is.
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.contract import names
-from penstock.contract import names as queue_names
-from penstock.contract.message import PUBLISH_HEADER, Attempt, Entry, Message, Moved, checked_headers
-from penstock.contract.operations import Held
+from penstock.contract.message import PUBLISH_HEADER, Entry, Moved
 from penstock.contract.settings import QueueInfo, Settings
-from penstock.contract.stream_operations import Streams
-from penstock.contract.streams import not_supported
 from penstock.engine.backend import check_start
-from penstock.engine.unowned import Unowned
+from penstock.engine.unowned import Unowned, closed, exists_already, not_found, stopped
 from penstock.errors import (
     DiskFull,
     InvalidArgument,
@@ -55,9 +49,11 @@ from penstock.system.files import (
 from penstock.system.threads import SystemThreads, Threads
 
 if TYPE_CHECKING:
-    from penstock.filters import Filter
+    pass
 
 
+SUFFIX = ".tq"
+_LONGEST = 200  # bytes of a file name
 _log = logging.getLogger("penstock")
 _STRAY = (errno.EISDIR, errno.ENXIO, errno.EACCES, errno.EPERM, errno.ELOOP)
 
@@ -65,7 +61,10 @@ _STRAY = (errno.EISDIR, errno.ENXIO, errno.EACCES, errno.EPERM, errno.ELOOP)
 class TextBackend(Unowned):
     """Keeps queues in the text files of a folder."""
 
+    kind = "a text store"
+
     def __init__(self, folder: str, clock: Clock, sync: str, disk: Disk, threads: Threads | None = None) -> None:
+        super().__init__()
         self.clock = clock
         self._folder = folder
         self._disk = disk
@@ -75,7 +74,6 @@ class TextBackend(Unowned):
         self._poller = Poller(self._threads)
         self._lock = self._threads.rlock()
         self._queues: dict[str, TextFileQueue] = {}
-        self._filters: dict[str, Filter] = {}  # by their text
         self._closed = self._is_open = False
         self._broken: Callable[[], StoreClosed] | None = None
         self.failure: OSError | None = None  # what has stopped the store
@@ -87,9 +85,9 @@ class TextBackend(Unowned):
     def _prepare(self) -> None:
         """Make the folder and the queue `default`, if they are not there."""
         self._make_folder()
-        if queue_names.DEFAULT not in self._files():
+        if names.DEFAULT not in self._files():
             with suppress(QueueExists):  # another process was quicker
-                self.create(queue_names.DEFAULT, Settings())
+                self.create(names.DEFAULT, Settings())
 
     def _make_folder(self) -> None:
         try:
@@ -144,11 +142,11 @@ class TextBackend(Unowned):
         with self._lock:
             self._check_open()
             if queue in self._files():
-                raise _exists(queue)
+                raise exists_already(queue)
             with _errors_of_the_disk(self._folder):
-                file = file_for(queue, self._disk.listdir(self._folder))
+                file = names.new_file(queue, self._disk.listdir(self._folder), _LONGEST, 2, SUFFIX)
             path = os.path.join(self._folder, file)
-            self._create(queue, path, write_head(settings, queue if CHOSEN in file else None))
+            self._create(queue, path, write_head(settings, queue if names.CHOSEN in file else None))
             self._queues[queue] = self._working(queue, path)
 
     def _create(self, queue: str, path: str, head: bytes) -> None:
@@ -157,7 +155,7 @@ class TextBackend(Unowned):
             lock.acquire()
             try:
                 if self._disk.exists(path):
-                    raise _exists(queue)
+                    raise exists_already(queue)
                 lock.file.truncate(0)  # what an earlier queue of that name has left
                 lock.file.sync()
                 replace_file(self._disk, path, head)
@@ -223,7 +221,7 @@ class TextBackend(Unowned):
         with self._lock:
             path = self._files().get(queue)
             if path is None:
-                raise QueueNotFound(f"there is no queue {queue!r}: create it with store.create({queue!r})")
+                raise not_found(queue)
             return self._queues.setdefault(queue, self._working(queue, path))
 
     def _working(self, queue: str, path: str) -> TextFileQueue:
@@ -237,14 +235,7 @@ class TextBackend(Unowned):
         """Stop the store in this process: nobody knows what the disk has after such an error."""
         if not self._is_open:
             return unavailable(error.filename or path, error)
-        why = refusal(error.filename or path, error)
-
-        def broken() -> StoreClosed:
-            return StoreClosed(
-                f"the store in {self._folder!r} was stopped in this process, as nobody knows what is on the disk "
-                f"after {why}; then open the store again, which checks and completes what was begun"
-            )
-
+        broken = stopped(self._folder, path, error)
         with self._lock:
             if self.failure is None:
                 self.failure, self._broken = error, broken
@@ -253,20 +244,12 @@ class TextBackend(Unowned):
                     queue.stop(broken)
         return broken()
 
-    def settings(self, queue: str) -> Settings:
-        """What the queue was created with."""
-        return self.find(queue).settings
+    # Messages, beyond what a queue does itself
 
-    def counts(self, queue: str) -> dict[str, int]:
-        """How many messages are in each state."""
-        return self.find(queue).counts()
+    def _publish(self, entry: Entry, copy: Entry) -> None:
+        from penstock.filters import Subject  # here, because most processes need none
 
-    # Messages
-
-    def publish(self, entry: Entry) -> str:
-        """Put a copy into every queue whose filter matches, or into none if one of them refuses it."""
-        published = os.urandom(16).hex()
-        copy = replace(entry, headers=checked_headers({**(entry.headers or {}), PUBLISH_HEADER: published}))
+        subject = Subject.of(entry, self._clock.now())
         with ExitStack() as turns:
             matching: list[TextFileQueue] = []
             paths: set[str] = set()
@@ -278,13 +261,12 @@ class TextBackend(Unowned):
                     if mutex in paths:
                         continue  # another name of the same file
                     paths.add(mutex)
-                    if self._matches(queue.settings.filter, entry):
+                    if self._matches(queue.settings.filter, subject):
                         turns.enter_context(queue.turn())
                         matching.append(queue)
             for queue in matching:
                 queue.check(copy)
             self._put_into_all(matching, copy)
-        return published
 
     def _put_into_all(self, queues: Sequence[TextFileQueue], copy: Entry) -> None:
         """All of them, or none if the disk is full."""
@@ -304,76 +286,9 @@ class TextBackend(Unowned):
                     ) from error
                 raise
 
-    def _matches(self, text: str | None, entry: Entry) -> bool:
-        if text is None:
-            return False
-        from penstock import filters  # here, because most processes need none
-
-        if text not in self._filters:
-            self._filters[text] = filters.parse(text)
-        return self._filters[text].matches(filters.Subject.of(entry, self._clock.now()))
-
-    def put(self, queue: str, entries: Sequence[Entry]) -> list[str]:
-        """Take in all entries or none."""
-        return self.find(queue).put(entries)
-
     def restore(self, queue: str, moved: Sequence[Moved]) -> None:
         """Take in messages as they were in another store, all or none."""
         self.find(queue).restore(moved)
-
-    def claim(
-        self, queue: str, n: int, lease: float, wait: float, consumer: str, most: int | None = None
-    ) -> list[Message]:
-        """Lease up to n messages, and if `most` is given not many more bytes than that."""
-        working = self.find(queue)
-        return working.take(working.claiming(n, lease, consumer, most), wait)
-
-    def pop(self, queue: str, wait: float, consumer: str) -> Message | None:
-        """Claim and acknowledge one message."""
-        working = self.find(queue)
-        return next(iter(working.take(working.popping(consumer), wait)), None)
-
-    def ack(self, queue: str, receipts: Sequence[str]) -> None:
-        """Settle for good."""
-        self.find(queue).ack(receipts)
-
-    def fail(self, queue: str, receipts: Sequence[str], delay: float, reason: str | None) -> None:
-        """End the attempts."""
-        self.find(queue).fail(receipts, delay, reason)
-
-    def release(self, queue: str, receipts: Sequence[str]) -> None:
-        """Give back."""
-        self.find(queue).release(receipts)
-
-    def extend(self, queue: str, receipts: Sequence[str], lease: float) -> Held:
-        """Hold from now on."""
-        return Held(*self.find(queue).extend(receipts, lease))
-
-    def remove(self, queue: str, ids: Sequence[str]) -> int:
-        """Take messages out in any state: they are commented out."""
-        return self.find(queue).remove(ids)
-
-    def redrive(self, queue: str, ids: Sequence[str] | None) -> int:
-        """Start over with failed messages."""
-        return self.find(queue).redrive(ids)
-
-    def purge(self, queue: str) -> int:
-        """Take out everything but what is in flight."""
-        return self.find(queue).purge()
-
-    def peek(self, queue: str, n: int, skip: int = 0) -> Iterator[Message]:
-        """What claim would give, after some that are skipped."""
-        return islice(self.find(queue).peek(n + skip), skip, None)
-
-    def attempts(self, queue: str, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
-        """The attempts at a message."""
-        return self.find(queue).attempts(id)
-
-    def messages(
-        self, queue: str, state: str | None, after: str = "", until: str = "", bodies: bool = True
-    ) -> Iterator[Message]:
-        """The messages in that state, in the order in which they were put, from after one on until another."""
-        return self.find(queue).messages(state, after, until)
 
     def pack(self, queue: str) -> int:
         """Write a queue's file anew without what is done, while no person edits it; how many bytes that frees."""
@@ -387,10 +302,6 @@ class TextBackend(Unowned):
         """The queue's file, piece by piece."""
         working = self.find(queue)
         return working.run(lambda view, now: shown(working.files.read_all(), view))
-
-    def streams(self) -> Streams:
-        """The streams that read queues of this store: there are none."""
-        raise not_supported("a text store")
 
     def forked(self) -> None:
         """In a child: use the same files, as any other process does."""
@@ -406,12 +317,12 @@ class TextBackend(Unowned):
             self._closed = True
             self._poller.stop()
             for queue in self._queues.values():
-                queue.stop(_closed)
+                queue.stop(closed)
                 queue.files.close()
 
     def _check_open(self) -> None:
         if self._closed:
-            raise _closed()
+            raise closed()
         if self._broken is not None:
             raise self._broken()
 
@@ -441,12 +352,12 @@ class FileBackend(TextBackend):
 
     def find(self, queue: str) -> TextFileQueue:
         """The queue at work, also under the name `default`."""
-        return super().find(self.only if queue == queue_names.DEFAULT else queue)
+        return super().find(self.only if queue == names.DEFAULT else queue)
 
     def create(self, queue: str, settings: Settings) -> None:
         """Refuse: there is one queue, and it is there."""
         if queue == self.only:
-            raise _exists(queue)
+            raise exists_already(queue)
         raise NotSupported(
             f"the store {self._path!r} is a single queue, {self.only!r}: open text:{self._folder} for several"
         )
@@ -484,35 +395,10 @@ def _errors_of_the_disk(path: str) -> Iterator[None]:
         raise unavailable(path, error) from error
 
 
-def _exists(queue: str) -> QueueExists:
-    return QueueExists(f"queue {queue!r} exists already: open it with store.queue({queue!r})")
-
-
-def _closed() -> StoreClosed:
-    return StoreClosed("the store was closed: open it again with penstock.open()")
-
-
-SUFFIX = ".tq"
-_LONGEST = 200
-CHOSEN = "%_"  # no encoded name has a % that no two digits follow
-
-
-def file_for(queue: str, taken: Iterable[str]) -> str:
-    """A file name for a new queue, on any file system unlike those that are taken."""
-    folded = {file.casefold() for file in taken}
-    encoded = names.file_name(queue)
-    if len(encoded) <= _LONGEST and (encoded + SUFFIX).casefold() not in folded:
-        return encoded + SUFFIX
-    number = 2
-    while (short := f"{encoded[:150]}{CHOSEN}{number}{SUFFIX}").casefold() in folded:
-        number += 1
-    return short
-
-
 def queue_of(file: str) -> str | None:
     """The queue that a file is named after; None if it was named otherwise."""
     stem = file.removesuffix(SUFFIX)
-    if CHOSEN in stem:
+    if names.CHOSEN in stem:
         return None
     decoded, at = "", 0
     while at < len(stem):

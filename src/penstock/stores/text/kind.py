@@ -4,9 +4,7 @@ import os
 import shlex
 
 from penstock.contract.kinds import Kind, Options, folder_has, split
-from penstock.stores.text.backend import TextBackend, open_text
-
-SUFFIX = ".tq"
+from penstock.stores.text.backend import SUFFIX, TextBackend, open_text
 
 
 class TextKind(Kind):

@@ -5,15 +5,15 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import TypeAlias
 from zlib import crc32
 
 from penstock.contract.message import STATES, Attempt, Message, Moved, Plain
 from penstock.contract.message import Entry as Draft
+from penstock.contract.operations import Held
 from penstock.contract.settings import FIVE_MINUTES, Settings
 from penstock.engine.restored import Restored, restore
-from penstock.engine.unowned import fitting
+from penstock.engine.unowned import UnownedQueue, fitting
 from penstock.errors import DiskFull, LeaseExpired, PenstockError, QueueNotFound
 from penstock.rules.ledger import Receipt
 from penstock.rules.records import Put, Record, Restore
@@ -33,7 +33,7 @@ _CHUNK = 256  # messages that are listed in one turn
 _Settling: TypeAlias = Callable[[list[Receipt], int], tuple[Record | None, list[Receipt]]]
 
 
-class TextFileQueue(TurningQueue):
+class TextFileQueue(TurningQueue, UnownedQueue):
     """One queue, and all that can be asked of it."""
 
     # Putting
@@ -119,8 +119,11 @@ class TextFileQueue(TurningQueue):
 
     # Taking
 
-    def claiming(self, n: int, lease: float, consumer: str, most: int | None = None) -> Take:
-        """How to lease up to n messages, and if `most` is given not many more bytes than that."""
+    def claim(self, n: int, lease: float, wait: float, consumer: str, most: int | None = None) -> list[Message]:
+        """Lease up to n messages, and if `most` is given not many more bytes than that."""
+        return self._served(self._claiming(n, lease, consumer, most), wait)
+
+    def _claiming(self, n: int, lease: float, consumer: str, most: int | None) -> Take:
 
         def take(view: View, now: int) -> list[Message]:
             seqs = view.ledger.peek(n)
@@ -146,8 +149,11 @@ class TextFileQueue(TurningQueue):
 
         return take
 
-    def popping(self, consumer: str) -> Take:
-        """How to claim and acknowledge one message."""
+    def pop(self, wait: float, consumer: str) -> Message | None:
+        """Claim and acknowledge one message."""
+        return next(iter(self._served(self._popping(consumer), wait)), None)
+
+    def _popping(self, consumer: str) -> Take:
 
         def take(view: View, now: int) -> list[Message]:
             seqs = view.ledger.peek(1)
@@ -165,10 +171,6 @@ class TextFileQueue(TurningQueue):
             return [message]
 
         return take
-
-    def take(self, take: Take, wait: float) -> list[Message]:
-        """What a consumer gets, at once or after its turn in line."""
-        return self.served(take, wait, self._give_back)
 
     def _give_back(self, messages: list[Message]) -> None:
         receipts = [message.receipt for message in messages if message.receipt is not None]
@@ -210,17 +212,17 @@ class TextFileQueue(TurningQueue):
         if lost:
             raise LeaseExpired(self.name, [each for each in dict.fromkeys(receipts) if each in lost])
 
-    def extend(self, receipts: Sequence[str], lease: float) -> tuple[int, list[str]]:
+    def extend(self, receipts: Sequence[str], lease: float) -> Held:
         """Hold from now on; until when, and which receipts were lost."""
 
-        def extend(view: View, now: int) -> tuple[int, list[str]]:
+        def extend(view: View, now: int) -> Held:
             given, lost = self._given(view, receipts)
             record, refused = view.ledger.extend(list(given.values()), lease, now)
             if record is not None:
                 view.ledger.changed |= dict.fromkeys(record.seqs)
                 self._record(view, now)
             lost += [receipt for receipt, each in given.items() if each in refused]
-            return view.ledger.lease_end(lease, now), [each for each in receipts if each in lost]
+            return Held(view.ledger.lease_end(lease, now), [each for each in receipts if each in lost])
 
         return self.run(extend)
 
@@ -308,17 +310,20 @@ class TextFileQueue(TurningQueue):
             lambda view, now: [each for seq in _seqs(view, [id]) for each in view.ledger.attempts(seq)]
         )
 
-    def peek(self, n: int) -> Iterator[Message]:
-        """What claim would give."""
-        ids = self.run(lambda view, now: [view.table.ids[seq] for seq in view.ledger.peek(n)])
-        for start in range(0, len(ids), _CHUNK):
+    def peek(self, n: int, skip: int = 0) -> Iterator[Message]:
+        """What claim would give, after some that are skipped."""
+        ids = self.run(lambda view, now: [view.table.ids[seq] for seq in view.ledger.peek(n + skip)])
+
+        def page(view: View, now: int) -> list[Message]:
+            return self._seen(view, _seqs(view, chosen), "available")
+
+        for start in range(skip, len(ids), _CHUNK):
             chosen = ids[start : start + _CHUNK]
-            yield from self.run(partial(self._peeked, chosen))
+            yield from self.run(page)
 
-    def _peeked(self, ids: Sequence[str], view: View, now: int) -> list[Message]:
-        return self._seen(view, _seqs(view, ids), "available")
-
-    def messages(self, state: str | None, after: str = "", until: str = "") -> Iterator[Message]:
+    def messages(
+        self, state: str | None, after: str = "", until: str = "", bodies: bool = True
+    ) -> Iterator[Message]:
         """The messages in that state, in the order in which they were put, from after one on until another."""
         last, number = after, 0
 

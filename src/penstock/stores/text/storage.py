@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 from zlib import crc32
 
+from penstock.engine.unowned import not_found
 from penstock.errors import DiskFull, PenstockError, QueueNotFound
 from penstock.stores.text import mutex
 from penstock.stores.text.files import FULL, Pair, Sync, append_unborn, bear, mutex_of
@@ -461,7 +462,7 @@ class TextStorage:
     def gone(self) -> QueueNotFound:
         """The error for a queue whose files are not there any more."""
         self._view = None
-        return QueueNotFound(f"there is no queue {self.name!r}: create it with store.create({self.name!r})")
+        return not_found(self.name)
 
 
 def _placed(notes: Mapping[int, Note], offsets: Sequence[int]) -> dict[str, Any]:

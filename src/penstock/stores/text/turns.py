@@ -106,7 +106,7 @@ class TurningQueue:
 
     # The line
 
-    def served(self, take: Take, wait: float, give_back: Callable[[list[Message]], None]) -> list[Message]:
+    def _served(self, take: Take, wait: float) -> list[Message]:
         """What a consumer gets, at once or after its turn in line; given back if it is interrupted."""
         waiter = Waiter(take)
 
@@ -125,12 +125,16 @@ class TurningQueue:
                 self.run(lambda view, now: None)  # it may be served in this last moment
         except BaseException:
             self._line.pop(waiter, None)
-            give_back(waiter.messages)
+            self._give_back(waiter.messages)
             raise
         self._line.pop(waiter, None)
         if waiter.error is not None:
             raise waiter.error
         return waiter.messages
+
+    def _give_back(self, messages: list[Message]) -> None:
+        """Release what was claimed for a consumer that is gone."""
+        raise NotImplementedError
 
     @property
     def in_line(self) -> int:
