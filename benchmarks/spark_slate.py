@@ -21,6 +21,7 @@ from penstock.contract.message import Entry
 from penstock.contract.settings import Settings
 from penstock.stores.slate import snapshot
 from penstock.stores.slate.format import decode_metadata, key_u64, log_prefix
+from penstock.stores.slate.place import parse
 from penstock.stores.slate.store import open_slate
 from penstock.stores.slate.view import Snapshot
 
@@ -71,7 +72,7 @@ def _read(moment: Snapshot, log: str, first: int, end: int, barrier: Barrier) ->
 def _plain(folder: Path) -> float:
     """Entries per second of readers side by side, each in a process of its own."""
     url = f"slate:{_log(folder.parents[1], FEW)}"
-    moment, log = snapshot.take(url, os.getpid(), objects=False), snapshot.parse(url).log
+    moment, log = snapshot.take(url, os.getpid(), objects=False), parse(url).log
     context = multiprocessing.get_context("spawn")
     barrier, half = context.Barrier(READERS + 1), MESSAGES // READERS
     readers = [

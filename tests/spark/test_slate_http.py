@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.http.server import serve_in_thread
 from penstock.spark import jobs
-from penstock.stores.slate.loads import staging_at
+from penstock.stores.slate.snapshot import place_at
 from tests.spark.streams import forget_last
 from tests.spark.test_slate_jobs import comparable, write
 from tests.spark.test_stream_sink import payloads, texts
@@ -39,7 +39,7 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
     url = request.getfixturevalue("bucket") if bucket else f"slate:{tmp_path / 'store'}"
     made = Served(url, owned=request.param != "folder of another process")
     yield made
-    left = staging_at(url).loads()
+    left = place_at(url).list_loads()
     made.stop()
     assert left == []
 

@@ -13,7 +13,8 @@ import penstock
 from penstock.contract.message import Plain
 from penstock.spark import jobs
 from penstock.stores.slate import loads
-from penstock.stores.slate.loads import Frame, Load, new_name, staging_at
+from penstock.stores.slate.loads import Frame, Load, new_name
+from penstock.stores.slate.snapshot import place_at
 from penstock.stores.slate.store import open_slate
 from penstock.wire.frames import encode_entries
 from tests.spark.reads import listed
@@ -48,10 +49,10 @@ def test_rows_become_messages_once_while_another_process_has_the_store(spark: Sp
         found = [*store.queue().messages(), *store.queue("jobs").messages()]
         assert {message.payload for message in found} == {f"row {number}".encode() for number in range(300)}
         assert all(message.headers == {"a": "b"} for message in found)
-        assert not staging_at(url).loads()
+        assert not place_at(url).list_loads()
         with pytest.raises(PySparkException, match="takes 0 to 255"):
             write(spark.sql("SELECT 'x' AS payload, 256 AS priority"), url, queue="jobs")
-        assert not staging_at(url).loads()
+        assert not place_at(url).list_loads()
     with penstock.open(url) as store:
         assert store.queue("jobs").counts()["available"] == 150
 
@@ -119,11 +120,11 @@ def test_a_load_that_was_interrupted_is_finished_when_the_store_is_opened(
     url = f"slate:{tmp_path}"
     penstock.open(url).close()
     monkeypatch.setattr(loads, "_MESSAGES", 10)
-    name, staging = new_name(os.getpid()), staging_at(url)
+    name, place = new_name(os.getpid()), place_at(url)
     frames = []
     for number in range(5):
         payloads = [f"{number} {each}".encode() for each in range(10)]
-        staging.put(name, str(number), encode_entries(Plain(payloads)))
+        place.stage(name, str(number), encode_entries(Plain(payloads)))
         frames.append(Frame("default", str(number), 10, sum(map(len, payloads))))
     backend = open_slate(url)
     taken = 0
@@ -143,4 +144,4 @@ def test_a_load_that_was_interrupted_is_finished_when_the_store_is_opened(
     with penstock.open(url) as store:
         found = [message.payload.decode() for message in store.queue().messages()]
         assert found == [f"{number} {each}" for number in range(5) for each in range(10)]
-    assert not staging.loads()
+    assert not place.list_loads()

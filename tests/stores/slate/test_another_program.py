@@ -13,7 +13,7 @@ import penstock
 from penstock import InvalidArgument, NotSupported, SimulatedClock, Store, StoreCorrupt
 from penstock.cli.app import cli
 from penstock.stores.slate import doctor
-from penstock.stores.slate.s3 import Account, Bucket
+from penstock.stores.slate.objects import Bucket
 from tests.stores.slate import opendata
 from tests.stores.slate.opendata import START, Available, InFlight, Settled, Writer
 
@@ -487,8 +487,7 @@ def test_a_database_of_another_program_in_a_bucket_is_a_store(
     writer.queue(b"all", "kind = 'a'", done=[Settled(SPARSE[7])])
     writer.queue(b"odd", "kind ~ 'a'", failed=[Settled(SPARSE[0])])
     writer.write(tmp_path)
-    name, prefix = bucket.removeprefix("slate:s3://").split("/")
-    objects = Bucket(Account.from_environment(), name, f"{prefix}/", 30)
+    objects = Bucket(bucket.removeprefix("slate:"), 30)
     for path in tmp_path.rglob("*"):
         if path.is_file():
             objects.put(str(path.relative_to(tmp_path)), path.read_bytes())

@@ -15,7 +15,8 @@ from penstock.contract.message import Plain
 from penstock.errors import StoreCorrupt
 from penstock.stores.slate.backups import backup
 from penstock.stores.slate.doctor import examine
-from penstock.stores.slate.loads import FolderStaging, Frame, Load
+from penstock.stores.slate.folder import Folder
+from penstock.stores.slate.loads import Frame, Load
 from penstock.stores.slate.store import open_slate
 from penstock.wire.frames import encode_entries
 from tests.stores.slate.test_doctor import filled
@@ -95,14 +96,13 @@ def test_copies_that_are_made_while_traffic_runs_are_whole_and_of_one_moment(tmp
 def test_a_load_that_counts_and_has_not_arrived_is_in_the_copy(tmp_path: Path) -> None:
     folder, dest = tmp_path / "store", tmp_path / "copy"
     backend = open_slate(f"slate:{folder}")
-    staging = FolderStaging(str(folder))
-    staging.put("load", "0", encode_entries(Plain([b"1", b"2"])))
+    Folder(str(folder), "never").stage("load", "0", encode_entries(Plain([b"1", b"2"])))
     backend.intake._work = lambda progress: None  # type: ignore[method-assign]
     backend.intake.take_in(Load("load", [Frame("default", "0", 2, 2)], {}, None))
     backup(f"slate:{folder}", dest)
     backend.close()
     assert [payload for _, payload, _ in contents(f"slate:{dest}")["default"]] == [b"1", b"2"]
-    assert FolderStaging(str(dest)).loads() == []
+    assert Folder(str(dest), "never").list_loads() == []
 
 
 def test_damage_is_found_and_there_is_no_copy(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from penstock import PenstockError, StoreCorrupt
 from penstock.contract.store import Store
 from penstock.errors import StoreUnavailable
 from penstock.stores.slate.doctor import examine
-from penstock.stores.slate.s3 import Account, Bucket
+from penstock.stores.slate.objects import Bucket
 from penstock.stores.slate.store import open_slate
 from penstock.system.clock import SystemClock
 
@@ -469,8 +469,7 @@ class Kept:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        name, prefix = url.removeprefix("slate:s3://").split("/")
-        self.bucket = Bucket(Account.from_environment(), name, f"{prefix}/", 30)
+        self.bucket = Bucket(url.removeprefix("slate:"), 30)
         with penstock.open(url, share=False) as store:
             jobs = store.create("jobs", keep_done=None)
             store.create("orders", filter="type = 'order'")
@@ -495,7 +494,7 @@ class Kept:
         return {name: self.bucket.get(name) for name in self.bucket.list()}
 
     def newest(self, kind: str) -> str:
-        return max(self.bucket.list(f"db/{kind}/"))
+        return max(self.bucket.list(f"db/{kind}"))
 
     def log(self) -> list[str]:
         """The objects of the log that are in no table, as was recorded."""

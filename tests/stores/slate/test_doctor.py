@@ -10,7 +10,7 @@ import penstock
 from penstock.cli import cli
 from penstock.contract.examination import Examination
 from penstock.stores.slate.doctor import SlateQueue, examine
-from penstock.stores.slate.loads import FolderStaging
+from penstock.stores.slate.folder import Folder
 
 
 def filled(url: str) -> None:
@@ -117,7 +117,7 @@ def test_what_a_crash_has_left_is_noted(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     filled(f"slate:{folder}")
     (folder / "db" / "wal" / "00000000000000009999.sst#1").write_bytes(b"half")
-    FolderStaging(str(folder)).put("0-0-1767225600000.0123456789abcdef", "a-0", b"sent")
+    Folder(str(folder), "never").stage("0-0-1767225600000.0123456789abcdef", "a-0", b"sent")
     found = examine(f"slate:{folder}")
     assert found.sound, problems(found)
     assert notes(found) == [

@@ -19,7 +19,7 @@ def staged(backend: SlateBackend, sink: Landing | None = None, run: str | None =
     """A load of two messages, in frames of their own."""
     name = new_name(os.getpid())
     for number in range(2):
-        backend.intake._staging.put(name, f"frame-{number}", encode_entries([Entry(b"x")]))
+        backend.intake._place.stage(name, f"frame-{number}", encode_entries([Entry(b"x")]))
     return Load(name, [Frame("default", f"frame-{number}", 1, 1) for number in range(2)], {}, run, sink)
 
 
@@ -61,19 +61,19 @@ def test_what_an_error_interrupted_is_finished_before_the_same_comes_under_anoth
     tmp_path: Path, what: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = open_slate(f"slate:{tmp_path}")
-    get, failing = backend.intake._staging.get, [True]
+    get, failing = backend.intake._place.staged, [True]
 
     def unreachable(load: str, name: str) -> bytes:
         if failing and failing.pop():
             raise penstock.StoreUnreachable("not now")
         return get(load, name)
 
-    monkeypatch.setattr(backend.intake._staging, "get", unreachable)
+    monkeypatch.setattr(backend.intake._place, "staged", unreachable)
     with pytest.raises(penstock.StoreUnreachable):
         backend.intake.take_in(staged(backend, **what))  # type: ignore[arg-type]
     assert not backend.intake.take_in(staged(backend, **what))  # type: ignore[arg-type]
     assert waiting(backend) == 2
-    assert backend.intake._staging.loads() == []
+    assert backend.intake._place.list_loads() == []
     backend.close()
 
 
@@ -88,23 +88,23 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_a_load_that_counts_and_is_missing_or_damaged_is_named_and_nothing_else_is_lost(url: str) -> None:
     backend = open_slate(url)
     backend.run(Put("default", [Entry(b"before")]))
-    load, staging = staged(backend), backend.intake._staging
+    load, place = staged(backend), backend.intake._place
     backend._writer.lead(lambda: backend._writer.write_now([_Progress(load, 0).row]))
     backend.close()
-    frame = staging.get(load.name, "frame-1")
+    frame = place.staged(load.name, "frame-1")
     two = encode_entries([Entry(b"x"), Entry(b"y")])
     for damaged in (b"", frame[:-1], frame[:3], bytes(len(frame)), b"\xff" * len(frame), two):
-        staging.put(load.name, "frame-1", damaged)
+        place.stage(load.name, "frame-1", damaged)
         with pytest.raises(penstock.StoreCorrupt, match=f"staged/{load.name}/frame-1"):
             open_slate(url)
-    staging.remove(load.name)
+    place.remove_load(load.name)
     with pytest.raises(penstock.StoreCorrupt, match=f"staged/{load.name}/frame-0"):
         open_slate(url)
-    staging.put(load.name, "frame-0", frame)
-    staging.put(load.name, "frame-1", frame)
+    place.stage(load.name, "frame-0", frame)
+    place.stage(load.name, "frame-1", frame)
     backend = open_slate(url)
     assert waiting(backend) == 3
-    assert staging.loads() == []
+    assert place.list_loads() == []
     backend.close()
 
 
@@ -112,13 +112,13 @@ def test_a_load_that_was_given_up_is_set_aside_when_the_store_is_opened(url: str
     backend = open_slate(url)
     given_up, alive = "0-0-1767225600000.0123456789abcdef", new_name(os.getpid())
     for load in (given_up, alive):
-        backend.intake._staging.put(load, "a-0", load.encode())
+        backend.intake._place.stage(load, "a-0", load.encode())
     backend.close()
     backend = open_slate(url)
-    assert backend.intake._staging.loads() == [alive]
+    assert backend.intake._place.list_loads() == [alive]
     place = backend._place
     if isinstance(place, BucketPlace):
-        found = {name: place._all.get(name) for name in place._all.list("aside/")}
+        found = {name: place._bucket.get(name) for name in place._bucket.list("aside")}
     else:
         aside = Path(place.subfolder, "aside")
         found = {str(path): path.read_bytes() for path in aside.rglob("a-0")}

@@ -17,8 +17,7 @@ from penstock.sharing.backend import SharedBackend, open_shared
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.stores import check_store, own_session
 from penstock.spark.jobs.summary import Summary
-from penstock.stores.slate import snapshot
-from penstock.stores.slate.synced import SUBFOLDER
+from penstock.stores.slate.place import SUBFOLDER, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,6 +103,6 @@ def _without_router(url: str) -> str:
 
 def default_checkpoint(url: str) -> str:
     """Where Spark's notes are; of a bucket in a folder of this machine, as nothing is lost without them."""
-    where = snapshot.parse(url).where
+    where = parse(url).where
     folder = kind_of(url).meeting_folder(url) if "://" in where else where
     return os.path.join(folder, SUBFOLDER, "route")

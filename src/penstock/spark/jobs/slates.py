@@ -12,6 +12,7 @@ from penstock.sharing.backend import open_shared
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.summary import Cell, Summary
 from penstock.stores.slate import recovery, snapshot
+from penstock.stores.slate.place import parse
 from penstock.system.clock import SystemClock
 
 PACKED = ("queue", "before", "after", "freed")
@@ -45,7 +46,7 @@ def expire(store: str, given: str | None, dry_run: bool) -> Summary:
 
 def _let_go(url: str) -> tuple[list[list[Cell]], int]:
     """What each queue still has in the database, and time has let go."""
-    moment, log = snapshot.take(url, os.getpid(), objects=False), snapshot.parse(url).log
+    moment, log = snapshot.take(url, os.getpid(), objects=False), parse(url).log
     try:
         _, view = snapshot.opened_for(moment, log)
         with closing(view):

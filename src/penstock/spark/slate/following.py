@@ -23,6 +23,7 @@ from penstock.spark.slate.planning import log_cuts, log_end, log_work
 from penstock.spark.slate.routing import filters_in
 from penstock.stores.slate import recovery, snapshot
 from penstock.stores.slate.format import key_u64, log_prefix
+from penstock.stores.slate.place import parse
 from penstock.stores.slate.view import Snapshot, View
 
 _SEQUENCE = "sequence"
@@ -35,7 +36,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: LogOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._log = snapshot.parse(options.read.store).log
+        self._log = parse(options.read.store).log
         self._moment: Snapshot | None = None  # the latest, which batches are read from
         self._view: View | None = None  # of it
         self._end = 0  # of the log in it

@@ -22,6 +22,7 @@ from penstock.spark.rows import SOURCES, rows_of
 from penstock.spark.tables import BODY, attempt_row, queue_row
 from penstock.stores.slate import extensions, recovery, snapshot
 from penstock.stores.slate.format import key_u64, log_prefix, payload_key
+from penstock.stores.slate.place import parse
 from penstock.stores.slate.view import Snapshot, View
 from penstock.system.clock import SystemClock
 
@@ -48,7 +49,7 @@ class Work:
 
 def plan(options: Options, schema: pa.Schema) -> list[Work]:
     """What tasks read, as of now. The moment is held for as long as the driver lives, if they need it."""
-    address = snapshot.parse(options.store)
+    address = parse(options.store)
     moment = snapshot.take(options.store, driver(), objects="payload" in schema.names or options.table == "log")
     needed = False
     try:

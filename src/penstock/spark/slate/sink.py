@@ -20,8 +20,10 @@ from penstock.spark.errors import in_one_line
 from penstock.spark.plans import driver
 from penstock.spark.sending import Sender
 from penstock.spark.sink import Target, check_columns, task
-from penstock.stores.slate.loads import Frame, Load, Staging, is_done, new_name, staging_at
+from penstock.stores.slate.loads import Frame, Load, is_done, new_name
+from penstock.stores.slate.place import Place
 from penstock.stores.slate.recovery import PRIORITIES
+from penstock.stores.slate.snapshot import place_at
 from penstock.wire.frames import decode_columns
 
 _COMMITTING = "committing"  # from here on only the owner may remove what is staged
@@ -38,15 +40,15 @@ class Frames(WriterCommitMessage):
 class Stager:
     """Takes the frames of one task."""
 
-    def __init__(self, staging: Staging, load: str) -> None:
-        self._staging = staging
+    def __init__(self, place: Place, load: str) -> None:
+        self._place = place
         self._load = load
         self.frames: list[Frame] = []
 
     def add(self, load: str, part: str, number: int, queue: str, frame: bytes) -> None:
         """Keep a frame."""
         name = f"{part}-{number}"
-        self._staging.put(self._load, name, frame)
+        self._place.stage(self._load, name, frame)
         columns, payloads = decode_columns(frame)
         done = is_done(columns.get("state"))
         self.frames.append(Frame(queue, name, len(payloads), sum(map(len, payloads)), done))
@@ -95,7 +97,7 @@ def stage(
 ) -> list[Frame]:
     """Stage the rows of one task."""
     partition, attempt = task()
-    stager = Stager(staging_at(target.store), load)
+    stager = Stager(place_at(target.store), load)
     with in_one_line():
         sender = Sender(stager, "", f"{partition:05}-{attempt}", queues, target.queue, partition, target.restore)
         for batch in batches:
@@ -108,21 +110,21 @@ def take_in(store: str, load: Load) -> None:
     """Have the owner take in what was staged."""
     with in_one_line(), closing(open_shared(store)) as backend:
         if load.frames:
-            staging_at(store).put(load.name, _COMMITTING, b"")
+            place_at(store).stage(load.name, _COMMITTING, b"")
         try:
             backend.slate().take_in(load)
         except (QueueFull, QueueNotFound, StreamMismatch):  # refused: nothing of it was taken in
-            staging_at(store).remove(load.name)
+            place_at(store).remove_load(load.name)
             raise
 
 
 def discard(store: str, load: str) -> None:
     """Remove what was staged, unless it counts already."""
-    staging = staging_at(store)
+    place = place_at(store)
     try:
-        staging.get(load, _COMMITTING)
+        place.staged(load, _COMMITTING)
     except FileNotFoundError:
-        staging.remove(load)
+        place.remove_load(load)
 
 
 def has_run(store: SharedBackend, run: str | None) -> bool:

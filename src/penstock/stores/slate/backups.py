@@ -19,8 +19,7 @@ from penstock.stores.slate import doctor, recovery, snapshot
 from penstock.stores.slate.doctor import SlateQueue
 from penstock.stores.slate.folder import Folder
 from penstock.stores.slate.format import LOAD, parse_key
-from penstock.stores.slate.loads import STAGED
-from penstock.stores.slate.synced import SUBFOLDER, StoreLock
+from penstock.stores.slate.place import STAGED, SUBFOLDER, StoreLock, parse
 from penstock.stores.slate.view import Snapshot
 from penstock.system.clock import Clock, SystemClock, rest
 from penstock.system.copies import MARK, Destination
@@ -54,7 +53,7 @@ def backup(
     Others may have the store open and go on. The copy is the store as it was at one moment after the call began.
     It is a store like any other: open `slate:DEST`. Without `verify` it is not read again.
     """
-    where = snapshot.parse(store)
+    where = parse(store)
     if where.is_bucket:
         raise NotSupported(
             f"store {store!r} is in a bucket, which keeps what it was given: let it keep versions, copy it "
@@ -119,7 +118,7 @@ def _copy_file(path: str, target: str) -> Iterator[int]:
 def _moment(store: str) -> Snapshot:
     """A moment of the store, with links to what is staged of loads that count in it."""
     staged = os.path.join(SUBFOLDER, STAGED)
-    source = os.path.join(snapshot.parse(store).where, staged)
+    source = os.path.join(parse(store).where, staged)
     for _ in range(_TRIES):
         moment = snapshot.take(store, os.getpid())
         try:

@@ -106,6 +106,12 @@ def load() -> Any:
         raise NotSupported(
             f"a slate store needs SlateDB, which is not installed ({error}): pip install 'penstock[slate]'"
         ) from error
+    check_process()
+    return slatedb
+
+
+def check_process() -> None:
+    """Refuse to use SlateDB, or obstore, in a child of a process that has: their threads are not in the child."""
     global _process
     if _process is None:
         _process = os.getpid()
@@ -114,7 +120,6 @@ def load() -> Any:
             "this process was forked from one that has used SlateDB, whose threads it does not have: start "
             "processes that open a slate store of their own by spawn, as multiprocessing.get_context('spawn') does"
         )
-    return slatedb
 
 
 class _SlowRows:

@@ -9,7 +9,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Protocol
 
 from penstock.engine.storage import Body
 from penstock.errors import StoreCorrupt
@@ -23,18 +22,12 @@ from penstock.stores.slate.format import (
     object_of,
     payload_key,
 )
+from penstock.stores.slate.place import Place
 
 _KEPT = 32 << 20  # bytes of bodies that are kept in memory after they were written
 _OVERHEAD = 500  # bytes that one takes beside its payload
 _NEAR = 8  # ids that a scan rather skips than begins again
 MANY = 3  # bodies that are worth a scan
-
-
-class Objects(Protocol):
-    """Where payloads are that are too large for a record."""
-
-    def get_object(self, name: str) -> bytes:
-        """A payload; FileNotFoundError."""
 
 
 class Wanted:
@@ -50,7 +43,7 @@ class Wanted:
 class Bodies:
     """All bodies of a store; for any thread."""
 
-    def __init__(self, database: Database, objects: Objects, log: str, what: str) -> None:
+    def __init__(self, database: Database, objects: Place, log: str, what: str) -> None:
         self._database = database
         self._objects = objects
         self._log = log_prefix(log)

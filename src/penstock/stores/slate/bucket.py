@@ -16,34 +16,23 @@ writer: so one who asks for another instance is refused before that.
 
 import json
 import os
-import re
 import zlib
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
-from penstock.errors import InvalidArgument, StoreCorrupt, StoreUnreachable
-from penstock.stores.slate import s3
-from penstock.stores.slate.binding import Database, load
+from penstock.errors import StoreCorrupt, StoreUnreachable
+from penstock.stores.slate.binding import Database
+from penstock.stores.slate.objects import Bucket
+from penstock.stores.slate.place import ASIDE, STAGED, SUBFOLDER, WEEK, Place, StoreLock
 from penstock.stores.slate.recovery import check_asked
-from penstock.stores.slate.synced import (
-    KINDS,
-    SUBFOLDER,
-    WEEK,
-    Needed,
-    StoreLock,
-    in_words,
-    number_of,
-    read_manifest,
-)
+from penstock.stores.slate.synced import KINDS, Needed, in_words, number_of, read_manifest
 from penstock.system.clock import SystemClock
 
 _DB = "db"
 _SYNCED = "synced"
-_ASIDE = "aside"
+_OBJECTS = "objects"
 _NOTHING: dict[str, Any] = {"manifest": 0, "compactions": 0, "checksums": [0, 0], "log": {}}
 RESTORE = "put these objects back from a backup"
-_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _SETTINGS = (
     *[
         (f"garbage_collector_options.{kind}_options.{name}", f'"{value}"')
@@ -59,48 +48,29 @@ _SETTINGS = (
 )
 
 
-class BucketPlace:
+class BucketPlace(Place):
     """Where a store in a bucket lies."""
+
+    files = 0
 
     def __init__(self, url: str, timeout: float, shared: str | None = None, instance: str = "") -> None:
         """`shared`: a folder of this machine in which its processes agree on who writes."""
-        self._instance = instance
-        parts = urlsplit(url)
-        if parts.scheme != "s3" or not _NAME.fullmatch(parts.netloc):
-            raise InvalidArgument(f"{url!r} is no bucket: give slate:s3://bucket/prefix")
         self.what = f"the store {url!r}"
+        self._instance = instance
         self._shared = None if shared is None else os.path.join(shared, SUBFOLDER)
-        self._lock: StoreLock | None = None
-        self._bucket = parts.netloc
-        prefix = parts.path.strip("/")
-        self._prefix = f"{prefix}/" if prefix else ""
-        self.path = f"{self._prefix}{_DB}"  # of the database
-        self._account = s3.Account.from_environment()
-        self._objects = s3.Bucket(self._account, self._bucket, f"{self._prefix}objects/", timeout)
-        self._all = s3.Bucket(self._account, self._bucket, self._prefix, timeout)
+        self._bucket = Bucket(url, timeout)
+        self.path = f"{self._bucket.prefix}/{_DB}".lstrip("/")  # of the database
         self._timeout = timeout
-        self.files = 0  # that commits have added to the log: a measure of when to look after the rest
 
     def lock(self) -> None:
-        """Whoever opens the database last is its writer, as SlateDB fences the others; here the first is."""
+        # SlateDB fences all writers but the last; among the processes of this machine the first is the writer.
         if self._shared is not None:
             os.makedirs(self._shared, exist_ok=True)
             self._lock = StoreLock(os.path.join(self._shared, "lock"), self.what)
             self._lock.take()
 
-    def unlock(self) -> None:
-        """Let others of this machine open the store."""
-        if self._lock is not None:
-            self._lock.release()
-
-    def forked(self) -> None:
-        """In a child: the store stays the parent's."""
-        if self._lock is not None:
-            self._lock.forked()
-
     def open(self, timeout: float) -> Database:
-        """Open the database, after a look at the bucket: SlateDB would wait for one that is not there."""
-        self.exists()
+        self.exists()  # SlateDB would wait for a bucket that is not there
         if lost := self.lost():
             raise StoreCorrupt(
                 f"{self.what} has lost some of what it has written, and nothing was changed: {in_words(lost)}: "
@@ -111,16 +81,15 @@ class BucketPlace:
         return Database(self.object_store(), self.path, _SETTINGS, self.what, timeout)
 
     def loaded(self) -> None:
-        """What the database holds was read, and is of the instance that was asked for."""
         self._remember()
 
     def exists(self) -> bool:
         """Whether there is a store, or what is left of one; StoreUnreachable if there is no bucket."""
         try:
-            return self._all.check(f"{_DB}/") or self._all.check(_SYNCED)
+            return self._bucket.has_folder(_DB) or self._bucket.has(_SYNCED)
         except FileNotFoundError:
             raise StoreUnreachable(
-                f"{self.what} has no bucket {self._bucket!r}: make it, or name another"
+                f"{self.what} has no bucket {self._bucket.name!r}: make it, or name another"
             ) from None
 
     def lost(self) -> list[str]:
@@ -142,7 +111,7 @@ class BucketPlace:
         if lost:
             return lost
         needed = self._needed(newest["manifest"])
-        tables = self._all.sizes(f"{_DB}/compacted/")
+        tables = self._bucket.sizes(f"{_DB}/compacted")
         lost = needed.lost({name.rpartition("/")[2]: size for name, size in tables.items()})
         log = self._log(needed.after)
         if not newest["manifest"] and (any(tables.values()) or any(log.values())):
@@ -157,7 +126,7 @@ class BucketPlace:
 
     def _recorded(self) -> dict[str, Any]:
         try:
-            record: dict[str, Any] = json.loads(self._all.get(_SYNCED))
+            record: dict[str, Any] = json.loads(self._bucket.get(_SYNCED))
             if record.pop("checksum") != _checksum_of(record):
                 raise ValueError("its checksum is another one")
         except FileNotFoundError:
@@ -177,13 +146,13 @@ class BucketPlace:
         sums = [self._checksum(name) if newest[kind] else 0 for kind, name in zip(KINDS, names, strict=True)]
         sizes = {str(number): size for number, size in log.items()}
         record = {**newest, "checksums": sums, "log": sizes, "instance": self._instance}
-        self._all.put(_SYNCED, json.dumps({**record, "checksum": _checksum_of(record)}).encode())
+        self._bucket.put(_SYNCED, json.dumps({**record, "checksum": _checksum_of(record)}).encode())
 
     def _newest(self, kind: str) -> int:
-        return max([number_of(name) or 0 for name in self._all.list(f"{_DB}/{kind}/")], default=0)
+        return max([number_of(name) or 0 for name in self._bucket.list(f"{_DB}/{kind}")], default=0)
 
     def _checksum(self, name: str) -> int:
-        return zlib.crc32(self._all.get(name))
+        return zlib.crc32(self._bucket.get(name))
 
     def _needed(self, manifest: int) -> Needed:
         if not manifest:
@@ -192,77 +161,72 @@ class BucketPlace:
 
     def _log(self, after: int) -> dict[int, int]:
         """The lengths of the log's objects after one of them, by number."""
-        found = self._all.sizes(f"{_DB}/wal/", f"{_DB}/wal/{after:020}.sst")
+        found = self._bucket.sizes(f"{_DB}/wal", f"{_DB}/wal/{after:020}.sst")
         return {number: size for name, size in found.items() if (number := number_of(name)) is not None}
 
     def object_store(self) -> Any:
         """The bucket as SlateDB knows it."""
-        ffi, account = load(), self._account
-        builder = ffi.ObjectStoreBuilder.from_env(ffi.ObjectStoreType.S3)
-        settings = {
-            "bucket": self._bucket,
-            "region": account.region,
-            "access_key_id": account.key,
-            "secret_access_key": account.secret,
-        }
-        if account.token:
-            settings["token"] = account.token
-        if account.endpoint:
-            settings["endpoint"] = account.endpoint
-            settings["allow_http"] = "true" if account.endpoint.startswith("http:") else "false"
-        for name, value in settings.items():
-            builder.with_config(name, value)
-        return builder.build()
+        return self._bucket.for_slatedb()
 
     def make_durable(self) -> None:
-        """It is, since S3 has acknowledged it."""
-        self.files += 1
+        self.files += 1  # S3 has acknowledged it
 
     def collect(self, database: Database) -> None:
-        """Record what is there, and remove what was set aside long ago; SlateDB removes its own by itself."""
-        self._remember()
-        for name in self._all.list(f"{_ASIDE}/"):
+        self._remember()  # SlateDB removes its own files by itself
+        for name in self._bucket.list(ASIDE):
             time = name.split("/")[1]
             if time.isdecimal() and int(time) < SystemClock().now() - WEEK:
-                self._all.delete(name)
+                self._bucket.delete(name)
 
     def closed(self) -> None:
-        """The database was closed, and has written its last manifest."""
         with suppress(StoreUnreachable):
             self._remember()
 
     def free(self) -> int | None:
-        """A bucket has no end."""
         return None
 
     def put_object(self, name: str, data: bytes) -> None:
-        """Keep a payload beside the database."""
-        self._objects.put(name, data)
+        self._bucket.put(f"{_OBJECTS}/{name}", data)
 
     def get_object(self, name: str) -> bytes:
-        """A payload; FileNotFoundError."""
-        return self._objects.get(name)
+        return self._bucket.get(f"{_OBJECTS}/{name}")
 
     def delete_object(self, name: str) -> None:
-        """A payload is not needed any more; one that cannot be removed now is found when the store is opened."""
         with suppress(ConnectionError):
-            self._objects.delete(name)
+            self._bucket.delete(f"{_OBJECTS}/{name}")
 
     def discard_objects(self, names: list[str]) -> None:
-        """Set payloads aside to which nothing leads."""
-        self.set_aside([f"objects/{name}" for name in names])
-
-    def set_aside(self, names: list[str]) -> None:
-        """Give objects other names, under which people find them for a week."""
-        folder = f"{_ASIDE}/{SystemClock().now()}"
-        for name in names:
-            with suppress(FileNotFoundError):
-                self._all.copy(name, f"{folder}/{name}")
-                self._all.delete(name)
+        self._set_aside([f"{_OBJECTS}/{name}" for name in names])
 
     def list_objects(self) -> list[str]:
-        """The names of all payloads."""
-        return self._objects.list()
+        return [name.removeprefix(f"{_OBJECTS}/") for name in self._bucket.list(_OBJECTS)]
+
+    def stage(self, load: str, name: str, frame: bytes) -> None:
+        self._bucket.put(f"{STAGED}/{load}/{name}", frame)
+
+    def staged(self, load: str, name: str) -> bytes:
+        return self._bucket.get(f"{STAGED}/{load}/{name}")
+
+    def has_load(self, load: str) -> bool:
+        return self._bucket.has_folder(f"{STAGED}/{load}")
+
+    def remove_load(self, load: str) -> None:
+        for name in self._bucket.list(f"{STAGED}/{load}"):
+            self._bucket.delete(name)
+
+    def discard_load(self, load: str) -> None:
+        self._set_aside(self._bucket.list(f"{STAGED}/{load}"))
+
+    def list_loads(self) -> list[str]:
+        return sorted({name.split("/")[1] for name in self._bucket.list(STAGED)})
+
+    def _set_aside(self, names: list[str]) -> None:
+        """Give objects other names, under which people find them for a week."""
+        folder = f"{ASIDE}/{SystemClock().now()}"
+        for name in names:
+            with suppress(FileNotFoundError):
+                self._bucket.copy(name, f"{folder}/{name}")
+                self._bucket.delete(name)
 
 
 def _checksum_of(record: dict[str, Any]) -> int:

@@ -23,8 +23,8 @@ from penstock.stores.slate.bucket import RESTORE as IN_A_BUCKET
 from penstock.stores.slate.bucket import BucketPlace
 from penstock.stores.slate.folder import RESTORE, Folder
 from penstock.stores.slate.format import parse_key
-from penstock.stores.slate.loads import STAGED, Staging, is_given_up, staging_of
-from penstock.stores.slate.synced import SUBFOLDER
+from penstock.stores.slate.loads import is_given_up
+from penstock.stores.slate.place import STAGED, SUBFOLDER, Place, parse
 from penstock.stores.slate.view import Snapshot, View
 from penstock.system.clock import SystemClock
 from penstock.system.files import SystemDisk, unavailable
@@ -153,18 +153,15 @@ def examine(url: str, now: int | None = None) -> Examination[SlateQueue]:
 
     >>> examine("slate:data").sound
     """
-    where = snapshot.parse(url)
+    where = parse(url)
     found: Examination[SlateQueue] = Examination(where.where, SystemClock().now() if now is None else now)
     if not snapshot.exists(url):
         found.findings.append(
             Finding("problem", f"there is no slate store {where.where!r}", "check the name; opening it makes one")
         )
         return found
-    place: Folder | BucketPlace
-    if where.is_bucket:
-        place = BucketPlace(where.where, snapshot.TIMEOUT)
-    else:
-        place = Folder(where.where, "never")
+    place = snapshot.place_at(url)
+    if isinstance(place, Folder):
         found.holder = _holder(place)
     try:
         aside = _compare(place, found) if isinstance(place, Folder) else _compare_bucket(place, found)
@@ -321,7 +318,7 @@ def look(moment: Snapshot, place: Folder | BucketPlace, log: str, found: Examina
             )
         )
     found.findings += _objects(seen, place, found.holder)
-    found.findings += _staged(seen, staging_of(place, snapshot.TIMEOUT), found.holder)
+    found.findings += _staged(seen, place, found.holder)
     if found.sound:
         rows = sum(seen.counts.values())
         found.findings.append(
@@ -410,9 +407,9 @@ def _objects(seen: _Seen, place: Folder | BucketPlace, holder: str | None) -> It
         )  # fmt: skip
 
 
-def _staged(seen: _Seen, staging: Staging, holder: str | None) -> Iterator[Finding]:
+def _staged(seen: _Seen, place: Place, holder: str | None) -> Iterator[Finding]:
     """Messages that were being loaded."""
-    staged = set(staging.loads())
+    staged = set(place.list_loads())
     for name, content in seen.loads.items():
         if holder is None and not content["frames"]:
             continue

@@ -25,14 +25,12 @@ from typing import Any
 
 from penstock.errors import NotSupported, StoreCorrupt, StoreUnreachable
 from penstock.stores.slate.binding import Database, Fenced, blocking, load, told
+from penstock.stores.slate.place import ASIDE, STAGED, SUBFOLDER, WEEK, Place, StoreLock
 from penstock.stores.slate.synced import (
     KINDS,
-    SUBFOLDER,
-    WEEK,
     Extent,
     Needed,
     Record,
-    StoreLock,
     checksum_of,
     in_words,
     log_file,
@@ -41,7 +39,7 @@ from penstock.stores.slate.synced import (
     read_manifest,
 )
 from penstock.system.clock import SystemClock
-from penstock.system.files import SystemDisk, is_full, refuse_links, unavailable
+from penstock.system.files import SystemDisk, is_full, make_folder, refuse_links, unavailable
 
 RESTORE = (
     "put these files back from a backup; to see what is left without them copy the store, remove from the copy "
@@ -67,7 +65,7 @@ class Found:
     synced: Extent | None = None  # of the log, as it was recorded
 
 
-class Folder:
+class Folder(Place):
     """Where a store in a folder lies."""
 
     def __init__(self, folder: str, sync: str) -> None:
@@ -79,15 +77,15 @@ class Folder:
         self._db = os.path.join(self.folder, _DB)
         self._wal = os.path.join(self._db, "wal")
         self._objects = os.path.join(self.folder, "objects")
+        self._staged = os.path.join(self.subfolder, STAGED)
         self._last = 0  # the number of the last file of the log that is synced
         self._extent: Extent | None = None  # of the log that is synced; None: that is not recorded
         self._marked: Extent | None = None  # as the folder of the log says
-        self._lock = StoreLock(os.path.join(self.subfolder, "lock"), self.what)
+        self._lock: StoreLock = StoreLock(os.path.join(self.subfolder, "lock"), self.what)
 
     # Opening
 
     def lock(self) -> None:
-        """Make what is missing, and see to it that no other process of this machine writes here; StoreLocked."""
         if self._sync != "never" and _syncfs is None:
             raise NotSupported(
                 f"{self.what} cannot be made safe: this system ({sys.platform}) cannot sync a file system, and "
@@ -105,16 +103,7 @@ class Folder:
     def _db_folders(self) -> list[str]:
         return [each.path for each in os.scandir(self._db) if each.is_dir(follow_symlinks=False)]
 
-    def unlock(self) -> None:
-        """Let others open the store."""
-        self._lock.release()
-
-    def forked(self) -> None:
-        """In a child: the store stays the parent's."""
-        self._lock.forked()
-
     def open(self, timeout: float) -> Database:
-        """Set aside what a crash may have left half done, and open the database; StoreCorrupt if some is lost."""
         self._check_descriptors()
         store = self.object_store()
         found = self.compare()
@@ -123,11 +112,11 @@ class Folder:
                 f"{self.what} has lost some of what was synced, and nothing was changed: {in_words(found.lost)}: "
                 f"{RESTORE}"
             )
-        self.set_aside(found.aside)
+        self._set_aside(found.aside)
         if found.torn:
             _log.warning(
                 "%s: the end of the log was not whole, and is in %s now: %s",
-                self.what, os.path.join(SUBFOLDER, "aside"), ", ".join(map(os.path.basename, found.torn)),
+                self.what, os.path.join(SUBFOLDER, ASIDE), ", ".join(map(os.path.basename, found.torn)),
             )  # fmt: skip
         self._sync_all()
         try:
@@ -262,9 +251,9 @@ class Folder:
         store = self.object_store()
         return [number for number, path in files if os.path.getsize(path) and not _is_whole(self, store, number)]
 
-    def set_aside(self, paths: list[str]) -> None:
+    def _set_aside(self, paths: list[str]) -> None:
         """Move files away, to where people find them for a week."""
-        folder = os.path.join(self.subfolder, "aside", f"{SystemClock().now()}")
+        folder = os.path.join(self.subfolder, ASIDE, f"{SystemClock().now()}")
         for path in paths:
             target = os.path.join(folder, os.path.relpath(path, self.folder))
             os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -273,7 +262,6 @@ class Folder:
     # At work
 
     def make_durable(self) -> None:
-        """Sync what a flush has added to the log."""
         synced = self._sync != "never"
         for number in range(self._last + 1, sys.maxsize):
             path = os.path.join(self._wal, f"{number:020}.sst")
@@ -311,21 +299,19 @@ class Folder:
         return StoreUnreachable(f"no space left in {self.what}: free some") if is_full(error) else error
 
     def collect(self, database: Database) -> None:
-        """Remove files that nobody needs, while nobody writes; the last row must not be in tables yet."""
-        database.flush_tables()
+        database.flush_tables()  # the last row must not be in tables yet
         self._sync_all()
         self._remember()
         database.collect_garbage(_MIN_AGE)
-        aside = os.path.join(self.subfolder, "aside")
+        aside = os.path.join(self.subfolder, ASIDE)
         for name in names_in(aside):
             if name.isdecimal() and int(name) < SystemClock().now() - WEEK:
                 shutil.rmtree(os.path.join(aside, name), ignore_errors=True)
 
     def loaded(self) -> None:
-        """What the database holds was read; what is synced was recorded when it was opened."""
+        """What is synced was recorded when it was opened."""
 
     def closed(self) -> None:
-        """The database was closed, and has written its last manifest; StoreUnavailable."""
         try:
             with suppress(StoreUnreachable):
                 self._remember()
@@ -339,11 +325,9 @@ class Folder:
 
     @property
     def files(self) -> int:
-        """Files that were added to the log since the store was made: a measure of when to collect."""
         return self._last
 
     def free(self) -> int:
-        """Bytes of space that are left."""
         found = os.statvfs(self.folder)
         return found.f_bavail * found.f_frsize
 
@@ -389,21 +373,12 @@ class Folder:
         finally:
             os.close(descriptor)
 
-    # Objects
+    # Payloads and loads
 
     def put_object(self, name: str, data: bytes) -> None:
-        """Keep a payload beside the database, on stable storage."""
-        path = os.path.join(self._objects, name)
-        with open(path, "wb") as file:
-            file.write(data)
-            file.flush()
-            if self._sync != "never":
-                os.fsync(file.fileno())
-        if self._sync != "never":
-            self._disk.sync_folder(self._objects)
+        self._write(os.path.join(self._objects, name), data, self._sync != "never")
 
     def get_object(self, name: str) -> bytes:
-        """A payload; FileNotFoundError, StoreUnavailable."""
         path = os.path.join(self._objects, name)
         try:
             with open(path, "rb") as file:
@@ -414,17 +389,44 @@ class Folder:
             raise unavailable(path, error) from error
 
     def delete_object(self, name: str) -> None:
-        """A payload is not needed any more."""
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(self._objects, name))
 
     def discard_objects(self, names: list[str]) -> None:
-        """Set payloads aside to which nothing leads."""
-        self.set_aside([os.path.join(self._objects, name) for name in names])
+        self._set_aside([os.path.join(self._objects, name) for name in names])
 
     def list_objects(self) -> list[str]:
-        """The names of all payloads; another program's database has none."""
         return names_in(self._objects)
+
+    def stage(self, load: str, name: str, frame: bytes) -> None:
+        folder = os.path.join(self._staged, load)
+        make_folder(self._disk, folder)
+        self._write(os.path.join(folder, name), frame, sync=True)
+
+    def staged(self, load: str, name: str) -> bytes:
+        with open(os.path.join(self._staged, load, name), "rb") as file:
+            return file.read()
+
+    def has_load(self, load: str) -> bool:
+        return os.path.isdir(os.path.join(self._staged, load))
+
+    def remove_load(self, load: str) -> None:
+        shutil.rmtree(os.path.join(self._staged, load), ignore_errors=True)
+
+    def discard_load(self, load: str) -> None:
+        self._set_aside([os.path.join(self._staged, load)])
+
+    def list_loads(self) -> list[str]:
+        return names_in(self._staged)
+
+    def _write(self, path: str, data: bytes, sync: bool) -> None:
+        with open(path, "wb") as file:
+            file.write(data)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        if sync:
+            self._disk.sync_folder(os.path.dirname(path))
 
 
 def _is_whole(place: Folder, store: Any, number: int) -> bool:

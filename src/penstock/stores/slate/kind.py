@@ -48,8 +48,8 @@ class SlateKind(Kind):
 
     def check_guest(self, url: str, backend: Backend) -> None:
         from penstock.stores.owner_operations import SlateOwner
+        from penstock.stores.slate.place import parse
         from penstock.stores.slate.recovery import check_asked
-        from penstock.stores.slate.snapshot import parse
 
         found = SlateOwner(backend.run).instance()
         check_asked(parse(url).instance, set() if found is None else {found})

@@ -21,15 +21,13 @@ opened.
 """
 
 import json
-import os
 import secrets
-import shutil
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from penstock.contract.landing import Landing, is_repeated
 from penstock.contract.loads import Brought
@@ -41,18 +39,13 @@ from penstock.engine.storage import Body
 from penstock.errors import InvalidArgument, QueueExists, StoreCorrupt
 from penstock.rules.ledger import Ledger
 from penstock.rules.records import Put
-from penstock.stores.slate import s3
-from penstock.stores.slate.bucket import BucketPlace
 from penstock.stores.slate.extensions import load_key, run_key, sink_key
-from penstock.stores.slate.folder import Folder
 from penstock.stores.slate.format import LOAD, RUN, VERSION, unterminated
+from penstock.stores.slate.place import STAGED, Place
 from penstock.stores.slate.recovery import new_ledger
-from penstock.stores.slate.snapshot import TIMEOUT, parse
 from penstock.stores.slate.storage import NotedReceipts, held
-from penstock.stores.slate.synced import SUBFOLDER
 from penstock.stores.slate.writing import Changes
 from penstock.system.clock import at_least_one
-from penstock.system.files import SystemDisk, make_folder
 from penstock.system.processes import is_gone, name_of
 from penstock.system.threads import Lock
 from penstock.wire.frames import Staged, decode_staged
@@ -61,38 +54,6 @@ from penstock.wire.restored import Columns
 if TYPE_CHECKING:
     from penstock.stores.slate.store import SlateBackend
     from penstock.wire.frames import Staged
-
-
-STAGED = "staged"
-
-
-class Staging(Protocol):
-    """The frames of all loads."""
-
-    def put(self, load: str, name: str, frame: bytes) -> None:
-        """Keep a frame, on stable storage."""
-
-    def get(self, load: str, name: str) -> bytes:
-        """A frame; FileNotFoundError."""
-
-    def has(self, load: str) -> bool:
-        """Whether anything of a load is there."""
-
-    def remove(self, load: str) -> None:
-        """A load is not needed any more."""
-
-    def set_aside(self, load: str) -> None:
-        """A load will never be taken in: keep it where people find it, for a week."""
-
-    def loads(self) -> list[str]:
-        """All that are there."""
-
-
-def staging_at(url: str) -> Staging:
-    """Where messages are staged for the store at a URL."""
-    where = parse(url)
-    place = BucketPlace(where.where, TIMEOUT) if where.is_bucket else Folder(where.where, "never")
-    return staging_of(place, TIMEOUT)
 
 
 def new_name(owner: int) -> str:
@@ -107,85 +68,6 @@ def is_given_up(load: str) -> bool:
     """
     host, _, rest = load.partition("~")
     return began_at(load) is not None or (host == socket.gethostname() and is_gone(rest.partition("~")[0]))
-
-
-class FolderStaging:
-    """In the folder of a store."""
-
-    def __init__(self, folder: str) -> None:
-        self._place = Folder(folder, "never")
-        self._folder = os.path.join(folder, SUBFOLDER, STAGED)
-
-    def put(self, load: str, name: str, frame: bytes) -> None:
-        """Keep a frame, on stable storage."""
-        disk, folder = SystemDisk(), os.path.join(self._folder, load)
-        make_folder(disk, folder)
-        with open(os.path.join(folder, name), "wb") as file:
-            file.write(frame)
-            file.flush()
-            os.fsync(file.fileno())
-        disk.sync_folder(folder)
-
-    def get(self, load: str, name: str) -> bytes:
-        """A frame; FileNotFoundError."""
-        with open(os.path.join(self._folder, load, name), "rb") as file:
-            return file.read()
-
-    def has(self, load: str) -> bool:
-        """Whether anything of a load is there."""
-        return os.path.isdir(os.path.join(self._folder, load))
-
-    def remove(self, load: str) -> None:
-        """A load is not needed any more."""
-        shutil.rmtree(os.path.join(self._folder, load), ignore_errors=True)
-
-    def set_aside(self, load: str) -> None:
-        """A load will never be taken in."""
-        self._place.set_aside([os.path.join(self._place.subfolder, STAGED, load)])
-
-    def loads(self) -> list[str]:
-        """All that are there."""
-        with suppress(FileNotFoundError):
-            return os.listdir(self._folder)
-        return []
-
-
-class BucketStaging:
-    """Beside a database in a bucket."""
-
-    def __init__(self, place: BucketPlace, timeout: float) -> None:
-        self._place = place
-        self._bucket = s3.Bucket(place._account, place._bucket, f"{place._prefix}{STAGED}/", timeout)
-
-    def put(self, load: str, name: str, frame: bytes) -> None:
-        """Keep a frame, on stable storage."""
-        self._bucket.put(f"{load}/{name}", frame)
-
-    def get(self, load: str, name: str) -> bytes:
-        """A frame; FileNotFoundError."""
-        return self._bucket.get(f"{load}/{name}")
-
-    def has(self, load: str) -> bool:
-        """Whether anything of a load is there."""
-        return self._bucket.check(f"{load}/")
-
-    def remove(self, load: str) -> None:
-        """A load is not needed any more."""
-        for name in self._bucket.list(f"{load}/"):
-            self._bucket.delete(name)
-
-    def set_aside(self, load: str) -> None:
-        """A load will never be taken in."""
-        self._place.set_aside([f"{STAGED}/{name}" for name in self._bucket.list(f"{load}/")])
-
-    def loads(self) -> list[str]:
-        """All that are there."""
-        return sorted({name.partition("/")[0] for name in self._bucket.list()})
-
-
-def staging_of(place: Folder | BucketPlace, timeout: float) -> Staging:
-    """Where the frames of a store are staged."""
-    return BucketStaging(place, timeout) if isinstance(place, BucketPlace) else FolderStaging(place.folder)
 
 
 _AT_ONCE = 16 << 20  # bytes of payloads that are written with one batch, about
@@ -258,9 +140,9 @@ def brought(frames: Sequence[Frame]) -> list[list[Any]]:
 class LoadCommit:
     """Takes loads in, by the owner of a store."""
 
-    def __init__(self, backend: "SlateBackend", staging: Staging) -> None:
+    def __init__(self, backend: "SlateBackend") -> None:
         self._backend = backend
-        self._staging = staging
+        self._place: Place = backend._place
         self._lock = threading.Lock()
         self._unfinished: dict[str, _Progress] = {}
         self._in_doubt: set[str] = set()  # loads whose records were to be written, and may have been
@@ -275,9 +157,9 @@ class LoadCommit:
             sink = Landing(*content["sink"]) if content.get("sink") else None
             create = {queue: Settings(**settings) for queue, settings in content.get("create", {}).items()}
             self._work(_Progress(Load(name, frames, create, content["run"], sink), content["done"]))
-        for name in self._staging.loads():
+        for name in self._place.list_loads():
             if is_given_up(name):
-                self._staging.set_aside(name)
+                self._place.discard_load(name)
 
     def taken(self, run: str) -> dict[str, Any] | None:
         """The load that a run was, and what it has brought; None if it has not taken effect."""
@@ -304,9 +186,9 @@ class LoadCommit:
             if load.name in self._finish():
                 return True
             if self._is_repeated(load):
-                self._staging.remove(load.name)
+                self._place.remove_load(load.name)
                 return False
-            if load.frames and not self._staging.has(load.name):
+            if load.frames and not self._place.has_load(load.name):
                 return True  # it was taken in, and its sender was not told
             with ExitStack() as done:
                 self._expect(load, done)
@@ -374,13 +256,13 @@ class LoadCommit:
             writer.lead(take)
             if progress.done >= len(progress.frames):
                 break
-        self._staging.remove(progress.name)
+        self._place.remove_load(progress.name)
 
     def _staged(self, load: str, frame: Frame) -> Staged:
         """What was staged; StoreCorrupt, as the load counts."""
         wrong = "is missing"
         try:
-            staged = decode_staged(self._staging.get(load, frame.name))
+            staged = decode_staged(self._place.staged(load, frame.name))
             if len(staged.entries) == frame.messages:
                 return staged
             wrong = f"has not {frame.messages} messages"
@@ -389,7 +271,7 @@ class LoadCommit:
         except (InvalidArgument, ValueError, LookupError, TypeError) as error:
             wrong = f"cannot be read ({error})"
         raise StoreCorrupt(
-            f"load {load} of {self._backend._place.what} took effect, and a part of what was staged of it "
+            f"load {load} of {self._place.what} took effect, and a part of what was staged of it "
             f"{wrong}: {STAGED}/{load}/{frame.name}: put that back from a backup"
         )
 
@@ -474,9 +356,9 @@ class SlatePart:
 
     is_broken = False
 
-    def __init__(self, backend: "SlateBackend", staging: Staging, load: str, name: str) -> None:
+    def __init__(self, backend: "SlateBackend", load: str, name: str) -> None:
         self._backend = backend
-        self._staging = staging
+        self._place: Place = backend._place
         self._load = load
         self._name = name
         self.frames: list[Frame] = []
@@ -492,7 +374,7 @@ class SlatePart:
 
         self._backend._writer.check_space(staged.entries)
         name = f"{self._name}-{len(self.frames)}"
-        self._staging.put(self._load, name, with_times(frame, now))
+        self._place.stage(self._load, name, with_times(frame, now))
         size = sum(len(entry.payload) for entry in staged.entries)
         done = staged.restored is not None and is_done(staged.restored.state)
         self.frames.append(Frame(queue, name, len(staged.entries), size, done))
@@ -501,9 +383,9 @@ class SlatePart:
 class SlateDepot:
     """Loads that are staged beside the database."""
 
-    def __init__(self, backend: "SlateBackend", staging: Staging) -> None:
+    def __init__(self, backend: "SlateBackend") -> None:
         self._backend = backend
-        self._staging = staging
+        self._place: Place = backend._place
 
     def settings(self, queue: str) -> Settings:
         """What a queue was created with; QueueNotFound."""
@@ -530,7 +412,7 @@ class SlateDepot:
 
     def new_part(self, load: str, part: str) -> SlatePart:
         """Room for what one sender sends."""
-        return SlatePart(self._backend, self._staging, load, part)
+        return SlatePart(self._backend, load, part)
 
     def take_in(
         self,
@@ -560,4 +442,4 @@ class SlateDepot:
     def drop(self, load: str) -> None:
         """Remove what was sent, unless it counts, or may."""
         if not self._backend.intake.may_count(load):
-            self._staging.remove(load)
+            self._place.remove_load(load)

@@ -21,22 +21,20 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
-from urllib.parse import parse_qs
+from typing import Any, TypeVar
 
-from penstock.errors import InvalidArgument, PenstockError, StoreCorrupt
+from penstock.errors import PenstockError, StoreCorrupt
 from penstock.stores.slate import recovery
 from penstock.stores.slate.binding import blocking, load, told
 from penstock.stores.slate.bucket import BucketPlace
 from penstock.stores.slate.extensions import LOG_END_KEY
 from penstock.stores.slate.folder import Folder
-from penstock.stores.slate.format import LOG_KEY
-from penstock.stores.slate.synced import SUBFOLDER, names_in, numbered
+from penstock.stores.slate.place import SUBFOLDER, TIMEOUT, parse
+from penstock.stores.slate.synced import names_in, numbered
 from penstock.stores.slate.view import Snapshot, View
 from penstock.system.files import SystemDisk
 from penstock.system.processes import is_gone, name_of
 
-TIMEOUT = 30.0  # seconds that a disk or a bucket may take
 _TRIES = 50
 _SYNCED = 16  # files at the end of the log that its writer may still be about to sync
 _UNUSED = 24 * 3600  # seconds after which a snapshot that nobody has opened may go
@@ -47,26 +45,10 @@ _PREFIX = "penstock-reader"
 Result = TypeVar("Result")
 
 
-class Address(NamedTuple):
-    """What the URL of a slate store says."""
-
-    where: str  # a folder, or the URL of a bucket
-    log: str
-    instance: str
-
-    @property
-    def is_bucket(self) -> bool:
-        """Whether it lies in a bucket."""
-        return "://" in self.where
-
-
-def parse(url: str) -> Address:
-    """Of `slate:DIR` or `slate:s3://bucket/prefix`, perhaps with `?instance=NAME`."""
-    where, _, query = url.removeprefix("slate:").partition("?")
-    instance = parse_qs(query).get("instance", [""])[-1]
-    if not where:
-        raise InvalidArgument("slate: without a folder or a bucket; give slate:DIR or slate:s3://bucket/prefix")
-    return Address(where, f"{LOG_KEY}/{instance}" if instance else LOG_KEY, instance)
+def place_at(url: str) -> Folder | BucketPlace:
+    """Where the store at a URL lies, for a process that does not open it."""
+    where = parse(url).where
+    return BucketPlace(where, TIMEOUT) if "://" in where else Folder(where, "never")
 
 
 def take(url: str, owner: int, objects: bool = True) -> Snapshot:

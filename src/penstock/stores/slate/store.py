@@ -34,12 +34,12 @@ from penstock.stores.slate.bucket import BucketPlace
 from penstock.stores.slate.folder import Folder
 from penstock.stores.slate.follow import SlateStreams
 from penstock.stores.slate.format import instance_of, key_u64
-from penstock.stores.slate.loads import LoadCommit, SlateDepot, staging_of
+from penstock.stores.slate.loads import LoadCommit, SlateDepot
 from penstock.stores.slate.log import Log
+from penstock.stores.slate.place import TIMEOUT, parse
 from penstock.stores.slate.recovery import PRIORITIES
 from penstock.stores.slate.retained import BEFORE
 from penstock.stores.slate.routing import CatchingUp, Matches, RoutedQueue, Router, Subscriber, since_of
-from penstock.stores.slate.snapshot import TIMEOUT, parse
 from penstock.stores.slate.storage import NotedReceipts, SlateStorage
 from penstock.stores.slate.writing import Ids, Writer
 from penstock.system import forks
@@ -149,9 +149,8 @@ class SlateBackend(Engine):
         self._log.needed = self._needed
         self._router = Router(self._log, self._clock, self._deferred)
         self._catching_up = CatchingUp(self._threads, self._router.catch_up, self._commit, self._catch_up_later)
-        staging = staging_of(self._place, self._database.timeout)
-        self.intake = LoadCommit(self, staging)
-        self._uploads = OpenLoads(SlateDepot(self, staging), self._clock, self._alarm)
+        self.intake = LoadCommit(self)
+        self._uploads = OpenLoads(SlateDepot(self), self._clock, self._alarm)
         self._owner = BulkOwner(self)
         self._remove_leftovers(found)
         self._loaded = found.queues

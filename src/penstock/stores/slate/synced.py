@@ -1,4 +1,4 @@
-"""What a database must have: files that were synced, what its manifest needs; and the lock of a store.
+"""What a database must have: files that were synced, what its manifest needs.
 
 In a folder this tells damage from an end of the log that was never synced.
 
@@ -21,16 +21,12 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
-from penstock.errors import StoreCorrupt, StoreLocked
+from penstock.errors import StoreCorrupt
 from penstock.stores.slate.binding import blocking, load, told
-from penstock.system.files import File, SystemDisk
 
-SUBFOLDER = ".penstock"  # of a store: whatever is not SlateDB's
 KINDS = ("manifest", "compactions")
-WEEK = 7 * 86_400_000  # milliseconds for which what an opening has set aside is kept
 _SHOWN = 3
 _CHUNK = 1 << 20
 _NUMBERED = re.compile(r"([0-9]{20})\.(sst|manifest|compactions)")
@@ -193,45 +189,3 @@ def _tables(manifest: Any) -> Iterator[tuple[str, int]]:
                 info.stats_offset + info.stats_len,
             )
             yield f"{view.sst.id.value}.sst", max(ends)
-
-
-class StoreLock:
-    """A lock file, which says who holds it."""
-
-    def __init__(self, path: str, what: str) -> None:
-        self._path = path
-        self._what = what
-        self._file: File | None = None
-
-    def take(self) -> None:
-        """Hold it; StoreLocked if another process does."""
-        file = SystemDisk().open(self._path, create=True)
-        try:
-            taken = file.lock()
-            holder = "" if taken else file.read(0, 100).decode(errors="replace").strip()
-        except OSError:
-            file.close()
-            raise
-        if not taken:
-            file.close()
-            raise StoreLocked(
-                f"{self._what} is open in {holder or 'another process'}: close it there, or wait until that "
-                "process ends"
-            )
-        with suppress(OSError):  # whose it is is only for people
-            file.truncate(0)
-            file.write(0, f"pid {os.getpid()}\n".encode())
-        self._file = file
-
-    def release(self) -> None:
-        """Let others have it."""
-        if self._file is not None:
-            with suppress(OSError):  # not only closed: a child that was forked may have the file open as well
-                self._file.unlock()
-        self.forked()
-
-    def forked(self) -> None:
-        """In a child: it stays the parent's."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None

@@ -9,10 +9,11 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from penstock.errors import StoreCorrupt
 from penstock.stores.slate.binding import Database, blocking, load, told
+from penstock.stores.slate.place import Place
 
 _AT_ONCE = 1_000  # rows that are fetched with one call
 _READ_AHEAD = 1 << 20
@@ -21,13 +22,6 @@ _FOREVER = 10 * 365 * 86_400_000  # milliseconds in which a reader looks at the 
 _MEMORY = 256 << 20
 _LENGTH = struct.Struct(">i")
 _TAIL, _LONG_TAIL = 17, 25  # bytes after a value: sequence, time of creation, whether it expires; and when
-
-
-class Objects(Protocol):
-    """Where payloads are that are too large for a record."""
-
-    def get_object(self, name: str) -> bytes:
-        """A payload; FileNotFoundError."""
 
 
 class Values(NamedTuple):
@@ -67,7 +61,7 @@ class View(Database):
     """Reads a database; all that a writer has for reading is here as well."""
 
     def __init__(
-        self, store: Any, path: str, mode: Any, moment: Snapshot, objects: Objects, what: str, timeout: float
+        self, store: Any, path: str, mode: Any, moment: Snapshot, objects: Place, what: str, timeout: float
     ) -> None:
         self._ffi = ffi = load()
         self._store, self._path, self._what, self.timeout = store, path, what, timeout

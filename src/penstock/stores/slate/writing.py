@@ -30,6 +30,7 @@ from penstock.stores.slate.format import (
     encode_attempts,
     encode_seq_block,
 )
+from penstock.stores.slate.place import Place
 from penstock.system.threads import Lock, Threads
 
 _BLOCK = 4_096
@@ -80,31 +81,6 @@ _CHECK_EVERY, _CHECK_SECONDS, _BESIDE = 8 << 20, 0.2, 1_000
 _ROWS = 10_000  # that are prepared and written in a second, also where little of a processor is to be had
 _TIDY_AFTER = 200
 _COLLECT_AFTER = 2_000  # files of the log, each of which a commit has made
-
-
-class Place(Protocol):
-    """Where the database lies."""
-
-    what: str
-
-    def free(self) -> int | None:
-        """Bytes of space that are left, if that is known."""
-
-    def make_durable(self) -> None:
-        """What was flushed is on stable storage after this."""
-
-    def collect(self, database: Database) -> None:
-        """Remove files that nobody needs."""
-
-    @property
-    def files(self) -> int:
-        """How many files the log has had."""
-
-    def put_object(self, name: str, data: bytes) -> None:
-        """Keep a payload beside the database, on stable storage."""
-
-    def delete_object(self, name: str) -> None:
-        """A payload is not needed any more."""
 
 
 class Changes:

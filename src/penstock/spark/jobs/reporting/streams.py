@@ -40,11 +40,12 @@ def streams_of(url: str) -> list[StreamInfo]:
 
 def _of_slate(url: str) -> list[StreamInfo]:
     from penstock.stores.slate import recovery, snapshot
+    from penstock.stores.slate.place import parse
 
     moment = snapshot.take(url, os.getpid(), objects=False)
     try:
         with closing(snapshot.opened(moment)) as view:
-            queues = recovery.load(view, snapshot.parse(url).log).queues
+            queues = recovery.load(view, parse(url).log).queues
     finally:
         snapshot.drop(moment)
     return [stream for name in sorted(queues) for stream in queues[name].ledger.streams()]
