@@ -18,8 +18,8 @@ import penstock
 from penstock import StoreClosed, StoreUnreachable
 from penstock.http.client import failures
 from penstock.http.client import pool as pools
-from penstock.http.client.answers import AnswerReader
 from penstock.http.client.backend import RemoteBackend
+from penstock.http.client.calls import AnswerReader
 from penstock.http.client.failures import Garbage
 from penstock.wire import frames
 from tests.scripted import (
@@ -112,7 +112,7 @@ def test_no_more_connections_are_kept_than_agreed(monkeypatch: pytest.MonkeyPatc
         list(threads.map(lambda _: queue.put(b"a"), range(6)))
         backend = queue._store.backend
         assert isinstance(backend, RemoteBackend)
-        assert len(backend._pool._idle) == 2
+        assert len(backend.pool._idle) == 2
 
 
 def test_an_answer_may_come_in_any_pieces(client: str) -> None:

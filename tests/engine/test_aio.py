@@ -206,9 +206,8 @@ def test_a_cancelled_request_leaves_no_answer_behind_for_the_next_one() -> None:
 
 
 def test_connections_are_kept_but_not_for_ever_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.http.client import aio_pool as pool
-
-    monkeypatch.setattr(pool, "MAX_IDLE", 2)
+    assert (pools.MAX_IDLE_SECONDS, pools.MAX_IDLE) == (30, 100)
+    monkeypatch.setattr(pools, "MAX_IDLE", 2)
 
     async def main(url: str) -> None:
         backend = RemoteBackend(url)
@@ -216,13 +215,12 @@ def test_connections_are_kept_but_not_for_ever_and_not_too_many(monkeypatch: pyt
             jobs = aio.Queue(store, "jobs")
             for _ in range(3):
                 await asyncio.gather(*[jobs.put(b"a") for _ in range(5)])
-                assert len(backend._pool._idle) == 2
-                assert not backend._pool._busy
-            monkeypatch.setattr(pool, "MAX_IDLE_SECONDS", 0)
+                assert len(backend.pool._idle) == 2
+                assert len(backend.pool._all) == 2
+            monkeypatch.setattr(pools, "MAX_IDLE_SECONDS", 0)
             await jobs.put(b"a")
-            assert len(backend._pool._idle) == 1
+            assert len(backend.pool._idle) == 1
 
-    assert (pools.MAX_IDLE_SECONDS, pools.MAX_IDLE) == (30, 100)
     with scripted(PUT) as server:
         run(main(server.url))
         assert len(server.requests) == 16

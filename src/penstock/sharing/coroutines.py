@@ -13,11 +13,10 @@ from penstock.contract.operation import Operation
 from penstock.contract.operations import PAGE, Messages, Peek
 from penstock.engine.coroutines import LocalBackend
 from penstock.errors import StoreClosed, StoreUnreachable
-from penstock.http.client.address import UNIX
-from penstock.http.client.calls import Call, call_of
+from penstock.http.client.calls import call_of
 from penstock.http.client.coroutines import RemoteBackend
-from penstock.http.client.failures import Failure, NotSent, Refused
-from penstock.sharing.guest import Gone, judged
+from penstock.http.client.failures import Refused
+from penstock.sharing.guest import Gone, Guest
 from penstock.sharing.host import SETTLED, prepare
 from penstock.sharing.ownership import (
     LONGEST_PAUSE,
@@ -29,17 +28,12 @@ from penstock.sharing.ownership import (
     folder_for,
     locked,
 )
-from penstock.system.clock import Clock
 
 Result = TypeVar("Result")
 
 
-class GuestBackend(RemoteBackend):
+class GuestBackend(Guest, RemoteBackend):
     """Asks the owner, once."""
-
-    def __init__(self, folder: str, share: str, timeout: float | None, clock: Clock) -> None:
-        super().__init__(f"{UNIX}{share}", timeout, clock)
-        self._folder = folder
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
         """Have an operation carried out by the owner."""
@@ -48,7 +42,7 @@ class GuestBackend(RemoteBackend):
     async def page(self, operation: Peek | Messages) -> list[Message]:
         """What the owner lists at once: messages, so all of their fields."""
         asked: Any = replace(operation, fields=MESSAGE_FIELDS) if isinstance(operation, Messages) else operation
-        return list(await self._ask(call_of(asked)))
+        return list(await self.ask(call_of(asked)))
 
     async def _loaded(self, operation: Operation[Result]) -> Result:
         """What becomes of a load; an owner that has too many says so, and is not asked again."""
@@ -58,15 +52,6 @@ class GuestBackend(RemoteBackend):
             if isinstance(gone.failure, Refused) and not gone.failure.done:
                 raise TooManyLoads(str(gone.failure).removesuffix(" (Overloaded)")) from None
             raise
-
-    async def _ask(self, call: Call[Result], tries: int = 0) -> Result:
-        request = call.request(self._address.authority)
-        try:
-            return call.result(await self._pool.ask(request, self._timeout + call.wait))
-        except StoreClosed:  # said by the pool
-            raise Gone(NotSent("it has ended"), call) from None
-        except Failure as failure:
-            raise judged(failure, call, self._folder) from failure
 
 
 Held: TypeAlias = LocalBackend | GuestBackend

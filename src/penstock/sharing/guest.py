@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from penstock.errors import PenstockError, StoreClosed, StoreUnreachable
+from penstock.errors import PenstockError, StoreUnreachable
 from penstock.http.client.address import UNIX
-from penstock.http.client.backend import RemoteBackend, Result
+from penstock.http.client.backend import Remote, RemoteBackend, Result
 from penstock.http.client.calls import Call
 from penstock.http.client.failures import Failure, NotSent
 from penstock.system.clock import Clock
@@ -45,18 +45,19 @@ def judged(failure: Failure, call: Call[Any], folder: str) -> Exception:
     return unanswered(failure, folder, call.name, call.repeatable, failure.done)
 
 
-class GuestBackend(RemoteBackend):
+class Guest(Remote):
     """Asks the owner, once."""
 
     def __init__(self, folder: str, share: str, timeout: float | None, clock: Clock) -> None:
         super().__init__(f"{UNIX}{share}", timeout, clock)
-        self._folder = folder
+        self.folder = folder
 
-    def _ask(self, call: Call[Result], tries: int = 0) -> Result:
-        request = call.request(self._address.authority)
-        try:
-            return call.result(self._pool.ask(request, self._timeout + call.wait))
-        except StoreClosed:  # said by the pool: another thread found that the owner has gone
-            raise Gone(NotSent("it has ended"), call) from None
-        except Failure as failure:
-            raise judged(failure, call, self._folder) from failure
+    def closed(self) -> Exception:
+        return NotSent("it has ended")  # another thread or coroutine has found that the owner has gone
+
+    async def again(self, call: Call[Result], failure: Failure, tries: int = 0) -> Result:
+        raise judged(failure, call, self.folder) from failure
+
+
+class GuestBackend(Guest, RemoteBackend):
+    """The same for threads."""

@@ -1,9 +1,10 @@
-"""A store that is somewhere else."""
+"""A store that a server keeps: when it is asked again, and the backend for threads."""
 
 import threading
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from penstock.contract.loads import AddToLoad, Loads
 from penstock.contract.message import Message
@@ -11,20 +12,30 @@ from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
 from penstock.contract.operations import Claim, Lookup, Messages, Peek, Pop
 from penstock.contract.settings import seconds
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, StoreClosed
 from penstock.http.client import address
 from penstock.http.client.calls import Call, call_of
+from penstock.http.client.connection import Pool as ThreadPool
 from penstock.http.client.failures import PATIENCE, TRIES, Failure, Patience, Turns
 from penstock.http.client.pool import Pool
+from penstock.system import blocking
 from penstock.system.clock import Clock, SystemClock
 
+HELLO = Lookup(DEFAULT)  # finds out whether the server is there
 TIMEOUT = 60.0
 LOADING = (TRIES, 120.0)  # tries and seconds, with a server that has too much to do
 Result = TypeVar("Result")
 
 
-class RemoteBackend:
-    """Asks a server to keep queues. What fails on the way is tried again for a while, where that does no harm."""
+class Remote:
+    """Asks a server to keep queues. What fails on the way is tried again for a while, where that does no harm.
+
+    Threads and coroutines share this; they differ in how a request travels and how time passes.
+    """
+
+    opener: ClassVar[str]
+    pool_type: ClassVar[type[Pool[Any]]]
+    event_type: ClassVar[type[Any]]
 
     def __init__(
         self,
@@ -35,63 +46,97 @@ class RemoteBackend:
         ca: str | None = None,
         patience: tuple[int, float] = (TRIES, PATIENCE),
     ) -> None:
-        self._address = address.parse(url, token, ca)
-        self._timeout = checked_timeout(timeout)
-        self._clock = clock or SystemClock()
-        self._pool = Pool(self._address)
-        self._closing = threading.Event()
+        self.address = address.parse(url, token, ca)
+        self.timeout = checked_timeout(timeout)
+        self.clock = clock or SystemClock()
+        self.pool: Any = self.pool_type(self.address, self.closed)
+        self.closing = self.event_type()
         self._tries, self._patience = patience
+
+    def closed(self) -> Exception:
+        """The error of a store that was closed."""
+        return StoreClosed(f"the store {self.address.url!r} was closed: open it again with {self.opener}")
+
+    def request(self, call: Call[Any]) -> bytes:
+        """The bytes of a request."""
+        return call.request(self.address.authority, self.address.credentials)
+
+    @abstractmethod
+    async def once(self, call: Call[Result]) -> Result:
+        """The result of a request; a Failure if there is no answer."""
+
+    @abstractmethod
+    async def sleep(self, seconds: float) -> None:
+        """Wait so many seconds of the store's clock, or until the store is closed."""
+
+    async def again(self, call: Call[Result], failure: Failure, tries: int = 0) -> Result:
+        """Ask once more, and again, after a failure; raises what the caller is told in the end."""
+        patience = Patience(
+            self.address.url, call.name, call.repeatable, self.clock, tries or self._tries, self._patience
+        )
+        while True:
+            self.pool.check_open()
+            await self.sleep(patience.pause(failure))
+            self.pool.check_open()
+            try:
+                return await self.once(call)
+            except Failure as error:
+                failure = error
+
+    async def taken(self, operation: Claim | Pop) -> Any:
+        """What a consumer gets, in several turns if it waits for long."""
+        turns = Turns(operation.wait, self.clock)
+        while True:
+            call: Call[Any] = call_of(replace(operation, wait=turns.next()))
+            try:
+                taken = await self.once(call)
+            except Failure as failure:
+                taken = await self.again(call, failure)
+            if taken or turns.over():
+                return taken
+
+
+class RemoteBackend(Remote):
+    """The same for threads."""
+
+    opener, pool_type, event_type = "penstock.open()", ThreadPool, threading.Event
 
     def connect(self) -> None:
         """Find out whether the server is there, at once."""
-        self._ask(call_of(Lookup(DEFAULT)), tries=1)
+        self.ask(call_of(HELLO), tries=1)
 
     def run(self, operation: Operation[Result]) -> Result:
         """Have an operation carried out."""
         if operation.listing:
             return self._listed(operation)  # type: ignore[return-value, arg-type]
         if operation.http.polls and operation.wait > 0:
-            return self._taken(operation)  # type: ignore[no-any-return, arg-type]
-        return self._ask(call_of(operation))
-
-    def ask(self, call: Call[Result], tries: int = 0) -> Result:
-        """Have a request carried out whose answer is read in another way, or that is tried more often."""
-        return self._ask(call, tries)
-
-    def _taken(self, operation: Claim | Pop) -> Any:
-        """What a consumer gets, in several turns if it waits for long."""
-        turns = Turns(operation.wait, self._clock)
-        while True:
-            taken = self._ask(call_of(replace(operation, wait=turns.next())))
-            if taken or turns.over():
-                return taken
+            return blocking.run(self.taken(operation))  # type: ignore[no-any-return, arg-type]
+        return self.ask(call_of(operation))
 
     def _listed(self, operation: Peek | Messages) -> Iterator[Message]:
         """A listing, page by page."""
         left: Any = operation
-        while left is not None and (page := list(self._ask(call_of(left)))):
+        while left is not None and (page := list(self.ask(call_of(left)))):
             yield from page
             left = left.rest(len(page), page[-1])
 
     def close(self) -> None:
         """Leave the server alone; threads that wait get StoreClosed."""
-        self._closing.set()
-        self._pool.close()
+        self.closing.set()
+        self.pool.close()
 
-    def _ask(self, call: Call[Result], tries: int = 0) -> Result:
-        request = call.request(self._address.authority, self._address.credentials)
-        patience: Patience | None = None
-        while True:
-            try:
-                return call.result(self._pool.ask(request, self._timeout + call.wait))
-            except Failure as failure:
-                self._pool.check_open()
-                if patience is None:
-                    limits = (tries or self._tries, self._patience)
-                    patience = Patience(self._address.url, call.name, call.repeatable, self._clock, *limits)
-                pause = patience.pause(failure)
-            if self._clock.wait(self._closing, pause):
-                self._pool.check_open()
+    def ask(self, call: Call[Result], tries: int = 0) -> Result:
+        """Have a request carried out; it is tried again where that may help."""
+        try:
+            return call.result(self.pool.ask(self.request(call), self.timeout + call.wait))
+        except Failure as failure:
+            return blocking.run(self.again(call, failure, tries))
+
+    async def once(self, call: Call[Result]) -> Result:
+        return call.result(self.pool.ask(self.request(call), self.timeout + call.wait))
+
+    async def sleep(self, seconds: float) -> None:
+        self.clock.wait(self.closing, seconds)
 
 
 class RemoteLoads(Loads):

@@ -1,20 +1,23 @@
-"""One connection to a server, used by one thread at a time."""
+"""Connections to a server, for threads: one thread at a time uses one. Processes do not share them."""
 
 import os
 import select
 import socket
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from penstock.http.client.address import Address
-from penstock.http.client.answers import Answer, AnswerReader
-from penstock.http.client.failures import Denied, Failure, Lost, NotSent, TimedOut
+from penstock.http.client.calls import Answer, AnswerReader
+from penstock.http.client.failures import Failure, Lost, NotSent, TimedOut, lost, not_sent, reason
+from penstock.http.client.pool import CONNECT_TIMEOUT
+from penstock.http.client.pool import Pool as AnyPool
 
 if TYPE_CHECKING:
     from ssl import SSLSocket
 
-CONNECT_TIMEOUT = 5.0
 _LAST_WORDS = 1.0  # seconds in which a server that takes no more may still say why
 _SOME, _MUCH = 16_384, 262_144  # bytes to read at first, and once there is more
 
@@ -43,7 +46,7 @@ class Connection:
         try:
             self._socket = connect(address)
         except (OSError, UnicodeError) as error:  # neither is a name that cannot be one
-            raise not_sent(address, error) from None
+            raise not_sent(error, address.share is not None) from None
         self._encrypted = address.tls is not None
         self._tells = address.share is not None  # a Unix socket tells at once when the other end has gone
         self._reader = AnswerReader()
@@ -100,7 +103,7 @@ class Connection:
         size, begun = _SOME, False
         # Of TLS, something may be there that no poll sees.
         if not self._encrypted and not self._readable.poll(max(deadline - monotonic(), 0) * 1000):
-            raise TimedOut("it takes too long")
+            raise TimedOut
         while True:
             try:
                 data = self._socket.recv(size)
@@ -109,10 +112,10 @@ class Connection:
                 if not events:
                     raise Lost(reason(error)) from None
                 if not self._wait(events, deadline):
-                    raise TimedOut("it takes too long") from None
+                    raise TimedOut from None
                 continue
             if not data:
-                raise Lost(f"the connection was closed {'in the middle of' if begun else 'before'} the answer")
+                raise lost(begun)
             answer = self._reader.feed(data)
             if answer is not None:
                 return answer
@@ -128,12 +131,6 @@ class Connection:
         return ready[0][1] if ready else 0
 
 
-def not_sent(address: Address, error: Exception) -> NotSent:
-    """Why there is no connection."""
-    denied = address.share is not None and isinstance(error, PermissionError)
-    return (Denied if denied else NotSent)(reason(error))
-
-
 def _awaited(error: OSError, usual: int) -> int:
     """What to wait for before trying again; 0 if that is of no use."""
     if isinstance(error, BlockingIOError):
@@ -142,10 +139,46 @@ def _awaited(error: OSError, usual: int) -> int:
     return {"SSLWantReadError": select.POLLIN, "SSLWantWriteError": select.POLLOUT}.get(kind, 0)
 
 
-def reason(error: Exception) -> str:
-    """What the system says."""
-    if isinstance(error, TimeoutError):
-        return "it takes too long"
-    if type(error).__module__ == "builtins" and isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno)  # asyncio has its own words for it
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+class Pool(AnyPool[Connection]):
+    """The connections of threads."""
+
+    def __init__(self, address: Address, closed: Callable[[], Exception]) -> None:
+        super().__init__(address, closed)
+        self._pid = os.getpid()
+
+    def ask(self, request: bytes, seconds: float) -> Answer:
+        """The answer to a request; a Failure if there is none."""
+        if self._pid != os.getpid():
+            self._forget_the_parents()
+        connection = self._kept(monotonic()) or self._new()
+        try:
+            answer = connection.ask(request, seconds)
+        except BaseException:
+            self._drop(connection)
+            raise
+        self._keep(connection, answer)
+        return answer
+
+    def close(self) -> None:
+        """End every connection; threads that wait for an answer are woken."""
+        self._closed = True
+        if self._pid != os.getpid():
+            self._forget_the_parents()
+        for connection in list(self._all):
+            connection.interrupt()
+        self._drop_idle()
+
+    def _new(self) -> Connection:
+        self.check_open()
+        connection = Connection(self._address)
+        self._all.add(connection)
+        if self._closed:  # close() may have missed it
+            self._drop(connection)
+            self.check_open()
+        return connection
+
+    def _forget_the_parents(self) -> None:
+        """After a fork: the connections are the parent's, which goes on with them."""
+        for connection in self._all:
+            connection.close()  # our copy of the descriptor only
+        self._idle, self._all, self._pid = deque(), set(), os.getpid()

@@ -1,92 +1,217 @@
-"""A store that is somewhere else, for coroutines."""
+"""A store that a server keeps, for coroutines: connections, their pool, and the backend."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+import select
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from penstock.contract.message import Message
-from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
-from penstock.contract.operations import Claim, Lookup, Messages, Peek, Pop
-from penstock.http.client import address
-from penstock.http.client.aio_pool import Pool
-from penstock.http.client.backend import checked_timeout
-from penstock.http.client.calls import Call, call_of
-from penstock.http.client.failures import TRIES, Failure, Patience, Turns
-from penstock.system.clock import Clock, SystemClock, pause
+from penstock.contract.operations import Messages, Peek
+from penstock.http.client.address import Address
+from penstock.http.client.backend import HELLO, Remote
+from penstock.http.client.calls import Answer, AnswerReader, Call, call_of
+from penstock.http.client.failures import Failure, Lost, NotSent, TimedOut, lost, not_sent, reason
+from penstock.http.client.pool import CONNECT_TIMEOUT
+from penstock.http.client.pool import Pool as AnyPool
+from penstock.system.clock import Clock, pause
 
 Result = TypeVar("Result")
 
 
-class RemoteBackend:
-    """Asks a server to keep queues. What fails on the way is tried again for a while, where that does no harm."""
+async def _connect(address: Address) -> "Connection":
+    """A connection to the server; NotSent if there is none to be had."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            if address.share is not None:
+                return await _connect_locally(address.share)
+            _, connection = await loop.create_connection(
+                lambda: Connection(address.tls is not None), address.host, address.port, ssl=address.tls
+            )
+    except (OSError, UnicodeError) as error:  # neither is a name that cannot be one
+        raise not_sent(error, address.share is not None) from None
+    return connection
 
-    def __init__(
-        self,
-        url: str,
-        timeout: float | None = None,
-        clock: Clock | None = None,
-        token: str | None = None,
-        ca: str | None = None,
-    ) -> None:
-        self._address = address.parse(url, token, ca)
-        self._timeout = checked_timeout(timeout)
-        self._clock = clock or SystemClock()
-        self._pool = Pool(self._address)
-        self._closing = asyncio.Event()
+
+async def _connect_locally(share: str) -> "Connection":
+    from penstock.system import socket_path as place
+
+    _, connection = await asyncio.get_running_loop().create_unix_connection(
+        lambda: Connection(encrypted=False), sock=place.connect(share, CONNECT_TIMEOUT)
+    )
+    return connection
+
+
+class Connection(asyncio.Protocol):
+    """Asks, and reads the answer. After any failure it must be ended."""
+
+    def __init__(self, encrypted: bool) -> None:
+        self._encrypted = encrypted
+        self._reader = AnswerReader()
+        self._begun = False  # to be answered
+        self._answer: asyncio.Future[Answer] | None = None
+        self._unsent = False
+        self._lost = False
+        self._readable = select.poll()
+        self.last_used = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The server is there."""
+        self._transport = cast("asyncio.Transport", transport)
+        if not self._encrypted:  # of TLS, nobody knows how much of what it took was sent
+            self._transport.set_write_buffer_limits(high=0)  # so that we are told when all was sent
+        self._readable.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self._gone = asyncio.get_running_loop().create_future()
+
+    def is_stale(self) -> bool:
+        """Whether the server has closed it, or said something out of turn."""
+        return self._lost or self._transport.is_closing() or bool(self._readable.poll(0))
+
+    async def ask(self, request: bytes, seconds: float) -> Answer:
+        """The answer to a request, if it comes within so many seconds."""
+        if self._lost or self._transport.is_closing():
+            raise NotSent("the connection was closed at once")
+        loop = asyncio.get_running_loop()
+        self._answer, self._begun = loop.create_future(), False
+        self._transport.write(request)
+        timer = loop.call_later(seconds, self._time_out)
+        try:
+            answer = await self._answer
+        finally:
+            timer.cancel()
+            self._answer = None
+        self.last_used = loop.time()
+        return answer._replace(keep_alive=False) if self._unsent else answer
+
+    def close(self) -> None:
+        """Close at once; a coroutine that waits for an answer finds it lost."""
+        self._transport.abort()
+
+    async def ended(self) -> None:
+        """Wait until it is closed."""
+        await self._gone
+
+    # What asyncio calls
+
+    def pause_writing(self) -> None:
+        """Not all was sent yet."""
+        self._unsent = not self._encrypted
+
+    def resume_writing(self) -> None:
+        """All was sent."""
+        self._unsent = False
+
+    def data_received(self, data: bytes) -> None:
+        """A part of an answer."""
+        if self._answer is None:
+            self.close()  # said out of turn
+            return
+        self._begun = True
+        try:
+            answer = self._reader.feed(data)
+        except Failure as failure:
+            self._fail(failure)
+            return
+        if answer is not None and not self._answer.done():
+            self._answer.set_result(answer)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The end."""
+        self._lost = True
+        self._gone.set_result(None)
+        failure = lost(self._begun) if error is None else Lost(reason(error))
+        unsent = self._unsent or isinstance(error, BrokenPipeError)  # the system took nothing, or not all
+        self._fail(NotSent(str(failure)) if unsent else failure)
+
+    def _time_out(self) -> None:
+        self._fail(NotSent(str(TimedOut())) if self._unsent else TimedOut())
+
+    def _fail(self, failure: Failure) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(failure)
+
+
+class Pool(AnyPool[Connection]):
+    """The connections of one event loop."""
+
+    def __init__(self, address: Address, closed: Callable[[], Exception]) -> None:
+        super().__init__(address, closed)
+        self._loop = asyncio.get_running_loop()
+
+    async def ask(self, request: bytes, seconds: float) -> Answer:
+        """The answer to a request; a Failure if there is none."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(
+                f"the store {self._address.url!r} belongs to another event loop: open it in the one that uses it"
+            )
+        self.check_open()
+        connection = self._kept(self._loop.time()) or await _connect(self._address)
+        self._all.add(connection)
+        try:
+            self.check_open()  # as it may have been closed while this one connected
+            answer = await connection.ask(request, seconds)
+        except BaseException:
+            self._drop(connection)
+            raise
+        self._keep(connection, answer)
+        return answer
+
+    async def close(self) -> None:
+        """End every connection; coroutines that wait for an answer are woken."""
+        self._closed = True
+        ending = list(self._all)
+        self._idle.clear()
+        for connection in ending:
+            self._drop(connection)
+        for connection in ending:
+            await connection.ended()
+
+
+class RemoteBackend(Remote):
+    """Asks a server to keep queues."""
+
+    opener, pool_type, event_type = "penstock.aio.open()", Pool, asyncio.Event
 
     async def connect(self) -> None:
         """Find out whether the server is there, at once."""
-        await self._ask(call_of(Lookup(DEFAULT)), tries=1)
+        await self.ask(call_of(HELLO), tries=1)
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
         """Have an operation carried out."""
         if operation.http.polls and operation.wait > 0:
-            return self._taken(operation)  # type: ignore[arg-type]
-        return self._ask(call_of(operation))
-
-    async def _taken(self, operation: Claim | Pop) -> Any:
-        """What a consumer gets, in several turns if it waits for long."""
-        turns = Turns(operation.wait, self._clock)
-        while True:
-            taken = await self._ask(call_of(replace(operation, wait=turns.next())))
-            if taken or turns.over():
-                return taken
+            return self.taken(operation)  # type: ignore[arg-type]
+        return self.ask(call_of(operation))
 
     async def listed(self, operation: Peek | Messages) -> AsyncIterator[Message]:
         """Have messages listed, page by page."""
         left: Any = operation
-        while left is not None and (page := list(await self._ask(call_of(left)))):
+        while left is not None and (page := list(await self.ask(call_of(left)))):
             for message in page:
                 yield message
             left = left.rest(len(page), page[-1])
 
     async def close(self) -> None:
-        """Leave the server alone; who waits gets StoreClosed."""
-        self._closing.set()
-        await self._pool.close()
+        """Leave the server alone; coroutines that wait get StoreClosed."""
+        self.closing.set()
+        await self.pool.close()
 
-    async def _ask(self, call: Call[Result], tries: int = TRIES) -> Result:
-        request = call.request(self._address.authority, self._address.credentials)
-        patience: Patience | None = None
-        while True:
-            try:
-                return call.result(await self._pool.ask(request, self._timeout + call.wait))
-            except Failure as failure:
-                self._pool.check_open()
-                if patience is None:
-                    patience = Patience(self._address.url, call.name, call.repeatable, self._clock, tries)
-                seconds = patience.pause(failure)
-            await self._sleep(seconds)
+    async def ask(self, call: Call[Result], tries: int = 0) -> Result:
+        """Have a request carried out; it is tried again where that may help."""
+        try:
+            return await self.once(call)
+        except Failure as failure:
+            return await self.again(call, failure, tries)
 
-    async def _sleep(self, seconds: float) -> None:
-        end = self._clock.monotonic() + seconds
-        while (left := end - self._clock.monotonic()) > 0:
-            self._pool.check_open()
+    async def once(self, call: Call[Result]) -> Result:
+        return call.result(await self.pool.ask(self.request(call), self.timeout + call.wait))
+
+    async def sleep(self, seconds: float) -> None:
+        end = self.clock.monotonic() + seconds
+        while not self.closing.is_set() and (left := end - self.clock.monotonic()) > 0:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), pause(self._clock, left))
+                await asyncio.wait_for(self.closing.wait(), pause(self.clock, left))
 
 
 async def open_remote(

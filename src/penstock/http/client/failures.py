@@ -7,6 +7,7 @@ is there, and asking twice makes it no faster.
 
 from __future__ import annotations
 
+import os
 import random
 
 from penstock.errors import PenstockError, StoreUnreachable
@@ -57,6 +58,9 @@ class TimedOut(Failure):
 
     passing = False
 
+    def __init__(self) -> None:
+        super().__init__("it takes too long")
+
 
 class Garbage(Failure):
     """What came is no answer of Penstock's."""
@@ -76,6 +80,25 @@ class Refused(Failure):
     def error(self, url: str, name: str, repeatable: bool, maybe_done: bool) -> PenstockError:
         """What the server said."""
         return self.answer
+
+
+def not_sent(error: Exception, local: bool) -> NotSent:
+    """Why there is no connection; `local`: to a process of this machine."""
+    return (Denied if local and isinstance(error, PermissionError) else NotSent)(reason(error))
+
+
+def lost(begun: bool) -> Lost:
+    """The server has closed the connection."""
+    return Lost(f"the connection was closed {'in the middle of' if begun else 'before'} the answer")
+
+
+def reason(error: Exception) -> str:
+    """What the system says."""
+    if isinstance(error, TimeoutError):
+        return "it takes too long"
+    if type(error).__module__ == "builtins" and isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)  # asyncio has its own words for it
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 class Patience:
