@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from penstock.contract.message import PUBLISH_HEADER, Attempt, Entry, Message, checked_headers
 from penstock.contract.operation import Operation
-from penstock.contract.operations import AttemptPage, attempt_page
+from penstock.contract.operations import AttemptPage, Show, attempt_page
 from penstock.contract.settings import QueueInfo, Settings
 from penstock.contract.streams import not_supported
 from penstock.errors import NotSupported, QueueExists, QueueNotFound, StoreClosed
@@ -60,7 +60,11 @@ class Unowned:
     """A backend of such a store. What it has no method for is done by the queue that the operation names."""
 
     kind: ClassVar[str]
+    part = 20_000  # of sizes(): what one task of Spark reads, about
     find: Any
+    close: Any
+    queues: Any
+    restore: Any  # takes in messages of a queue as they were in another store, all or none
 
     def __init__(self) -> None:
         self._filters: dict[str, Filter] = {}  # by their text
@@ -77,7 +81,7 @@ class Unowned:
         """The same store for coroutines: each operation runs in a thread."""
         from penstock.engine.threaded import ThreadedBackend  # here, as most programs have no event loop
 
-        return ThreadedBackend(self)  # type: ignore[arg-type]
+        return ThreadedBackend(self)
 
     def settings(self, queue: str) -> Settings:
         """What the queue was created with."""
@@ -109,6 +113,15 @@ class Unowned:
 
             self._filters[text] = filters.parse(text)
         return self._filters[text].matches(subject)
+
+    def sizes(self, queue: str | None) -> dict[str, int]:
+        """How large one queue is, or each: the number of messages."""
+        infos = self.queues() if queue is None else [self.run(Show(queue))]
+        return {info.name: sum(info.counts.values()) for info in infos}
+
+    def snapshot(self, queue: str) -> Any:
+        """All messages of a queue at one moment; None: they have to be listed one by one."""
+        return None
 
     def streams(self) -> "Streams":
         """Streams, which need a process that owns the store."""

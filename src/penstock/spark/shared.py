@@ -7,6 +7,7 @@ Queues of a text store are read at one moment each, unless something is to be pu
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,22 +18,15 @@ from penstock.spark import text
 from penstock.spark.columns import messages_as_batch
 from penstock.spark.options import Options
 from penstock.spark.tables import attempt_row, queue_row
-from penstock.stores.text.backend import TextBackend
 
-_PART = 20_000  # messages of small queues that one task reads, about
 _BATCH = 2_000
 
 
 def plan(options: Options) -> list[list[str]]:
     """The queues that each task reads; of the table of queues there is only one task."""
     with penstock.open(options.store) as store:
-        if isinstance(store.backend, TextBackend):
-            sizes, part = text.sizes(store.backend, options.queue), text.PART
-        else:
-            infos = [info for info in store.queues() if options.queue in (None, info.name)]
-            if not infos and options.queue is not None:
-                store.queue(options.queue)  # says that there is none
-            sizes, part = {info.name: sum(info.counts.values()) for info in infos}, _PART
+        backend: Any = store.backend
+        sizes, part = backend.sizes(options.queue), backend.part
     if options.table == "queues":
         return [[]]
     groups: list[list[str]] = []
@@ -50,6 +44,7 @@ def plan(options: Options) -> list[list[str]]:
 def read(options: Options, queues: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of one task, in batches of the schema that Spark wants."""
     with penstock.open(options.store) as store:
+        backend: Any = store.backend
         if options.table == "queues":
             infos = [info for info in store.queues() if options.queue in (None, info.name)]
             rows = [queue_row(info.name, info.settings) | info.counts for info in infos]
@@ -58,8 +53,8 @@ def read(options: Options, queues: Sequence[str], schema: pa.Schema) -> Iterator
             with suppress(QueueNotFound):  # it was deleted meanwhile
                 if options.table == "attempts":
                     yield from _attempts(store.queue(name), schema)
-                elif (moment := text.moment_of(store.backend, name)) is not None:
-                    yield from text.batches(moment, name, options.states, schema)
+                elif (snapshot := backend.snapshot(name)) is not None:
+                    yield from text.batches(snapshot, name, options.states, schema)
                 else:
                     yield from _messages(store.queue(name), options, schema)
 

@@ -29,10 +29,8 @@ from penstock.spark.errors import in_one_line
 from penstock.spark.plans import driver
 from penstock.spark.sending import Sender
 from penstock.spark.sink import Target, check_columns, task
-from penstock.stores.folder.backend import FolderBackend
 from penstock.stores.folder.shared import SystemNeighbours, process_name
 from penstock.stores.journal.staging import remove_folder
-from penstock.stores.text.backend import TextBackend
 from penstock.system.clock import SystemClock
 from penstock.system.files import Disk, SystemDisk, make_folder, replace_file
 from penstock.wire.frames import decode_staged
@@ -180,10 +178,11 @@ def remove_left(disk: Disk, staged: str) -> None:
 
 def _take_in(store: penstock.Store, queue: str, entries: list[Entry]) -> None:
     """Put messages of one queue in one durable step, or let them come as they were in another store."""
-    backend, moved = store.backend, [entry for entry in entries if isinstance(entry, Moved)]
+    backend: Any = store.backend
+    moved = [entry for entry in entries if isinstance(entry, Moved)]
     if not moved:
         backend.run(Put(queue, entries))
-    elif isinstance(backend, TextBackend | FolderBackend):
+    else:
         backend.restore(queue, moved)
 
 

@@ -4,47 +4,22 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from penstock.contract.backend import Backend
 from penstock.spark.columns import column_of, messages_as_batch
-from penstock.stores.text import snapshot as snapshots
-from penstock.stores.text.backend import TextBackend
 from penstock.stores.text.snapshot import Plain, Snapshot, payloads
-from penstock.system.clock import SystemClock
-from penstock.system.files import SystemDisk
 
-PART = 4 << 20  # bytes of small queues that one task reads, about
 _ROWS, _BYTES = 10_000, 8 << 20  # of a batch
 
 
-def sizes(backend: TextBackend, queue: str | None) -> dict[str, int]:
-    """How many bytes the file of each queue has."""
-    files = backend.files()
-    names = list(files) if queue is None else [backend.find(queue).name]
-    disk = SystemDisk()
-    return {name: disk.status(files[name]).size for name in names if disk.exists(files[name])}
-
-
-def moment_of(backend: Backend, queue: str) -> Snapshot | None:
-    """The queue at one moment; None if its messages have to be listed one by one."""
-    if not isinstance(backend, TextBackend):
-        return None
-    try:
-        files = snapshots.read(backend.find(queue).path, SystemDisk())
-    except FileNotFoundError:
-        return None  # who lists it, says so
-    return None if files is None else snapshots.snapshot(queue, files, SystemClock().now())
-
-
-def batches(moment: Snapshot, queue: str, states: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def batches(snapshot: Snapshot, queue: str, states: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The messages in these states, in batches of the schema that Spark wants."""
-    plain = moment.plain
+    plain = snapshot.plain
     if "available" in states and len(plain.starts):
         rows = max(1, min(_ROWS, _BYTES // int((plain.stops - plain.starts).max() + 1)))
         for at in range(0, len(plain.starts), rows):
             some = plain.part(at, at + rows)
-            arrays = [_column(field, queue, moment.data, some) for field in schema]
+            arrays = [_column(field, queue, snapshot.data, some) for field in schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-    others = [message for message in moment.others if message.state in states]
+    others = [message for message in snapshot.others if message.state in states]
     for at in range(0, len(others), _ROWS):
         yield messages_as_batch(others[at : at + _ROWS], schema)
 

@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     pass
 
 
+if TYPE_CHECKING:
+    from penstock.stores.text.snapshot import Snapshot
+
 SUFFIX = ".tq"
 _LONGEST = 200  # bytes of a file name
 _log = logging.getLogger("penstock")
@@ -62,6 +65,7 @@ class TextBackend(Unowned):
     """Keeps queues in the text files of a folder."""
 
     kind = "a text store"
+    part = 4 << 20
 
     def __init__(self, folder: str, clock: Clock, sync: str, disk: Disk, threads: Threads | None = None) -> None:
         super().__init__()
@@ -297,6 +301,22 @@ class TextBackend(Unowned):
     def stored(self, queue: str) -> int:
         """How many bytes the queue's file has."""
         return self.find(queue).run(lambda view, now: view.end)
+
+    def sizes(self, queue: str | None) -> dict[str, int]:
+        """How large one queue is, or each: the bytes of its file."""
+        files = self.files()
+        names = list(files) if queue is None else [self.find(queue).name]
+        return {name: self._disk.status(files[name]).size for name in names if self._disk.exists(files[name])}
+
+    def snapshot(self, queue: str) -> "Snapshot | None":
+        """All messages of a queue at one moment; None: they have to be listed one by one."""
+        from penstock.stores.text import snapshot  # here, as it needs NumPy
+
+        try:
+            files = snapshot.read(self.find(queue).path, self._disk)
+        except FileNotFoundError:
+            return None  # who lists it, says so
+        return None if files is None else snapshot.snapshot(queue, files, self.clock.now())
 
     def shown(self, queue: str) -> list[Shown]:
         """The queue's file, piece by piece."""
