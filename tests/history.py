@@ -128,6 +128,11 @@ class History:
         self.look(queue, reopened=True)
         self._check()
 
+    def use(self, settings: Settings) -> None:
+        """The queue has other settings from here on; what was asked and told before is checked."""
+        assert not self._events, "check() before settings change"
+        self._checker.use(settings)
+
     def look(self, queue: Queue, *, reopened: bool) -> None:
         """Only list the queue; whoever checks the history later finds what was listed in it."""
         before, start = queue.counts(), self._now()

@@ -39,6 +39,12 @@ class Checker:
         self._vanished: dict[str, tuple[Operation, int]] = {}  # those that may have gone unseen, by key
         self._available: list[tuple[int, tuple[int, int], str]] = []  # certainly: priority, place, id
 
+    def use(self, settings: Settings) -> None:
+        """Hold the queue to other settings from here on."""
+        self._settings = settings
+        for life in (*self._lives.values(), *self._over.values()):
+            life.settings = settings
+
     def check(self, events: Sequence[Record]) -> None:
         """The next events, up to a listing."""
         reopened = events[-1]["reopened"]

@@ -265,6 +265,7 @@ def test_a_life_in_which_every_success_happens(url: str) -> None:
     call("GET", "/{queue}", 200)
     call("GET", queues, 200)
     call("GET", q, 200)
+    call("PATCH", q, 200, body={"settings": {"max_attempts": 9, "priorities": [0, 9]}})
     call("GET", "/{queue}/messages", 204)
     posted = call("POST", "/{queue}/messages", 201, body=b"\xff", media="application/octet-stream")
     id_ = posted.headers["x-message-id"][0]

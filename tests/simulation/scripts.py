@@ -199,6 +199,46 @@ def emptying(world: World) -> None:
     world.close()
 
 
+def settings_that_change(world: World) -> None:
+    """Replay does everything by the settings of its time."""
+    world.open()
+    world.create("jobs", max_attempts=2, keep_done=30, max_lease=40)
+    ask = world.ask("jobs")
+    ask.put_many([Draft(world.payload()) for _ in range(6)])
+    ask.ack(*ask.claim(1))
+    held = ask.claim(3, lease=100)
+    world.update("jobs", keep_done=None, max_attempts=1, description="longer")
+    ask.fail(*held[:1])
+    ask.ack(*held[1:2])
+    world.ask().put()
+    world.ask().pop()
+    world.update("default", keep_done=None)
+    world.clock.advance(35)
+    world.pack("jobs")
+    world.update("jobs", keep_done=0, max_attempts=3, max_lease=5)
+    ask.claim(2, lease=100)
+    world.reopen()
+    world.clock.advance(6)
+    ask.ack(*ask.claim(1))
+    world.update("jobs", keep_done=60)
+    ask.ack(*ask.claim(2))
+    world.pack("jobs")
+    ask.purge()
+    ask.put(key="once")
+    ask.purge()
+    world.clock.advance(400)
+    ask.put()
+    ask.pop()
+    world.clock.advance(61)
+    world.pack("jobs")
+    world.update("jobs", max_attempts=2, keep_done=30, max_lease=40, description="")
+    world.pack("jobs")
+    world.update("jobs", max_size=1)
+    ask.put()
+    world.reopen()
+    world.close()
+
+
 def adopting(world: World) -> None:
     """Needs what `leave_kestrel_journal` leaves."""
     world.open()
@@ -315,6 +355,7 @@ SCRIPTS: dict[str, Script] = {
         queues_that_come_and_go,
         closing_and_opening,
         emptying,
+        settings_that_change,
         adopting,
         filling_up,
         payloads_like_entries,

@@ -41,6 +41,13 @@ class Promise:
     above: int = 0  # the highest id in earlier queues of this name
     highest: int = 0
     ids: set[str] = field(default_factory=set)  # those that producers were told
+    becoming: Settings | None = None  # what it may have instead, while an update has no answer
+
+    def decide(self, settings: Settings) -> None:
+        """The queue has these settings, and will have them."""
+        assert settings in (self.settings, self.becoming), f"settings that nobody gave: {settings}"
+        self.settings, self.becoming = settings, None
+        self.history.use(settings)
 
 
 class World:
@@ -146,6 +153,21 @@ class World:
         else:
             promise.there = promise.certain = True
 
+    def update(self, name: str, **changes: Any) -> None:
+        """Change settings of a queue that nobody uses meanwhile: until there is an answer, it may have either."""
+        promise = self.promises[name]
+        self.attempt(lambda: promise.history.check(self.store.queue(name)), None)
+        promise.becoming = promise.settings.changed(changes)
+        try:
+            told = self.store.queue(name).update(**changes)
+        except penstock.PenstockError as error:
+            if is_refusal(error):
+                promise.becoming = None
+            self.note(error)
+        else:
+            assert told == promise.becoming
+            promise.decide(told)
+
     def delete(self, name: str) -> None:
         """Remove a queue with all that was promised about it."""
         promise = self.promises[name]
@@ -192,6 +214,10 @@ class World:
             if not promise.certain:
                 continue
             assert promise.there == (name in found), f"queue {name!r} is {'lost' if promise.there else 'back'}"
+            if promise.there and promise.becoming is not None:
+                if not reopened:
+                    continue
+                promise.decide(found[name].settings)
             if promise.there:
                 assert found[name].settings == promise.settings, f"queue {name!r} has other settings"
                 queue = self.store.queue(name)
@@ -252,6 +278,7 @@ class World:
                 each.above,
                 each.highest,
                 each.ids,
+                each.becoming,
             )
             for name, each in self.promises.items()
         ]

@@ -650,7 +650,7 @@ class Publish(Operation[str]):
 
 
 # As the OpenAPI document has them, and with a route of their own
-QUEUES = (Queues, Create, Show, Delete)
+QUEUES = (Queues, Create, Show, Update, Delete)
 OF_MESSAGES = (
     Put, Claim, Pop, Ack, Fail, Release, Extend, Remove, Redrive, Purge, Peek, Messages, Parts, AllAttempts,
     Attempts, Publish,

@@ -230,6 +230,7 @@ def schemas() -> dict[str, Schema]:
     queue["properties"]["lag"] = _LAG
     return {
         "Settings": record(SETTINGS),
+        "Changes": {**record(_CHANGES), "description": "Settings to change; those that are left out stay."},
         "Queue": queue,
         "Draft": {**record(_DRAFT), "oneOf": _PAYLOADS},
         "Drafts": _drafts(ref("Draft"), 0, MAX_MESSAGES),

@@ -31,6 +31,7 @@ class Frozen(NamedTuple):
     keys: list[tuple[int, str, int]]
     history: dict[int, bytes]
     streams: FrozenStreams = FrozenStreams()
+    settings: Settings | None = None  # None: as the queue was made
 
 
 class Contents:
@@ -39,6 +40,8 @@ class Contents:
     def __init__(self, name: str, settings: Settings, first: int = 1) -> None:
         self.name = name
         self.settings = settings
+        self.base = settings  # those that its storage begins with
+        self.updated = False  # whether others may have come after them
         self._counts = [0] * 6
         self._expiring = 0  # messages with an expires_at
         self._rows = Rows(first)
@@ -53,6 +56,7 @@ class Contents:
     def use(self, settings: Settings) -> None:
         """Decide by these settings from now on; no message changes by that alone."""
         self.settings = settings
+        self.updated = True
 
     @property
     def next_seq(self) -> int:
@@ -245,9 +249,9 @@ class Contents:
         """A copy of everything, made quickly: many columns, few objects."""
         pages = [(first, page.copy()) for first, page in self.pages()]
         streams = FrozenStreams(self._last_batch, {name: each.copy() for name, each in self._streams.items()})
-        return Frozen(
-            self.next_seq, pages, self._receipts.copy(), self._keys.dump(), self._history.dump(), streams
-        )
+        settings = self.settings if self.updated else None
+        receipts, keys, history = self._receipts.copy(), self._keys.dump(), self._history.dump()
+        return Frozen(self.next_seq, pages, receipts, keys, history, streams, settings)
 
     def thaw_page(self, first: int, page: Page) -> None:
         """Take over a page of a frozen state; pages come in their order, before any record."""

@@ -41,14 +41,17 @@ class Ledger(StreamRules):
         """`priorities` are those that the store can keep, of which the settings may leave fewer."""
         super().__init__(name, settings, first)
         self._priorities = priorities
-        self.use(settings)
+        self._limit()
         self._expected = 0  # messages of loads that count already, and are about to arrive
 
     def use(self, settings: Settings) -> None:
         """Decide by these settings, and what follows from them."""
         super().use(settings)
-        self._max_payload = settings.max_payload
-        lowest, highest = settings.priorities or self._priorities
+        self._limit()
+
+    def _limit(self) -> None:
+        self._max_payload = self.settings.max_payload
+        lowest, highest = self.settings.priorities or self._priorities
         self._lowest, self._highest = max(lowest, self._priorities[0]), min(highest, self._priorities[1])
 
     def check(self, entries: Sequence[Entry], now: int) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.contract.message import Attempt, Plain
 from penstock.contract.message import Entry as Draft
+from penstock.contract.settings import Settings
 from penstock.rules.contents import Frozen
 from penstock.rules.index.history import pack
 from penstock.rules.index.recent import RecentReceipts
@@ -33,6 +34,7 @@ from penstock.rules.records import (
     StreamRelease,
     StreamReplay,
     StreamSettle,
+    Update,
 )
 from penstock.rules.records import Remove as RemoveRecord
 from penstock.stores.journal import bodies, fields, groups
@@ -133,6 +135,11 @@ RECORDS = st.one_of(
     st.builds(Extend, TIME, SEQS, TIME),
     st.builds(RemoveRecord, TIME, SEQS),
     st.builds(Redrive, TIME, SEQS),
+    st.builds(
+        Update,
+        TIME,
+        st.builds(Settings, max_size=U32, keep_done=U32 | st.none(), filter=TEXT | st.none(), description=TEXT),
+    ),
     st.builds(StreamBegin, TIME, TEXT, TEXT),
     st.builds(StreamClaim, TIME, TEXT, U64, SEQS, U64),
     st.builds(StreamFail, TIME, TEXT, U64, SEQS, TEXT | st.none(), U64),
@@ -193,6 +200,10 @@ class TestRecords:
         assert same_put(first, *one)  # type: ignore[arg-type]
         assert middle == (between, None)
         assert same_put(last, *other)  # type: ignore[arg-type]
+
+    def test_a_record_of_a_later_version_is_refused_and_named(self) -> None:
+        with pytest.raises(ValueError, match="a record of kind 200: a later version of Penstock"):
+            list(decode_all(memoryview(encode_record(Ack(0, [1])) + bytes([200]))))
 
     def test_a_put_is_not_encoded_without_its_bodies(self) -> None:
         with pytest.raises(TypeError, match="where its bodies are"):

@@ -1,7 +1,9 @@
 """What a journal store keeps beside its journals, in the subfolder `.penstock`: nothing here is a journal.
 
     lock            held while the store is open; says who holds it
-    queues/FILE     a queue's name and settings, and where its numbering starts; FILE is also its journal's name
+    queues/FILE     a queue's name and settings, and where its numbering starts; FILE is also its journal's name.
+                    Where settings were changed, the journal rules: `begins_with` has those that its replay begins
+                    with, `settings` those it ends with, written once their record is synced. Opening mends it
     adopting        journals of other programs that are being taken over: none of these has a queues/FILE yet
     store           the number above those of all deleted queues
     clean           how far each journal reached; written when the store is closed, gone before it is open again
@@ -21,7 +23,7 @@ import logging
 import os
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from zlib_ng.zlib_ng import crc32
@@ -59,6 +61,20 @@ class Entry:
     at: int = 0  # the latest time that was recorded when the journal was last emptied
     deleted: bool = False
     latest: int = 0  # the number of the first group of its latest file; 0: not known
+    begins_with: Settings | None = None  # settings that its journal begins with, where update() gave it others
+
+    @property
+    def base(self) -> Settings:
+        """The settings that replaying the journal begins with."""
+        return self.settings if self.begins_with is None else self.begins_with
+
+    def updated(self, settings: Settings) -> "Entry":
+        """The same with the settings that the journal ends with."""
+        return replace(self, settings=settings, begins_with=None if settings == self.base else self.base)
+
+    def beginning_with(self, base: Settings) -> "Entry":
+        """The same with other settings that the journal begins with."""
+        return replace(self, begins_with=None if base == self.settings else base)
 
 
 class Catalog:
@@ -166,7 +182,10 @@ class Catalog:
 
     def keep(self, file: str, entry: Entry) -> None:
         """Durably write what is known of a queue."""
-        self._write(os.path.join(self._in("queues"), file), asdict(entry))
+        content = asdict(entry)
+        if entry.begins_with is None:
+            del content["begins_with"]
+        self._write(os.path.join(self._in("queues"), file), content)
 
     def knows(self, file: str) -> bool:
         """Whether something is written of a queue."""
@@ -334,10 +353,10 @@ def _check(line: bytes) -> bytes:
 
 
 def _entry(content: dict[str, Any]) -> Entry:
-    settings = content.pop("settings")
-    if settings["priorities"] is not None:
-        settings["priorities"] = tuple(settings["priorities"])
-    entry = Entry(settings=Settings(**settings), **content)
+    for name in ("settings", "begins_with"):
+        if content.get(name) is not None:
+            content[name] = Settings(**content[name])
+    entry = Entry(**content)
     numbers = [entry.first, entry.at, entry.latest, *entry.starts]
     if not entry.starts or not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
         raise ValueError(f"numbers {numbers}")

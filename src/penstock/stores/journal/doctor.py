@@ -31,7 +31,7 @@ from penstock.stores.journal.reading import (
     open_segments,
     read,
 )
-from penstock.stores.journal.records import encode_rest, encode_rows, encode_streams
+from penstock.stores.journal.records import encode_rest, encode_rows, encode_settings_image, encode_streams
 from penstock.stores.journal.snapshot import StoreSnapshot
 from penstock.stores.journal.staging import MANIFEST, is_abandoned
 from penstock.stores.journal.strays import check_folder, find_strays
@@ -113,7 +113,8 @@ def _is_whole(segment: Segment, offset: int, page: Page, row: int) -> bool:
 def packed_size(frozen: Frozen, next_group: int) -> int:
     """About how many bytes a packed file needs."""
     streams = encode_streams(frozen.streams)
-    if not (frozen.pages or frozen.receipts or frozen.keys or streams):
+    settings = encode_settings_image(frozen)
+    if not (frozen.pages or frozen.receipts or frozen.keys or streams or settings):
         return 0
     kept = [each for stream in frozen.streams.streams.values() for each in stream.kept.pages()]
     pages = [*frozen.pages, *kept]
@@ -121,7 +122,7 @@ def packed_size(frozen: Frozen, next_group: int) -> int:
     rows = sum(len(encode_rows(first, page)) + groups.OVERHEAD for first, page in pages)
     # Checksums that are all the same, which is one number, differ by their xids then.
     rows += sum(4 * page.live for _, page in pages if len(set(page.crc)) == 1)
-    named = groups.OVERHEAD + len(streams) if streams else 0
+    named = sum(groups.OVERHEAD + len(each) for each in (streams, settings) if each)
     return stored + rows + named + groups.OVERHEAD + len(encode_rest(frozen, next_group))
 
 
@@ -230,6 +231,7 @@ def _adopt(reading: Reading, now: int) -> Iterator[Finding]:
 
 def _thawed(state: Ledger) -> Ledger:
     frozen, thawed = state.freeze(), Ledger(state.name, state.settings)
+    thawed.updated = state.updated
     for first, page in frozen.pages:
         thawed.thaw_page(first, page)
     thawed.thaw_streams(frozen.streams)

@@ -29,6 +29,7 @@ from penstock.stores.journal.records import (
     decode_all,
     encode_rest,
     encode_rows,
+    encode_settings_image,
     encode_streams,
 )
 from penstock.system.files import Disk, write_hint
@@ -47,7 +48,7 @@ def write_index(
         for each in segments
     ]
     header = json.dumps({"files": files, "at": at}).encode()
-    parts = [_KIND, _U32.pack(len(header)), header]
+    parts = [_KIND, _U32.pack(len(header)), header, encode_settings_image(frozen)]
     parts += [encode_rows(first, page) for first, page in frozen.pages]
     parts.append(encode_streams(frozen.streams))
     for name, stream in frozen.streams.streams.items():

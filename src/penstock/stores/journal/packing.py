@@ -27,7 +27,7 @@ from penstock.stores.journal.bodies import Damaged
 from penstock.stores.journal.fields import Bodies
 from penstock.stores.journal.files import PLACE_BITS, JournalFiles, Segment, is_temporary, mode_of, offset_of
 from penstock.stores.journal.format import Dialect, last_xid
-from penstock.stores.journal.records import encode_page, encode_rest, encode_streams
+from penstock.stores.journal.records import encode_page, encode_rest, encode_settings_image, encode_streams
 from penstock.stores.journal.storage import Cut, JournalStorage
 from penstock.system.files import Disk, File, is_full
 from penstock.system.threads import Task, Threads
@@ -177,6 +177,8 @@ def write_pack(
             stream = None if kept is None else kept[0]
             append(buffer, encode_page(first, page, positions, part, where, stream))
 
+    if settings := encode_settings_image(frozen):
+        append(bytearray(groups.HEAD_SIZE), settings)
     for first, page in frozen.pages:
         append_page(first, page, None)
     if streams := encode_streams(frozen.streams):
@@ -199,6 +201,7 @@ def estimate(frozen: Frozen) -> int:
         + 32 * len(frozen.receipts)
         + sum(map(len, frozen.history.values()))
         + 300 * len(frozen.keys)
+        + len(encode_settings_image(frozen))
         + 1024
     )
 
@@ -251,9 +254,15 @@ class Built(NamedTuple):
 
 
 def pack(
-    storage: JournalStorage, emptied: Callable[[Cut], None], go_on: Callable[[], bool], smaller: bool = False
+    storage: JournalStorage,
+    emptied: Callable[[Cut], None],
+    packed: Callable[[Cut], None],
+    go_on: Callable[[], bool],
+    smaller: bool = False,
 ) -> int:
-    """Pack a journal; how many bytes that freed. `emptied` is told first if nothing at all will be left.
+    """Pack a journal; how many bytes that freed.
+
+    `emptied` is told first if nothing at all will be left, `packed` when the packed file has taken its place.
 
     With `smaller` it stays as it is, but for a new file, if a packed one would not be.
     """
@@ -269,7 +278,9 @@ def pack(
         with suppress(OSError):  # opening does it, too
             storage.files.disk.unlink(built.temporary)
         return 0
-    return swap(storage, cut, built)
+    freed = swap(storage, cut, built)
+    packed(cut)
+    return freed
 
 
 def is_smaller(cut: Cut, size: int) -> bool:
@@ -296,9 +307,9 @@ def begin(storage: JournalStorage) -> Cut | None:
 
 
 def leaves_nothing(cut: Cut) -> bool:
-    """Whether there is nothing to build."""
+    """Whether there is nothing to build, and no settings but those that `queues/FILE` begins with."""
     frozen = cut.frozen
-    return not (
+    return frozen.settings in (None, cut.base) and not (
         frozen.pages or frozen.receipts or frozen.keys or frozen.streams.last_batch or frozen.streams.streams
     )
 

@@ -36,6 +36,7 @@ from penstock.stores.journal.records import (
     LoadName,
     PageImage,
     RestImage,
+    SettingsImage,
     StreamsImage,
     decode_all,
 )
@@ -288,6 +289,8 @@ def _check_places(offsets: Sequence[int], sizes: Sequence[int], length: int) -> 
 def thaw(state: State, image: Image) -> int | None:
     """Take over a part of a state that was packed, or is in a snapshot; the last says which group comes next."""
     match image:
+        case SettingsImage(settings):
+            state.use(settings)
         case PageImage(first, page):
             state.thaw_page(first, page)
         case StreamsImage(frozen):
@@ -439,7 +442,7 @@ def close_segments(segments: Sequence[Segment]) -> None:
 def read(journal: FoundJournal, index: "SavedIndex | None" = None, kind: type[Ledger] = Ledger) -> Reading:
     """Read a journal from its beginning, or on top of a snapshot that holds, into a ledger of some kind."""
     known = journal.known
-    ledger = kind(journal.name, known.settings if known else Settings())
+    ledger = kind(journal.name, known.base if known else Settings())
     reading = Reading(ledger, Loader(ledger, known.starts if known else [1]))
     first, offset = 0, 0
     if index is not None:

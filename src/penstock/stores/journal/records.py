@@ -14,6 +14,7 @@ reading the old. Integers are little-endian; `column`, `texts`, `list` and `text
    13 restore   i64 at, u64 first, u32 count, u8 state each, columns of attempts, claimed_at, settled_at, texts
                 consumers and reasons, u32 count of those with earlier attempts: u32 position, u32 length, attempts
    14 load      text name of the load that this group's messages came with, see loads.py
+   27 update    i64 at, text: all settings of the queue from here on, as JSON
 
 Records of streams:
 
@@ -35,8 +36,10 @@ Images, with which a packed journal or a saved index begins:
                 of seqs, list of those to fail, texts why
    23 kept      text stream, a page as 11 has it: messages of the last batch that it has settled
    26 streams   as 22, with u64 delay of each that is to fail after the texts
+   28 settings  text: all settings as JSON; first of all, and only if they have changed since the queue was made
 """
 
+import json
 import operator
 import struct
 from array import array
@@ -44,6 +47,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.contract.message import STATES
+from penstock.contract.settings import Settings
 from penstock.rules.contents import Frozen
 from penstock.rules.index.pages import PAGE as PAGE_SIZE
 from penstock.rules.index.recent import RecentReceipts, SettledMinute
@@ -89,7 +93,7 @@ from penstock.stores.journal.fields import (
 PUT_ONE = 1
 _PUT, _CLAIM, _POP, _ACK, _FAIL, _RELEASE, _EXTEND, _REMOVE, _REDRIVE, _PAGE, _REST, _RESTORE, _LOAD = range(2, 15)
 _BEGIN, _BATCH, _FAIL_BATCH, _REPLAY, _SETTLE, _RELEASE_BATCH, _DELETE, _STREAMS, _KEPT = range(15, 24)
-_FOLLOW, _FAIL_LATER, _STREAMS_LATER = 24, 25, 26
+_FOLLOW, _FAIL_LATER, _STREAMS_LATER, _UPDATE, _SETTINGS = range(24, 29)
 PUT_ONE_FIELDS = struct.Struct("<BqQqqqIII")
 _PUT_FIELDS = struct.Struct("<BqQI")
 _NUMBERING = struct.Struct("<qQ")  # what follows the kind of a put or a restore
@@ -148,7 +152,13 @@ class KeptImage(NamedTuple):
     page: Page
 
 
-Image = PageImage | RestImage | StreamsImage | KeptImage
+class SettingsImage(NamedTuple):
+    """The settings of a queue that has changed them."""
+
+    settings: Settings
+
+
+Image = PageImage | RestImage | StreamsImage | KeptImage | SettingsImage
 Recorded = tuple[Record, Bodies | None]
 Item = Recorded | Image | LoadName
 
@@ -189,8 +199,8 @@ def encode_record(record: Record) -> bytes:
             return _AT_AND_TIME.pack(_EXTEND, at, lease_until) + encode_list(seqs)
         case Restore():
             return _encode_restore(record)
-        case Update():
-            raise NotImplementedError
+        case Update(at, settings):
+            return _AT.pack(_UPDATE, at) + _encode_settings(settings)
         case Put():
             raise TypeError("a put is encoded with where its bodies are")
         case _:
@@ -292,6 +302,15 @@ def encode_rows(first: int, page: Page, stream: str | None = None) -> bytes:
     return encode_page(first, page, positions, rows, bodies, stream)
 
 
+def _encode_settings(settings: Settings) -> bytes:
+    return encode_text(json.dumps(dict(settings)))
+
+
+def encode_settings_image(frozen: Frozen) -> bytes:
+    """The settings, if they were changed; else nothing."""
+    return b"" if frozen.settings is None else bytes([_SETTINGS]) + _encode_settings(frozen.settings)
+
+
 def encode_rest(frozen: Frozen, next_group: int) -> bytes:
     """A state without its pages, and which number the next group has."""
     minutes = [minute for minute in frozen.receipts.dump() if minute.seqs]
@@ -335,6 +354,9 @@ def decode_all(data: memoryview, most: int = MOST) -> Iterator[Item]:
     """Everything that stands in the tail of a group, in order; `most` messages are in any record of it."""
     reader = Reader(data, most)
     while reader.offset < len(data):
+        if data[reader.offset] not in _DECODE:
+            kind = data[reader.offset]
+            raise ValueError(f"a record of kind {kind}: a later version of Penstock wrote it, and can read it")
         yield _DECODE[data[reader.offset]](reader)
     if reader.offset > len(data):
         raise ValueError("the last record is cut off")
@@ -409,6 +431,23 @@ def _decode_restore(reader: Reader) -> Item:
         position = reader.u32()
         history[first + position] = reader.raw(reader.u32())
     return Restore(at, first, states, attempts, claimed_at, settled_at, consumers, reasons, history), None
+
+
+def _decode_update(reader: Reader) -> Item:
+    _, at = reader.fields(_AT)
+    return Update(at, _decode_settings(reader)), None
+
+
+def _decode_settings_image(reader: Reader) -> SettingsImage:
+    reader.u8()
+    return SettingsImage(_decode_settings(reader))
+
+
+def _decode_settings(reader: Reader) -> Settings:
+    try:
+        return Settings(**json.loads(reader.name()))
+    except RecursionError:
+        raise ValueError("settings that are none") from None
 
 
 def _decode_load(reader: Reader) -> Item:
@@ -515,6 +554,8 @@ _DECODE: dict[int, Callable[[Reader], Item]] = {
     _STREAMS: _decode_streams,
     _STREAMS_LATER: _decode_streams,
     _KEPT: _decode_kept,
+    _UPDATE: _decode_update,
+    _SETTINGS: _decode_settings_image,
     **dict.fromkeys(_SIMPLE, _decode_simple),
     **dict.fromkeys([*range(_BEGIN, _STREAMS), _FOLLOW, _FAIL_LATER], _decode_stream_record),
 }

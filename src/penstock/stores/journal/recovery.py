@@ -10,6 +10,7 @@ from collections.abc import Callable
 from penstock.contract.settings import Settings
 from penstock.errors import StoreCorrupt
 from penstock.rules.ledger import Ledger
+from penstock.rules.records import Update
 from penstock.stores.journal import kestrel, strays
 from penstock.stores.journal.catalog import LOST, PUT_BACK, Catalog, Entry
 from penstock.stores.journal.files import ROTATED, JournalFiles, Segment, journals
@@ -74,7 +75,7 @@ class Recovery:
         clean: int | None,
     ) -> Journal:
         files = JournalFiles(self._catalog.folder, file, self._disk)
-        ledger = Ledger(name, Settings() if known is None else known.settings)
+        ledger = Ledger(name, Settings() if known is None else known.base)
         journal = Journal(file, known, ledger)
         if known is not None and known.latest:
             names = [name for name in names if not self._is_stray(files, name)]
@@ -200,6 +201,8 @@ class Recovery:
         """Make another program's entries ours, and read the result."""
         ledger, now = journal.ledger, max(loader.at, self._clock.now())
         items = kestrel.replay_entries(ledger, foreign, now)
+        if journal.entry is not None and ledger.settings != journal.entry.settings:
+            ledger.replay(Update(now, journal.entry.settings))  # of what changed them nothing may be left
         packed = kestrel.rewrite(files, journal.segments, ledger, items, loader.next_group, now, self._dialect)
         entry = journal.entry or Entry(ledger.name)
         self._catalog.keep(journal.file, entry)

@@ -93,7 +93,7 @@ class StoreSnapshot:
                 self._listed.setdefault(journal, []).append(name)
 
     def settings(self, queue: str | None = None) -> dict[str, Settings]:
-        """The queues, by name, with what they were made with; of one queue, or of all of them."""
+        """The queues, by name, with their settings; of one queue, or of all of them."""
         return {name: Settings() if known is None else known.settings for name, _, known in self._queues(queue)}
 
     def journal(self, queue: str) -> str | None:

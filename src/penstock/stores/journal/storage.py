@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
 from penstock.contract.message import Entry
+from penstock.contract.settings import Settings
 from penstock.engine.commits import Commits
 from penstock.engine.storage import Body
 from penstock.errors import StoreClosed, StoreCorrupt
@@ -226,6 +227,7 @@ class Cut(NamedTuple):
     files: list[Segment]
     next_group: int
     at: int
+    base: Settings  # that the files before begin with
 
 
 class JournalStorage:
@@ -387,7 +389,7 @@ class JournalStorage:
                 if latest is not None and latest.number == self._open.segment:
                     self._begin_file(self._open.number)
                 self._install(self._open)
-                cut = Cut(self.state.freeze(), old, self._open.number, self.at)
+                cut = Cut(self.state.freeze(), old, self._open.number, self.at, self.state.base)
 
         self.commits.lead(begin)
         if cut is None:

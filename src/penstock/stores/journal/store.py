@@ -113,6 +113,7 @@ class JournalBackend(Engine):
             if journal.entry is None:
                 journal.entry = Entry(name, starts=journal.starts)
                 self._catalog.keep(file, journal.entry)
+            self._keep_settings(journal)
         self._catalog.forget_adopting()
         self._catalog.forget_clean()
         if DEFAULT not in self._journals:
@@ -240,8 +241,34 @@ class JournalBackend(Engine):
         return upkeep
 
     def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
-        """Change settings."""
-        raise NotSupported("a journal store cannot change settings yet: delete the queue and create it anew")
+        """Change settings. The journal's record decides; `queues/FILE` follows, for those who only look there."""
+        settings = super().update(queue, changes)
+        journal = self._journals.get(queue)
+        if journal is not None:
+            with self._keeping:
+                self._keep_settings(journal)
+        return settings
+
+    def _keep_settings(self, journal: Journal) -> None:
+        """Write the settings that a journal ends with, unless that is known or the queue is gone."""
+        entry = journal.entry
+        if entry is None or entry.deleted or entry.settings == journal.ledger.settings:
+            return
+        entry = entry.updated(journal.ledger.settings)
+        try:
+            self._catalog.keep(journal.file, entry)
+        except OSError as error:
+            if not is_full(error):
+                self._failed(error)
+                raise stopped(error) from error
+            _log.warning(
+                "no space left for the new settings of queue %r in %r, which its journal has: opening "
+                "the store will try again",
+                entry.name,
+                self._catalog.settings_of(journal.file),
+            )
+            return
+        journal.entry = entry
 
     def delete(self, queue: str) -> None:
         """Remove a queue, its messages and its files."""
@@ -258,7 +285,7 @@ class JournalBackend(Engine):
 
         def begin(latest: int) -> None:
             with self._keeping:
-                entry = journal.entry or Entry(ledger.name, ledger.settings, 1, [journal.next_group])
+                entry = journal.entry or Entry(ledger.name, ledger.base, 1, [journal.next_group])
                 if journal.entry is None or latest > entry.latest:
                     entry = replace(entry, latest=max(latest, entry.latest))
                     self._catalog.keep(journal.file, entry)
@@ -310,7 +337,7 @@ class JournalBackend(Engine):
         journal = self._journals[queue]
         self._catalog.keep_first(first)
         with self._keeping:
-            entry = journal.entry or Entry(queue, journal.ledger.settings)
+            entry = journal.entry or Entry(queue)
             journal.entry = replace(entry, deleted=True)
             self._catalog.keep(journal.file, journal.entry)
         self._upkeep[queue].storage.retire()

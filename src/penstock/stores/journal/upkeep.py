@@ -18,6 +18,7 @@ from penstock.stores.journal.index import write_index
 from penstock.stores.journal.packing import Result
 from penstock.stores.journal.recovery import Journal
 from penstock.stores.journal.storage import Cut, JournalStorage
+from penstock.system.files import is_full
 from penstock.system.threads import Lock, Task
 
 _EMPTY = 16 << 20  # an empty queue's journal shrinks from this size on, as Kestrel's does
@@ -114,7 +115,7 @@ class Upkeep:
             return 0
         self._prepare()
         with self._stopping():
-            freed = packing.pack(self.storage, self._emptied, self._is_open, smaller)
+            freed = packing.pack(self.storage, self._emptied, self._packed, self._is_open, smaller)
         self._finish()
         return freed
 
@@ -142,6 +143,7 @@ class Upkeep:
         """Let a packed file take the place of all before the cut; how many bytes that freed."""
         with self._stopping():
             freed = packing.swap(self.storage, cut, built)
+            self._packed(cut)
         self._finish()
         return freed
 
@@ -193,11 +195,33 @@ class Upkeep:
     def _emptied(self, cut: Cut) -> None:
         journal = self.journal
         with self._keeping:
-            entry = journal.entry or Entry(journal.ledger.name, journal.ledger.settings)
+            entry = journal.entry or Entry(journal.ledger.name, journal.ledger.base)
             starts = [*journal.starts, cut.next_group]
             journal.entry = replace(entry, first=cut.frozen.next_seq, starts=starts, at=cut.at)
             self._catalog.keep(journal.file, journal.entry)
         self._emptied_to = cut.next_group
+
+    def _packed(self, cut: Cut) -> None:
+        """The journal begins with settings that a packed file says, so that queues/FILE may begin with them, too.
+
+        Before that packed file counts it may not: older records are replayed by the settings of their time.
+        """
+        journal, settings = self.journal, cut.frozen.settings
+        if settings in (None, cut.base):
+            return
+        with self._keeping:
+            if journal.entry is None or journal.entry.deleted:
+                return
+            entry = journal.entry.beginning_with(settings)
+            try:
+                self._catalog.keep(journal.file, entry)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                return  # the next packing tries again
+            journal.entry = entry
+        with self.storage.lock:
+            self.storage.state.base = settings
 
     def close(self, index: bool) -> bool:
         """Write what is left, and the index as a hint for the next opening; False: neither can be trusted."""
