@@ -558,7 +558,7 @@ def connections(talk: Talk) -> None:
     host = b"Host: localhost\r\n"
     talk.about("which methods each path takes")
     for path in PATHS:
-        answer = talk("PATCH", path)
+        answer = talk("OPTIONS" if path == f"{Q}/default" else "PATCH", path)
         talk.note(f"# {path}: {answer.headers['allow']}")
     talk.about("paths where nothing is")
     for path in (

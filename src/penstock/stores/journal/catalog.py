@@ -353,9 +353,9 @@ def _check(line: bytes) -> bytes:
 
 
 def _entry(content: dict[str, Any]) -> Entry:
-    for name in ("settings", "begins_with"):
-        if content.get(name) is not None:
-            content[name] = Settings(**content[name])
+    content["settings"] = Settings(**content["settings"])
+    if content.get("begins_with") is not None:
+        content["begins_with"] = Settings(**content["begins_with"])
     entry = Entry(**content)
     numbers = [entry.first, entry.at, entry.latest, *entry.starts]
     if not entry.starts or not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
