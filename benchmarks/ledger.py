@@ -53,7 +53,7 @@ def _one_at_a_time(operation: str, waiting: int) -> Callable[[Path], float]:
             seconds["put"] += put - started
             seconds["claim"] += claimed - put
             seconds["ack"] += acked - settling
-            ledger.gone.clear()
+            ledger.state.gone.clear()
         return rounds * BATCH / seconds[operation]
 
     return measure

@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock.contract import operations
 from penstock.http.server import serve_in_thread
-from penstock.rules.index.rows import PAGE
+from penstock.rules.rows import PAGE
 from penstock.wire import frames
 
 QUEUE = "/-/api/queues/jobs"

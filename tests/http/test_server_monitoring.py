@@ -199,9 +199,9 @@ def test_what_time_takes_goes_without_anyone_asking(
     backend = engine_of(store)
     assert backend is not None
     ledger = backend.find("default")._ledger
-    assert ledger.size() == 3
+    assert ledger.state.size() == 3
     clock.advance(11)
-    until(lambda: ledger.size() == 0)  # which asks for nothing that would let time pass
+    until(lambda: ledger.state.size() == 0)  # which asks for nothing that would let time pass
 
 
 def test_what_expired_is_taken_out_of_the_files_without_anyone_asking(

@@ -20,7 +20,6 @@ from penstock.errors import (
     StreamMismatch,
     StreamNotFound,
 )
-from penstock.rules.index.streams import Run
 from penstock.rules.ledger import Ledger, Receipt
 from penstock.rules.records import (
     Ack,
@@ -38,7 +37,7 @@ from penstock.rules.records import (
     StreamSettle,
 )
 from penstock.rules.state import State
-from penstock.rules.stream_state import StreamState
+from penstock.rules.streams import Run
 from tests.model import Model
 
 START = 1_700_000_000_000
@@ -70,7 +69,7 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
     def start(self, settings: Settings) -> None:
         self.now = START
         self.ledger = Ledger("q", settings)
-        self.replica = StreamState("q", settings, 1)
+        self.replica = State("q", settings, 1)
         self.model = Model(settings)
         self.model.advance(self.now)
         self.nonces = 0
@@ -204,16 +203,16 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
 
     @rule(stream=STREAMS, reader=READERS)
     def a_process_reads_a_stream(self, stream: str, reader: str) -> None:
-        self.told(self.model.begin(stream, reader), lambda: self.ledger.stream_begin(stream, reader, self.now))
+        self.told(self.model.begin(stream, reader), lambda: self.ledger.streams.begin(stream, reader, self.now))
 
     @rule(stream=st.sampled_from(["night", "tail"]), reader=READERS, position=st.integers(0, 50))
     def a_process_follows(self, stream: str, reader: str, position: int) -> None:
         self.told(
             self.model.follow(stream, reader, position),
-            lambda: self.ledger.stream_follow(stream, reader, position, self.now),
+            lambda: self.ledger.streams.follow(stream, reader, position, self.now),
         )
         behind = any(at < self.model.next_seq - 1 for _, at in self.model.followers.values())
-        assert self.ledger.is_followed() == self.replica.is_followed() == behind
+        assert self.ledger.streams.is_followed() == self.replica.streams.is_followed() == behind
 
     @rule(stream=STREAMS, reader=READERS, n=st.one_of(st.integers(1, 8), st.integers(1, 2_500)), data=st.data())
     def a_stream_goes_on(self, stream: str, reader: str, n: int, data: st.DataObject) -> None:
@@ -230,14 +229,14 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
         limits = (run.since, run.below) if run else ()
         expected = self.model.next_batch(stream, reader, start, n, self.nonces, *limits)
         try:
-            settled, offered = self.ledger.stream_offer(stream, reader, start, self.now)
+            settled, offered = self.ledger.streams.offer(stream, reader, start, self.now)
         except REFUSALS:
             assert expected == "no"
             return
         self.record(settled)
         if offered is None:
-            due = self.ledger.stream_due(stream, n, run) if run else []
-            claim = self.ledger.stream_claim(stream, n, self.nonces, self.now, run)
+            due = self.ledger.streams.due(stream, n, run) if run else []
+            claim = self.ledger.streams.claim(stream, n, self.nonces, self.now, run)
             assert run is None or due == (claim.seqs if claim else [])
             self.record(claim)
             offered = claim and claim.batch
@@ -248,12 +247,12 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
         batch = max(0, self.latest(stream) - back)
         expected = self.model.read_batch(stream, batch)
         try:
-            self.record(self.ledger.stream_read(stream, batch, self.now))
+            self.record(self.ledger.streams.read(stream, batch, self.now))
         except REFUSALS:
             assert expected == "no"
             return
         for state in (self.ledger, self.replica):
-            rows = state.batch_rows(stream, batch)
+            rows = state.streams.rows_of(stream, batch)
             assert rows is not None
             assert list(rows.with_state(None)) == expected
             assert all(rows[seq][0].place[rows[seq][1]] == 0 for seq in expected)
@@ -266,25 +265,25 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
         seqs = data.draw(st.lists(st.integers(0, self.model.next_seq), max_size=8))
         self.told(
             self.model.fail_some(stream, batch, seqs, reason, delay),
-            lambda: self.ledger.stream_fail(stream, batch, seqs, reason, self.now, delay),
+            lambda: self.ledger.streams.fail(stream, batch, seqs, reason, self.now, delay),
         )
 
     @rule(stream=STREAMS, data=st.data())
     def a_batch_is_settled(self, stream: str, data: st.DataObject) -> None:
         batch = max(0, self.latest(stream) + data.draw(st.sampled_from([0, 0, 0, 1, -1])))
         self.told(
-            self.model.settle_batch(stream, batch), lambda: self.ledger.stream_settle(stream, batch, self.now)
+            self.model.settle_batch(stream, batch), lambda: self.ledger.streams.settle(stream, batch, self.now)
         )
 
     @rule(stream=STREAMS)
     def a_batch_is_given_back(self, stream: str) -> None:
-        self.told(self.model.release_batch(stream), lambda: self.ledger.stream_release(stream, self.now))
+        self.told(self.model.release_batch(stream), lambda: self.ledger.streams.release(stream, self.now))
 
     @rule(stream=STREAMS)
     def a_stream_is_forgotten(self, stream: str) -> None:
         expected = self.model.delete_stream(stream)
         try:
-            for record in self.ledger.stream_delete(stream, self.now):
+            for record in self.ledger.streams.delete(stream, self.now):
                 self.record(record)
         except REFUSALS:
             assert expected == "no"
@@ -310,21 +309,23 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
         if not hasattr(self, "ledger"):
             return
         expected = {item.seq: self.described(item) for item in self.model.items}
-        for state in (self.ledger, self.replica):
+        for state in (self.ledger.state, self.replica):
             state.advance(self.now)
             assert state.counts() == self.model.counts()
             assert {seq: description(state, seq) for seq in state.listed(None, 0, 10**9)} == expected
             streams = self.model.streams.items()
             holding = [(name, len(stream.held[1]) if stream.held else 0) for name, stream in streams]
             expected_streams = sorted(holding + [(name, 0) for name in self.model.followers])
-            assert [(each.stream, each.messages) for each in self.ledger.streams()] == expected_streams
+            assert [(each.stream, each.messages) for each in self.ledger.streams.all()] == expected_streams
             assert state.peek(5) == [item.seq for item in self.model.next(5)]
 
     @invariant()
     def the_gone_are_those_that_were_put_and_are_not_there(self) -> None:
         if hasattr(self, "ledger"):
             there = {item.seq for item in self.model.items}
-            assert sorted(self.ledger.gone) == [seq for seq in range(1, self.model.next_seq) if seq not in there]
+            assert sorted(self.ledger.state.gone) == [
+                seq for seq in range(1, self.model.next_seq) if seq not in there
+            ]
 
     def described(self, item: Any) -> tuple[Any, ...]:
         state = self.model.state(item)
@@ -371,13 +372,13 @@ TestLongHistories.settings = hypothesis_settings(max_examples=300, stateful_step
 
 def test_a_stream_goes_on_without_messages_that_another_program_took() -> None:
     ledger = ledger_with(3)
-    ledger.stream_begin("night", "me", START)
-    ledger.stream_claim("night", 3, 1, START)
-    ledger.stream_fail("night", 1, [2], "no", START)
-    ledger.replay(Remove(START, [2]))
-    assert ledger.stream_info("night").messages == 2
-    ledger.stream_settle("night", 1, START)
-    assert ledger.counts() == dict.fromkeys(STATES, 0)
+    ledger.streams.begin("night", "me", START)
+    ledger.streams.claim("night", 3, 1, START)
+    ledger.streams.fail("night", 1, [2], "no", START)
+    ledger.state.replay(Remove(START, [2]))
+    assert ledger.streams.info("night").messages == 2
+    ledger.streams.settle("night", 1, START)
+    assert ledger.state.counts() == dict.fromkeys(STATES, 0)
 
 
 def ledger_with(count: int, **settings: Any) -> Ledger:
@@ -391,8 +392,8 @@ def test_a_payload_larger_than_the_queue_takes_is_refused_and_nothing_is_put() -
     ledger = ledger_with(0, max_payload=3)
     with pytest.raises(PayloadTooLarge, match="4 bytes; queue 'q' takes at most 3"):
         ledger.put([Entry(b"abc"), Entry(b"abcd")], START)
-    assert ledger.next_seq == 1
-    assert ledger.available() == 0
+    assert ledger.state.next_seq == 1
+    assert ledger.state.available() == 0
 
 
 def test_more_priorities_than_there_are_lanes_keep_their_order() -> None:
@@ -410,13 +411,13 @@ def test_a_million_leases_that_ended_early_leave_no_memory_behind() -> None:
         claim = ledger.claim(100, 43_200, "worker", nonce, START + nonce)
         assert claim is not None
         ledger.release([(seq, nonce) for seq in claim.seqs], START + nonce)
-    assert len(ledger._deadlines._heap) < 2_000
-    assert ledger._ready._entries < 2_000
+    assert len(ledger.state.deadlines._heap) < 2_000
+    assert ledger.state.ready._entries < 2_000
 
 
 def entries_kept(ledger: Ledger) -> int:
     """Everything that could pile up in an index, however few messages are there."""
-    return ledger._ready._entries + len(ledger._deadlines._heap) + 1_000 * len(ledger._rows._pages)
+    return ledger.state.ready._entries + len(ledger.state.deadlines._heap) + 1_000 * len(ledger.state.rows._pages)
 
 
 @pytest.mark.parametrize("how", ["expire", "expire and claim", "pop", "purge", "remove", "fail and redrive"])
@@ -441,7 +442,7 @@ def test_messages_that_are_gone_leave_no_memory_behind(how: str) -> None:
                 ledger.fail([(seq, nonce) for seq in claim.seqs], 0, "no", now)
                 ledger.redrive(None, now)
             ledger.purge(now)
-        ledger.gone.clear()
+        ledger.state.gone.clear()
     assert entries_kept(ledger) < 6_000
 
 
@@ -449,7 +450,7 @@ def test_an_empty_queue_costs_little_after_its_first_message() -> None:
     ledger = ledger_with(1)
     ledger.claim(1, 30, "worker", 1, START)
     ledger.ack([(1, 1)], START)
-    [(_, page)] = ledger._rows.pages()
+    [(_, page)] = ledger.state.rows.pages()
     assert page.claims is not None
     assert len(page.claims.nonce) < 10
 
@@ -463,32 +464,32 @@ def test_settled_receipts_are_forgotten_some_time_after_five_minutes() -> None:
         ledger.ack(receipts[start : start + 1_000], START)
     assert ledger.ack(receipts, START + 300_000)[1] == []
     assert len(ledger.ack(receipts, START + 360_001)[1]) == 10_000
-    assert not ledger._receipts._minutes
+    assert not ledger.state.receipts.minutes
 
 
 def test_survivors_of_long_gone_neighbours_are_found_and_cost_little() -> None:
     ledger = ledger_with(100_000)
     ledger.remove([seq for seq in range(1, 100_001) if seq % 1000], START)
-    assert ledger.listed(None, 0, 1000) == list(range(1000, 100_001, 1000))
-    assert sum(len(page.state) for _, page in ledger._rows.pages()) < 2_000
+    assert ledger.state.listed(None, 0, 1000) == list(range(1000, 100_001, 1000))
+    assert sum(len(page.state) for _, page in ledger.state.rows.pages()) < 2_000
     claim = ledger.claim(1000, 30, "worker", 5, START)
     assert claim is not None
     assert claim.seqs == list(range(1000, 100_001, 1000))
     assert ledger.ack([(seq, 5) for seq in claim.seqs], START)[1] == []
-    assert ledger.counts() == dict.fromkeys(STATES, 0)
+    assert ledger.state.counts() == dict.fromkeys(STATES, 0)
 
 
 def test_a_queue_may_start_at_any_number() -> None:
     ledger = Ledger("q", Settings(), first=1_000_003)
     assert list(ledger.put([Entry(b"")] * 1500, START).seqs) == list(range(1_000_003, 1_001_503))
-    assert ledger.listed("available", 0, 2) == [1_000_003, 1_000_004]
+    assert ledger.state.listed("available", 0, 2) == [1_000_003, 1_000_004]
 
 
 def test_a_store_may_leave_numbers_out() -> None:
     ledger = ledger_with(3)
-    ledger.replay(Put(START, 10, [0], [START], [0], {}))
-    ledger.replay(Put(START, 5_000, [0, 0], [START] * 2, [0, 0], {}))
-    assert ledger.listed(None, 0, 9) == [1, 2, 3, 10, 5_000, 5_001]
+    ledger.state.replay(Put(START, 10, [0], [START], [0], {}))
+    ledger.state.replay(Put(START, 5_000, [0, 0], [START] * 2, [0, 0], {}))
+    assert ledger.state.listed(None, 0, 9) == [1, 2, 3, 10, 5_000, 5_001]
     assert list(ledger.put([Entry(b"")], START).seqs) == [5_002]
 
 
@@ -515,7 +516,7 @@ def test_a_history_that_contradicts_itself_is_found_out(record: Record) -> None:
     ledger = ledger_with(3)
     ledger.claim(1, 30, "worker", 1, START)
     with pytest.raises(StoreCorrupt, match="history of queue 'q' contradicts itself: " + type(record).__name__):
-        ledger.replay(record)
+        ledger.state.replay(record)
 
 
 @given(st.lists(st.tuples(st.integers(1, 5_000), st.integers(0, 2), st.booleans()), max_size=60))
@@ -534,12 +535,12 @@ def test_messages_that_come_late_under_a_lower_number_take_their_place(
         if removed:
             ledger.remove([min(there)], 1)
             del there[min(there)]
-    assert ledger.counts()["available"] == len(there)
-    assert ledger.listed(None, 0, 100) == sorted(there)
-    assert [first for first, _ in ledger.pages()] == sorted(first for first, _ in ledger.pages())
+    assert ledger.state.counts()["available"] == len(there)
+    assert ledger.state.listed(None, 0, 100) == sorted(there)
+    assert [first for first, _ in ledger.state.pages()] == sorted(first for first, _ in ledger.state.pages())
     expected = sorted(there, key=lambda number: (there[number], number))
-    assert ledger.peek(100) == expected
+    assert ledger.state.peek(100) == expected
     claim = ledger.claim(100, 30, "me", 7, 2)
     assert (claim.seqs if claim else []) == expected
     assert ledger.ack([(number, 7) for number in expected], 3)[1] == []
-    assert ledger.size() == 0
+    assert ledger.state.size() == 0

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.rules.index.rows import AVAILABLE, GONE, PAGE, Rows
+from penstock.rules.rows import AVAILABLE, GONE, PAGE, Rows
 
 STEP = st.one_of(
     st.tuples(st.just("append"), st.integers(1, 40) | st.sampled_from([PAGE - 1, PAGE, 2 * PAGE + 3])),

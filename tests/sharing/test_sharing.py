@@ -29,7 +29,7 @@ from penstock.http.client.backend import RemoteBackend
 from penstock.http.client.calls import Answer, Call
 from penstock.http.client.connection import Connection
 from penstock.http.server import serve_in_thread
-from penstock.rules.ledger import Ledger
+from penstock.rules.state import State
 from penstock.sharing.backend import engine_of
 from penstock.sharing.coroutines import GuestBackend
 from penstock.stores.journal.store import JournalBackend
@@ -553,12 +553,12 @@ def test_such_a_server_asks_for_no_more_than_it_lists(tmp_path: Path, monkeypatc
 def test_coroutines_look_at_a_page_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked = []
 
-    def peek(self: Ledger, n: int) -> list[int]:
+    def peek(self: State, n: int) -> list[int]:
         looked.append(n)
         return as_ever(self, n)
 
-    as_ever = Ledger.peek
-    monkeypatch.setattr(Ledger, "peek", peek)
+    as_ever = State.peek
+    monkeypatch.setattr(State, "peek", peek)
 
     async def first() -> str:
         async with await aio.open(str(tmp_path)) as store:

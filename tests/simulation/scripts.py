@@ -313,7 +313,7 @@ def payloads_like_entries(world: World) -> None:
     """
     world.open()
     ask = world.ask()
-    world.backend._queues["default"]._ledger.skip_to(0x06060606)
+    world.backend._queues["default"]._ledger.state.skip_to(0x06060606)
     ask.put()
     for size in (10, 200, 330, 0, 10, 300, 250, 0, 700, 10, 400, 0, 10, 330, 310, 10, 450, 0, 10, 420):
         ask.put((CONFIRMING * size if size else filling_and_entries(world)) + world.payload())

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from penstock.contract.settings import Settings
-from penstock.rules.ledger import Ledger
+from penstock.rules.state import State
 from penstock.stores.journal.files import Segment
 from penstock.stores.journal.reading import Loader, Rest, look_at_rest
 from tests.simulated_disk import Keep, Luck, SimulatedDisk, Write
@@ -57,7 +57,7 @@ def rest_of(content: bytes, number: int) -> Rest | None:
     file = SimulatedDisk(Random(0)).open("/default", create=True)
     file.write(0, content)
     segment = Segment(0, "default", file, len(content))
-    loader = Loader(Ledger("default", Settings()), [number])
+    loader = Loader(State("default", Settings()), [number])
     return look_at_rest(segment, loader.replay(segment, 0), True, "doc")
 
 

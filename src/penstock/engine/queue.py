@@ -84,6 +84,7 @@ class LiveQueue:
         self.lock = lock
         self.commit = storage.commit  # returns once everything written up to a number is on stable storage
         self._ledger = ledger
+        self._state = ledger.state
         self._storage = storage
         self._clock = clock
         self._alarm = alarm
@@ -101,7 +102,7 @@ class LiveQueue:
     @property
     def next_seq(self) -> int:
         """A number above that of every message that was ever here."""
-        return self._ledger.next_seq
+        return self._state.next_seq
 
     @property
     def durable(self) -> int:
@@ -134,7 +135,7 @@ class LiveQueue:
                 if self._stopped is not None:
                     raise self._stopped()
                 now = self._clock.now()
-                self._ledger.advance(now)
+                self._state.advance(now)
                 if self._line:  # those in line come first
                     self._serve(now)
                     if self._stopped is not None:  # by an error in serving
@@ -142,7 +143,7 @@ class LiveQueue:
                 result = step(*arguments, now)
                 if self._line:
                     self._serve(now)
-                if self._ledger.gone:
+                if self._state.gone:
                     self._drop_gone()
                 return result, self._storage.written
             except PenstockError:
@@ -177,7 +178,7 @@ class LiveQueue:
 
     def tend(self) -> None:
         """Let time have passed where nobody comes by; and what it took may be worth packing."""
-        due = self._ledger.next_time()
+        due = self._state.next_time()
         if due is None or self._stopped is not None or due > self._clock.now():
             return
         with suppress(PenstockError):  # stopped meanwhile
@@ -188,8 +189,8 @@ class LiveQueue:
                 look()
 
     def _drop_gone(self) -> None:
-        self._storage.drop(self._ledger.gone)
-        self._ledger.gone.clear()
+        self._storage.drop(self._state.gone)
+        self._state.gone.clear()
 
     def _break(self, error: BaseException) -> None:
         name, cause = self.name, type(error).__name__
@@ -208,13 +209,13 @@ class LiveQueue:
         if isinstance(record, records.StreamClaim):
             self._written[records.Claim] += len(record.seqs)
         elif isinstance(record, records.StreamSettle):
-            settled = self._ledger.kept(record.stream, record.batch)
+            settled = self._ledger.streams.kept(record.stream, record.batch)
             self._written[records.Ack] += settled.live() if settled is not None else 0
 
     def _counted(self) -> tuple[int, int, int, int]:
         """The ledger's counters, its replay included."""
-        ledger = self._ledger
-        return ledger.arrived, ledger.leases_expired, ledger.expired, ledger.given_up
+        state = self._state
+        return state.arrived, state.leases_expired, state.expired, state.given_up
 
     # The line of consumers
 
@@ -241,7 +242,7 @@ class LiveQueue:
 
     def _serve(self, now: int) -> None:
         """Give available messages to those in line, in turn."""
-        while self._line and self._ledger.available():
+        while self._line and self._state.available():
             waiter = next(iter(self._line))
             try:
                 waiter.taken = STEPS[type(waiter.operation)](self, waiter.operation, now)
@@ -258,7 +259,7 @@ class LiveQueue:
             waiter.served()
         if not self._line:
             return
-        due = self._ledger.next_time()
+        due = self._state.next_time()
         if due is not None and (self._armed is None or due < self._armed):
             self._armed = due
             self._alarm.set(self._ring, due)
@@ -291,12 +292,12 @@ class LiveQueue:
     # Operations that take
 
     def _claim(self, operation: operations.Claim, now: int) -> Taken:
-        available = self._ledger.available()
+        available = self._state.available()
         if not available:
             return NOTHING
         count = min(operation.n, available)
         if operation.most is not None and count > 1:
-            count = self.fitting(self._ledger.peek(count), operation.most)
+            count = self.fitting(self._state.peek(count), operation.most)
         self._storage.make_room(claims=count)
         nonce = int.from_bytes(os.urandom(8))
         record = self._ledger.claim(count, operation.lease, operation.consumer or "", nonce, now)
@@ -306,7 +307,7 @@ class LiveQueue:
         return claimed(record, self._ledger, self._storage)
 
     def _pop(self, operation: operations.Pop, now: int) -> Taken:
-        seqs = self._ledger.peek(1)
+        seqs = self._state.peek(1)
         if not seqs:
             return NOTHING
         self._storage.make_room(claims=1)
@@ -421,17 +422,17 @@ class LiveQueue:
 
     def counts(self) -> dict[str, int]:
         """How many messages are in each state."""
-        return self.run(lambda now: self._ledger.counts())[0]
+        return self.run(lambda now: self._state.counts())[0]
 
     def figures(self) -> Figures:
         """The queue's state, and everything that has happened here since it was opened."""
 
         def look(now: int) -> Figures:
-            since = self._ledger.waiting_since()
+            since = self._state.waiting_since()
             put, *by_time = [now - then for now, then in zip(self._counted(), self._before, strict=True)]
             events = {"put": put, **{name: self._written.get(kind, 0) for kind, name in EVENTS.items()}}
             waiting = 0 if since is None else max(now - since, 0) / 1000
-            return Figures(self.name, True, self._ledger.counts(), waiting, len(self._line), events, *by_time)
+            return Figures(self.name, True, self._state.counts(), waiting, len(self._line), events, *by_time)
 
         try:
             return self.run(look)[0]
@@ -440,14 +441,14 @@ class LiveQueue:
 
     def _look_at_attempts(self, operation: operations.Attempts) -> list[Attempt]:
         seqs = parse_ids([operation.id])
-        return self.run(lambda now: self._ledger.attempts(seqs[0]))[0] if seqs else []
+        return self.run(lambda now: self._state.attempts(seqs[0]))[0] if seqs else []
 
     def _look_for_parts(self, operation: operations.Parts) -> list[str]:
-        return list(map(str, self.run(lambda now: self._ledger.parts(operation.n))[0]))
+        return list(map(str, self.run(lambda now: self._state.parts(operation.n))[0]))
 
     def _peek(self, operation: operations.Peek) -> Iterator[Message]:
         n, skip = operation.n, operation.skip
-        seqs = self.run(lambda now: self._ledger.peek(n + skip)[skip:])[0]
+        seqs = self.run(lambda now: self._state.peek(n + skip)[skip:])[0]
         for start in range(0, len(seqs), _CHUNK):
             yield from self._messages(seqs[start : start + _CHUNK], "available")
 
@@ -458,7 +459,7 @@ class LiveQueue:
 
     def _list_attempts(self, operation: operations.AllAttempts) -> AttemptPage:
         def look(seqs: Sequence[int]) -> list[tuple[str, list[Attempt]]]:
-            return self.run(lambda now: [(str(seq), self._ledger.attempts(seq)) for seq in seqs])[0]
+            return self.run(lambda now: [(str(seq), self._state.attempts(seq)) for seq in seqs])[0]
 
         chunks = self._chunks(None, operation.after, operation.until)
         return attempt_page(each for seqs in chunks for each in look(seqs))
@@ -472,7 +473,7 @@ class LiveQueue:
             first = seqs[-1] + 1
 
     def _list(self, state: str | None, first: int, last: int | None) -> list[int]:
-        seqs = self.run(lambda now: self._ledger.listed(state, first, _CHUNK))[0]
+        seqs = self.run(lambda now: self._state.listed(state, first, _CHUNK))[0]
         return seqs if last is None else [seq for seq in seqs if seq <= last]
 
     def _messages(self, seqs: Sequence[int], state: str | None, bodies: bool = True) -> Iterator[Message]:
@@ -482,7 +483,7 @@ class LiveQueue:
         """
 
         def look(now: int) -> tuple[list[Message], Any, Sequence[int]]:
-            there = [seq for seq in seqs if self._ledger.has(seq)]
+            there = [seq for seq in seqs if self._state.has(seq)]
             if not bodies:
                 return [as_seen(seq, self._ledger) for seq in there], None, []
             fitting = self.fitting(there, _READ)

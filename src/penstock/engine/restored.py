@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.contract.message import Attempt
-from penstock.rules.index.history import pack
-from penstock.rules.index.rows import AVAILABLE, DONE, FAILED
+from penstock.rules.recent import pack
 from penstock.rules.records import Restore
+from penstock.rules.rows import AVAILABLE, DONE, FAILED
 
 _KEPT = ("failed", "released")  # an attempt that was acknowledged is the message's own
 

@@ -18,10 +18,10 @@ from penstock.engine.queue import LiveQueue
 from penstock.engine.storage import Storage
 from penstock.engine.views import fill, parse_ids, row_as_seen
 from penstock.errors import StreamInUse
-from penstock.rules.index.rows import Page, Rows
-from penstock.rules.index.streams import Run
 from penstock.rules.ledger import Ledger
 from penstock.rules.records import Record
+from penstock.rules.rows import Page, Rows
+from penstock.rules.streams import Run
 from penstock.system.clock import Clock
 
 Result = TypeVar("Result")
@@ -59,20 +59,20 @@ class LiveStreams(Generic[OneStorage]):
         found: list[StreamInfo] = []
         for name in sorted(self._names()):
             with suppress(LookupError):  # deleted meanwhile
-                found += self._change(name, lambda now, known: known.ledger.streams())
+                found += self._change(name, lambda now, known: known.ledger.streams.all())
         return found
 
     def begin(self, queue: str, stream: str, reader: str) -> StreamInfo:
         """Be the one process that reads a stream, and say again that one is."""
 
         def begin(now: int, known: Known[OneStorage]) -> StreamInfo:
-            current = known.ledger.stream_reader(stream)
+            current = known.ledger.streams.reader(stream)
             if current not in (None, reader):
                 self._check_gone(queue, stream, current or "")
             known.storage.make_room(claims=1)
-            _keep(known, known.ledger.stream_begin(stream, reader, now))
+            _keep(known, known.ledger.streams.begin(stream, reader, now))
             self._heard[queue, stream] = now
-            return known.ledger.stream_info(stream)
+            return known.ledger.streams.info(stream)
 
         return self._change(queue, begin)
 
@@ -83,18 +83,18 @@ class LiveStreams(Generic[OneStorage]):
 
         def go_on(now: int, known: Known[OneStorage]) -> int | None:
             ledger = known.ledger
-            info = ledger.stream_info(stream)
+            info = ledger.streams.info(stream)
             current = self._run(info, run, start, now, ledger)
             coming = info.failures  # available again when the batch is settled
-            known.storage.make_room(claims=min(rows, ledger.available() + coming))
-            settled, offered = ledger.stream_offer(stream, reader, start, now)
+            known.storage.make_room(claims=min(rows, ledger.state.available() + coming))
+            settled, offered = ledger.streams.offer(stream, reader, start, now)
             _keep(known, settled)
-            count = min(rows, ledger.available())
+            count = min(rows, ledger.state.available())
             if offered is None and count:
-                if ledger.stored > size:  # else all of it fits
-                    ahead = ledger.stream_due(stream, count, current) if current else ledger.peek(count)
+                if ledger.state.stored > size:  # else all of it fits
+                    ahead = ledger.streams.due(stream, count, current) if current else ledger.state.peek(count)
                     count = known.live.fitting(ahead, size)
-                claimed = ledger.stream_claim(stream, count, int.from_bytes(os.urandom(8)), now, current)
+                claimed = ledger.streams.claim(stream, count, int.from_bytes(os.urandom(8)), now, current)
                 _keep(known, claimed)
                 offered = claimed and claimed.batch
             self._heard[queue, stream] = now
@@ -108,7 +108,7 @@ class LiveStreams(Generic[OneStorage]):
         first, last = [next(iter(parse_ids([text])), None) for text in (after, until)]
 
         def look(now: int) -> tuple[list[Message], Any]:
-            rows, seqs = known.ledger.stream_batch(stream, batch)
+            rows, seqs = known.ledger.streams.batch(stream, batch)
             start = 0 if first is None else bisect_right(seqs, first)
             end = len(seqs) if last is None else bisect_right(seqs, last)
             some = list(islice(seqs, start, min(end, start + limit)))
@@ -124,11 +124,11 @@ class LiveStreams(Generic[OneStorage]):
         """Follow a queue under a name, having read all up to a message."""
 
         def follow(now: int, known: Known[OneStorage]) -> None:
-            current = known.ledger.stream_reader(stream)
+            current = known.ledger.streams.reader(stream)
             if current not in (None, reader):
                 self._check_gone(queue, stream, current or "")
             known.storage.make_room(claims=1)
-            _keep(known, known.ledger.stream_follow(stream, reader, position, now))
+            _keep(known, known.ledger.streams.follow(stream, reader, position, now))
             self._heard[queue, stream] = now
 
         self._change(queue, follow)
@@ -178,21 +178,23 @@ class LiveStreams(Generic[OneStorage]):
 
         def fail(now: int, known: Known[OneStorage]) -> None:
             known.storage.make_room(claims=len(ids))
-            _keep(known, known.ledger.stream_fail(stream, batch, parse_ids(ids), reason, now, milliseconds))
+            _keep(known, known.ledger.streams.fail(stream, batch, parse_ids(ids), reason, now, milliseconds))
 
         self._change(queue, fail)
 
     def settle(self, queue: str, stream: str, batch: int) -> bool:
         """Settle a batch; False if that was done before."""
-        return self._change(queue, lambda now, known: _keep(known, known.ledger.stream_settle(stream, batch, now)))
+        return self._change(
+            queue, lambda now, known: _keep(known, known.ledger.streams.settle(stream, batch, now))
+        )
 
     def release(self, queue: str, stream: str) -> int:
         """Give back what a stream holds, whose reader must be gone; how many messages."""
 
         def release(now: int, known: Known[OneStorage]) -> int:
-            info = known.ledger.stream_info(stream)
+            info = known.ledger.streams.info(stream)
             self._check_gone(queue, stream, info.reader)
-            _keep(known, known.ledger.stream_release(stream, now))
+            _keep(known, known.ledger.streams.release(stream, now))
             return info.messages
 
         return self._change(queue, release)
@@ -201,8 +203,8 @@ class LiveStreams(Generic[OneStorage]):
         """Forget a stream that holds nothing, and whose reader is gone."""
 
         def delete(now: int, known: Known[OneStorage]) -> None:
-            self._check_gone(queue, stream, known.ledger.stream_info(stream).reader)
-            for record in known.ledger.stream_delete(stream, now):
+            self._check_gone(queue, stream, known.ledger.streams.info(stream).reader)
+            for record in known.ledger.streams.delete(stream, now):
                 _keep(known, record)
 
         self._change(queue, delete)
@@ -213,9 +215,9 @@ class LiveStreams(Generic[OneStorage]):
         """The rows of a batch that is about to be read, and what else its storage says at that moment."""
 
         def look(now: int, known: Known[OneStorage]) -> tuple[list[tuple[int, Page]], Result]:
-            _keep(known, known.ledger.stream_read(stream, batch, now))
-            self._read[queue, stream] = known.ledger.stream_reader(stream), batch
-            rows = known.ledger.batch_rows(stream, batch) or Rows(0)
+            _keep(known, known.ledger.streams.read(stream, batch, now))
+            self._read[queue, stream] = known.ledger.streams.reader(stream), batch
+            rows = known.ledger.streams.rows_of(stream, batch) or Rows(0)
             return list(rows.copy().pages()), beside(known.storage)
 
         return self._change(queue, look)
@@ -238,7 +240,7 @@ class LiveStreams(Generic[OneStorage]):
             # A batch that is held from before belongs to this run if its reader has read it, or is offered it now.
             again = start != info.batch or self._read.get(at) == (info.reader, start)
             since = info.since if again and info.since is not None else now
-            known = self._runs[at] = Run(name, since, ledger.next_seq)
+            known = self._runs[at] = Run(name, since, ledger.state.next_seq)
         return known
 
     def _check_gone(self, queue: str, stream: str, reader: str) -> None:

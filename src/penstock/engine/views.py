@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from penstock.contract.message import STATES, Message
 from penstock.engine.storage import Body, Storage
-from penstock.rules.index.rows import DONE, FAILED, IN_FLIGHT, Page
 from penstock.rules.ledger import Ledger, Receipt
 from penstock.rules.records import Claim
+from penstock.rules.rows import DONE, FAILED, IN_FLIGHT, Page
 
 _ID = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 _RECEIPT = re.compile(r"(0|[1-9][0-9]{0,18})\.[0-9a-f]{16}", re.ASCII)
@@ -33,7 +33,7 @@ def claimed(record: Claim, ledger: Ledger, storage: Storage) -> Taken:
     """The messages of a claim."""
     now, seqs, lease_until, consumer, nonce = record
     count, name, secret = len(seqs), ledger.name, f".{nonce:016x}"
-    places, runs, size = storage.find(seqs), ledger.runs(seqs), sum(storage.sizes(seqs))
+    places, runs, size = storage.find(seqs), ledger.state.runs(seqs), sum(storage.sizes(seqs))
     if runs is None:
         messages = [as_seen(seq, ledger) for seq in seqs]
         for message in messages:
@@ -66,7 +66,7 @@ def claimed(record: Claim, ledger: Ledger, storage: Storage) -> Taken:
 
 def as_seen(seq: int, ledger: Ledger) -> Message:
     """A message as anyone may see it but for its body. The receipt is its claimer's alone."""
-    return row_as_seen(seq, ledger.name, *ledger.locate(seq))
+    return row_as_seen(seq, ledger.name, *ledger.state.locate(seq))
 
 
 def row_as_seen(seq: int, queue: str, page: Page, at: int) -> Message:

@@ -11,10 +11,9 @@ from typing import NamedTuple, TypeAlias
 from penstock.contract.message import Entry, Plain
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull
-from penstock.rules.index.rows import AVAILABLE, DELAYED, FAILED, IN_FLIGHT
 from penstock.rules.records import Ack, Claim, Extend, Fail, Pop, Put, Redrive, Release, Remove, Update
-from penstock.rules.state import ACKED, FAILED_ATTEMPT, RELEASED
-from penstock.rules.stream_rules import StreamRules
+from penstock.rules.rows import AVAILABLE, FAILED, IN_FLIGHT
+from penstock.rules.state import ACKED, FAILED_ATTEMPT, RELEASED, State
 from penstock.system.clock import at_least_one
 
 Receipt: TypeAlias = tuple[int, int]  # what a consumer shows to settle a message: its number, its claim's secret
@@ -28,8 +27,12 @@ class Admission(NamedTuple):
     record: Put
 
 
-class Ledger(StreamRules):
-    """The rules of one queue over its state. Operations return what to record, or None if nothing changed."""
+class Ledger:
+    """The rules of one queue. Operations return what to record, or None if nothing changed.
+
+    state: the messages, and how records change them
+    streams: the rules of its streams
+    """
 
     def __init__(
         self,
@@ -39,88 +42,76 @@ class Ledger(StreamRules):
         priorities: tuple[int, int] = (LOWEST_PRIORITY, HIGHEST_PRIORITY),
     ) -> None:
         """`priorities` are those that the store can keep, of which the settings may leave fewer."""
-        super().__init__(name, settings, first)
+        self.name = name
+        self.state = State(name, settings, first)
+        self.streams = self.state.streams
         self._priorities = priorities
-        self._limit()
         self._expected = 0  # messages of loads that count already, and are about to arrive
 
-    def use(self, settings: Settings) -> None:
-        """Decide by these settings, and what follows from them."""
-        super().use(settings)
-        self._limit()
-
-    def _limit(self) -> None:
-        self._max_payload = self.settings.max_payload
-        lowest, highest = self.settings.priorities or self._priorities
-        self._lowest, self._highest = max(lowest, self._priorities[0]), min(highest, self._priorities[1])
+    @property
+    def settings(self) -> Settings:
+        """The settings that the queue goes by."""
+        return self.state.settings
 
     def check(self, entries: Sequence[Entry], now: int) -> None:
         """Raise what put() would raise, and change nothing."""
-        self.advance(now)
+        self.state.advance(now)
         self._number(entries)
 
     def put(self, entries: Sequence[Entry], now: int) -> Admission:
         """Take in all the entries or none."""
-        self.advance(now)
-        if len(entries) == 1 and entries[0].key is None:
-            return self._put_single(entries, now)
+        self.state.advance(now)
+        if len(entries) == 1 and entries[0].key is None:  # the most usual case
+            entry, settings, seq = entries[0], self.state.settings, self.state.rows.next_seq
+            self.check_values(len(entry.payload), entry.priority)
+            if settings.max_size:
+                self._check_size(1)
+            visible_at = now + at_least_one(entry.delay) if entry.delay else now
+            kept = settings.retention if entry.retention is None else entry.retention
+            expires_at = now + at_least_one(kept) if kept else 0
+            record = Put(now, seq, (entry.priority,), (visible_at,), (expires_at,), {})
+            self.state.put_one(record)
+            return Admission((seq,), entries, record)
         if isinstance(entries, Plain):
             return self._put_plain(entries, now)
         seqs, new, keys = self._number(entries)
         priority = [entry.priority for entry in new]
-        visible_at = [now + at_least_one(entry.delay) if entry.delay else now for entry in new]
-        record = Put(now, self.next_seq, priority, visible_at, self._expiries(new, now), keys)
-        self._put(record)
+        visible = [now + at_least_one(entry.delay) if entry.delay else now for entry in new]
+        record = Put(now, self.state.next_seq, priority, visible, self._expiries(new, now), keys)
+        self.state.put(record)
         return Admission(seqs, new, record)
 
-    def _put_single(self, entries: Sequence[Entry], now: int) -> Admission:
-        """The same for the most usual case."""
-        entry = entries[0]
-        self._check(entry)
-        if self.settings.max_size:
-            self._check_size(1)
-        seq = self._rows.next_seq
-        kept = self.settings.retention if entry.retention is None else entry.retention
-        record = Put(
-            now, seq, (entry.priority,), (now + at_least_one(entry.delay) if entry.delay else now,),
-            (now + at_least_one(kept) if kept else 0,), {},
-        )  # fmt: skip
-        self._put_one(record)
-        return Admission((seq,), entries, record)
-
     def _put_plain(self, entries: Plain, now: int) -> Admission:
-        """The same for many at once, by columns."""
-        longest = max(entries.payloads, key=len)
-        self._check(Entry(longest))
+        """Many payloads at once, by columns."""
+        self.check_values(len(max(entries.payloads, key=len)), 0)
         count, kept = len(entries), self.settings.retention
-        if self.settings.max_size:
-            self._check_size(count)
-        seqs = range(self._rows.next_seq, self._rows.next_seq + count)
+        self.check_room(count)
+        first = self.state.next_seq
         expires_at = now + at_least_one(kept) if kept else 0
         priority, visible_at, expiry = (array("q", [value]) * count for value in (0, now, expires_at))
-        record = Put(now, seqs.start, priority, visible_at, expiry, {})
-        self._put(record)
-        return Admission(seqs, entries, record)
+        record = Put(now, first, priority, visible_at, expiry, {})
+        self.state.put(record)
+        return Admission(range(first, first + count), entries, record)
 
     def admit(self, seq: int, priority: int, visible_at: int, expires_at: int, size: int, now: int) -> Put:
         """Take in a message that has a number already, maybe a lower one than others have."""
-        self.advance(now)
+        self.state.advance(now)
         self.check_values(size, priority)
         self.check_room(1)
         record = Put(now, seq, (priority,), (visible_at,), (expires_at,), {})
-        self._put_one(record)
+        self.state.put_one(record)
         return record
 
     def expect(self, count: int, longest: int, lowest: int, highest: int, waiting: int, now: int) -> None:
         """Check a load, of which so many messages will wait; from here on they have their place."""
-        self.advance(now)
+        self.state.advance(now)
         for priority in (lowest, highest):
             self.check_values(longest, priority)
         self.expect_room(waiting, now)
 
     def expect_room(self, waiting: int, now: int) -> None:
         """Keep room for so many messages of a load, whose values were checked before; QueueFull."""
-        self.advance(now)
+        self.state.advance(now)
         if waiting:
             self.check_room(waiting)
         self._expected += waiting
@@ -131,22 +122,22 @@ class Ledger(StreamRules):
 
     def claim(self, n: int, lease: float, consumer: str, nonce: int, now: int) -> Claim | None:
         """Give the next n messages to a consumer, fewer if there are not so many."""
-        self.advance(now)
-        seqs = self._ready.take(n, self._counts[AVAILABLE])
+        self.state.advance(now)
+        seqs = self.state.ready.take(n, self.state.by_state[AVAILABLE])
         if not seqs:
             return None
         record = Claim(now, seqs, self.lease_end(lease, now), consumer, nonce)
-        self._claim(record)
+        self.state.claim(record)
         return record
 
     def pop(self, consumer: str, now: int) -> Pop | None:
         """Give the next message to a consumer for good."""
-        self.advance(now)
-        seqs = self._ready.take(1, self._counts[AVAILABLE])
+        self.state.advance(now)
+        seqs = self.state.ready.take(1, self.state.by_state[AVAILABLE])
         if not seqs:
             return None
         record = Pop(now, seqs, consumer)
-        self._pop(record)
+        self.state.pop(record)
         return record
 
     def ack(self, receipts: Iterable[Receipt], now: int) -> tuple[Ack | None, list[Receipt]]:
@@ -155,7 +146,7 @@ class Ledger(StreamRules):
         if not held:
             return None, lost
         record = Ack(now, held)
-        self._ack(record)
+        self.state.ack(record)
         return record, lost
 
     def fail(
@@ -166,7 +157,7 @@ class Ledger(StreamRules):
         if not held:
             return None, lost
         record = Fail(now, held, now + at_least_one(delay) if delay else now, reason)
-        self._fail(record)
+        self.state.fail(record)
         return record, lost
 
     def release(self, receipts: Iterable[Receipt], now: int) -> tuple[Release | None, list[Receipt]]:
@@ -175,7 +166,7 @@ class Ledger(StreamRules):
         if not held:
             return None, lost
         record = Release(now, held)
-        self._release(record)
+        self.state.release(record)
         return record, lost
 
     def extend(self, receipts: Iterable[Receipt], lease: float, now: int) -> tuple[Extend | None, list[Receipt]]:
@@ -184,49 +175,51 @@ class Ledger(StreamRules):
         if not held:
             return None, lost
         record = Extend(now, held, self.lease_end(lease, now))
-        self._extend(record)
+        self.state.extend(record)
         return record, lost
 
     def remove(self, seqs: Iterable[int], now: int) -> Remove | None:
         """Take out those that are there, in whatever state; but not what a stream holds."""
-        self.advance(now)
-        there = [seq for seq in dict.fromkeys(seqs) if self._rows.find(seq)]
-        if self._streams:
-            there = [seq for seq in there if not self.is_held_by_stream(seq)]
+        self.state.advance(now)
+        there = [seq for seq in dict.fromkeys(seqs) if self.state.rows.find(seq)]
+        if self.streams:
+            there = [seq for seq in there if not self.streams.holds(seq)]
         record = Remove(now, there)
-        self._remove(record)
+        self.state.remove(record)
         return record if record.seqs else None
 
     def redrive(self, seqs: Iterable[int] | None, now: int) -> Redrive | None:
         """Start over with those that failed; None means all of them."""
-        self.advance(now)
-        failed = self._rows.with_state(FAILED) if seqs is None else filter(self._has_failed, dict.fromkeys(seqs))
+        self.state.advance(now)
+        failed = (
+            self.state.rows.with_state(FAILED) if seqs is None else filter(self._has_failed, dict.fromkeys(seqs))
+        )
         record = Redrive(now, list(failed))
-        self._redrive(record)
+        self.state.redrive(record)
         return record if record.seqs else None
 
     def purge(self, now: int) -> Remove | None:
         """Take out everything but what consumers hold."""
-        self.advance(now)
-        held = set(self._rows.with_state(IN_FLIGHT))
-        record = Remove(now, [seq for seq in self._rows.with_state(None) if seq not in held])
-        self._remove(record)
+        self.state.advance(now)
+        held = set(self.state.rows.with_state(IN_FLIGHT))
+        record = Remove(now, [seq for seq in self.state.rows.with_state(None) if seq not in held])
+        self.state.remove(record)
         return record if record.seqs else None
 
     def update(self, settings: Settings, now: int) -> Update | None:
         """Go by other settings from now on."""
-        self.advance(now)
+        self.state.advance(now)
         if settings == self.settings:
             return None
         record = Update(now, settings)
-        self._update(record)
+        self.state.update(record)
         return record
 
     def _number(self, entries: Sequence[Entry]) -> tuple[Sequence[int], Sequence[Entry], dict[str, int]]:
         """A number for each entry, those that are new, and their keys."""
         for entry in entries:
-            self._check(entry)
-        first = self._rows.next_seq
+            self.check_values(len(entry.payload), entry.priority)
+        first = self.state.rows.next_seq
         seqs: Sequence[int] = range(first, first + len(entries))
         new = entries
         keys: dict[str, int] = {}
@@ -236,20 +229,19 @@ class Ledger(StreamRules):
             self._check_size(len(new))
         return seqs, new, keys
 
-    def _check(self, entry: Entry) -> None:
-        self.check_values(len(entry.payload), entry.priority)
-
     def check_values(self, size: int, priority: int) -> None:
         """Refuse a payload of that size, or that priority, if it is not for this queue."""
-        if size > self._max_payload:
+        settings = self.state.settings
+        if size > settings.max_payload:
             raise PayloadTooLarge(
                 f"a payload of {size} bytes; queue {self.name!r} takes at most "
-                f"{self._max_payload}: store it elsewhere and put its address"
+                f"{settings.max_payload}: store it elsewhere and put its address"
             )
-        if not self._lowest <= priority <= self._highest:
-            raise InvalidPriority(
-                f"priority {priority}; queue {self.name!r} takes {self._lowest} to {self._highest}"
-            )
+        lowest, highest = self._priorities
+        if settings.priorities is not None:
+            lowest, highest = max(lowest, settings.priorities[0]), min(highest, settings.priorities[1])
+        if not lowest <= priority <= highest:
+            raise InvalidPriority(f"priority {priority}; queue {self.name!r} takes {lowest} to {highest}")
 
     def check_room(self, more: int) -> None:
         """Refuse so many messages if they are more than fit; QueueFull."""
@@ -257,7 +249,7 @@ class Ledger(StreamRules):
             self._check_size(more)
 
     def _check_size(self, more: int) -> None:
-        size = self._counts[DELAYED] + self._counts[AVAILABLE] + self._counts[IN_FLIGHT] + self._expected
+        size = self.state.waiting() + self._expected
         if size + more > self.settings.max_size:
             raise QueueFull(
                 f"queue {self.name!r} holds {size} of at most {self.settings.max_size} messages; {more} more "
@@ -271,7 +263,7 @@ class Ledger(StreamRules):
         for entry in entries:
             seq = None
             if entry.key is not None:
-                seq = self._keys.get(entry.key)
+                seq = self.state.keys.get(entry.key)
                 if seq is None:
                     seq = keys.get(entry.key)
             if seq is None:
@@ -293,7 +285,7 @@ class Ledger(StreamRules):
 
     def _held(self, receipts: Iterable[Receipt], outcome: int | None, now: int) -> tuple[list[int], list[Receipt]]:
         """The messages that the receipts hold, and the receipts that neither hold one nor repeat themselves."""
-        self.advance(now)
+        self.state.advance(now)
         receipts = list(receipts)
         if self._all_held(receipts):
             return [seq for seq, _ in receipts], []
@@ -301,7 +293,7 @@ class Ledger(StreamRules):
         lost = []
         for receipt in receipts:
             seq, nonce = receipt
-            found = self._rows.find(seq)
+            found = self.state.rows.find(seq)
             if found is not None:
                 page, at = found
                 claims = page.for_claims(at)
@@ -309,13 +301,13 @@ class Ledger(StreamRules):
                 if page.state[at] == IN_FLIGHT and claims.nonce[at] == nonce and claims.ends_at[at]:
                     held[seq] = None
                     continue
-            if outcome is None or self._receipts.outcome(seq, nonce) != outcome:
+            if outcome is None or self.state.receipts.outcome(seq, nonce) != outcome:
                 lost.append(receipt)
         return list(held), lost
 
     def _all_held(self, receipts: list[Receipt]) -> bool:
         """Whether these are many receipts of one claim, of messages that lie together and are all held."""
-        runs = self._rows.runs([seq for seq, _ in receipts]) if receipts else None
+        runs = self.state.rows.runs([seq for seq, _ in receipts]) if receipts else None
         if runs is None:
             return False
         nonce = receipts[0][1]
@@ -330,5 +322,5 @@ class Ledger(StreamRules):
         return True
 
     def _has_failed(self, seq: int) -> bool:
-        found = self._rows.find(seq)
+        found = self.state.rows.find(seq)
         return found is not None and found[0].state[found[1]] == FAILED

@@ -1,21 +1,25 @@
-"""The state of a queue: its contents, and how records and time change them.
+"""The state of a queue: which messages there are, in what state, and how records and time change them.
 
 The ledger decides and this applies. Applying the same records in the same order always gives the same state: what
 time alone brings about (a delay or a lease that ends, a message that expires) follows from the records.
 
 A message is known here by its sequence number; its payload and headers are the store's business. Times are
 milliseconds since the epoch, durations seconds. `now` must never decrease.
+
+The rows say everything about the messages that are there: counts, the order of claiming and deadlines follow from
+them, and are made of them again when a page is thawed.
 """
 
 from array import array
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
 
-from penstock.contract.message import Attempt
+from penstock.contract.message import STATES, Attempt
 from penstock.contract.settings import Settings
 from penstock.errors import StoreCorrupt
-from penstock.rules.contents import NEVER, Contents
-from penstock.rules.index.rows import AVAILABLE, DELAYED, DONE, FAILED, IN_FLIGHT, Page
+from penstock.rules.order import Deadlines, Ready
+from penstock.rules.recent import History, RecentKeys, RecentReceipts
 from penstock.rules.records import (
     Ack,
     Claim,
@@ -31,21 +35,278 @@ from penstock.rules.records import (
     StreamRecord,
     Update,
 )
+from penstock.rules.rows import AVAILABLE, DELAYED, DONE, FAILED, IN_FLIGHT, PAGE, Lone, Page, Rows
+from penstock.rules.streams import FrozenStreams, Streams
+from penstock.system.clock import at_least_one
 
 LEASE_EXPIRED = "lease expired"
 ACKED, FAILED_ATTEMPT, RELEASED = 1, 2, 3  # how a receipt was settled
+NEVER = 1 << 63
+_LOOKED_AT = 1_000  # messages, of those that may have waited for longest
 
 
-class State(Contents):
+class Frozen(NamedTuple):
+    """The contents as they were at one moment: what thaw_page and thaw take over again."""
+
+    next_seq: int
+    pages: list[tuple[int, Page]]  # with the number that the first position of each stands for
+    receipts: RecentReceipts
+    keys: list[tuple[int, str, int]]
+    history: dict[int, bytes]
+    streams: FrozenStreams = FrozenStreams()
+    settings: Settings | None = None  # None: as the queue was made
+
+
+class Witness:
+    """Counts messages that time takes from a queue."""
+
+    expired = done = bytes = 0
+
+    def see(self, size: int, expired: bool) -> None:
+        """A message of that size is about to go: it expired, or was done and kept for long enough."""
+        self.expired += expired
+        self.done += not expired
+        self.bytes += size
+
+
+class State:
     """The state of one queue."""
 
     def __init__(self, name: str, settings: Settings, first: int = 1) -> None:
-        super().__init__(name, settings, first)
+        self.name = name
+        self.settings = settings
+        self.base = settings  # those that its storage begins with
+        self.updated = False  # whether others may have come after them
+        self.rows = Rows(first)
+        self.by_state = [0] * 6  # how many messages are in each state
+        self.ready = Ready(self.rows.is_available)
+        self.deadlines = Deadlines()
+        self.keys = RecentKeys()
+        self.receipts = RecentReceipts()
+        self.history = History()
+        self.streams = Streams(self)
         self.gone: list[int] = []  # messages that ceased to exist; the store takes them from here
-        self._advanced = 0  # up to when everything has happened
-        self.arrived = self.leases_expired = self.expired = self.given_up = (
-            0  # messages to which that has happened
-        )
+        self.changed: dict[int, None] | None = None  # messages in another state than before, if the store asks
+        self.witness: Witness | None = None
+        self.advanced = 0  # up to when everything has happened
+        self._expiring = 0  # messages with an expires_at
+        # How many messages that has happened to.
+        self.arrived = self.leases_expired = self.expired = self.given_up = 0
+
+    def use(self, settings: Settings) -> None:
+        """Decide by these settings from now on; no message changes by that alone."""
+        self.settings = settings
+        self.updated = True
+
+    @property
+    def next_seq(self) -> int:
+        """The number that the next new message gets."""
+        return self.rows.next_seq
+
+    @property
+    def oldest(self) -> int:
+        """A number not above that of any message that is there."""
+        return self.rows.oldest()
+
+    def next_time(self) -> int | None:
+        """When advance() may next have something to do."""
+        return self.deadlines.next()
+
+    def available(self) -> int:
+        """How many messages can be claimed."""
+        return self.by_state[AVAILABLE]
+
+    def counts(self) -> dict[str, int]:
+        """How many messages are in each state."""
+        return dict(zip(STATES, self.by_state[1:], strict=True))
+
+    def waiting_since(self) -> int | None:
+        """Since when the available message can be claimed that has waited longest, as far as a look at some tells.
+
+        Those that came first are looked at. One of them may have come back just now, but hardly a thousand.
+        """
+        first = islice(self.rows.with_state(AVAILABLE), _LOOKED_AT)
+        return min((page.visible_at[at] for page, at in map(self.locate, first)), default=None)
+
+    def peek(self, n: int) -> list[int]:
+        """The messages that would be claimed next."""
+        return list(islice(self.ready, n))
+
+    def listed(self, state: str | None, first: int, n: int) -> list[int]:
+        """Up to n messages in that state (None: in any) by ascending number, from number `first` on."""
+        return list(islice(self.rows.with_state(None if state is None else STATES.index(state) + 1, first), n))
+
+    def attempts(self, seq: int) -> list[Attempt]:
+        """The attempts at a message, the one that runs or that succeeded included."""
+        found = self.rows.find(seq)
+        if found is None:
+            return []
+        page, at = found
+        attempts = self.history.of(seq)
+        if page.state[at] in (IN_FLIGHT, DONE):
+            claims = page.for_claims(at)
+            done = page.state[at] == DONE
+            ended = (claims.ends_at[at], "acked") if done else (None, None)
+            attempts.append(Attempt(page.attempts[at], claims.consumer[at], claims.claimed_at[at], *ended))
+        return attempts
+
+    def ended_attempts(self, seq: int) -> bytes:
+        """The attempts at a message that have ended, packed."""
+        return self.history.packed(seq)
+
+    def attempted(self) -> list[int]:
+        """The messages of which attempts are known."""
+        seqs = {*self.history.dump(), *self.rows.with_state(IN_FLIGHT), *self.rows.with_state(DONE)}
+        return sorted(seqs)
+
+    def parts(self, n: int) -> list[int]:
+        """Numbers that end parts of about the same size, n at most: together they have all messages there are."""
+        total, seen = self.size(), 0
+        ends: list[int] = []
+        for first, page in self.pages():
+            seen += page.live
+            if seen * n >= (len(ends) + 1) * total and seen < total:
+                ends.append(first + PAGE - 1)
+        return [*ends, self.next_seq - 1] if total else []
+
+    def waiting(self) -> int:
+        """How many messages a consumer holds or may get."""
+        return self.by_state[DELAYED] + self.by_state[AVAILABLE] + self.by_state[IN_FLIGHT]
+
+    def unsettled(self) -> int:
+        """How many messages are not done."""
+        return sum(self.by_state) - self.by_state[DONE]
+
+    def size(self) -> int:
+        """How many messages there are, in whatever state."""
+        return sum(self.by_state)
+
+    @property
+    def stored(self) -> int:
+        """Bytes that the bodies of all messages take, and of those that a stream may still read again."""
+        return self.rows.stored + self.streams.stored()
+
+    def has(self, seq: int) -> bool:
+        """Whether the message is there."""
+        return self.rows.find(seq) is not None
+
+    def runs(self, seqs: Sequence[int]) -> list[tuple[Page, int, int]] | None:
+        """Where many messages lie that were put one after the other, see Rows.runs."""
+        return self.rows.runs(seqs)
+
+    def locate(self, seq: int) -> tuple[Page, int]:
+        """Where the columns of a message are that is there."""
+        return self.rows[seq]
+
+    def due(self, page: Page, at: int) -> int:
+        """When time next changes the message."""
+        state = page.state[at]
+        due = NEVER
+        if state == IN_FLIGHT:
+            due = page.for_claims(at).ends_at[at]
+            if not due:  # a stream holds it, until it is settled and no matter what
+                return NEVER
+        elif state == DELAYED:
+            due = page.visible_at[at]
+        elif state == DONE and self.settings.keep_done is not None:
+            due = page.for_claims(at).ends_at[at] + at_least_one(self.settings.keep_done)
+        expires_at = page.expires_at[at]
+        return expires_at if 0 < expires_at < due else due
+
+    # What a store says: which numbers are left out, where bodies are
+
+    def skip_to(self, seq: int) -> None:
+        """Leave out the numbers before seq."""
+        self.rows.skip_to(max(seq, self.next_seq))
+
+    def place(self, first: int, places: Sequence[int], sizes: Sequence[int], crcs: Sequence[int]) -> None:
+        """Say where the bodies of messages are that were put one after the other, from `first` on."""
+        self.rows.place(first, places, sizes, crcs)
+
+    def expire(self, seq: int, at: int) -> None:
+        """Say when a message expires of which that was not known, or not rightly; 0 = never."""
+        page, position = self.rows[seq]
+        self._expiring += (at != 0) - (page.expires_at[position] != 0)
+        page.expires_at[position] = at
+        for time in {at, self.due(page, position)}:
+            if 0 < time < NEVER:
+                self.deadlines.add(time, seq)
+
+    def move(
+        self,
+        first: int,
+        positions: Sequence[int],
+        places: Sequence[int],
+        sizes: Sequence[int],
+        crcs: Sequence[int],
+        kept: tuple[str, int] | None = None,
+    ) -> None:
+        """The bodies of those messages that are still there are elsewhere now; positions count from `first`.
+
+        They are messages of the queue, or those that a stream keeps of a batch.
+        """
+        rows = self.rows if kept is None else self.streams.kept(*kept)
+        if rows is not None:  # else the stream has settled another batch since
+            rows.move(first, positions, places, sizes, crcs)
+
+    # Copies
+
+    def pages(self) -> list[tuple[int, Page]]:
+        """The pages themselves, with the number that the first position of each stands for."""
+        return [(first, page) for first, page in self.rows.pages() if page.live]
+
+    def page(self, number: int) -> Page | None:
+        """The page of that number, if messages are there whose numbers it stands for."""
+        page = self.rows.page(number)
+        return page if page is not None and page.live else None
+
+    def lone(self, number: int) -> Lone | None:
+        """The only message of that page, if nobody has touched it."""
+        return self.rows.lone(number)
+
+    def freeze(self) -> Frozen:
+        """A copy of everything, made quickly: many columns, few objects."""
+        pages = [(first, page.copy()) for first, page in self.pages()]
+        copies = self.receipts.copy(), self.keys.dump(), self.history.dump(), self.streams.freeze()
+        return Frozen(self.next_seq, pages, *copies, self.settings if self.updated else None)
+
+    def thaw_page(self, first: int, page: Page) -> None:
+        """Take over a page of a frozen state; pages come in their order, before any record."""
+        lanes: dict[int, list[int]] = {}
+        keys = page.keys()
+        plain = page.positions is None and page.claims is None and not any(page.expires_at)
+        plain = plain and page.state.count(AVAILABLE) == len(page.state)
+        if plain and page.priority.count(page.priority[0]) == len(page.state):
+            self.by_state[AVAILABLE] += len(page.state)
+            self.ready.arrive(range(first, first + len(page.state)), page.priority[0])
+            self.rows.adopt(first, page)
+            return
+        for at, state in enumerate(page.state):
+            if not state:
+                continue
+            seq = first + keys[at]
+            self.by_state[state] += 1
+            if state == AVAILABLE:
+                lanes.setdefault(page.priority[at], []).append(seq)
+            if expires_at := page.expires_at[at]:
+                self.deadlines.add(expires_at, seq)
+                self._expiring += 1
+            due = self.due(page, at)
+            if due not in (NEVER, expires_at):
+                self.deadlines.add(due, seq)
+        for priority, arrived in lanes.items():
+            self.ready.arrive(arrived, priority)
+        self.rows.adopt(first, page)
+
+    def thaw(self, frozen: Frozen) -> None:
+        """Take over a frozen state except its pages and streams."""
+        self.rows.skip_to(max(frozen.next_seq, self.next_seq))
+        self.receipts = frozen.receipts
+        for end, key, seq in frozen.keys:
+            self.keys.load(end, key, seq)
+        self.history.load(frozen.history)
+
+    # Records and time
 
     def replay(self, record: Record) -> None:
         """Apply a record that this ledger, or an earlier life of it, returned."""
@@ -55,71 +316,75 @@ class State(Contents):
                 f"the history of queue {self.name!r} contradicts itself: {type(record).__name__} at {record.at} "
                 "does not follow from what was recorded before; records are missing, repeated or out of order"
             )
-        self._apply(record)
+        if isinstance(record, Remove):
+            self.streams.lose(record.seqs)
+        self.apply(record)
 
-    def _apply(self, record: Record) -> None:
-        _APPLY[type(record)](self, record)
+    def apply(self, record: Record) -> None:
+        """Let a record take effect."""
+        if isinstance(record, StreamRecord):
+            self.streams.apply(record)
+        else:
+            _APPLY[type(record)](self, record)
 
     def _follows(self, record: Record) -> bool:
-        """Whether a record can come next; takes out of line what it claims."""
+        """Whether a record can come next; takes messages out of line that it claims."""
         if isinstance(record, StreamRecord):
-            return False  # see stream_state.py
+            return self.streams.follows(record)
         if isinstance(record, Update):
             return True
         if isinstance(record, Put):
             return record.first >= self.next_seq  # a store may have left numbers out
         if isinstance(record, Claim | Pop):
-            return self._ready.take(len(record.seqs), self._counts[AVAILABLE]) == record.seqs
+            return self.ready.take(len(record.seqs), self.by_state[AVAILABLE]) == record.seqs
         if isinstance(record, Restore):
             return record.first + len(record.states) == self.next_seq
-        rows = [self._rows.find(seq) for seq in record.seqs]
+        rows = [self.rows.find(seq) for seq in record.seqs]
         if isinstance(record, Remove):
             return None not in rows
         needed = FAILED if isinstance(record, Redrive) else IN_FLIGHT
         return all(row is not None and row[0].state[row[1]] == needed for row in rows)
 
     def advance(self, now: int) -> None:
-        """Let happen, in the order of time, what the time up to now brings about."""
-        due_at = self._deadlines.next()
-        if now == self._advanced and (due_at is None or due_at > now):
+        """Let happen, in the order of time, everything that the time up to now brings about."""
+        due = self.deadlines.is_due(now)
+        if now == self.advanced and not due:
             return
-        self._advanced = now
-        self._keys.forget(now)
-        self._receipts.forget(now)
-        happened = False
-        while (due := self._deadlines.pop(now)) is not None:
-            happened = True
-            self._happen(*due)
-        if happened:
-            self._tidy()
+        self.advanced = now
+        if self.keys.ends:
+            self.keys.forget(now)
+        if self.receipts.minutes:
+            self.receipts.forget(now)
+        if due:
+            while (event := self.deadlines.pop(now)) is not None:
+                self._happen(*event)
+            self.tidy()
 
     def _happen(self, time: int, seq: int) -> None:
         """What a time does to a message: it expires, or its delay, its lease or its keeping ends."""
-        found = self._rows.find(seq)
-        if found is None or self._due(*found) != time:
+        found = self.rows.find(seq)
+        if found is None or self.due(*found) != time:
             return  # settled, extended or removed since
         page, at = found
         state = page.state[at]
         if page.expires_at[at] == time or state == DONE:
             self.expired += state != DONE
-            self._drop(seq, page, at)
+            if self.witness is not None:
+                self.witness.see(page.size[at], page.expires_at[at] == time)
+            self.drop(seq, page, at)
         elif state == DELAYED:
-            self._come_back(seq, page, at, time, time)
+            self.come_back(seq, page, at, time, time)
         else:
             self.leases_expired += 1
-            self._end_attempt(seq, page, at, time, time, LEASE_EXPIRED)
-
-    @property
-    def advanced(self) -> int:
-        """Up to when everything has happened."""
-        return self._advanced
+            self.end_attempt(seq, page, at, time, time, LEASE_EXPIRED)
 
     # What each record changes
 
-    def _put(self, record: Put) -> None:
+    def put(self, record: Put) -> None:
+        """Let new messages in."""
         count = len(record.priority)
         if count == 1:
-            self._put_one(record)
+            self.put_one(record)
             return
         if not count:
             return
@@ -132,61 +397,62 @@ class State(Contents):
         )
         seqs = range(record.first, record.first + count)
         if record.first > self.next_seq:
-            self._rows.skip_to(record.first)
-        self._rows.append(states, record.priority, record.visible_at, record.expires_at)
-        self._counts[AVAILABLE] += states.count(AVAILABLE)
-        self._counts[DELAYED] += states.count(DELAYED)
+            self.rows.skip_to(record.first)
+        self.rows.append(states, record.priority, record.visible_at, record.expires_at)
+        self.by_state[AVAILABLE] += states.count(AVAILABLE)
+        self.by_state[DELAYED] += states.count(DELAYED)
         if not delayed and min(record.priority) == max(record.priority):
-            self._ready.arrive(seqs, record.priority[0])
+            self.ready.arrive(seqs, record.priority[0])
         else:
             lanes: dict[int, list[int]] = {}
             for seq, priority, state in zip(seqs, record.priority, states, strict=True):
                 if state == AVAILABLE:
                     lanes.setdefault(priority, []).append(seq)
             for priority, arrived in lanes.items():
-                self._ready.arrive(arrived, priority)
+                self.ready.arrive(arrived, priority)
         if delayed or any(record.expires_at):
             for seq, visible_at, expires_at in zip(seqs, record.visible_at, record.expires_at, strict=True):
                 if expires_at:  # stays in the heap for the whole life of the message
-                    self._deadlines.add(expires_at, seq)
+                    self.deadlines.add(expires_at, seq)
                     self._expiring += 1
                 if record.at < visible_at < (expires_at or NEVER):
-                    self._deadlines.add(visible_at, seq)
+                    self.deadlines.add(visible_at, seq)
         for key, seq in record.keys.items():
-            self._keys.add(key, seq, record.at)
+            self.keys.add(key, seq, record.at)
 
-    def _put_one(self, record: Put) -> None:
-        """The same for a single message."""
+    def put_one(self, record: Put) -> None:
+        """Let a single message in."""
         now, seq, (priority,), (visible_at,), (expires_at,), keys = record
-        late = seq < self.next_seq  # a number that was left out: only a store that gives numbers itself has such
-        if seq > self.next_seq:
-            self._rows.skip_to(seq)
+        late = seq < self.rows.next_seq  # a number that was left out: some stores give numbers themselves
+        if seq > self.rows.next_seq:
+            self.rows.skip_to(seq)
         state = DELAYED if visible_at > now else AVAILABLE
         self.arrived += 1
         if late:
-            self._rows.insert(seq, state, priority, visible_at, expires_at)
+            self.rows.insert(seq, state, priority, visible_at, expires_at)
         else:
-            self._rows.append_one(state, priority, visible_at, expires_at)
-        self._counts[state] += 1
+            self.rows.append_one(state, priority, visible_at, expires_at)
+        self.by_state[state] += 1
         if state == AVAILABLE:
             if late:
-                self._ready.come_back(seq, priority)
+                self.ready.come_back(seq, priority)
             else:
-                self._ready.arrive((seq,), priority)
+                self.ready.arrive((seq,), priority)
         elif visible_at < (expires_at or NEVER):
-            self._deadlines.add(visible_at, seq)
+            self.deadlines.add(visible_at, seq)
         if expires_at:  # stays in the heap for the whole life of the message
-            self._deadlines.add(expires_at, seq)
+            self.deadlines.add(expires_at, seq)
             self._expiring += 1
         for key in keys:
-            self._keys.add(key, seq, now)
+            self.keys.add(key, seq, now)
 
-    def _claim(self, record: Claim) -> None:
+    def claim(self, record: Claim) -> None:
+        """Give messages to a consumer."""
         now, seqs, lease_until, consumer, nonce = record
-        runs = self._rows.runs(seqs)
+        runs = self.rows.runs(seqs)
         if runs is None:
             for seq in seqs:
-                page, at = self._rows[seq]
+                page, at = self.rows[seq]
                 page.state[at] = IN_FLIGHT
                 page.attempts[at] += 1
                 claims = page.for_claims(at)
@@ -205,44 +471,50 @@ class State(Contents):
                 claims.nonce[start:end] = array("Q", [nonce]) * count
                 claims.consumer[start:end] = [consumer] * count
         if lease_until:  # else a stream holds them
-            self._deadlines.add_many(lease_until, seqs)
-        self._counts[AVAILABLE] -= len(record.seqs)
-        self._counts[IN_FLIGHT] += len(record.seqs)
-        self._tidy()
+            self.deadlines.add_many(lease_until, seqs)
+        self.by_state[AVAILABLE] -= len(record.seqs)
+        self.by_state[IN_FLIGHT] += len(record.seqs)
+        self.tidy()
 
-    def _pop(self, record: Pop) -> None:
+    def pop(self, record: Pop) -> None:
+        """Give messages to a consumer, done at once."""
         for seq in record.seqs:
-            page, at = self._rows[seq]
+            page, at = self.rows[seq]
             page.attempts[at] += 1
             if self.settings.keep_done != 0:
                 claims = page.for_claims(at)
                 claims.claimed_at[at] = record.at
                 claims.consumer[at] = record.consumer
-            self._finish(seq, page, at, record.at)
-        self._tidy()
+            self.finish(seq, page, at, record.at)
+        self.tidy()
 
-    def _ack(self, record: Ack) -> None:
-        runs = self._rows.runs(record.seqs) if self.settings.keep_done == 0 else None
+    def ack(self, record: Ack) -> None:
+        """Messages are done."""
+        runs = self.rows.runs(record.seqs) if self.settings.keep_done == 0 else None
         if runs is not None:
             nonces: list[int] = []
             for page, start, end in runs:
                 nonces.extend(page.for_claims(end - 1).nonce[start:end])
-            self._drop_runs(record.seqs, runs)
-            self._receipts.add(record.seqs, nonces, ACKED, record.at)
-            self._tidy()
+            self.drop_runs(record.seqs, runs)
+            self.receipts.add(record.seqs, nonces, ACKED, record.at)
+            self.tidy()
             return
-        self._settle(record, ACKED, lambda seq, page, at: self._finish(seq, page, at, record.at))
+        self._settle(record, ACKED, lambda seq, page, at: self.finish(seq, page, at, record.at))
 
-    def _fail(self, record: Fail) -> None:
+    def fail(self, record: Fail) -> None:
+        """Attempts failed."""
+
         def end_attempt(seq: int, page: Page, at: int) -> None:
-            self._end_attempt(seq, page, at, record.at, record.visible_at, record.reason)
+            self.end_attempt(seq, page, at, record.at, record.visible_at, record.reason)
 
         self._settle(record, FAILED_ATTEMPT, end_attempt)
 
-    def _release(self, record: Release) -> None:
+    def release(self, record: Release) -> None:
+        """Messages are given back."""
+
         def give_back(seq: int, page: Page, at: int) -> None:
-            self._remember(seq, page, at, record.at, "released", None)
-            self._come_back(seq, page, at, record.at, record.at)
+            self.remember(seq, page, at, record.at, "released", None)
+            self.come_back(seq, page, at, record.at, record.at)
 
         self._settle(record, RELEASED, give_back)
 
@@ -251,33 +523,37 @@ class State(Contents):
     ) -> None:
         nonces = []
         for seq in record.seqs:
-            page, at = self._rows[seq]
+            page, at = self.rows[seq]
             nonces.append(page.for_claims(at).nonce[at])
             change(seq, page, at)
-        self._receipts.add(record.seqs, nonces, outcome, record.at)
-        self._tidy()
+        self.receipts.add(record.seqs, nonces, outcome, record.at)
+        self.tidy()
 
-    def _extend(self, record: Extend) -> None:
+    def extend(self, record: Extend) -> None:
+        """Leases end later."""
         for seq in record.seqs:
-            page, at = self._rows[seq]
+            page, at = self.rows[seq]
             page.for_claims(at).ends_at[at] = record.lease_until
-            self._deadlines.add(record.lease_until, seq)
-        self._tidy()
+            self.deadlines.add(record.lease_until, seq)
+        self.tidy()
 
-    def _remove(self, record: Remove) -> None:
+    def remove(self, record: Remove) -> None:
+        """Take messages out."""
         for seq in record.seqs:
-            self._drop(seq, *self._rows[seq])
-        self._tidy()
+            self.drop(seq, *self.rows[seq])
+        self.tidy()
 
-    def _redrive(self, record: Redrive) -> None:
+    def redrive(self, record: Redrive) -> None:
+        """Failed messages start over."""
         for seq in record.seqs:
-            page, at = self._rows[seq]
+            page, at = self.rows[seq]
             page.attempts[at] = 0
             page.for_claims(at).reason[at] = None
-            self._come_back(seq, page, at, record.at, record.at)
-        self._tidy()
+            self.come_back(seq, page, at, record.at, record.at)
+        self.tidy()
 
-    def _update(self, record: Update) -> None:
+    def update(self, record: Update) -> None:
+        """Go by other settings."""
         before = self.settings.keep_done
         self.use(record.settings)
         if record.settings.keep_done != before:
@@ -285,115 +561,125 @@ class State(Contents):
 
     def _keep_done_anew(self, now: int) -> None:
         """Done messages stay as long as the settings now say; what has been there for longer goes at once."""
-        for seq in list(self._rows.with_state(DONE)):
-            page, at = self._rows[seq]
-            due = self._due(page, at)
+        for seq in list(self.rows.with_state(DONE)):
+            page, at = self.rows[seq]
+            due = self.due(page, at)
             if self.settings.keep_done == 0 or due <= now:
-                self._drop(seq, page, at)
+                self.drop(seq, page, at)
             elif due not in (NEVER, page.expires_at[at]):
-                self._deadlines.add(due, seq)
-        self._tidy()
+                self.deadlines.add(due, seq)
+        self.tidy()
 
-    def _restore(self, record: Restore) -> None:
+    def restore(self, record: Restore) -> None:
+        """Give messages that were just put the past that they had elsewhere."""
         _, first, states, attempts, claimed_at, settled_at, consumers, reasons, history = record
-        self._history.load(history)
+        self.history.load(history)
         for number, state in enumerate(states):
             seq = first + number
-            page, at = self._rows[seq]
+            page, at = self.rows[seq]
             page.attempts[at] = attempts[number]
             if claimed_at[number] or reasons[number] is not None:
                 claims = page.for_claims(at)
                 claims.claimed_at[at], claims.ends_at[at] = claimed_at[number], settled_at[number]
                 claims.consumer[at], claims.reason[at] = consumers[number], reasons[number]
             if state == DONE and self.settings.keep_done == 0:
-                self._drop(seq, page, at)
+                self.drop(seq, page, at)
             elif state in (DONE, FAILED):
-                self._enter(seq, page, at, state)
-        self._tidy()
+                self.enter(seq, page, at, state)
+        self.tidy()
 
-    def _finish(self, seq: int, page: Page, at: int, now: int) -> None:
+    def finish(self, seq: int, page: Page, at: int, now: int) -> None:
         """The message is done; it stays listed as long as the queue keeps such."""
         if self.settings.keep_done == 0:
-            self._drop(seq, page, at)
+            self.drop(seq, page, at)
             return
         claims = page.for_claims(at)
         claims.ends_at[at] = now
         claims.reason[at] = None
-        self._enter(seq, page, at, DONE)
+        self.enter(seq, page, at, DONE)
 
-    def _end_attempt(self, seq: int, page: Page, at: int, now: int, visible_at: int, reason: str | None) -> None:
+    def end_attempt(self, seq: int, page: Page, at: int, now: int, visible_at: int, reason: str | None) -> None:
         """The attempt failed: once more, or never again."""
         claims = page.for_claims(at)
         claims.reason[at] = reason
-        self._remember(seq, page, at, now, "failed", reason)
+        self.remember(seq, page, at, now, "failed", reason)
         if self.settings.max_attempts and page.attempts[at] >= self.settings.max_attempts:
             claims.ends_at[at] = now
             self.given_up += 1
-            self._enter(seq, page, at, FAILED)
+            self.enter(seq, page, at, FAILED)
         else:
-            self._come_back(seq, page, at, now, visible_at)
+            self.come_back(seq, page, at, now, visible_at)
 
-    def _remember(self, seq: int, page: Page, at: int, now: int, outcome: str, reason: str | None) -> None:
+    def remember(self, seq: int, page: Page, at: int, now: int, outcome: str, reason: str | None) -> None:
         """Keep how an attempt ended."""
         claims = page.for_claims(at)
         ended = Attempt(page.attempts[at], claims.consumer[at], claims.claimed_at[at], now, outcome, reason)
-        self._history.add(seq, ended)
+        self.history.add(seq, ended)
 
-    def _come_back(self, seq: int, page: Page, at: int, now: int, visible_at: int) -> None:
+    def come_back(self, seq: int, page: Page, at: int, now: int, visible_at: int) -> None:
         """The message waits at its old place among its equals, from visible_at on."""
         page.visible_at[at] = visible_at
         if page.claims is not None:
             page.for_claims(at).consumer[at] = None  # thousands of claims may have as many names
-        self._enter(seq, page, at, DELAYED if visible_at > now else AVAILABLE)
+        self.enter(seq, page, at, DELAYED if visible_at > now else AVAILABLE)
         if visible_at <= now:
-            self._ready.come_back(seq, page.priority[at])
+            self.ready.come_back(seq, page.priority[at])
 
-    def _enter(self, seq: int, page: Page, at: int, state: int) -> None:
-        self._counts[page.state[at]] -= 1
-        self._counts[state] += 1
+    def enter(self, seq: int, page: Page, at: int, state: int) -> None:
+        """Put a message into another state."""
+        self.by_state[page.state[at]] -= 1
+        self.by_state[state] += 1
         page.state[at] = state
-        due = self._due(page, at)
+        due = self.due(page, at)
         if due not in (NEVER, page.expires_at[at]):
-            self._deadlines.add(due, seq)
+            self.deadlines.add(due, seq)
+        if self.changed is not None:
+            self.changed[seq] = None
 
-    def _drop(self, seq: int, page: Page, at: int) -> None:
-        self._counts[page.state[at]] -= 1
+    def drop(self, seq: int, page: Page, at: int) -> None:
+        """Forget a message."""
+        self.by_state[page.state[at]] -= 1
         self._expiring -= page.expires_at[at] != 0
-        self._rows.drop(seq, page, at)
-        self._history.drop((seq,))
+        self.rows.drop(seq, page, at)
+        self.history.drop((seq,))
         self.gone.append(seq)
+        if self.changed is not None:
+            self.changed[seq] = None
 
-    def _drop_runs(self, seqs: list[int], runs: list[tuple[Page, int, int]]) -> None:
-        """What _drop does to many messages in flight that lie together, by slices."""
+    def drop_runs(self, seqs: list[int], runs: list[tuple[Page, int, int]]) -> None:
+        """Forget many messages in flight that lie together, by slices."""
         seq = seqs[0]
         for page, start, end in runs:
             self._expiring -= end - start - page.expires_at[start:end].count(0)
-            self._rows.drop_run(seq, page, start, end)
+            self.rows.drop_run(seq, page, start, end)
             seq += end - start
-        self._counts[IN_FLIGHT] -= len(seqs)
-        self._history.drop(seqs)
+        self.by_state[IN_FLIGHT] -= len(seqs)
+        self.history.drop(seqs)
         self.gone += seqs
+        if self.changed is not None:
+            self.changed |= dict.fromkeys(seqs)
 
-    def _tidy(self) -> None:
-        timed = self._counts[DELAYED] + self._counts[IN_FLIGHT] + self._counts[DONE] + self._expiring
-        self._deadlines.tidy(timed, self._is_due)
-        self._ready.tidy(self._counts[AVAILABLE])
+    def tidy(self) -> None:
+        """Sweep out entries of deadlines and order whose messages have moved on."""
+        timed = self.by_state[DELAYED] + self.by_state[IN_FLIGHT] + self.by_state[DONE] + self._expiring
+        self.deadlines.tidy(timed, self._is_due)
+        self.ready.tidy(self.by_state[AVAILABLE])
 
     def _is_due(self, time: int, seq: int) -> bool:
-        found = self._rows.find(seq)
-        return found is not None and (self._due(*found) == time or found[0].expires_at[found[1]] == time)
+        found = self.rows.find(seq)
+        return found is not None and (self.due(*found) == time or found[0].expires_at[found[1]] == time)
 
 
 _APPLY: dict[type[Record], Callable[[State, Any], None]] = {
-    Put: State._put,
-    Claim: State._claim,
-    Pop: State._pop,
-    Ack: State._ack,
-    Fail: State._fail,
-    Release: State._release,
-    Extend: State._extend,
-    Remove: State._remove,
-    Redrive: State._redrive,
-    Update: State._update,
-    Restore: State._restore,
+    Put: State.put,
+    Claim: State.claim,
+    Pop: State.pop,
+    Ack: State.ack,
+    Fail: State.fail,
+    Release: State.release,
+    Extend: State.extend,
+    Remove: State.remove,
+    Redrive: State.redrive,
+    Update: State.update,
+    Restore: State.restore,
 }

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.contract.message import LATEST, STATES
-from penstock.rules.index.rows import DONE, FAILED, IN_FLIGHT, Page
+from penstock.rules.rows import DONE, FAILED, IN_FLIGHT, Page
 from penstock.stores.journal.files import PLACE_BITS
 
 Column = Any  # of numpy

@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 from penstock.contract.message import Attempt, Plain
 from penstock.contract.message import Entry as Draft
 from penstock.contract.settings import Settings
-from penstock.rules.contents import Frozen
-from penstock.rules.index.history import pack
-from penstock.rules.index.recent import RecentReceipts
-from penstock.rules.index.rows import CLAIM_COLUMNS, COLUMNS, Page
-from penstock.rules.index.streams import Batch, Failure, FrozenStreams, Stream
+from penstock.rules.recent import RecentReceipts, pack
 from penstock.rules.records import (
     Ack,
     Claim,
@@ -37,6 +33,9 @@ from penstock.rules.records import (
     Update,
 )
 from penstock.rules.records import Remove as RemoveRecord
+from penstock.rules.rows import CLAIM_COLUMNS, COLUMNS, Page
+from penstock.rules.state import Frozen
+from penstock.rules.streams import Batch, Failure, FrozenStreams, Stream
 from penstock.stores.journal import bodies, fields, groups
 from penstock.stores.journal.fields import Bodies
 from penstock.stores.journal.format import (

@@ -13,8 +13,8 @@ from penstock.contract.operations import Ack, Attempts, Claim, Lookup, Messages,
 from penstock.contract.settings import Settings
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull, QueueNotFound
 from penstock.rules import records as rules
-from penstock.rules.index.history import pack
-from penstock.rules.index.rows import AVAILABLE, DONE, FAILED
+from penstock.rules.recent import pack
+from penstock.rules.rows import AVAILABLE, DONE, FAILED
 from penstock.stores.journal import bodies, groups, replay, staging
 from penstock.stores.journal.doctor import examine
 from penstock.stores.journal.fields import Bodies

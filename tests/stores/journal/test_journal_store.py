@@ -286,7 +286,7 @@ def test_transactions_wrap_around_and_leave_out_what_is_still_open(
     queue = journal.store.create("jobs")
     old = queue.put_many([b"old_1", b"old_2", b"old_3", b"old_4"])
     queue.remove(old[1])
-    journal.backend._queues["jobs"]._ledger.skip_to(near - 3)
+    journal.backend._queues["jobs"]._ledger.state.skip_to(near - 3)
     new = [*queue.put_many([b"a", b"b", b"c"]), queue.put(b"d"), *queue.put_many([b"e", b"f", b"g", b"h"])]
     assert [int(each) for each in new] == sorted(map(int, new))
     for _ in range(2):
@@ -304,7 +304,7 @@ def test_transactions_wrap_around_and_leave_out_what_is_still_open(
 
 def test_ids_above_32_bits_are_claimed_acknowledged_and_remembered(journal: Journal) -> None:
     queue = journal.store.create("jobs", keep_done=None)
-    journal.backend._queues["jobs"]._ledger.skip_to(2**40 + 1022)
+    journal.backend._queues["jobs"]._ledger.state.skip_to(2**40 + 1022)
     ids = queue.put_many([b"a", b"b", b"c", b"d"])
     assert ids[0] == str(2**40 + 1022)
     [a, b] = queue.claim(2)

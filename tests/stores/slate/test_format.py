@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from penstock.contract.settings import Settings
 from penstock.errors import StoreCorrupt
-from penstock.rules.index.rows import AVAILABLE, DELAYED, Rows
+from penstock.rules.rows import AVAILABLE, DELAYED, Rows
 from penstock.stores.slate import extensions
 from penstock.stores.slate import format as records
 from penstock.stores.slate import pages as bucket_records

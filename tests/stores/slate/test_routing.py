@@ -44,7 +44,7 @@ def payloads(queue: penstock.Queue) -> list[bytes]:
 def stored(store: Store, queue: str) -> int:
     """The bytes of payloads that a queue is known to hold."""
     assert isinstance(store.backend, SlateBackend)
-    return store.backend._storages[queue].ledger.stored
+    return store.backend._storages[queue].ledger.state.stored
 
 
 def test_a_message_has_the_same_id_in_every_queue_and_its_payload_is_stored_once(

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import StoreCorrupt
-from penstock.rules.index.rows import IN_FLIGHT, PAGE, Page, Rows
-from penstock.rules.index.streams import Failure, picked
+from penstock.rules.rows import IN_FLIGHT, PAGE, Page, Rows
+from penstock.rules.streams import Failure, picked
 from penstock.stores.slate import extensions, pages
 from penstock.stores.slate import format as records
 from penstock.stores.slate.extensions import Kept, KeptPage, StreamRow

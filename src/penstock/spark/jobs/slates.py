@@ -58,14 +58,14 @@ def _let_go(url: str) -> tuple[list[list[Cell]], int]:
     rows: list[list[Cell]] = []
     for name, loaded in sorted(found.queues.items()):
         ledger = loaded.ledger
-        places = {seq: ledger.locate(seq) for seq in ledger.listed(None, 0, ledger.next_seq)}
+        places = {seq: ledger.state.locate(seq) for seq in ledger.state.listed(None, 0, ledger.state.next_seq)}
         sizes = {seq: page.size[at] for seq, (page, at) in places.items()}
-        before, expired = ledger.counts()["done"], ledger.expired
-        ledger.advance(now)
-        size = sum(sizes.get(seq, 0) for seq in ledger.gone)
-        if ledger.gone:
-            gone = ledger.expired - expired
-            rows.append([name, gone, max(0, len(ledger.gone) - gone) if before else 0, size, None])
+        before, expired = ledger.state.counts()["done"], ledger.state.expired
+        ledger.state.advance(now)
+        size = sum(sizes.get(seq, 0) for seq in ledger.state.gone)
+        if ledger.state.gone:
+            gone = ledger.state.expired - expired
+            rows.append([name, gone, max(0, len(ledger.state.gone) - gone) if before else 0, size, None])
     return rows, len(found.queues)
 
 

@@ -117,7 +117,7 @@ def _rows(view: View, moment: Snapshot, log: str, options: Options, schema: pa.S
             raise QueueNotFound(f"there is no queue {options.queue!r}: create it first")
         ledgers = {options.queue: ledgers[options.queue]}
     for ledger in ledgers.values():
-        ledger.advance(now)
+        ledger.state.advance(now)
     if options.table == "messages":
         return _messages(ledgers, moment, log, options.states, schema)
     rows = _queues(ledgers) if options.table == "queues" else _attempts(ledgers)
@@ -128,15 +128,15 @@ def _rows(view: View, moment: Snapshot, log: str, options: Options, schema: pa.S
 
 
 def _queues(ledgers: dict[str, Ledger]) -> list[dict[str, Any]]:
-    return [queue_row(name, ledger.settings) | ledger.counts() for name, ledger in ledgers.items()]
+    return [queue_row(name, ledger.settings) | ledger.state.counts() for name, ledger in ledgers.items()]
 
 
 def _attempts(ledgers: dict[str, Ledger]) -> list[dict[str, Any]]:
     return [
         attempt_row(name, str(seq), *each)
         for name, ledger in ledgers.items()
-        for seq in ledger.attempted()
-        for each in ledger.attempts(seq)
+        for seq in ledger.state.attempted()
+        for each in ledger.state.attempts(seq)
     ]
 
 
@@ -147,7 +147,8 @@ def _messages(
     wanted = dict.fromkeys(source for name in schema.names for source in SOURCES[name])
     wanted = {name: None for name in [*wanted, "seq", "size"] if name not in _OF_JOURNALS}
     batches = [
-        rows_of(ledger.pages(), [], number, 0, wanted, states) for number, ledger in enumerate(ledgers.values())
+        rows_of(ledger.state.pages(), [], number, 0, wanted, states)
+        for number, ledger in enumerate(ledgers.values())
     ]
     batches = [each for each in batches if len(each)]
     if not batches:

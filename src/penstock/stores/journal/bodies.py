@@ -21,7 +21,7 @@ from zlib_ng.zlib_ng import crc32
 from penstock.contract.message import Entry, Plain
 from penstock.engine.storage import Body
 from penstock.errors import StoreClosed, StoreCorrupt
-from penstock.rules.index.rows import Page
+from penstock.rules.rows import Page
 from penstock.stores.journal.files import PLACE_BITS, Segment, offset_of
 from penstock.stores.journal.format import Dialect, xid_of
 from penstock.stores.journal.groups import MAGIC

@@ -11,11 +11,11 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from penstock.contract.examination import Examination, Finding, QueueExamination
+from penstock.contract.settings import Settings
 from penstock.errors import InvalidArgument, PenstockError, StoreCorrupt, StoreUnavailable
-from penstock.rules.contents import Frozen
-from penstock.rules.index.rows import IN_FLIGHT, Page
 from penstock.rules.ledger import Ledger
-from penstock.rules.state import State
+from penstock.rules.rows import IN_FLIGHT, Page
+from penstock.rules.state import Frozen, State, Witness
 from penstock.stores.journal import bodies, groups, kestrel
 from penstock.stores.journal.catalog import FOLDER, LOST, PUT_BACK, Catalog, Entry, queue_of
 from penstock.stores.journal.files import PLACE_BITS, Segment, is_temporary, journals, offset_of, replay_order
@@ -59,7 +59,7 @@ def check(journal: FoundJournal, index_path: str, disk: Disk, now: int, holder: 
         reading = read(journal, index)  # as opening does
     if reading.damage is not None:
         found.findings.append(_damage(journal, reading, reading.damage))
-        found.counts = reading.ledger.counts()
+        found.counts = reading.ledger.state.counts()
         return found
     found.findings += _torn(reading, holder)
     found.findings += _behind(reading, now)
@@ -74,9 +74,9 @@ def _check_messages(
 ) -> None:
     """Look at the messages that the store will have; damage is what the snapshot hides from it."""
     ledger = reading.ledger
-    found.findings += _times(ledger, now)
-    ledger.advance(now)
-    frozen = ledger.freeze()
+    found.findings += _times(ledger.state, now)
+    ledger.state.advance(now)
+    frozen = ledger.state.freeze()
     damaged = dict(damaged_bodies(frozen, journal.segments))
     if damage is not None:
         found.findings.append(_indexed_damage(journal, damage, damaged))
@@ -87,7 +87,7 @@ def _check_messages(
     elif journal.segments:
         found.packing_frees = max(0, found.bytes - packed_size(frozen, reading.loader.next_group))
         found.findings += _worth_packing(found)
-    found.counts = reading.ledger.counts()
+    found.counts = reading.ledger.state.counts()
 
 
 def damaged_bodies(frozen: Frozen, segments: list[Segment]) -> Iterator[tuple[int, tuple[str, int]]]:
@@ -214,11 +214,11 @@ def _adopt(reading: Reading, now: int) -> Iterator[Finding]:
     if not reading.foreign:
         return
     ledger = reading.ledger
-    before = ledger.size()
-    brought = len(kestrel.replay_entries(ledger, reading.foreign, now))
-    taken = before + brought - ledger.size()
+    before = ledger.state.size()
+    brought = len(kestrel.replay_entries(ledger.state, reading.foreign, now))
+    taken = before + brought - ledger.state.size()
     reading.ledger = _thawed(ledger)  # as opening, which reads what it has written
-    reading.ledger.advance(now)
+    reading.ledger.state.advance(now)
     took = f" and took {_plural(taken, 'message')} of ours" if taken else ""
     yield Finding(
         "note",
@@ -229,13 +229,13 @@ def _adopt(reading: Reading, now: int) -> Iterator[Finding]:
     )
 
 
-def _thawed(state: Ledger) -> Ledger:
-    frozen, thawed = state.freeze(), Ledger(state.name, state.settings)
-    thawed.updated = state.updated
+def _thawed(ledger: Ledger) -> Ledger:
+    frozen, thawed = ledger.state.freeze(), Ledger(ledger.name, ledger.settings)
+    thawed.state.updated = ledger.state.updated
     for first, page in frozen.pages:
-        thawed.thaw_page(first, page)
-    thawed.thaw_streams(frozen.streams)
-    thawed.thaw(frozen)
+        thawed.state.thaw_page(first, page)
+    thawed.streams.thaw(frozen.streams)
+    thawed.state.thaw(frozen)
     return thawed
 
 
@@ -574,22 +574,11 @@ class Surveyed(NamedTuple):
     let_go: int = 0  # bytes that both take in the files
 
 
-class _Witness(Ledger):
+def _witnessed(name: str, settings: Settings) -> Ledger:
     """A ledger that counts what time takes from it."""
-
-    expired_by_time = done = let_go = 0
-
-    def _happen(self, time: int, seq: int) -> None:
-        found = self._rows.find(seq)
-        if found is None:
-            return
-        page, at = found
-        size, expires_at = page.size[at], page.expires_at[at]
-        super()._happen(time, seq)
-        if not self.has(seq):
-            self.expired_by_time += expires_at == time
-            self.done += expires_at != time
-            self.let_go += size
+    ledger = Ledger(name, settings)
+    ledger.state.witness = Witness()
+    return ledger
 
 
 def survey(
@@ -599,7 +588,7 @@ def survey(
 
     What was let go is known only to who reads journals from their beginning, and is counted if that is asked for.
     """
-    store = StoreSnapshot(folder, disk, now, _Witness if let_go else None)
+    store = StoreSnapshot(folder, disk, now, _witnessed if let_go else None)
     store.settings()  # of all queues, so that none is looked for by itself
     for queue in queues:
         try:
@@ -626,6 +615,6 @@ def _survey(store: StoreSnapshot, queue: str, disk: Disk) -> Surveyed | None:
     frozen = contents.freeze()
     size = sum(sizes[each.path] for each in view.files)
     found = Surveyed(queue, size, min(size, packed_size(frozen, 0)))
-    if isinstance(contents, _Witness):
-        return found._replace(expired=contents.expired_by_time, done=contents.done, let_go=contents.let_go)
+    if (seen := contents.witness) is not None:
+        return found._replace(expired=seen.expired, done=seen.done, let_go=seen.bytes)
     return found

@@ -20,8 +20,8 @@ from penstock.engine.queue import LiveQueue
 from penstock.engine.streams import Known, LiveStreams
 from penstock.engine.views import fill
 from penstock.errors import PenstockError, QueueNotFound, StoreCorrupt
-from penstock.rules.index.rows import AVAILABLE, DELAYED, Page, Rows
 from penstock.rules.records import Put
+from penstock.rules.rows import AVAILABLE, DELAYED, Page, Rows
 from penstock.stores.journal import bodies
 from penstock.stores.journal.bodies import XID_ITEM_HEAD, Extent, added_at
 from penstock.stores.journal.catalog import Catalog, Entry

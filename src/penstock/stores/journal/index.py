@@ -14,9 +14,8 @@ from typing import Any
 
 from zlib_ng.zlib_ng import crc32
 
-from penstock.rules.contents import Frozen
-from penstock.rules.index.rows import Page
-from penstock.rules.state import State
+from penstock.rules.rows import Page
+from penstock.rules.state import Frozen, State
 from penstock.stores.journal.fields import LAST
 from penstock.stores.journal.files import PLACE_BITS, ROTATED, Segment
 from penstock.stores.journal.groups import MAGIC
@@ -107,7 +106,7 @@ class SavedIndex:
                     _check_places(item.page, known)
                 if isinstance(item, Image):
                     next_group = thaw(state, item) or next_group
-            state.check_streams()
+            state.streams.check()
         except IMPOSSIBLE as error:
             raise impossible("the snapshot of an index", error) from error
         return next_group

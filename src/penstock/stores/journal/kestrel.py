@@ -16,7 +16,7 @@ from pathlib import Path
 from penstock.contract.names import checked
 from penstock.errors import InvalidArgument
 from penstock.rules import records
-from penstock.rules.index.rows import Page
+from penstock.rules.rows import Page
 from penstock.rules.state import State
 from penstock.stores.journal import packing
 from penstock.stores.journal.catalog import journal_of

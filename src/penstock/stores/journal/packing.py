@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from penstock.errors import DiskFull, PenstockError, QueueNotFound, StoreCorrupt
-from penstock.rules.contents import Frozen
-from penstock.rules.index.rows import DONE, Page
+from penstock.rules.rows import DONE, Page
+from penstock.rules.state import Frozen
 from penstock.stores.journal import bodies, groups
 from penstock.stores.journal.bodies import Damaged
 from penstock.stores.journal.fields import Bodies

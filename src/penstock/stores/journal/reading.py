@@ -219,7 +219,7 @@ class Loader:
         """Apply what was collected; there is nothing more to come."""
         try:
             self._puts.apply(self.state)
-            self.state.check_streams()
+            self.state.streams.check()
         except IMPOSSIBLE as error:
             raise impossible(f"the journal of queue {self.state.name!r}", error) from error
         if self.begun and self.next_group == _PACKED:
@@ -294,9 +294,9 @@ def thaw(state: State, image: Image) -> int | None:
         case PageImage(first, page):
             state.thaw_page(first, page)
         case StreamsImage(frozen):
-            state.thaw_streams(frozen)
+            state.streams.thaw(frozen)
         case KeptImage(stream, first, page):
-            state.thaw_kept(stream, first, page)
+            state.streams.thaw_kept(stream, first, page)
         case RestImage(frozen, next_group):
             state.thaw(frozen)
             return next_group
@@ -439,17 +439,19 @@ def close_segments(segments: Sequence[Segment]) -> None:
         segment.file.close()
 
 
-def read(journal: FoundJournal, index: "SavedIndex | None" = None, kind: type[Ledger] = Ledger) -> Reading:
-    """Read a journal from its beginning, or on top of a snapshot that holds, into a ledger of some kind."""
+def read(
+    journal: FoundJournal, index: "SavedIndex | None" = None, make: Callable[[str, Settings], Ledger] = Ledger
+) -> Reading:
+    """Read a journal from its beginning, or on top of a snapshot that holds, into a ledger."""
     known = journal.known
-    ledger = kind(journal.name, known.base if known else Settings())
-    reading = Reading(ledger, Loader(ledger, known.starts if known else [1]))
+    ledger = make(journal.name, known.base if known else Settings())
+    reading = Reading(ledger, Loader(ledger.state, known.starts if known else [1]))
     first, offset = 0, 0
     if index is not None:
         reading.indexed = True
         try:
             index.number(journal.segments)
-            reading.loader.resume(index.load(ledger), index.at)
+            reading.loader.resume(index.load(ledger.state), index.at)
         except StoreCorrupt as error:
             reading.damage = Damage(0, 0, str(error))
             return reading
@@ -465,7 +467,7 @@ def read(journal: FoundJournal, index: "SavedIndex | None" = None, kind: type[Le
         reading.damage = reading.damage or Damage(len(journal.segments), 0, str(error))
     reading.damage = _forgotten(journal, reading) or reading.damage or _missing_end(journal, reading)
     if known is not None and reading.damage is None:
-        ledger.skip_to(known.first)
+        ledger.state.skip_to(known.first)
     return reading
 
 
@@ -558,7 +560,7 @@ def left_of(segments: Sequence[Segment], reading: Reading, damage: Damage) -> tu
                             gone.update(record.seqs)
         offset = 0
     ledger = reading.ledger
-    before = {seq for state in _WAITING for seq in ledger.listed(state, 0, ledger.size())}
+    before = {seq for state in _WAITING for seq in ledger.state.listed(state, 0, ledger.state.size())}
     return len(before - gone), len(there - gone - before)
 
 

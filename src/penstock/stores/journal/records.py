@@ -48,11 +48,7 @@ from typing import NamedTuple
 
 from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
-from penstock.rules.contents import Frozen
-from penstock.rules.index.pages import PAGE as PAGE_SIZE
-from penstock.rules.index.recent import RecentReceipts, SettledMinute
-from penstock.rules.index.rows import Page
-from penstock.rules.index.streams import Batch, Failure, FrozenStreams, Stream, compact
+from penstock.rules.recent import RecentReceipts, SettledMinute
 from penstock.rules.records import (
     Ack,
     Claim,
@@ -76,6 +72,10 @@ from penstock.rules.records import (
     StreamSettle,
     Update,
 )
+from penstock.rules.rows import PAGE as PAGE_SIZE
+from penstock.rules.rows import Page
+from penstock.rules.state import Frozen
+from penstock.rules.streams import Batch, Failure, FrozenStreams, Stream, compact
 from penstock.stores.journal.fields import (
     LAST,
     MOST,

@@ -86,11 +86,11 @@ class Recovery:
                 f"Nothing was changed. {PUT_BACK}"
             )
         starts = known.starts if known else [1]
-        loader = Loader(ledger, starts)
+        loader = Loader(ledger.state, starts)
         offset, at = 0, 0
         if index is not None and index.holds(journal.segments):
             index.number(journal.segments)
-            loader.resume(index.load(ledger), index.at)
+            loader.resume(index.load(ledger.state), index.at)
             at, offset = len(index.files) - 1, index.files[-1]["size"]
             journal.indexed = sum(each["size"] for each in index.files)
             journal.index_size = index.size
@@ -122,9 +122,9 @@ class Recovery:
             )
         if strange:
             # Kestrel may have left nothing of what we wrote, and then only these know how far it went.
-            ledger.skip_to(self._first if known is None else known.first)
+            ledger.state.skip_to(self._first if known is None else known.first)
             if index is not None:
-                ledger.skip_to(index.next_seq())
+                ledger.state.skip_to(index.next_seq())
             loader.next_group = max(loader.next_group, clean or 0, known.latest + 1 if known else 0)
             return self._adopt(files, journal, loader, foreign)
         if journal.segments:
@@ -132,7 +132,7 @@ class Recovery:
         journal.next_group, journal.at, journal.starts = loader.next_group, loader.at, loader.starts
         journal.loads = loader.loads
         if known is not None:
-            ledger.skip_to(known.first)
+            ledger.state.skip_to(known.first)
             journal.at = max(journal.at, known.at)
             if not journal.segments:
                 journal.next_group = known.starts[-1]
@@ -199,14 +199,14 @@ class Recovery:
         self, files: JournalFiles, journal: Journal, loader: Loader, foreign: list[KestrelEntry]
     ) -> Journal:
         """Make another program's entries ours, and read the result."""
-        ledger, now = journal.ledger, max(loader.at, self._clock.now())
-        items = kestrel.replay_entries(ledger, foreign, now)
-        if journal.entry is not None and ledger.settings != journal.entry.settings:
-            ledger.replay(Update(now, journal.entry.settings))  # of what changed them nothing may be left
-        packed = kestrel.rewrite(files, journal.segments, ledger, items, loader.next_group, now, self._dialect)
-        entry = journal.entry or Entry(ledger.name)
+        state, now = journal.ledger.state, max(loader.at, self._clock.now())
+        items = kestrel.replay_entries(state, foreign, now)
+        if journal.entry is not None and state.settings != journal.entry.settings:
+            state.replay(Update(now, journal.entry.settings))  # of what changed them nothing may be left
+        packed = kestrel.rewrite(files, journal.segments, state, items, loader.next_group, now, self._dialect)
+        entry = journal.entry or Entry(state.name)
         self._catalog.keep(journal.file, entry)
-        adopted = self._load_with(None, journal.file, entry, ledger.name, [packed.name], None)
+        adopted = self._load_with(None, journal.file, entry, state.name, [packed.name], None)
         adopted.loads = loader.loads
         return adopted
 

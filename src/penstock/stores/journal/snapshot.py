@@ -15,8 +15,8 @@ from typing import NamedTuple
 from penstock.contract import names
 from penstock.contract.settings import Settings
 from penstock.errors import NotSupported, PenstockError, QueueNotFound, StoreCorrupt
-from penstock.rules.contents import Contents
 from penstock.rules.ledger import Ledger
+from penstock.rules.state import State
 from penstock.stores.journal.catalog import FOLDER, Catalog, Entry, queue_of
 from penstock.stores.journal.files import ROTATED, Segment, journals, replay_order
 from penstock.stores.journal.index import read_index
@@ -46,7 +46,7 @@ class SegmentFile:
 class QueueSnapshot:
     """A queue at one moment."""
 
-    contents: Contents
+    contents: State
     files: list[SegmentFile]  # in which the bodies are
     journal: str  # the name of its latest file
     entry: Entry | None  # what the store has written of it
@@ -67,10 +67,12 @@ class _Arriving(PenstockError):
 class StoreSnapshot:
     """The queues of a store, each as it is when it is looked at. `now` is the clock's.
 
-    With a `witness`, a kind of ledger that looks at what happens, journals are read from their beginning.
+    With a `witness`, which makes ledgers that look at what happens, journals are read from their beginning.
     """
 
-    def __init__(self, folder: str, disk: Disk, now: int, witness: type[Ledger] | None = None) -> None:
+    def __init__(
+        self, folder: str, disk: Disk, now: int, witness: Callable[[str, Settings], Ledger] | None = None
+    ) -> None:
         self.folder = folder
         self._disk = disk
         self._now = now
@@ -192,10 +194,10 @@ class StoreSnapshot:
                 if self._list(file) != listed:
                     return None, None
             ledger = reading.ledger
-            ledger.advance(max(self._now, reading.loader.at, known.at if known else 0))
+            ledger.state.advance(max(self._now, reading.loader.at, known.at if known else 0))
             parts = zip(segments, opened, strict=True)
             files = [SegmentFile(segment.number, segment.name, path) for segment, path in parts]
-            view = QueueSnapshot(ledger, files, file, known, reading.end, reading.loader.next_group)
+            view = QueueSnapshot(ledger.state, files, file, known, reading.end, reading.loader.next_group)
             return view, None
         finally:
             close_segments(segments)
@@ -219,7 +221,7 @@ class StoreSnapshot:
     def _read(self, journal: FoundJournal) -> Reading:
         """From the snapshot on, where it can be believed, as opening does."""
         if self._witness is not None:
-            return read(journal, kind=self._witness)
+            return read(journal, make=self._witness)
         index = read_index(self._disk, self._catalog.index(journal.file)) if journal.segments else None
         if index is not None and index.holds(journal.segments):
             reading = read(journal, index)

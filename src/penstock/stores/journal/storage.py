@@ -16,9 +16,8 @@ from penstock.contract.settings import Settings
 from penstock.engine.commits import Commits
 from penstock.engine.storage import Body
 from penstock.errors import StoreClosed, StoreCorrupt
-from penstock.rules.contents import Frozen
 from penstock.rules.records import Ack, Pop, Put, Record, StreamSettle
-from penstock.rules.state import State
+from penstock.rules.state import Frozen, State
 from penstock.stores.journal import bodies, groups
 from penstock.stores.journal.bodies import Extent, Located
 from penstock.stores.journal.fields import Bodies
@@ -333,7 +332,7 @@ class JournalStorage:
     def _done(self, record: Ack | Pop | StreamSettle) -> list[int]:
         """What a record has made done, and left listed."""
         if isinstance(record, StreamSettle):
-            return self.state.kept_and_done(record.stream, record.batch)
+            return self.state.streams.kept_and_done(record.stream, record.batch)
         return record.seqs
 
     def drop(self, seqs: Sequence[int]) -> None:

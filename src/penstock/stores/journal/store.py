@@ -285,7 +285,7 @@ class JournalBackend(Engine):
 
         def begin(latest: int) -> None:
             with self._keeping:
-                entry = journal.entry or Entry(ledger.name, ledger.base, 1, [journal.next_group])
+                entry = journal.entry or Entry(ledger.name, ledger.state.base, 1, [journal.next_group])
                 if journal.entry is None or latest > entry.latest:
                     entry = replace(entry, latest=max(latest, entry.latest))
                     self._catalog.keep(journal.file, entry)
@@ -293,7 +293,7 @@ class JournalBackend(Engine):
 
         files = JournalFiles(self._folder, journal.file, self._disk, self._names)
         storage = JournalStorage(
-            files, ledger, lock, self._sink, journal.segments, journal.next_group, journal.at, begin
+            files, ledger.state, lock, self._sink, journal.segments, journal.next_group, journal.at, begin
         )
         journal.segments = []  # the storage's from here on: a file that is replaced must be let go of
         upkeep = Upkeep(

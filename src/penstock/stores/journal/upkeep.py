@@ -77,7 +77,7 @@ class Upkeep:
 
     def _waits(self) -> bool:
         """Whether someone who follows the queue has still to read what packing would take; not for ever."""
-        return self.storage.state.is_followed() and self.storage.total() < _HELD_BACK
+        return self.storage.state.streams.is_followed() and self.storage.total() < _HELD_BACK
 
     def _pack_soon(self) -> None:
         with self._lock:
@@ -195,7 +195,7 @@ class Upkeep:
     def _emptied(self, cut: Cut) -> None:
         journal = self.journal
         with self._keeping:
-            entry = journal.entry or Entry(journal.ledger.name, journal.ledger.base)
+            entry = journal.entry or Entry(journal.ledger.name, journal.ledger.state.base)
             starts = [*journal.starts, cut.next_group]
             journal.entry = replace(entry, first=cut.frozen.next_seq, starts=starts, at=cut.at)
             self._catalog.keep(journal.file, journal.entry)

@@ -180,8 +180,8 @@ def _counted(destination: Destination, clock: Clock | None, log: str) -> dict[st
             recovery.measure(contents, view, log)
     counts = {}
     for name, loaded in sorted(contents.queues.items()):
-        loaded.ledger.advance(max(_now(clock), contents.at))
-        counts[name] = loaded.ledger.counts()
+        loaded.ledger.state.advance(max(_now(clock), contents.at))
+        counts[name] = loaded.ledger.state.counts()
     return counts
 
 

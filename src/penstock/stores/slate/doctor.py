@@ -341,13 +341,13 @@ def _look_at_queues(view: View, log: str, seen: _Seen, found: Examination[SlateQ
     at, listed = max(found.at, contents.at), set[int]()
     for name, loaded in sorted(contents.queues.items()):
         ledger = loaded.ledger
-        ledger.advance(at)
-        queue = SlateQueue(name, counts=ledger.counts())
+        ledger.state.advance(at)
+        queue = SlateQueue(name, counts=ledger.state.counts())
         found.queues.append(queue)
         missing = []
-        for seq in ledger.listed(None, 0, ledger.next_seq):
+        for seq in ledger.state.listed(None, 0, ledger.state.next_seq):
             listed.add(seq)
-            page, position = ledger.locate(seq)
+            page, position = ledger.state.locate(seq)
             queue.bytes += page.size[position] or seen.log.get(seq, 0)
             if seq not in seen.payloads or seq not in seen.log:
                 missing.append(seq)

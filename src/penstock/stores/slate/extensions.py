@@ -59,7 +59,7 @@ from dataclasses import asdict
 from typing import NamedTuple
 
 from penstock.contract.settings import Settings
-from penstock.rules.index.streams import Failure
+from penstock.rules.streams import Failure
 from penstock.stores.slate.format import (
     BATCHES,
     CLOCK,

@@ -17,7 +17,7 @@ from penstock.engine.follow import PAGE, fitting, parts_of
 from penstock.engine.streams import Known, LiveStreams
 from penstock.engine.views import fill
 from penstock.errors import InvalidPriority, PayloadTooLarge
-from penstock.rules.index.rows import Rows
+from penstock.rules.rows import Rows
 from penstock.stores.slate import entries
 from penstock.stores.slate.bodies import Bodies, Wanted
 from penstock.stores.slate.log import Log, Published
@@ -166,7 +166,7 @@ class SlateFeed:
                         yield published
                     continue
                 with storage.lock:
-                    was_offered = storage.ledger.has(metadata.id) or metadata.id in followed.held
+                    was_offered = storage.ledger.state.has(metadata.id) or metadata.id in followed.held
                 if was_offered:
                     yield published
             elif metadata.headers[entries.QUEUE_HEADER] == name:
@@ -184,7 +184,7 @@ class SlateFeed:
     def _size(self, storage: SlateStorage, seq: int) -> int:
         """How long the payload of a message is that was put; about, if it is held back."""
         with storage.lock:
-            if storage.ledger.has(seq):
+            if storage.ledger.state.has(seq):
                 return storage.sizes([seq])[0]
             held = storage.followed.held.get(seq)
         return 0 if held is None else held.size
@@ -247,8 +247,8 @@ class SlateStreams(LiveStreams[SlateStorage]):
             if held:
                 return position - 1
             if backend._deferred and queue in backend._filters:
-                return max(position, backend._log.position, known.ledger.next_seq) - 1
-            return max(known.ledger.next_seq, backend._log.opened_at) - 1
+                return max(position, backend._log.position, known.ledger.state.next_seq) - 1
+            return max(known.ledger.state.next_seq, backend._log.opened_at) - 1
 
         with backend._log.lock:  # so that all that was published was offered
             reached, written = known.live.run(look)

@@ -286,15 +286,15 @@ class LoadCommit:
             writer = self._backend._writer
             writer.changed(storage)
             first = ids.reserve(len(staged.entries))
-            ledger.skip_to(first)
+            ledger.state.skip_to(first)
             became = None if staged.restored is None else _restored(staged.restored, now)
             record, bodies = _arriving(staged, became, first, ledger.settings, now)
-            ledger.replay(record)
+            ledger.state.replay(record)
             storage.take_in(record, bodies)
             if became is not None:
                 restored = restore(became)  # which counts from 0
                 history = {first + at: packed for at, packed in restored.history.items()}
-                ledger.replay(restored._replace(at=now, first=first, history=history))
+                ledger.state.replay(restored._replace(at=now, first=first, history=history))
 
         with self._backend._router.in_order(queue) if self._backend._router.deferred else nullcontext():
             live.run(put)

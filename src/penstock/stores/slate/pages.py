@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from penstock.rules.index.rows import (
+from penstock.rules.rows import (
     AVAILABLE,
     CLAIM_COLUMNS,
     COLUMNS,

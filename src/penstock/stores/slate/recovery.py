@@ -10,12 +10,11 @@ from urllib.parse import quote
 from penstock.contract.names import is_legal
 from penstock.contract.settings import FIVE_MINUTES, Settings
 from penstock.errors import InvalidArgument
-from penstock.rules.contents import Frozen
-from penstock.rules.index.pages import DONE, FAILED, IN_FLIGHT, Page, positions_in
-from penstock.rules.index.recent import SettledMinute
-from penstock.rules.index.streams import Batch, FrozenStreams, Stream, compact
 from penstock.rules.ledger import Ledger
-from penstock.rules.stream_state import CONSUMER
+from penstock.rules.recent import SettledMinute
+from penstock.rules.rows import DONE, FAILED, IN_FLIGHT, Page, positions_in
+from penstock.rules.state import Frozen
+from penstock.rules.streams import CONSUMER, Batch, FrozenStreams, Stream, compact
 from penstock.stores.slate import extensions, pages
 from penstock.stores.slate import format as records
 from penstock.stores.slate.binding import Database, Row
@@ -157,7 +156,7 @@ def load(database: Database, log: str) -> Contents:
             leftovers.append((row, None))
     # Another program has looked after the queues as far as they have messages, or any was claimed.
     offered = max((max(found.others) for found in queues.values() if found.others), default=0)
-    highest = max((found.ledger.next_seq - 1 for found in queues.values()), default=0)
+    highest = max((found.ledger.state.next_seq - 1 for found in queues.values()), default=0)
     if position is None:
         attempts = bytes((VERSION, records.ATTEMPTS))
         offered = max(offered, highest, _last_number(database, attempts))
@@ -232,24 +231,24 @@ def measure(contents: Contents, database: Database, log: str) -> None:
             unsaid.append(seq)
         for found in wanted[seq]:
             if size is not None:
-                found.ledger.place(seq, (0,), (size,), (extensions.PUBLISHED,))
+                found.ledger.state.place(seq, (0,), (size,), (extensions.PUBLISHED,))
             if seq in found.others:
                 _take_times(found.ledger, metadata)
     for seq, value in _numbered(database, _PAYLOADS, unsaid):  # another program has logged them, and no sizes
         for found in wanted.get(seq, ()) if value[:1] == b"\x01" else ():
-            found.ledger.place(seq, (0,), (len(value) - 3,), (extensions.PUBLISHED,))
+            found.ledger.state.place(seq, (0,), (len(value) - 3,), (extensions.PUBLISHED,))
 
 
 def _take_times(ledger: Ledger, metadata: records.Metadata) -> None:
     """What the document's records have no room for, and when the log has the message go."""
-    page, at = ledger.locate(metadata.id)
+    page, at = ledger.state.locate(metadata.id)
     deadline = page.expires_at[at]
     if metadata.retention:
         deadline = expires_at_of(metadata) or 0
     elif deadline <= metadata.received_at or deadline >= _ALWAYS:
         deadline = 0
     if deadline != page.expires_at[at]:
-        ledger.expire(metadata.id, deadline)
+        ledger.state.expire(metadata.id, deadline)
     if page.state[at] in (IN_FLIGHT, DONE, FAILED):
         page.visible_at[at] = metadata.visible_at
         page.for_claims(at).nonce[at] = secrets.randbits(64)  # of a receipt that nobody has, nor can guess
@@ -293,7 +292,7 @@ def _new(name: str, settings: Settings) -> Loaded:
 def new_ledger(name: str, settings: Settings, receipts: NotedReceipts) -> Ledger:
     """A queue without messages."""
     ledger = Ledger(name, settings, priorities=PRIORITIES)
-    ledger.thaw(Frozen(1, [], receipts, [], {}))
+    ledger.state.thaw(Frozen(1, [], receipts, [], {}))
     return ledger
 
 
@@ -355,8 +354,8 @@ def _take_bucket(found: Loaded, number: int, values: dict[int, bytes], at: int) 
     if records.SIZES not in values:
         found.unmeasured.extend([first + keys[at] for at in positions_in(page.state, None)])
     _take_held(found, first, page)
-    found.ledger.thaw_page(first, page)
-    found.ledger.thaw(Frozen(0, [], found.receipts, [], history))
+    found.ledger.state.thaw_page(first, page)
+    found.ledger.state.thaw(Frozen(0, [], found.receipts, [], history))
 
 
 def _take_held(found: Loaded, first: int, page: Page) -> None:
@@ -379,7 +378,7 @@ def _load_streams(database: Database, queues: dict[str, Loaded], leftovers: list
     for row, value in of_kind(database, records.BATCHES):
         name = parse_key(row).queue
         if name in queues:
-            queues[name].ledger.thaw_streams(FrozenStreams(extensions.decode_last_batch(value)))
+            queues[name].ledger.streams.thaw(FrozenStreams(extensions.decode_last_batch(value)))
         else:
             leftovers.append((row, None))
     for row, value in of_kind(database, records.STREAM):
@@ -408,7 +407,7 @@ def _load_batches(
             held = found.streams[name].held
             if held is not None:
                 held.seqs = compact(seqs)
-        found.ledger.thaw_streams(FrozenStreams(found.ledger.last_batch, found.streams))
+        found.ledger.streams.thaw(FrozenStreams(found.ledger.streams.last_batch, found.streams))
     for row, value in of_kind(database, records.KEPT):
         _, name, number, _, of = parse_key(row)
         page = pages.decode_kept(value, CONSUMER + of)
@@ -417,7 +416,7 @@ def _load_batches(
         ]
         first = number << BUCKET_BITS
         if name in queues and of in queues[name].streams:
-            queues[name].ledger.thaw_kept(of, first, page)
+            queues[name].ledger.streams.thaw_kept(of, first, page)
             queues[name].large.update([first + at for at in own_bodies if page.crc[at] & LARGE])
         else:
             leftovers.append((row, None))
@@ -468,7 +467,7 @@ def _load_recent(database: Database, queues: dict[str, Loaded], leftovers: list[
             lately[-1][1].extend(receipts)
         end = at + FIVE_MINUTES
         if keys and end > now:
-            found.ledger.thaw(Frozen(0, [], found.receipts, [(end, key, seq) for seq, key in keys], {}))
+            found.ledger.state.thaw(Frozen(0, [], found.receipts, [(end, key, seq) for seq, key in keys], {}))
     for name, lately in minutes.items():
         for began, receipts in lately:
             seqs, nonces, outcomes = zip(*receipts, strict=True)

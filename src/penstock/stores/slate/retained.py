@@ -9,8 +9,6 @@ from collections.abc import Callable, Container, Hashable, Iterable, Iterator, M
 from heapq import heapify, heappop, heappush
 
 from penstock.engine import follow
-from penstock.rules.index.rows import Rows
-from penstock.rules.index.streams import Failure, Stream
 from penstock.rules.records import (
     StreamClaim,
     StreamDelete,
@@ -20,7 +18,9 @@ from penstock.rules.records import (
     StreamReplay,
     StreamSettle,
 )
-from penstock.rules.stream_state import StreamState
+from penstock.rules.rows import Rows
+from penstock.rules.state import State
+from penstock.rules.streams import Failure, Stream
 from penstock.stores.slate import extensions, pages
 from penstock.stores.slate.binding import Row
 from penstock.stores.slate.extensions import (
@@ -42,7 +42,7 @@ _BESIDE = 200  # bytes that a message takes beside its payload
 class RetainedForFollowers:
     """The followers of one queue, and what is held back for them; under its lock."""
 
-    def __init__(self, state: StreamState, ids: Ids) -> None:
+    def __init__(self, state: State, ids: Ids) -> None:
         self._state = state
         self._ids = ids
         self.marks: Marks | None = None  # None: the queue was never followed, and nothing here matters
@@ -188,7 +188,7 @@ _NOTHING = Rows(0)
 class KeptForStreams:
     """The streams of one queue; under its lock."""
 
-    def __init__(self, state: StreamState) -> None:
+    def __init__(self, state: State) -> None:
         self._state = state
         self._held: dict[str, set[int]] = {}  # buckets of the messages that each stream holds
         self._failures: dict[str, dict[int, dict[int, Failure]]] = {}  # by stream, bucket and message
@@ -237,7 +237,7 @@ class KeptForStreams:
 
     def _keep_other(self, name: str) -> list[int]:
         """A stream keeps other messages now, or none; those of which the bodies can go."""
-        stream, before = self._state.stream(name), self._kept.pop(name, _NOTHING)
+        stream, before = self._state.streams.get(name), self._kept.pop(name, _NOTHING)
         if stream is not None:
             self._kept[name] = stream.kept
         self._buckets_changed[extensions.kept_key] |= {
@@ -258,7 +258,7 @@ class KeptForStreams:
         """Those of the messages that streams hold or keep."""
         if not self._written and not self._changed:
             return set()
-        return {seq for seq in seqs if self.keeps(seq) or self._state.is_held_by_stream(seq)}
+        return {seq for seq in seqs if self.keeps(seq) or self._state.streams.holds(seq)}
 
     def rows(self) -> Iterator[Row]:
         """What has changed since the last time."""
@@ -266,9 +266,9 @@ class KeptForStreams:
             return
         queue = self._state.name
         if self._changed:
-            yield extensions.batches_key(queue), extensions.encode_last_batch(self._state.last_batch)
+            yield extensions.batches_key(queue), extensions.encode_last_batch(self._state.streams.last_batch)
         for name in sorted(self._changed):
-            stream = self._state.stream(name)
+            stream = self._state.streams.get(name)
             yield (
                 extensions.stream_key(queue, name),
                 None if stream is None else extensions.encode_stream(_row(stream)),

@@ -127,7 +127,7 @@ class Subscriber:
         """Whether the message is wanted after all; QueueFull."""
         if received_at < self._since or 0 < expires_at <= now:
             return False
-        if seq < self.ledger.next_seq and self.ledger.has(seq):  # another program has let it in
+        if seq < self.ledger.state.next_seq and self.ledger.state.has(seq):  # another program has let it in
             return False
         try:
             record = self.ledger.admit(seq, priority, visible_at, expires_at, size, now)

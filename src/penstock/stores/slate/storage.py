@@ -8,7 +8,7 @@ from penstock.contract.message import Entry, Plain
 from penstock.contract.settings import FIVE_MINUTES
 from penstock.engine.storage import Body
 from penstock.errors import NotSupported, QueueFull, StoreClosed
-from penstock.rules.index.recent import RecentReceipts
+from penstock.rules.recent import RecentReceipts
 from penstock.rules.records import (
     Claim,
     Pop,
@@ -22,7 +22,7 @@ from penstock.rules.records import (
     Update,
 )
 from penstock.rules.state import State
-from penstock.rules.stream_state import CONSUMER
+from penstock.rules.streams import CONSUMER
 from penstock.stores.slate import extensions, pages
 from penstock.stores.slate import format as records
 from penstock.stores.slate.binding import Row
@@ -127,7 +127,7 @@ class SlateStorage:
     ) -> None:
         self.lock = lock
         self.ledger = ledger
-        self._state: State = ledger
+        self._state: State = ledger.state
         self._writer = writer
         self._bodies = bodies
         self._ids = ids
@@ -144,8 +144,8 @@ class SlateStorage:
         self._shared_claims: list[tuple[int, str]] = []  # of messages that other queues may have, too
         self._gone: list[int] = []
         self.large: set[int] = set()  # messages that were put here and whose payload is an object
-        self.streams = KeptForStreams(ledger)
-        self.followed = RetainedForFollowers(ledger, ids)
+        self.streams = KeptForStreams(ledger.state)
+        self.followed = RetainedForFollowers(ledger.state, ids)
         self.published: dict[int, int] = {}  # a bit for each message that was not put here, by bucket
         self.recent = RecentRecords(ledger.name, receipts)
         self.position: tuple[int, bool] | None = None  # in the log, see extensions.py; None: that of all queues

@@ -20,6 +20,7 @@ from penstock.rules.records import Put, Record, Restore
 from penstock.rules.state import ACKED, FAILED_ATTEMPT, RELEASED
 from penstock.stores.text.files import is_appended
 from penstock.stores.text.format import COMMENT, FAILED, PROCESSED, QUEUED, Entry, parse
+from penstock.stores.text.ledger import held_under, noted
 from penstock.stores.text.mutex import Note
 from penstock.stores.text.text_queue import dropped, without
 from penstock.stores.text.turns import Take, TurningQueue
@@ -87,7 +88,7 @@ class TextFileQueue(TurningQueue, UnownedQueue):
         self.run(lambda view, now: self._restore(view, moved, now))
 
     def _restore(self, view: View, moved: Sequence[Moved], now: int) -> None:
-        ledger, first = view.ledger, view.ledger.next_seq
+        ledger, first = view.ledger, view.ledger.state.next_seq
         for each in moved:
             ledger.check_values(len(each.payload), each.priority)
         if waiting := sum(each.waits for each in moved):
@@ -97,8 +98,8 @@ class TextFileQueue(TurningQueue, UnownedQueue):
             at if each.visible_at is None else each.visible_at for at, each in zip(received, moved, strict=True)
         ]
         expires = [each.expires_at or 0 for each in moved]
-        ledger.replay(Put(now, first, [each.priority for each in moved], visible, expires, {}))
-        ledger.replay(_past(moved, first, now))
+        ledger.state.replay(Put(now, first, [each.priority for each in moved], visible, expires, {}))
+        ledger.state.replay(_past(moved, first, now))
         ids = [os.urandom(8).hex() for _ in moved]
         columns = zip(moved, ids, received, visible, expires, strict=True)
         entries = [unborn(*values, values[0].attempts) for values in columns]
@@ -107,13 +108,13 @@ class TextFileQueue(TurningQueue, UnownedQueue):
         controls = "".join(_CONTROLS.get(each.state, QUEUED) for each in moved)
         notes = {}
         for at, each in enumerate(moved):
-            note = ledger.note(first + at, Note(0, crcs[at], controls[at], "", ids[at]))
+            note = noted(ledger.state, first + at, Note(0, crcs[at], controls[at], "", ids[at]))
             if not each.waits or note.attempts or note.reason is not None or note.history:
                 notes[at] = note
         offsets = self.files.append(entries, ids, now, controls, notes)
         for at, entry in enumerate(entries):
             view.table.add(offsets[at], len(entry), crcs[at], received[at], controls[at], ids[at])
-            ledger.changed.pop(first + at, None)
+            view.changed.pop(first + at, None)
             if at in notes:
                 view.hold(first + at, notes[at])
 
@@ -126,7 +127,7 @@ class TextFileQueue(TurningQueue, UnownedQueue):
     def _claiming(self, n: int, lease: float, consumer: str, most: int | None) -> Take:
 
         def take(view: View, now: int) -> list[Message]:
-            seqs = view.ledger.peek(n)
+            seqs = view.ledger.state.peek(n)
             if not seqs:
                 return []
             if most is not None:
@@ -139,7 +140,7 @@ class TextFileQueue(TurningQueue, UnownedQueue):
             messages, mirrors = [], []
             given: dict[int, str] = {}
             for seq, entry in zip(record.seqs, entries, strict=True):
-                view.ledger.changed[seq] = None
+                view.changed[seq] = None
                 message = message_of(view, seq, entry)
                 message.receipt = given[seq] = f"{message.id}.{secret}"
                 messages.append(message)
@@ -156,7 +157,7 @@ class TextFileQueue(TurningQueue, UnownedQueue):
     def _popping(self, consumer: str) -> Take:
 
         def take(view: View, now: int) -> list[Message]:
-            seqs = view.ledger.peek(1)
+            seqs = view.ledger.state.peek(1)
             if not seqs:
                 return []
             [message] = [
@@ -219,7 +220,7 @@ class TextFileQueue(TurningQueue, UnownedQueue):
             given, lost = self._given(view, receipts)
             record, refused = view.ledger.extend(list(given.values()), lease, now)
             if record is not None:
-                view.ledger.changed |= dict.fromkeys(record.seqs)
+                view.changed |= dict.fromkeys(record.seqs)
                 self._record(view, now)
             lost += [receipt for receipt, each in given.items() if each in refused]
             return Held(view.ledger.lease_end(lease, now), [each for each in receipts if each in lost])
@@ -232,7 +233,7 @@ class TextFileQueue(TurningQueue, UnownedQueue):
         lost = []
         for receipt in receipts:
             seq = view.receipts.get(receipt)
-            nonce = None if seq is None else view.ledger.holds(seq)
+            nonce = None if seq is None else held_under(view.ledger.state, seq)
             if seq is None or nonce is None or f"{nonce:016x}" != receipt[-16:]:
                 lost.append(receipt)
             else:
@@ -274,7 +275,7 @@ class TextFileQueue(TurningQueue, UnownedQueue):
                 return 0
             self._record(view, now)
             data = self.files.read_all()
-            listed = {view.table.offsets[seq] for seq in view.ledger.listed("done", 0, len(view.table.ids))}
+            listed = {view.table.offsets[seq] for seq in view.ledger.state.listed("done", 0, len(view.table.ids))}
             over = dropped(parse(data), lambda entry: _is_over(entry, listed))
             kept = without(data, over)
             if len(kept) < len(data):
@@ -297,7 +298,7 @@ class TextFileQueue(TurningQueue, UnownedQueue):
 
     def counts(self) -> dict[str, int]:
         """How many messages are in each state."""
-        return self.run(lambda view, now: view.ledger.counts())
+        return self.run(lambda view, now: view.ledger.state.counts())
 
     def probe(self) -> None:
         """Raise what keeps the queue from being written; a full disk does not, as what is there can be settled."""
@@ -307,12 +308,12 @@ class TextFileQueue(TurningQueue, UnownedQueue):
     def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
         """The attempts at a message."""
         return self.run(
-            lambda view, now: [each for seq in _seqs(view, [id]) for each in view.ledger.attempts(seq)]
+            lambda view, now: [each for seq in _seqs(view, [id]) for each in view.ledger.state.attempts(seq)]
         )
 
     def peek(self, n: int, skip: int = 0) -> Iterator[Message]:
         """What claim would give, after some that are skipped."""
-        ids = self.run(lambda view, now: [view.table.ids[seq] for seq in view.ledger.peek(n + skip)])
+        ids = self.run(lambda view, now: [view.table.ids[seq] for seq in view.ledger.state.peek(n + skip)])
 
         def page(view: View, now: int) -> list[Message]:
             return self._seen(view, _seqs(view, chosen), "available")
@@ -331,7 +332,7 @@ class TextFileQueue(TurningQueue, UnownedQueue):
             nonlocal number
             number = view.table.by_id.get(last, number)  # another by now, if the file was edited
             end = view.table.by_id.get(until, len(view.table.ids))
-            seqs = [seq for seq in view.ledger.listed(state, number + 1, _CHUNK) if seq <= end]
+            seqs = [seq for seq in view.ledger.state.listed(state, number + 1, _CHUNK) if seq <= end]
             number = seqs[-1] if seqs else number
             return self._seen(view, seqs, None)
 
@@ -340,7 +341,7 @@ class TextFileQueue(TurningQueue, UnownedQueue):
             yield from found
 
     def _seen(self, view: View, seqs: Sequence[int], state: str | None) -> list[Message]:
-        there = [seq for seq in seqs if view.ledger.has(seq)]
+        there = [seq for seq in seqs if view.ledger.state.has(seq)]
         entries = zip(there, self.files.read(there), strict=True)
         return [each for each in (message_of(view, *pair) for pair in entries) if state in (None, each.state)]
 
@@ -359,9 +360,9 @@ class TextFileQueue(TurningQueue, UnownedQueue):
         """Keep whatever has changed, be it by this operation or by time."""
         notes, mirrors = [], list(mirrors)
         removed: dict[str, None] = {}
-        for seq in view.ledger.changed:
+        for seq in view.changed:
             before = view.notes.get(seq)
-            note = view.ledger.note(seq, self._fresh(view, seq))
+            note = noted(view.ledger.state, seq, self._fresh(view, seq))
             if note.state == "gone":
                 is_done = (done is not None and seq in done) or view.table.controls[seq] == ord(PROCESSED)
                 note.byte = PROCESSED if is_done else COMMENT
@@ -384,8 +385,8 @@ class TextFileQueue(TurningQueue, UnownedQueue):
         if removed and (keys := [[key, *each] for key, each in view.keys.items() if each[0] in removed]):
             content["keys"] = keys  # a comment is not asked for its key
         self.files.record(content, notes, mirrors)
-        view.ledger.changed.clear()
-        view.ledger.gone.clear()
+        view.changed.clear()
+        view.ledger.state.gone.clear()
 
     def _fresh(self, view: View, seq: int) -> Note:
         table, persons = view.table, view.is_persons(seq)

@@ -165,7 +165,7 @@ def snapshot(queue: str, files: Files, now: int) -> Snapshot | None:
     now = max(now, view.at)
     if len(plain.ids) and plain.received_at.max() > now:
         return None
-    view.ledger.advance(now)
+    view.ledger.state.advance(now)
     by_offset = {entry.offset: entry for entry in entries}
-    seqs = view.ledger.listed(None, 1, len(view.table.ids))
+    seqs = view.ledger.state.listed(None, 1, len(view.table.ids))
     return Snapshot(data, plain, [message_of(view, seq, by_offset[view.table.offsets[seq]]) for seq in seqs])

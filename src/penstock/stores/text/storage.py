@@ -15,6 +15,7 @@ from penstock.errors import DiskFull, PenstockError, QueueNotFound
 from penstock.stores.text import mutex
 from penstock.stores.text.files import FULL, Pair, Sync, append_unborn, bear, mutex_of
 from penstock.stores.text.format import COMMENT, QUEUED, Document, Entry, line_end, parse, parse_one
+from penstock.stores.text.ledger import assign_notes
 from penstock.stores.text.mutex import HEAD, Note, note_as_json, seal_of
 from penstock.stores.text.view import View, load
 from penstock.system.clock import SteadyClock
@@ -174,7 +175,7 @@ class TextStorage:
             self._clock.follow(view.arrive(document.entries, now, self._clock.horizon()), self.path)
             view.end, view.ended = size, False
         found = [(seq, note) for note in lines.notes.values() if (seq := view.table.at(note.offset)) is not None]
-        view.ledger.assign(found)
+        assign_notes(view.ledger.state, found)
         for seq, note in found:
             view.table.controls[seq] = ord(note.byte)
             view.hold(seq, note)
@@ -260,7 +261,7 @@ class TextStorage:
         """
         view = self.current()
         start = view.end
-        kept = SPARE + _EACH * view.ledger.unsettled()
+        kept = SPARE + _EACH * view.ledger.state.waiting()
         try:
             self._have_room(view, len(ids), kept + SPARE // 4, kept)
             self._pair.written, always = True, self._pair.sync.always
@@ -397,7 +398,7 @@ class TextStorage:
 
     def _rewrite(self, view: View) -> None:
         """Write the mutex file anew, with what still means something."""
-        notes = {seq: note for seq, note in view.notes.items() if view.ledger.has(seq)}
+        notes = {seq: note for seq, note in view.notes.items() if view.ledger.state.has(seq)}
         content = {
             "at": view.at,
             "all": True,

@@ -87,7 +87,7 @@ class TurningQueue:
 
     def _advance(self, view: View) -> int:
         now = self._clock.now()
-        view.ledger.advance(now)
+        view.ledger.state.advance(now)
         view.forget(now)
         return now
 
@@ -155,16 +155,16 @@ class TurningQueue:
         """Whether there may be something for those who wait: others have changed the files, or it is time."""
         with self.files.lock:
             view = self.files.known
-            if view is None or view.ledger.available():
+            if view is None or view.ledger.state.available():
                 return True
-            due = view.ledger.next_time()
+            due = view.ledger.state.next_time()
             try:
                 return (due is not None and due <= self._clock.now()) or self.files.changed_outside()
             except OSError:
                 return True  # whoever takes the turn is told
 
     def _serve(self, view: View, now: int) -> None:
-        while self._line and self.files.known is view and view.ledger.available():
+        while self._line and self.files.known is view and view.ledger.state.available():
             waiter = next(iter(self._line))
             try:
                 waiter.messages = waiter.take(view, now)

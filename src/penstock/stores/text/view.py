@@ -16,10 +16,11 @@ from zlib import crc32
 from penstock.contract.message import Message
 from penstock.contract.settings import FIVE_MINUTES, Settings
 from penstock.engine.views import as_seen
-from penstock.rules.index.rows import AVAILABLE, DELAYED, DONE, FAILED, GONE
+from penstock.rules.ledger import Ledger
+from penstock.rules.rows import AVAILABLE, DELAYED, DONE, FAILED, GONE
 from penstock.stores.text.format import COMMENT, PROCESSED, QUEUED, Document, Entry, Problem, parse
 from penstock.stores.text.format import FAILED as CRITICAL
-from penstock.stores.text.ledger import Row, TextLedger, packed
+from penstock.stores.text.ledger import Row, append_row, load_state, packed
 from penstock.stores.text.mutex import Memory, Note, Seal
 from penstock.stores.text.variables import Facts, body, facts, put_back, read_head
 
@@ -59,9 +60,10 @@ class View:
     """A queue as it was when the lock was last held."""
 
     settings: Settings
-    ledger: TextLedger
+    ledger: Ledger
     table: Table
     problems: list[Problem]
+    changed: dict[int, None] = field(default_factory=dict)  # messages in another state than is noted
     notes: dict[int, Note] = field(default_factory=dict)  # the last one of each message
     receipts: dict[str, int] = field(default_factory=dict)  # of messages that are held
     settled: dict[str, tuple[int, int]] = field(default_factory=dict)  # how and when
@@ -77,6 +79,9 @@ class View:
     mutex_end: int = 0
     seal: Seal | None = None  # of the queue's file
     forgotten: int = 0
+
+    def __post_init__(self) -> None:
+        self.ledger.state.changed = self.changed
 
     def hold(self, seq: int, note: Note) -> None:
         """Remember what was noted."""
@@ -126,7 +131,7 @@ class View:
         crc = crc32(entry.content)
         name = said.id if said.id and said.id not in self.table.by_id else person_id(entry.offset, crc)
         self.table.add(entry.offset, entry.length, crc, row.received_at, entry.control, name)
-        self.ledger.append(row)
+        append_row(self.ledger.state, row)
         if said.key is not None:
             self.keys[said.key] = (name, row.received_at + FIVE_MINUTES)
 
@@ -198,7 +203,7 @@ def load(
     for entry, control, each in zip(entries, controls, said, strict=True):
         if each.removed and control == QUEUED:
             repairs += put_back(entry)
-    view = View(settings, TextLedger(name, settings), Table(), document.problems, end=size)
+    view = View(settings, Ledger(name, settings), Table(), document.problems, end=size)
     view.at = max(memory.at, latest)
     view.problems = [*document.problems, *(Problem(1, 0, each) for each in odd)]
     view.problems += [
@@ -237,7 +242,7 @@ def load(
         if found is not None:
             found = replace(found, offset=entry.offset, twin=view.twins.get(entry.offset, (0, 1)))
             view.hold(len(rows), found)
-    view.ledger.load(rows, view.notes, packed(view.notes))
+    load_state(view.ledger.state, rows, view.notes, packed(view.notes))
     view.settled = {receipt: (how, when) for receipt, how, when in memory.settled}
     view.keys |= {key: (each, until) for key, each, until in memory.keys if until > now}
     view.mutex_end = memory.end
@@ -401,7 +406,9 @@ def shown(data: bytes, view: View) -> list[Shown]:
     pieces: list[Shown] = []
     at = 0
     states = {
-        message: state for state in view.ledger.counts() for message in view.ledger.listed(state, 0, 1 << 62)
+        message: state
+        for state in view.ledger.state.counts()
+        for message in view.ledger.state.listed(state, 0, 1 << 62)
     }
     for entry in parse(data).entries:
         pieces += _between(data[at : entry.offset])

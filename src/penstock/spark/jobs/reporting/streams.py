@@ -7,7 +7,6 @@ from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import StreamInfo
 from penstock.contract.urls import is_remote, is_slate, journal_folder
 from penstock.errors import NotSupported
-from penstock.rules.ledger import Ledger
 from penstock.stores.journal.snapshot import StoreSnapshot
 from penstock.system.clock import SystemClock
 from penstock.system.files import ReadingDisk
@@ -33,8 +32,8 @@ def streams_of(url: str) -> list[StreamInfo]:
     found: list[StreamInfo] = []
     for queue in store.settings():
         view = store.view(queue, disk.open, lambda path: None)
-        if view is not None and isinstance(view.contents, Ledger):
-            found += view.contents.streams()
+        if view is not None:
+            found += view.contents.streams.all()
     return found
 
 
@@ -48,4 +47,4 @@ def _of_slate(url: str) -> list[StreamInfo]:
             queues = recovery.load(view, parse(url).log).queues
     finally:
         snapshot.drop(moment)
-    return [stream for name in sorted(queues) for stream in queues[name].ledger.streams()]
+    return [stream for name in sorted(queues) for stream in queues[name].ledger.streams.all()]

@@ -1,17 +1,18 @@
-"""Which message is next: the order of the available messages, by priority and then by sequence number.
+"""The order of messages: which one is claimed next, and when something is due to happen to one.
 
-Messages that arrive in order, which is nearly all of them, stand in lanes: one per priority, an array of
-ascending sequence numbers, 8 bytes each, constant time at both ends. What arrives out of order (a message that
-came back, a delay that ended) and priorities beyond the first 256 lanes go to one heap of strays.
+Available messages are claimed by priority and then by sequence number. Those that arrive in order, which is nearly
+all of them, stand in lanes: one per priority, an array of ascending sequence numbers, 8 bytes each, constant time
+at both ends. Those that arrive out of order (a message that came back, a delay that ended) and priorities beyond
+the first 256 lanes go to one heap of strays.
 
-A message that is no longer available (removed, expired) leaves its entry behind; entries are checked when they
-are taken, and swept out once the dead outnumber the living.
+An entry that no longer fits its message (removed, settled, extended) stays until it is taken out, when it is
+checked against the message itself, or until such entries are the majority and are swept out.
 """
 
 import heapq
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 _MAX_LANES = 256
 _SEQ_BITS = 64
@@ -80,7 +81,7 @@ class Ready:
     def tidy(self, available: int) -> None:
         """Sweep out dead entries once they outnumber the messages that are available."""
         if self._entries > 2 * available + _SLACK:
-            self._rebuild()
+            self.rebuild()
 
     def __iter__(self) -> Iterator[int]:
         """The available messages in order, without taking them out."""
@@ -104,7 +105,8 @@ class Ready:
         self._entries -= len(run)
         return run
 
-    def _rebuild(self) -> None:
+    def rebuild(self) -> None:
+        """Sweep out dead entries."""
         self._strays = [key for key in self._strays if self._is_available(key & _SEQ_MASK)]
         heapq.heapify(self._strays)
         self._entries = len(self._strays)
@@ -132,3 +134,53 @@ def _in_order(heap: list[int]) -> Iterator[int]:
         for child in (2 * at + 1, 2 * at + 2):
             if child < len(heap):
                 heapq.heappush(ahead, (heap[child], child))
+
+
+class Deadlines:
+    """When something is due to happen to messages: a heap of (time, sequence number)."""
+
+    def __init__(self) -> None:
+        self._latest = 0  # no entry is above it
+        self._heap: list[int] = []  # time << 64 | seq: half the memory of tuples
+
+    def add(self, at: int, seq: int) -> None:
+        """Look at the message at that time."""
+        entry = (at << _SEQ_BITS) | seq
+        heapq.heappush(self._heap, entry)
+        if entry > self._latest:
+            self._latest = entry
+
+    def add_many(self, at: int, seqs: Iterable[int]) -> None:
+        """Look at these messages at that time."""
+        heap, time = self._heap, at << _SEQ_BITS
+        entries = sorted([time | seq for seq in seqs])
+        if not heap:
+            self._latest = 0
+        if entries and entries[0] >= self._latest:
+            heap += entries  # none is below any other, so it stays a heap
+            self._latest = entries[-1]
+            return
+        for entry in entries:
+            heapq.heappush(heap, entry)
+        self._latest = max(self._latest, entries[-1] if entries else 0)
+
+    def next(self) -> int | None:
+        """The next time to look at a message."""
+        return self._heap[0] >> _SEQ_BITS if self._heap else None
+
+    def is_due(self, now: int) -> bool:
+        """Whether something is due by now."""
+        return bool(self._heap) and self._heap[0] >> _SEQ_BITS <= now
+
+    def pop(self, now: int) -> tuple[int, int] | None:
+        """Take out the earliest (time, sequence number) that is due by now."""
+        if not self._heap or self._heap[0] >> _SEQ_BITS > now:
+            return None
+        entry = heapq.heappop(self._heap)
+        return entry >> _SEQ_BITS, entry & _SEQ_MASK
+
+    def tidy(self, valid: int, is_valid: Callable[[int, int], bool]) -> None:
+        """Drop what no longer fits, if far more than the `valid` entries there can be are kept."""
+        if len(self._heap) > 2 * valid + _SLACK:
+            self._heap = [entry for entry in set(self._heap) if is_valid(entry >> _SEQ_BITS, entry & _SEQ_MASK)]
+            heapq.heapify(self._heap)

@@ -1,19 +1,26 @@
-"""What was settled lately: receipts that may be repeated, and idempotency keys, each for five minutes.
+"""The past of messages: receipts settled and keys put within five minutes, and attempts that have ended.
 
 A busy queue settles millions of receipts in five minutes. They are kept as numbers, 11 bytes each, by the minute
-and by the page of a thousand neighbours that their message belongs to: one is found in a few small arrays.
+and by the page of a thousand neighbours that their message belongs to: one is found in a few small arrays. Only
+messages that came back or failed have attempts that ended; those lie in one dict, packed, and go with the message.
 """
 
+import struct
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from penstock.contract.message import OUTCOMES, Attempt
 from penstock.contract.settings import FIVE_MINUTES
 
 _MINUTE = 60_000
 _BITS = 10
 _MASK = (1 << _BITS) - 1
+_FIXED = struct.Struct("<IIqqBHH")  # length of the record, attempt, claimed_at, ended_at, outcome, two lengths
+_MOST = 100  # attempts that are kept of one message: it may come back for ever
+_ROOM = 2 * _MOST * 64  # bytes of one message's attempts; when it is used up, the older half goes
+_NONE = 0xFFFF
 
 
 class _Settled:
@@ -45,13 +52,13 @@ class RecentReceipts:
     """Receipts that were settled in the last five minutes, and how."""
 
     def __init__(self) -> None:
-        self._minutes: deque[tuple[int, dict[int, _Settled]]] = deque()  # by when each began
+        self.minutes: deque[tuple[int, dict[int, _Settled]]] = deque()  # by when each began
 
     def add(self, seqs: Sequence[int], nonces: Sequence[int], outcome: int, now: int) -> None:
         """Remember receipts that were settled now."""
-        if not self._minutes or now >= self._minutes[-1][0] + _MINUTE:
-            self._minutes.append((now, {}))
-        pages = self._minutes[-1][1]
+        if not self.minutes or now >= self.minutes[-1][0] + _MINUTE:
+            self.minutes.append((now, {}))
+        pages = self.minutes[-1][1]
         start = 0
         while start < len(seqs):  # neighbours are mostly settled together
             page = seqs[start] >> _BITS
@@ -69,15 +76,15 @@ class RecentReceipts:
     def copy(self) -> "RecentReceipts":
         """What is known now."""
         copy = RecentReceipts()
-        copy._minutes.extend(
-            (began, {page: settled.copy() for page, settled in pages.items()}) for began, pages in self._minutes
+        copy.minutes.extend(
+            (began, {page: settled.copy() for page, settled in pages.items()}) for began, pages in self.minutes
         )
         return copy
 
     def dump(self) -> list[SettledMinute]:
         """All that is known, by the minute."""
         minutes = []
-        for began, pages in self._minutes:
+        for began, pages in self.minutes:
             seqs, nonces, outcomes = array("q"), array("Q"), bytearray()
             for page, settled in pages.items():
                 seqs.extend([(page << _BITS) + position for position in settled.positions])
@@ -96,14 +103,14 @@ class RecentReceipts:
             settled.positions.append(seq & _MASK)
             settled.nonces.append(nonce)
             settled.outcomes.append(outcome)
-        self._minutes.append((minute.began, pages))
+        self.minutes.append((minute.began, pages))
 
     def __len__(self) -> int:
-        return sum(len(settled.outcomes) for _, pages in self._minutes for settled in pages.values())
+        return sum(len(settled.outcomes) for _, pages in self.minutes for settled in pages.values())
 
     def outcome(self, seq: int, nonce: int) -> int | None:
         """How that receipt was settled; None if it was not, or too long ago."""
-        for _, pages in self._minutes:
+        for _, pages in self.minutes:
             settled = pages.get(seq >> _BITS)
             at = 0
             while settled is not None:
@@ -118,8 +125,8 @@ class RecentReceipts:
 
     def forget(self, now: int) -> None:
         """Drop what is older than five minutes, by the minute."""
-        while self._minutes and self._minutes[0][0] + _MINUTE + FIVE_MINUTES < now:
-            self._minutes.popleft()
+        while self.minutes and self.minutes[0][0] + _MINUTE + FIVE_MINUTES < now:
+            self.minutes.popleft()
 
 
 class RecentKeys:
@@ -127,12 +134,12 @@ class RecentKeys:
 
     def __init__(self) -> None:
         self._seqs: dict[str, int] = {}
-        self._ends: deque[tuple[int, str]] = deque()
+        self.ends: deque[tuple[int, str]] = deque()
 
     def add(self, key: str, seq: int, now: int) -> None:
         """Remember what was put under a key now."""
         self._seqs[key] = seq
-        self._ends.append((now + FIVE_MINUTES, key))
+        self.ends.append((now + FIVE_MINUTES, key))
 
     def get(self, key: str) -> int | None:
         """What was put under that key."""
@@ -140,14 +147,88 @@ class RecentKeys:
 
     def dump(self) -> list[tuple[int, str, int]]:
         """All that is known: when it ends, the key, the message."""
-        return [(end, key, self._seqs[key]) for end, key in self._ends]
+        return [(end, key, self._seqs[key]) for end, key in self.ends]
 
     def load(self, end: int, key: str, seq: int) -> None:
         """Know what was dumped; in its order."""
         self._seqs[key] = seq
-        self._ends.append((end, key))
+        self.ends.append((end, key))
 
     def forget(self, now: int) -> None:
         """Drop what is older than five minutes."""
-        while self._ends and self._ends[0][0] <= now:
-            del self._seqs[self._ends.popleft()[1]]
+        while self.ends and self.ends[0][0] <= now:
+            del self._seqs[self.ends.popleft()[1]]
+
+
+class History:
+    """The ended attempts of a queue's messages, oldest first."""
+
+    def __init__(self) -> None:
+        self._packed: dict[int, bytes] = {}
+
+    def add(self, seq: int, attempt: Attempt) -> None:
+        """Keep an attempt that has ended."""
+        packed = self._packed.get(seq, b"") + pack(attempt)
+        self._packed[seq] = packed if len(packed) <= _ROOM else _newest(packed)
+
+    def of(self, seq: int) -> list[Attempt]:
+        """The attempts of a message."""
+        return list(_unpack(self._packed.get(seq, b"")))[-_MOST:]
+
+    def packed(self, seq: int) -> bytes:
+        """The attempts of a message as load() takes them."""
+        return self._packed.get(seq, b"")
+
+    def drop(self, seqs: Iterable[int]) -> None:
+        """Forget messages."""
+        if self._packed:
+            for seq in seqs:
+                self._packed.pop(seq, None)
+
+    def dump(self) -> dict[int, bytes]:
+        """All that is known, by message."""
+        return dict(self._packed)
+
+    def load(self, packed: dict[int, bytes]) -> None:
+        """Know what was dumped."""
+        self._packed.update(packed)
+
+
+def pack(attempt: Attempt) -> bytes:
+    """An attempt that has ended as bytes."""
+    number, consumer, claimed_at, ended_at, outcome, reason = attempt
+    who = None if consumer is None else consumer.encode()
+    why = None if reason is None else reason.encode()
+    texts = (who or b"") + (why or b"")
+    return (
+        _FIXED.pack(
+            _FIXED.size + len(texts),
+            number,
+            claimed_at,
+            ended_at,
+            OUTCOMES.index(outcome or ""),
+            _NONE if who is None else len(who),
+            _NONE if why is None else len(why),
+        )
+        + texts
+    )
+
+
+def _unpack(packed: bytes) -> Iterable[Attempt]:
+    start = 0
+    while start < len(packed):
+        length, number, claimed_at, ended_at, outcome, who, why = _FIXED.unpack_from(packed, start)
+        text = start + _FIXED.size
+        consumer = None if who == _NONE else packed[text : text + who].decode()
+        text += 0 if who == _NONE else who
+        reason = None if why == _NONE else packed[text : text + why].decode()
+        yield Attempt(number, consumer, claimed_at, ended_at, OUTCOMES[outcome], reason)
+        start += length
+
+
+def _newest(packed: bytes) -> bytes:
+    starts, start = [], 0
+    while start < len(packed):
+        starts.append(start)
+        start += _FIXED.unpack_from(packed, start)[0]
+    return packed[starts[max(len(starts) // 2, len(starts) - _MOST)] :]
