@@ -160,7 +160,7 @@ def test_a_program_that_shares_with_nobody_loads_nothing_that_serves(tmp_path: P
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert {"asyncio", "penstock.http.server", "penstock.sharing.serving"}.isdisjoint(loaded)
+    assert {"asyncio", "penstock.http.server", "penstock.sharing.owner_server"}.isdisjoint(loaded)
 
 
 def test_an_owner_that_does_not_share_keeps_others_out(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from penstock.contract.message import Entry
 from penstock.contract.operations import Put
 from penstock.engine.queue import LiveQueue
 from penstock.errors import StoreClosed
-from penstock.sharing import serving
+from penstock.sharing import owner_server
 from penstock.sharing.backend import engine_of
-from penstock.sharing.serving import OwnersBackend
+from penstock.sharing.owner_server import OwnersBackend
 from penstock.stores.journal.store import JournalBackend
 
 
@@ -69,7 +69,7 @@ def _live(store: penstock.Store, queue: str) -> LiveQueue:
 def test_after_a_short_commit_the_next_is_made_in_the_loop_for_all_who_came(
     store: penstock.Store, committed_by: list[threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "_SHORT", 3_600.0)
+    monkeypatch.setattr(owner_server, "_SHORT", 3_600.0)
     assert put(store, "default", "default", "default") == [["2"], ["3"], ["4"]]
     first, second = committed_by
     assert first is not threading.current_thread()  # as nobody knew how long it takes
@@ -79,7 +79,7 @@ def test_after_a_short_commit_the_next_is_made_in_the_loop_for_all_who_came(
 def test_after_a_long_commit_the_loop_goes_on_during_the_next(
     store: penstock.Store, committed_by: list[threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "_SHORT", 0.0)
+    monkeypatch.setattr(owner_server, "_SHORT", 0.0)
     assert put(store, "default") == [["2"]]
     assert threading.current_thread() not in committed_by
 
@@ -87,7 +87,7 @@ def test_after_a_long_commit_the_loop_goes_on_during_the_next(
 def test_commits_of_several_queues_are_made_side_by_side(
     store: penstock.Store, committed_by: list[threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "_SHORT", 3_600.0)
+    monkeypatch.setattr(owner_server, "_SHORT", 3_600.0)
     assert put(store, "default", "other") == [["2"], ["1"]]
     assert len(committed_by) == 3
     assert threading.current_thread() not in committed_by
@@ -104,6 +104,6 @@ def test_a_commit_that_fails_in_the_loop_is_told_to_all_who_came(
     live = _live(store, "default")
     original = live.commit
     monkeypatch.setattr(live, "commit", commit)
-    monkeypatch.setattr(serving, "_SHORT", 3_600.0)
+    monkeypatch.setattr(owner_server, "_SHORT", 3_600.0)
     answers = put(store, "default", "default")
     assert [str(answer) for answer in answers] == ["the disk is gone"] * 2

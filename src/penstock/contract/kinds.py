@@ -90,6 +90,10 @@ class Kind:
         """The folder in which processes of this machine find the one that owns the store."""
         raise NotImplementedError
 
+    def is_held(self, url: str) -> bool:
+        """Whether a process holds the lock of a store that one process owns. Nothing is read for that."""
+        return False
+
     def check_guest(self, url: str, backend: Backend) -> None:
         """Refuse a store that its owner has opened in another way than the URL says."""
 

@@ -1,188 +1,252 @@
 """A store that many processes have open: this one owns it, or asks the one that does, and may be the next."""
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from time import monotonic
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from penstock.contract.kinds import Options
+from penstock.contract.kinds import Options, kind_of
 from penstock.contract.message import Message
 from penstock.contract.operation import Operation
 from penstock.contract.operations import Messages, Peek
 from penstock.contract.store import Store
 from penstock.engine.backend import Engine
-from penstock.errors import StoreClosed, StoreLocked, StoreUnreachable
-from penstock.sharing.guest import Gone, GuestBackend
-from penstock.sharing.host import SETTLED, prepare
+from penstock.errors import StoreClosed, StoreUnreachable
+from penstock.sharing.guest import Gone, Guest, GuestBackend
 from penstock.sharing.ownership import (
     LONGEST_PAUSE,
     PATIENCE,
     PAUSE,
+    SETTLED,
     Folder,
     Owner,
     become_owner,
     folder_for,
     locked,
+    prepare,
 )
-from penstock.stores.journal.catalog import Catalog
-from penstock.stores.journal.loads import Load
-from penstock.stores.journal.store import JournalBackend
-from penstock.stores.owner_operations import Pack, SlateOwner, Stored, TakeIn
-from penstock.system import forks
-from penstock.system.clock import SystemClock
-from penstock.system.files import SystemDisk
+from penstock.stores.owner_operations import Pack, Stored
+from penstock.system import blocking, forks
 
 if TYPE_CHECKING:
-    from penstock.engine.coroutines import LocalBackend
-    from penstock.sharing.forwarding import ForwardingBackend
-    from penstock.stores.slate.store import SlateBackend
+    from penstock.contract.backend import Served
 
 Result = TypeVar("Result")
-Held: TypeAlias = "JournalBackend | SlateBackend | GuestBackend"
 
 
-class SharedBackend:
+class Shared:
     """Keeps queues of a folder that other processes may have open, too.
 
     While another process owns the store, it is asked. When that does not answer, this one becomes the owner, or
-    finds who has, and asks again, where that does no harm.
+    finds the next owner, and asks again, where that does no harm. Threads and coroutines share this.
     """
 
+    opener: ClassVar[str]
+    guest_type: ClassVar[type[Guest]]
+
     def __init__(self, folder: Folder, timeout: float | None = None) -> None:
-        self._folder = folder
+        self.folder = folder
+        self.owner: Owner | None = None
+        self.is_closed = False
         self._timeout = timeout
         self._patience = PATIENCE if timeout is None else timeout
-        self._time = SystemClock()  # not the store's: other processes live in this one
-        self._moving = threading.RLock()
-        self._closing = threading.Event()
-        self._owner = become_owner(folder)
-        self._backend: Held = self._guest() if self._owner is None else self._owner.backend
-        forks.watch(self)
-        if isinstance(self._backend, GuestBackend):
+        self._backend: Any = None  # the engine of the owner, or a guest's
+
+    # What threads and coroutines differ in
+
+    @abstractmethod
+    async def ask(self, call: Callable[[], Any]) -> Any:
+        """What a backend answers to a call."""
+
+    @abstractmethod
+    async def sleep(self, seconds: float) -> None:
+        """Wait, unless the store is closed meanwhile."""
+
+    @abstractmethod
+    def moving(self) -> AbstractAsyncContextManager[Any]:
+        """Held by the one that looks for the owner."""
+
+    @abstractmethod
+    async def become_owner(self) -> Owner | None:
+        """Own the store; None if another process does."""
+
+    @abstractmethod
+    def kept_by(self, owner: Owner) -> Any:
+        """The backend of a store that this process owns."""
+
+    @abstractmethod
+    def close(self) -> Any:
+        """Let go of the store; if this process owns it, the next may have it."""
+
+    def guest(self) -> Guest:
+        """What asks the owner."""
+        folder = self.folder
+        return self.guest_type(folder.path, folder.share, self._timeout, folder.clock)
+
+    async def enter(self) -> bool:
+        """Own the store, or find its owner; whether another process is that."""
+        owner = await self.become_owner()
+        if owner is not None:
+            self.owner, self._backend = owner, self.kept_by(owner)
+            return False
+        self._backend = guest = self.guest()
+        try:
+            await self.find_owner(guest, monotonic() + self._patience)
+            return True
+        except (Gone, StoreUnreachable) as error:
+            await self.ask(self.close)
+            raise locked(self.folder.path, error) from error
+        except BaseException:
+            await self.ask(self.close)
+            raise
+
+    def operating(self, operation: Operation[Any]) -> Callable[[Any], Any]:
+        """How a backend carries out an operation. If that waits, all backends together do not wait longer."""
+        if not operation.http.polls or operation.wait <= 0:
+            return lambda backend: backend.run(operation)
+        clock, polling = self.folder.clock, operation
+        end = clock.monotonic() + operation.wait
+        return lambda backend: backend.run(replace(polling, wait=max(end - clock.monotonic(), 0.0)))  # type: ignore[type-var]
+
+    async def again(self, operate: Callable[[Any], Any], left: Any, gone: Gone) -> Any:
+        """Once more, with the owner of now, after the backend `left` had none to ask."""
+        maybe_done, pause = False, PAUSE
+        deadline = monotonic() + self._patience
+        while True:
+            maybe_done |= gone.failure.done
             try:
-                self._find_owner(self._backend, self._time.monotonic() + self._patience)
+                if isinstance(left, Guest):
+                    await self.find_owner(left, deadline)
+                left = self._backend
+                return await self.ask(partial(operate, left))
+            except Gone as error:
+                self.check_open()
+                gone = error
+            if monotonic() > deadline:
+                raise gone.error(self.folder.path, maybe_done) from gone.failure
+            await self.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def find_owner(self, left: Any, deadline: float) -> None:
+        """Return once there is an owner to ask, be it this process; Gone if none answers in time."""
+        async with self.moving():
+            while self._backend is left:
+                self.check_open()
+                try:
+                    await self.ask(left.connect)
+                    return
+                except Gone as gone:
+                    owner = await self.become_owner()
+                    if owner is not None:
+                        self.owner, self._backend = owner, self.kept_by(owner)
+                        await self.ask(left.close)  # its owner has ended; what still waits for an answer is told
+                        return
+                    if monotonic() > deadline:
+                        raise gone from None
+                await self.sleep(PAUSE)
+
+    def check_open(self) -> None:
+        """StoreClosed if the store was closed."""
+        if self.is_closed:
+            raise StoreClosed(f"the store {self.folder.path!r} was closed: open it again with {self.opener}")
+
+
+class SharedBackend(Shared):
+    """The same for threads."""
+
+    opener, guest_type = "penstock.open()", GuestBackend
+
+    def __init__(self, folder: Folder, timeout: float | None = None) -> None:
+        super().__init__(folder, timeout)
+        self._moving = blocking.Lock()
+        self._closing = threading.Event()
+        is_guest = blocking.run(self.enter())
+        forks.watch(self)
+        if is_guest:
+            try:
                 folder.kind.check_guest(folder.url, self)
-            except (Gone, StoreUnreachable) as error:
-                self.close()
-                raise locked(folder.path, error) from error
             except BaseException:
                 self.close()
                 raise
             threading.Thread(target=self._prepare, name="penstock-guest", daemon=True).start()
 
     @property
-    def owned(self) -> "JournalBackend | SlateBackend | None":
-        """What keeps the store, if this process owns it."""
-        return self._owner.backend if self._owner is not None else None
-
-    @property
-    def journals(self) -> JournalBackend | None:
-        """The journals, if this process owns some."""
-        return self.owned if isinstance(self.owned, JournalBackend) else None
-
-    @property
-    def folder(self) -> Folder:
-        """The folder of the store, and how it is opened."""
-        return self._folder
+    def owned(self) -> Engine | None:
+        """The engine that keeps the store, if this process owns it."""
+        return self.owner.backend if self.owner is not None else None
 
     def run(self, operation: Operation[Result]) -> Result:
         """Carry out an operation, or have it carried out by the owner."""
         if operation.listing:
             return self._listed(operation)  # type: ignore[return-value, arg-type]
-        if operation.http.polls and operation.wait > 0:
-            left = self._left(operation.wait)
-            polling: Any = operation
-            return self._run(lambda backend: backend.run(replace(polling, wait=left())))  # type: ignore[no-any-return]
         backend = self._backend
+        waits = operation.http.polls and operation.wait > 0
+        operate = self.operating(operation) if waits else None
         try:
-            return backend.run(operation)
+            return backend.run(operation)  # type: ignore[no-any-return]
         except Gone as gone:
-            return self._again(lambda backend: backend.run(operation), backend, gone)
+            return blocking.run(self.again(operate or self.operating(operation), backend, gone))  # type: ignore[no-any-return]
 
-    async def for_loop(self) -> "LocalBackend | ForwardingBackend":
+    async def for_loop(self) -> "Served":
         """The same store for coroutines: this process's, or its owner's, until this process is the owner."""
-        from penstock.sharing.forwarding import ForwardingBackend  # here, as most programs have no event loop
+        from penstock.sharing.coroutines import ForwardingBackend  # here, as most programs have no event loop
 
         if self.owned is not None:
             return await self.owned.for_loop()
-        forwarding = ForwardingBackend(self._folder, None)
+        forwarding = ForwardingBackend(self.folder)
         await forwarding.open()
         return forwarding
 
     def pack(self, queue: str) -> int:
-        """Pack a queue's journal now, if that makes it smaller; how many bytes that freed."""
+        """Pack a queue now, if that makes it smaller; how many bytes that freed."""
         return self.run(Pack(queue))
 
     def stored(self, queue: str) -> int:
-        """Bytes of a queue's journal."""
+        """Bytes that a queue takes on disk."""
         return self.run(Stored(queue))
 
-    def load(self, load: Load) -> bool:
-        """Let a load that was staged in the folder take effect, all of it or nothing."""
-        return self.run(TakeIn(load.name, load.pieces, load.queues, load.run, load.sink))
-
-    def slate(self) -> SlateOwner:
-        """What only a slate store can do."""
-        return SlateOwner(self.run)
-
     def close(self) -> None:
-        """Let go of the store; if this process owns it, the next may have it."""
+        self.is_closed = True
         self._closing.set()
         backend = self._backend
         if isinstance(backend, GuestBackend):
             backend.close()  # here, as a thread that looks for the owner may wait for an answer
         with self._moving:
-            owner, self._owner = self._owner, None
+            owner, self.owner = self.owner, None
             if owner is not None:
                 owner.close()
 
     def forked(self) -> None:
         """In a child: the store stays the parent's, and is asked of it."""
-        self._moving = threading.RLock()
-        owner, self._owner = self._owner, None
+        self._moving = blocking.Lock()
+        owner, self.owner = self.owner, None
         if owner is not None:
             owner.forked()
-            self._backend = self._guest()
-
-    def _guest(self) -> GuestBackend:
-        return GuestBackend(self._folder.path, self._folder.share, self._timeout, self._folder.clock)
+            self._backend = self.guest()
 
     def _prepare(self) -> None:
         if not self._closing.wait(SETTLED):
             prepare()
 
-    def _left(self, wait: float) -> Callable[[], float]:
-        """How much of a wait is left."""
-        clock = self._folder.clock
-        end = clock.monotonic() + wait
-        return lambda: max(end - clock.monotonic(), 0.0)
+    async def ask(self, call: Callable[[], Any]) -> Any:
+        return call()
 
-    def _run(self, operate: Callable[[Held], Result]) -> Result:
-        backend = self._backend
-        try:
-            return operate(backend)
-        except Gone as gone:
-            return self._again(operate, backend, gone)
+    async def sleep(self, seconds: float) -> None:
+        self._closing.wait(seconds)
 
-    def _again(self, operate: Callable[[Held], Result], left: Held, gone: Gone) -> Result:
-        """Once more, with whoever has the store now."""
-        maybe_done, pause = False, PAUSE
-        deadline = self._time.monotonic() + self._patience
-        while True:
-            maybe_done |= gone.failure.done
-            try:
-                if isinstance(left, GuestBackend):
-                    self._find_owner(left, deadline)
-                left = self._backend
-                return operate(left)
-            except Gone as again:
-                self._check_open()
-                gone = again
-            if self._time.monotonic() > deadline:
-                raise gone.error(self._folder.path, maybe_done) from gone.failure
-            self._closing.wait(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+    def moving(self) -> blocking.Lock:
+        return self._moving
+
+    async def become_owner(self) -> Owner | None:
+        return become_owner(self.folder)
+
+    def kept_by(self, owner: Owner) -> Any:
+        return owner.backend
 
     def _listed(self, operation: Peek | Messages) -> Iterator[Message]:
         """A listing, which whoever has the store then goes on with if its owner goes."""
@@ -198,32 +262,8 @@ class SharedBackend:
             except Gone as gone:
                 left = left if last is None else left.rest(seen, last)
                 if left is not None:
-                    items, seen, last = self._again(_begun(left), self._backend, gone), 0, None
-
-    def _find_owner(self, left: GuestBackend, deadline: float) -> None:
-        """Return once there is someone to ask, be it this process; Gone if nobody answers in time."""
-        with self._moving:
-            while self._backend is left:
-                self._check_open()
-                try:
-                    left.connect()
-                    return
-                except Gone as gone:
-                    owner = become_owner(self._folder)
-                    if owner is not None:
-                        self._take_over(left, owner)
-                        return
-                    if self._time.monotonic() > deadline:
-                        raise gone from None
-                self._closing.wait(PAUSE)
-
-    def _take_over(self, left: GuestBackend, owner: Owner) -> None:
-        self._owner, self._backend = owner, owner.backend
-        left.close()  # whom it asked has ended; threads that still wait for an answer are told
-
-    def _check_open(self) -> None:
-        if self._closing.is_set():
-            raise StoreClosed(f"the store {self._folder.path!r} was closed: open it again with penstock.open()")
+                    items = blocking.run(self.again(_begun(left), self._backend, gone))
+                    seen, last = 0, None
 
 
 def open_shared(url: str, options: Options | None = None) -> SharedBackend:
@@ -232,29 +272,24 @@ def open_shared(url: str, options: Options | None = None) -> SharedBackend:
     return SharedBackend(folder_for(url, options), options.timeout)
 
 
-def check_reachable(folder: str) -> None:
+def check_reachable(url: str) -> None:
     """StoreLocked if the store is held by a process that does not share it; nothing is read for that."""
-    catalog = Catalog(folder, SystemDisk())
-    try:
-        catalog.open()
-    except StoreLocked:
-        open_shared(folder).close()
-    else:
-        catalog.close()
+    if kind_of(url).is_held(url):
+        open_shared(url).close()
 
 
 def engine_of(store: Store) -> Engine | None:
-    """What keeps a store whose rules run in this process; None if they run in another."""
+    """The engine of a store whose rules run in this process; None if they run in another."""
     backend = store.backend
     if isinstance(backend, SharedBackend):
         return backend.owned
     return backend if isinstance(backend, Engine) else None
 
 
-def _begun(operation: Peek | Messages) -> Callable[[Held], Iterator[Message]]:
+def _begun(operation: Peek | Messages) -> Callable[[Any], Iterator[Message]]:
     """A listing whose first message was had, so that it shows at once whether there is anyone to ask."""
 
-    def begin(backend: Held) -> Iterator[Message]:
+    def begin(backend: Any) -> Iterator[Message]:
         items = backend.run(operation)
         first = next(items, None)
         return items if first is None else chain([first], items)

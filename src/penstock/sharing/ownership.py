@@ -1,27 +1,33 @@
-"""How a store comes to its owner: whoever has its lock listens for the others before anything is read."""
+"""How a store comes to its owner, and how the owner is reached.
+
+The process that has the store's lock is the owner. It listens for the others before anything is read. Most stores
+are used by one process, so nothing that serves is loaded before somebody connects: until then a thread waits.
+"""
 
 import logging
 import os
+import select
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from penstock.contract.kinds import Kind, Options, kind_of
+from penstock.engine.backend import Engine
 from penstock.errors import StoreLocked, StoreUnreachable
-from penstock.sharing.host import Host
-from penstock.stores.journal.catalog import FOLDER
 from penstock.system import forks
+from penstock.system import socket_path as place
 from penstock.system.clock import Clock, SystemClock
-from penstock.system.files import ReadingDisk, unavailable
-from penstock.system.socket_path import share_of
+from penstock.system.files import OWN_FOLDER, ReadingDisk, unavailable
 
 if TYPE_CHECKING:
-    from penstock.stores.journal.store import JournalBackend
-    from penstock.stores.slate.store import SlateBackend
+    from penstock.sharing.owner_server import OwnerServer
 
 PATIENCE = 10.0  # seconds in which a new owner, or the old one, must be found
 PAUSE = 0.02  # seconds between two looks for one
 LONGEST_PAUSE = 1.0  # seconds before asking once more an owner that is there and refuses
+SETTLED = 0.5  # seconds after which a guest is one that stays, and may be the next owner
 _log = logging.getLogger("penstock")
 
 
@@ -35,21 +41,76 @@ class Folder:
     options: Options
     clock: Clock
 
-    def open(self, locked: Callable[[], None]) -> "JournalBackend | SlateBackend":
+    def open(self, locked: Callable[[], None]) -> Engine:
         """Open the store; `locked` is called once it is ours."""
-        opened: JournalBackend | SlateBackend = self.kind.open_owned(self.url, self.options, locked)
+        opened: Engine = self.kind.open_owned(self.url, self.options, locked)
         return opened
 
     @property
     def share(self) -> str:
         """Where its owner is reached."""
-        return share_of(self.path)
+        return place.share_of(self.path)
 
 
 def folder_for(url: str, options: Options) -> Folder:
     """The folder of a store as it is wherever this process goes."""
     kind, clock = kind_of(url), options.clock or SystemClock()
     return Folder(kind.meeting_folder(url), kind.absolute(url), kind, replace(options, clock=clock), clock)
+
+
+class Host:
+    """Answers other processes of this user, from start() until stop()."""
+
+    def __init__(self, share: str) -> None:
+        self._share = share
+        self._listening = place.bind(share)  # from here on others wait for an answer
+        self._waking, self._wake = os.pipe()
+        self._server: OwnerServer | None = None
+        self._thread: threading.Thread | None = None
+        self._gone = False
+
+    def start(self, backend: Engine) -> None:
+        """Begin to answer."""
+        self._thread = threading.Thread(target=self._run, args=(backend,), name="penstock-share", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take no more requests, finish those that have arrived, and go."""
+        place.remove(self._share)
+        if self._thread is not None:
+            os.write(self._wake, b".")
+            self._thread.join()
+        self._let_go()
+
+    def forked(self) -> None:
+        """In a child: let go of everything, so that others notice when the parent has ended."""
+        if self._gone:
+            return
+        held = [self._listening.fileno(), self._waking, self._wake]
+        if self._server is not None:
+            held += self._server.connections()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in filter(lambda number: number >= 0, held):
+            # Its number stays taken, as objects of the parent that are here as well will close it.
+            os.dup2(nothing, descriptor, inheritable=False)
+        os.close(nothing)
+
+    def _let_go(self) -> None:
+        self._gone = True
+        self._listening.close()
+        for descriptor in (self._waking, self._wake):
+            os.close(descriptor)
+
+    def _run(self, backend: Engine) -> None:
+        poll = select.poll()
+        for descriptor in (self._listening.fileno(), self._waking):
+            poll.register(descriptor, select.POLLIN)
+        poll.poll()
+        if place.has_visitors(self._listening):  # also if it is to stop: who has come is answered
+            from penstock.sharing.owner_server import OwnerServer  # here, because it takes long and few need it
+
+            self._server = OwnerServer(backend, self._listening, self._waking)
+            self._server.run()
 
 
 class Owner:
@@ -65,7 +126,7 @@ class Owner:
                 _log.warning("the store %r cannot be shared with other processes: %s", folder.path, error)
 
         try:
-            self.backend = folder.open(listen)
+            self.backend: Any = folder.open(listen)
         except BaseException:
             if self._host is not None:
                 self._host.stop()
@@ -116,7 +177,15 @@ def locked(folder: str, why: object) -> StoreLocked:
 def holder(folder: str) -> str:
     """Which process has the store."""
     try:
-        with ReadingDisk().open(os.path.join(folder, FOLDER, "lock")) as file:
+        with ReadingDisk().open(os.path.join(folder, OWN_FOLDER, "lock")) as file:
             return file.read(0, 100).decode(errors="replace").strip() or "another process"
     except OSError:
         return "another process"
+
+
+def prepare() -> None:
+    """Load the server's modules, so that taking over takes no longer than it must."""
+    import_module("penstock.sharing.owner_server")
+    from penstock.http.server.running import new_loop
+
+    new_loop().close()  # which loads what is fastest

@@ -37,6 +37,7 @@ from penstock.stores.journal.catalog import Catalog
 from penstock.stores.journal.loads import Load, has_run, make_folder
 from penstock.stores.journal.snapshot import StoreSnapshot
 from penstock.stores.journal.staging import Part, Piece
+from penstock.stores.owner_operations import TakeIn
 from penstock.system.clock import SystemClock
 from penstock.system.files import ReadingDisk, SystemDisk
 
@@ -152,7 +153,7 @@ class JournalWriter(DataSourceArrowWriter):
         with in_one_line():
             backend = open_shared(self._target.store)
             try:
-                backend.load(Load(self._load, pieces, dict(self._target.create), self._target.run))
+                backend.run(TakeIn.of(Load(self._load, pieces, dict(self._target.create), self._target.run)))
             finally:
                 backend.close()
 

@@ -107,6 +107,11 @@ class TakeIn(Operation[bool]):
 
     values = ("operation.load",)
 
+    @classmethod
+    def of(cls, load: Load) -> "TakeIn":
+        """The operation for a load."""
+        return cls(load.name, load.pieces, load.queues, load.run, load.sink)
+
     @property
     def load(self) -> Load:
         """The load."""

@@ -4,6 +4,7 @@ What differs are the few things that it awaits. For coroutines these give way to
 block, and never give way, so that the whole runs to its end at once.
 """
 
+import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -19,3 +20,22 @@ def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
         return result
     coroutine.close()
     raise RuntimeError("this coroutine needs an event loop")
+
+
+class Lock:
+    """A lock of threads, for both `with` and `async with`. A thread that has it may take it again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+    async def __aenter__(self) -> None:
+        self._lock.acquire()
+
+    async def __aexit__(self, *error: object) -> None:
+        self._lock.release()

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from penstock.contract import names
 from penstock.contract.operations import Lookup, Queues
@@ -68,7 +68,7 @@ def pack_queues(spark: "SparkSession", store: SharedBackend, queues: Iterable[st
     """
     packed: list[Packed] = []
     problems: list[PenstockError] = []
-    backend = store.journals
+    backend = cast("JournalBackend | None", store.owned)
     for together, alone in _rounds(backend, queues) if backend is not None else [([], list(queues))]:
         if backend is not None and together:
             packed += _pack_together(spark, backend, together, alone, problems)

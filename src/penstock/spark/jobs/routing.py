@@ -17,6 +17,7 @@ from penstock.sharing.backend import SharedBackend, open_shared
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.stores import check_store, own_session
 from penstock.spark.jobs.summary import Summary
+from penstock.stores.owner_operations import SlateOwner
 from penstock.stores.slate.place import SUBFOLDER, parse
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def route(
         stream = session.readStream.format("penstock")
         stream = stream.options(store=url, table="log", maxRowsPerBatch=str(rows), _route="true")
         # Where the store is; of a checkpoint that is there Spark takes no other start.
-        frame = stream.option("startingOffset", str(backend.slate().position())).load()
+        frame = stream.option("startingOffset", str(SlateOwner(backend.run).position())).load()
         writing = frame.writeStream.foreachBatch(routing.deliver)
         writing = writing.option("checkpointLocation", os.fspath(checkpoint or default_checkpoint(url)))
         trigger = writing.trigger(availableNow=True) if available_now else writing.trigger(
@@ -91,7 +92,7 @@ class _Routing:
 
         matches = collected(batch)
         if matches is not None:
-            self.routed.update(self._backend.slate().route(matches))
+            self.routed.update(SlateOwner(self._backend.run).route(matches))
 
 
 def _without_router(url: str) -> str:

@@ -11,6 +11,7 @@ from penstock.contract.urls import absolute
 from penstock.sharing.backend import open_shared
 from penstock.spark.jobs.runs import run_id
 from penstock.spark.jobs.summary import Cell, Summary
+from penstock.stores.owner_operations import SlateOwner
 from penstock.stores.slate import recovery, snapshot
 from penstock.stores.slate.place import parse
 from penstock.system.clock import SystemClock
@@ -27,7 +28,7 @@ def pack(store: str, queues: Sequence[str], given: str | None, dry_run: bool) ->
         for queue in queues:
             backend.run(Lookup(names.checked(queue)))
         if not dry_run:
-            backend.slate().tidy()
+            SlateOwner(backend.run).tidy()
     note = "SlateDB compacts by itself, all queues together: files that nobody needs were looked for"
     return Summary("pack", run, PACKED, [], dry_run, notes=[note])
 
@@ -39,7 +40,7 @@ def expire(store: str, given: str | None, dry_run: bool) -> Summary:
     rows, looked_at = _let_go(url)
     if not dry_run:
         with closing(open_shared(url)) as backend:
-            backend.slate().tidy()
+            SlateOwner(backend.run).tidy()
     notes = [f"{looked_at:,} queues were looked at, {len(rows):,} of them had something to let go"]
     return Summary("expire", run, EXPIRED, rows, dry_run, notes=notes)
 

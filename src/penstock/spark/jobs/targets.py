@@ -14,6 +14,7 @@ from penstock.sharing.backend import open_shared
 from penstock.stores.journal.catalog import Catalog
 from penstock.stores.journal.loads import read_run
 from penstock.stores.journal.snapshot import StoreSnapshot
+from penstock.stores.owner_operations import SlateOwner
 from penstock.system.clock import SystemClock
 from penstock.system.files import ReadingDisk
 
@@ -71,7 +72,7 @@ def already_loaded(store: str, run: str) -> list[list[Any]] | None:
         return known.brought() if known.is_complete else None
     if is_slate(store):
         with closing(open_shared(store)) as shared:
-            return shared.slate().run(run)
+            return SlateOwner(shared.run).run(run)
     if folder is None:
         with closing(RemoteLoads(store)) as loads:
             brought = loads.run(run)

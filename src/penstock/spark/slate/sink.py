@@ -20,6 +20,7 @@ from penstock.spark.errors import in_one_line
 from penstock.spark.plans import driver
 from penstock.spark.sending import Sender
 from penstock.spark.sink import Target, check_columns, task
+from penstock.stores.owner_operations import SlateOwner
 from penstock.stores.slate.loads import Frame, Load, is_done, new_name
 from penstock.stores.slate.place import Place
 from penstock.stores.slate.recovery import PRIORITIES
@@ -112,7 +113,7 @@ def take_in(store: str, load: Load) -> None:
         if load.frames:
             place_at(store).stage(load.name, _COMMITTING, b"")
         try:
-            backend.slate().take_in(load)
+            SlateOwner(backend.run).take_in(load)
         except (QueueFull, QueueNotFound, StreamMismatch):  # refused: nothing of it was taken in
             place_at(store).remove_load(load.name)
             raise
@@ -129,7 +130,7 @@ def discard(store: str, load: str) -> None:
 
 def has_run(store: SharedBackend, run: str | None) -> bool:
     """Whether a run has taken effect."""
-    return run is not None and store.slate().run(run) is not None
+    return run is not None and SlateOwner(store.run).run(run) is not None
 
 
 def _limited(settings: Settings) -> Settings:

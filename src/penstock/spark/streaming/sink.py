@@ -37,6 +37,7 @@ from penstock.stores.journal import staging
 from penstock.stores.journal.loads import Load, make_folder
 from penstock.stores.journal.snapshot import StoreSnapshot
 from penstock.stores.journal.staging import Part, Piece
+from penstock.stores.owner_operations import TakeIn
 from penstock.stores.slate.loads import Load as SlateLoad
 from penstock.stores.slate.loads import new_name
 from penstock.system.clock import SystemClock
@@ -118,7 +119,7 @@ class JournalStreamWriter(DataSourceStreamArrowWriter):
             return
         with in_one_line(), closing(open_shared(self._target.store)) as backend:
             pieces = [piece for each in staged for piece in each.pieces]
-            backend.load(Load(staged[0].load, pieces, sink=self._sink.landing(batchId)))
+            backend.run(TakeIn.of(Load(staged[0].load, pieces, sink=self._sink.landing(batchId))))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Leave nothing of what does not count; what has landed stays."""

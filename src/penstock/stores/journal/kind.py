@@ -7,11 +7,13 @@ from typing import Any
 
 from penstock.contract.examination import Examination
 from penstock.contract.kinds import Copy, Kind, Options, folder_has, names_in, split
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, StoreLocked
+from penstock.stores.journal.catalog import Catalog
 from penstock.stores.journal.format import DIALECTS
 from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.stores.journal.strays import USUAL
 from penstock.system.clock import SystemClock
+from penstock.system.files import SystemDisk
 
 
 class JournalKind(Kind):
@@ -35,6 +37,15 @@ class JournalKind(Kind):
 
     def meeting_folder(self, url: str) -> str:
         return os.path.abspath(folder_of(url))
+
+    def is_held(self, url: str) -> bool:
+        catalog = Catalog(folder_of(url), SystemDisk())
+        try:
+            catalog.open()
+        except StoreLocked:
+            return True
+        catalog.close()
+        return False
 
     def exists(self, url: str) -> bool:
         _, folder = split(url)

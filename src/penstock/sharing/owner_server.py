@@ -7,20 +7,17 @@ sender is told that it was not sent.
 import asyncio
 import os
 import socket
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from penstock.engine.backend import Engine
 from penstock.engine.coroutines import Committed, LocalBackend
 from penstock.engine.queue import LiveQueue
 from penstock.http.server.connection import Connection
 from penstock.http.server.exchange import Route
 from penstock.http.server.routes import tree_of
 from penstock.http.server.running import Acceptor, Limits, Service, new_loop
-from penstock.stores.journal.store import JournalBackend
 from penstock.stores.owner_operations import OPERATIONS
 from penstock.system import socket_path as place
-
-if TYPE_CHECKING:
-    from penstock.stores.slate.store import SlateBackend
 
 _GRACE = 5.0  # seconds for answers to go out
 _SHORT = 0.001  # seconds that the others of a loop do not mind
@@ -82,10 +79,10 @@ class LocalConnection(Connection):
         return super().find(method, target) if route is None else (route, (), query)
 
 
-class Serving:
-    """An event loop that serves a store."""
+class OwnerServer:
+    """An event loop that serves a store to other processes of its user."""
 
-    def __init__(self, backend: "JournalBackend | SlateBackend", listening: socket.socket, waking: int) -> None:
+    def __init__(self, backend: Engine, listening: socket.socket, waking: int) -> None:
         self._backend = backend
         self._listening = listening
         self._waking = waking
