@@ -28,7 +28,6 @@ from penstock.stores.folder.layout import (
     REMOVE,
     SETTINGS,
     is_file_of,
-    parse_flat,
     queue_name,
 )
 from penstock.stores.folder.shared import Shared, Watch
@@ -207,9 +206,8 @@ class Catalog:
         """Finish the deletion of a queue; the lock is held."""
         tree, file = self._tree, listed.file
         for folder in (NEW, DELAY, FAILED, DONE):
-            for name in tree.names(folder):
-                if (parsed := parse_flat(name)) is not None and parsed[0] == file:
-                    self._throw_away(f"{folder}/{name}", name)
+            for uid in tree.ids(folder, file):
+                self._throw_away(f"{folder}/{file}:{uid}", f"{file}:{uid}")
         path = f"{QUEUES}/{file}"
         while tree.disk.exists(tree.path(path)):
             for name in tree.names(path):

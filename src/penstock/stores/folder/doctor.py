@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from penstock.contract.examination import Examination, Finding
 from penstock.stores.folder.catalog import Catalog, Listed
-from penstock.stores.folder.layout import DAMAGED, DELAY, DONE, FAILED, HELD, OWN, QUEUES, SEEN, is_id, parse_flat
+from penstock.stores.folder.layout import DAMAGED, DELAY, DONE, FAILED, HELD, OWN, QUEUES, SEEN, parse_flat
 from penstock.stores.folder.shared import Shared, SystemNeighbours
 from penstock.stores.folder.tree import Tree
 from penstock.system.clock import SteadyClock, SystemClock
@@ -84,7 +84,7 @@ def _examine_queue(tree: _ReadTree, listed: Listed) -> FolderExamination:
     queue = FolderExamination(listed.name)
     for folder in _MESSAGES:
         try:
-            ids = _ids(tree, folder, listed.file)
+            ids = sorted(tree.ids(folder, listed.file))
         except OSError as error:
             path = error.filename or folder
             queue.findings.append(Finding("problem", refusal(path, error), file=path))
@@ -112,12 +112,6 @@ def _examine_queue(tree: _ReadTree, listed: Listed) -> FolderExamination:
                 text = f"message {uid} in {folder}/ is damaged: {wrong}"
                 queue.findings.append(Finding("problem", text, "a claim sets it aside", path))
     return queue
-
-
-def _ids(tree: Tree, folder: str, file: str) -> list[str]:
-    if folder == QUEUES:  # others get an id when they are first seen
-        return sorted(name for name in tree.names(f"{QUEUES}/{file}") if is_id(name))
-    return sorted(uid for queue, uid in filter(None, map(parse_flat, tree.names(folder))) if queue == file)
 
 
 def _look_around(tree: _ReadTree, queues: set[str]) -> None:

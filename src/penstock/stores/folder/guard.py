@@ -19,7 +19,7 @@ from typing import TypeVar
 from penstock.engine.unowned import stopped
 from penstock.errors import DiskFull, PenstockError, StoreClosed
 from penstock.stores.folder import recovery
-from penstock.stores.folder.layout import DONE, HELD, OWN, REMOVE, parse_flat
+from penstock.stores.folder.layout import DONE, HELD, OWN, REMOVE
 from penstock.stores.folder.shared import SECOND, Shared
 from penstock.stores.folder.tree import is_full
 from penstock.system.files import is_refused, unavailable
@@ -137,14 +137,13 @@ class Ballast:
     def _shed(self) -> int:
         """Let go of content that nobody can ask for any more; how many bytes."""
         tree = self._shared.tree
-        there = [(DONE, parsed) for parsed in map(parse_flat, tree.names(DONE)) if parsed]
-        there = [(DONE, parsed) for _, parsed in there if self._keep_done(parsed[0]) == 0]
-        there += [(REMOVE, parsed) for parsed in map(parse_flat, tree.names(REMOVE)) if parsed]
+        there = [(DONE, *each) for each in tree.messages(DONE) if self._keep_done(each[0]) == 0]
+        there += [(REMOVE, *each) for each in tree.messages(REMOVE)]
         # A move that a machine forgets when it stops must find the content: so all of them are made durable first.
         recovery.sync_all(self._shared)
         tree.sync(*(f"{HELD}/{process}" for process in tree.names(HELD)))
         freed = 0
-        for folder, (queue, uid) in there:
+        for folder, queue, uid in there:
             with (
                 suppress(FileNotFoundError, PermissionError),
                 tree.disk.open(tree.place(folder, queue, uid)) as file,

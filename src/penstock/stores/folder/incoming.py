@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from penstock.contract.message import Entry, Moved
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY
@@ -17,14 +18,12 @@ from penstock.stores.folder.layout import (
     QUEUES,
     REMOVE,
     first_order,
-    is_id,
     order_of,
-    parse_flat,
     parse_held,
     time_of,
 )
 from penstock.stores.folder.stamps import Stamp
-from penstock.stores.folder.tree import home, is_full
+from penstock.stores.folder.tree import is_full
 from penstock.stores.folder.waiting import ServedQueue
 from penstock.system.clock import at_least_one
 
@@ -84,28 +83,13 @@ class OpenQueue(ServedQueue):
         """The same where keys and room matter; the queue's lock is held."""
         keyed = any(entry.key is not None for entry in entries)
         known = self.admission.known(self._clock.now()) if keyed else {}
-        new = self._new(entries, known)
+        new: dict[Any, Entry] = {}  # by key, or by position
+        for at, entry in enumerate(entries):
+            if entry.key is None or entry.key not in known:
+                new.setdefault(at if entry.key is None else entry.key, entry)
         self.check_room(len(new))
-        ids = iter(self.take_in(new, exact=True))
-        found = dict(known)
-        answer = []
-        for entry in entries:
-            if entry.key is None:
-                answer.append(next(ids))
-            else:
-                if entry.key not in found:
-                    found[entry.key] = next(ids)
-                answer.append(found[entry.key])
-        return answer
-
-    def _new(self, entries: Sequence[Entry], known: dict[str, str]) -> list[Entry]:
-        new, keys = [], set(known)
-        for entry in entries:
-            if entry.key is None or entry.key not in keys:
-                new.append(entry)
-                if entry.key is not None:
-                    keys.add(entry.key)
-        return new
+        ids: dict[Any, str] = {**known, **dict(zip(new, self.take_in(list(new.values()), True), strict=True))}
+        return [ids[at if entry.key is None else entry.key] for at, entry in enumerate(entries)]
 
     def check_room(self, more: int) -> None:
         """QueueFull if so many do not fit; the queue's lock is held."""
@@ -122,8 +106,7 @@ class OpenQueue(ServedQueue):
 
     def _count_exactly(self) -> int:
         """Messages that wait or are in flight, what other processes have just in hand included."""
-        self.refresh(certain=True)
-        self.advance()
+        self._look_now(certain=True)
         held = self._held()
         self.refresh(certain=True)  # what came back between the listings shows in the second
         with self.lock:
@@ -219,8 +202,7 @@ class OpenQueue(ServedQueue):
     def _learn_order(self) -> None:
         """What is put first by this process comes after what is there; for that the names are enough."""
         self._has_order = True
-        ids = [name for name in self._tree.names(home(QUEUES, self.file)) if is_id(name)]
-        ids += [uid for queue, uid in filter(None, map(parse_flat, self._tree.names(DELAY))) if queue == self.file]
+        ids = self._tree.ids(QUEUES, self.file) + self._tree.ids(DELAY, self.file)
         latest = first_order(self._clock.now()) + LONG_AHEAD
         last = max((uid for uid in ids if order_of(uid) <= latest), key=order_of, default=None)
         if last is None:

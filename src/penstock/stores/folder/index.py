@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from penstock.contract.message import STATES
+from penstock.stores.folder.stamps import Stamp
 
 NEVER = 1 << 63
 _SLACK = 64
@@ -21,6 +22,11 @@ class Row:
     expires_at: int | None = None
     version: int = 0  # of the store's count of changes when this one was made
     taken: bool = False  # by a thread of this process that is about to move it
+
+    @classmethod
+    def of(cls, state: str, stamp: Stamp, until: int) -> "Row":
+        """A message in that state, by its attributes."""
+        return cls(state, stamp.priority, stamp.order, until, stamp.expires_at)
 
 
 class MessageIndex:

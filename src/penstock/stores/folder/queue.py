@@ -85,11 +85,10 @@ class FolderQueue(OpenQueue):
                 raise
             with self.lock:
                 for each in won:
-                    row = Row(state, each.stamp.priority, each.stamp.order, each.until, each.stamp.expires_at)
                     if state == "done" and not self._keeps_done:
                         self._forget(each.uid)
                     else:
-                        self._know(each.uid, row)
+                        self._know(each.uid, Row.of(state, each.stamp, each.until))
                 self._miss(lost)
         return won
 
@@ -162,8 +161,7 @@ class FolderQueue(OpenQueue):
             with self.lock:
                 for each in won:
                     if self._keeps_done:
-                        row = Row("done", each.stamp.priority, each.stamp.order, now, each.stamp.expires_at)
-                        self._know(each.uid, row)
+                        self._know(each.uid, Row.of("done", each.stamp, now))
                     else:
                         self._forget(each.uid)
             return lost
@@ -190,8 +188,7 @@ class FolderQueue(OpenQueue):
             lost += [receipt for receipt in receipts if receipt.rpartition(".")[0] in taken]
             with self.lock:
                 for each in won:
-                    row = Row("in_flight", each.stamp.priority, each.stamp.order, until, each.stamp.expires_at)
-                    self._know(each.uid, row)
+                    self._know(each.uid, Row.of("in_flight", each.stamp, until))
         return Held(until, lost)
 
     def _win(self, receipts: Sequence[str], now: int, how: str | None) -> tuple[list[Won], list[str]]:
@@ -306,8 +303,7 @@ class FolderQueue(OpenQueue):
 
     def redrive(self, ids: Sequence[str] | None) -> int:
         """Start over with failed messages; None: with all of them."""
-        self.refresh(eager=True)
-        now = self.advance()
+        now = self._look_now()
         with self.lock:
             failed = {uid for uid, row in self._rows.items() if row.state == "failed"}
         wanted = sorted(failed) if ids is None else [uid for uid in dict.fromkeys(ids) if is_id(uid)]
@@ -325,8 +321,7 @@ class FolderQueue(OpenQueue):
 
     def purge(self) -> Iterator[int]:
         """Take out everything but what is in flight; how many, part by part, each of them durable."""
-        self.refresh(certain=True)
-        now = self.advance()
+        now = self._look_now(certain=True)
         held = self._held()  # what is just given back is to go, too
         with self.lock:
             rows = [(uid, row) for uid, row in self._rows.items() if row.state != "in_flight" or uid in held]
@@ -396,8 +391,7 @@ class FolderQueue(OpenQueue):
     def peek(self, n: int, skip: int = 0) -> Iterator[Message]:
         """What claim would give, after some that are skipped."""
         self.look_again()
-        self.refresh(eager=True)
-        self.advance()
+        self._look_now()
         with self.lock:
             ids = self._rows.peek(n + skip)
         return islice(self._sound(ids), skip, None)
@@ -427,8 +421,7 @@ class FolderQueue(OpenQueue):
         last = -1
         damaged: list[StoreCorrupt] = []
         while True:
-            self.refresh(eager=True)
-            self.advance()
+            self._look_now()
             with self.lock:
                 rows = [
                     (row.order, uid)
@@ -451,8 +444,7 @@ class FolderQueue(OpenQueue):
 
     def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
         """The attempts at a message."""
-        self.refresh(eager=True)
-        self.advance()
+        self._look_now()
         found = self._find(id, lambda path: b"")
         if found is None:
             return []

@@ -41,7 +41,6 @@ from penstock.stores.folder.layout import (
     is_made_here,
     maker_of,
     node_of,
-    parse_flat,
     parse_held,
     time_of,
 )
@@ -185,13 +184,12 @@ def drop_copies(shared: Shared) -> None:
     """Leave each message under one name: after a machine has stopped, before anyone uses the store."""
     tree = shared.tree
     found: dict[int, list[tuple[str, str, str]]] = {}
-    places = [(folder, name) for folder in _FURTHEST_FIRST if folder != QUEUES for name in tree.names(folder)]
-    for folder, name in places:
-        if (parsed := parse_flat(name)) is not None:
-            status = tree.status(tree.place(folder, *parsed))
-            if status is not None and status.names > 1 and tree.is_message(tree.place(folder, *parsed)):
-                found.setdefault(status.inode, []).append((folder, *parsed))
-    for queue in tree.queue_folders() if found or places else ():
+    places = [(folder, *each) for folder in _FURTHEST_FIRST if folder != QUEUES for each in tree.messages(folder)]
+    for place in places:
+        status = tree.status(tree.place(*place))
+        if status is not None and status.names > 1 and tree.is_message(tree.place(*place)):
+            found.setdefault(status.inode, []).append(place)
+    for queue in tree.queue_folders() if found else ():
         for name in tree.names(f"{QUEUES}/{queue}"):
             status = tree.status(tree.place(QUEUES, queue, name))
             if status is not None and status.inode in found and tree.is_message(tree.place(QUEUES, queue, name)):
@@ -228,10 +226,9 @@ def _drop_unfinished(shared: Shared, gone: list[str]) -> None:
     tree = shared.tree
     nodes = {node_of(process) for process in gone}
     by_queue: dict[str, list[str]] = {}
-    for name in tree.names(NEW):
-        parsed = parse_flat(name)
-        if parsed is not None and maker_of(parsed[1]) in nodes and tree.is_message(tree.place(NEW, *parsed)):
-            by_queue.setdefault(parsed[0], []).append(parsed[1])
+    for queue, uid in tree.messages(NEW):
+        if maker_of(uid) in nodes and tree.is_message(tree.place(NEW, queue, uid)):
+            by_queue.setdefault(queue, []).append(uid)
     for queue, ids in by_queue.items():
         admission = Admission(tree, queue, shared.threads)
         with admission.locked():
@@ -342,16 +339,12 @@ def _named(tree: Tree) -> Iterator[str]:
 
 
 def _stamps(tree: Tree) -> Iterator[Stamp]:
-    places = [
-        (f"{QUEUES}/{queue}/{uid}", uid)
-        for queue in tree.queue_folders()
-        for uid in tree.names(f"{QUEUES}/{queue}")
-    ]
+    places = [(QUEUES, file, uid) for file in tree.queue_folders() for uid in tree.names(home(QUEUES, file))]
     for folder in (NEW, DELAY, DONE, FAILED, REMOVE):
-        places += [(f"{folder}/{name}", parsed[1]) for name in tree.names(folder) if (parsed := parse_flat(name))]
-    for place, uid in places:
+        places += [(folder, *each) for each in tree.messages(folder)]
+    for folder, queue, uid in places:
         with suppress(FileNotFoundError, ValueError):
-            yield tree.stamp_of(tree.path(place), uid)
+            yield tree.stamp_of(tree.place(folder, queue, uid), uid)
 
 
 _OFTEN = 1.0  # seconds

@@ -225,6 +225,16 @@ class Tree:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
+    def messages(self, folder: str) -> list[tuple[str, str]]:
+        """Queue and id of each message in one of the folders that all queues share."""
+        return [parsed for name in self.names(folder) if (parsed := layout.parse_flat(name)) is not None]
+
+    def ids(self, folder: str, queue: str) -> list[str]:
+        """The ids of a queue's messages in a folder; a file that was put there by hand has none yet."""
+        if folder == layout.QUEUES:
+            return [name for name in self.names(f"{folder}/{queue}") if layout.is_id(name)]
+        return [uid for file, uid in self.messages(folder) if file == queue]
+
     def queue_folders(self) -> list[str]:
         """The folders in queues/; files and links among them are none."""
         names = self.names(layout.QUEUES)

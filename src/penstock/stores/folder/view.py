@@ -94,6 +94,11 @@ class QueueView(UnownedQueue):
             self._refreshed = self._clock.monotonic()
             self._refresh_took = self._refreshed - started
 
+    def _look_now(self, certain: bool = False) -> int:
+        """Look what other processes have done, and let happen what is due; what time it is."""
+        self.refresh(eager=True, certain=certain)
+        return self.advance()
+
     def _doubt(self) -> None:
         """Something is not where it was thought to be: look at folders again even if they have not changed."""
         self._doubted = self._shared.change()
@@ -193,7 +198,7 @@ class QueueView(UnownedQueue):
 
     def _row(self, folder: str, stamp: Stamp, until: int) -> Row:
         state = _STATE.get(folder) or ("in_flight" if stamp.is_held else "delayed")
-        return Row(state, stamp.priority, stamp.order, until, stamp.expires_at)
+        return Row.of(state, stamp, until)
 
     def _know(self, uid: str, row: Row) -> None:
         row.version = self._shared.change()
@@ -205,8 +210,7 @@ class QueueView(UnownedQueue):
 
     def counts(self) -> dict[str, int]:
         """How many messages are in each state."""
-        self.refresh(eager=True)
-        self.advance()
+        self._look_now()
         with self.lock:
             return self._rows.counts()
 

@@ -130,8 +130,7 @@ class ServedQueue(QueueView):
         if first and not waiter.ids and waiter.error is None:
             self._look()
             self.look_again()
-            self.refresh(eager=True)
-            self.advance()
+            self._look_now()
 
     def serve(self) -> None:
         """Give those who wait what is available."""
@@ -158,8 +157,7 @@ class ServedQueue(QueueView):
             self.serve()
             ids = [] if self.line else self._pick(n)
         if not ids:
-            self.refresh(eager=True)
-            self.advance()
+            self._look_now()
             with self.lock:
                 ids = [] if self.line else self._pick(n)
         return ids
