@@ -8,9 +8,10 @@
     ...                                 # the machine crashes, the store is opened again
     history.reopened(queue)             # the same; what was open at the crash is settled here, once and for all
 
-Threads may share a history. An operation that raised an error of the store stopping, or that never returned, may
-have happened or not; any other error of Penstock promises that nothing changed. Settling methods return the lost
-receipts instead of raising LeaseExpired. A broken promise raises Violation with the story of the message.
+Threads may share a history. An operation that raised an error of the store stopping or being out of reach, or that
+never returned, may have happened or not; any other error of Penstock promises that nothing changed. Settling
+methods return the lost receipts instead of raising LeaseExpired. A broken promise raises Violation with the story
+of the message.
 
 Payloads must differ, so that a message whose put was never answered is recognised; only a put that repeats a key
 repeats the payload and all else. Events are JSON: one process can write a history (`write`) and another check it
@@ -207,7 +208,7 @@ class History:
         try:
             answer = call()
         except BaseException as error:
-            stopped = isinstance(error, penstock.StoreClosed | penstock.StoreCorrupt)
+            stopped = isinstance(error, penstock.StoreClosed | penstock.StoreCorrupt | penstock.StoreUnreachable)
             refused = isinstance(error, penstock.PenstockError) and not stopped
             event = "refused" if refused else "unknown"
             self._record({"event": event, "op": name, "at": self._now(), "error": repr(error)})

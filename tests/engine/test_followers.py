@@ -21,7 +21,7 @@ from penstock.errors import NotSupported, QueueNotFound
 from penstock.http.server import serve_in_thread
 from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.stores.slate.store import SlateBackend, open_slate
-from tests.server_child import ServerChild
+from tests.harness.children import ServerChild
 
 MANY = 1 << 40
 START = 1_700_000_000_000

@@ -26,7 +26,7 @@ from penstock.http.server import Access, Limits, RunningServer, serve_in_thread,
 from penstock.http.server.description.openapi import document
 from penstock.http.server.routes import find
 from penstock.sharing.backend import engine_of
-from tests.server_child import ServerChild
+from tests.harness.children import ServerChild
 
 PATHS = document()["paths"]
 ROUTES = [(method.upper(), path) for path, methods in PATHS.items() for method in methods]

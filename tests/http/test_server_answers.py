@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import penstock
+from tests.harness.children import ServerChild
 from tests.http.test_server_access import make_certificate
-from tests.server_child import ServerChild
 
 MIB = 1 << 20
 READERS = 40

@@ -20,7 +20,7 @@ import penstock
 from penstock.contract.settings import Settings
 from penstock.http.server import serve_in_thread
 from penstock.sharing.backend import engine_of
-from tests.server_child import ServerChild
+from tests.harness.children import ServerChild
 
 DOCS = Path(__file__).parents[2] / "docs" / "http.md"
 EVERY_CHARACTER = "".join(map(chr, range(33, 127)))

@@ -41,7 +41,7 @@ from penstock.sharing.backend import engine_of
 from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.stores.slate.store import open_slate
 from penstock.wire import frames, jsons
-from tests.server_child import ServerChild
+from tests.harness.children import ServerChild
 from tests.simulated_disk import SimulatedDisk
 
 FRAME = {"Content-Type": frames.MEDIA_TYPE}

@@ -24,7 +24,7 @@ from penstock.cli import cli
 from penstock.http.server import RunningServer, serve_in_thread
 from penstock.sharing.backend import engine_of
 from penstock.system.histogram import Histogram
-from tests.server_child import ServerChild
+from tests.harness.children import ServerChild
 from tests.stores.slate import loop_disk
 
 Metrics = dict[str, float]

@@ -16,8 +16,8 @@ from penstock import Forbidden, InvalidArgument
 from penstock.cli import cli
 from penstock.contract import roles
 from penstock.http.server import Access, RunningServer, serve_in_thread, tokens
+from tests.harness.children import ServerChild
 from tests.http.test_server_access import ROUTES
-from tests.server_child import ServerChild
 
 BROWSER = "User-Agent: Mozilla/5.0 (X11; Linux x86_64)"
 FOREIGN = {

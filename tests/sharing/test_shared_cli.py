@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from tests.server_child import ServerChild
+from tests.harness.children import ServerChild
 
 
 @pytest.fixture(params=["text", "folder"])

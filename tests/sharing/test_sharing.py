@@ -35,7 +35,7 @@ from penstock.sharing.coroutines import GuestBackend
 from penstock.stores.journal.store import JournalBackend
 from penstock.stores.owner_operations import Pack
 from penstock.system import socket_path as place
-from tests.server_child import ServerChild
+from tests.harness.children import ServerChild
 
 OWN = """
 import sys, penstock

@@ -1,16 +1,13 @@
-"""kill -9 of whoever owns a folder that ten processes put into and claim from, again and again.
+"""kill -9 of the owner of a folder that ten processes put into and claim from, again and again.
 
 Nothing that was acknowledged is lost, no message is given to anyone while someone else holds it, and no process
 notices: what was not answered is asked again of the next owner.
 """
 
-import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections import defaultdict
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -19,35 +16,10 @@ from typing import Any
 import pytest
 
 import penstock
-from tests.sharing_child import QUEUE
+from tests.harness.children import Child, noted, scenario
+from tests.harness.scenarios import QUEUE
 
-ROOT = Path(__file__).parents[2]
 PROCESSES = 10
-
-
-class Process:
-    """One of those that share the folder."""
-
-    def __init__(self, folder: Path, logs: Path, name: str) -> None:
-        self.log, self.errors = logs / f"{name}.log", logs / f"{name}.errors"
-        command = [sys.executable, "-m", "tests.sharing_child", str(folder), str(self.log), name]
-        with self.errors.open("wb") as stderr:
-            self.process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr
-            )
-
-    def wait_until_ready(self) -> None:
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == b"ready\n", self.errors.read_text()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-        assert self.process.returncode == -signal.SIGKILL, self.errors.read_text()
-
-    def end(self) -> None:
-        self.process.communicate()
-        assert self.process.returncode == 0, self.errors.read_text()
 
 
 class Shared:
@@ -56,27 +28,27 @@ class Shared:
     def __init__(self, folder: Path, seed: int) -> None:
         self.random = Random(seed)
         self.logs, self.folder = folder, folder / "store"
-        self.count = 0
-        self.kills: list[int] = []
+        self.count = self.kills = 0
         with penstock.open(self.folder) as store:
             store.create(QUEUE, max_attempts=1_000)
-        self.processes: list[Process] = []
-        self.all: list[Process] = []
+        self.processes: list[Child] = []
 
-    def start(self) -> None:
+    def told(self) -> list[dict[str, Any]]:
+        return noted(*sorted(self.logs.glob("*.log")))
+
+    def start(self, stack: ExitStack) -> None:
         while len(self.processes) < PROCESSES:
             self.count += 1
-            process = Process(self.folder, self.logs, f"process-{self.count}")
-            self.processes.append(process)
-            self.all.append(process)
-        for process in self.all[-1:]:
-            process.wait_until_ready()
+            name = f"process-{self.count}"
+            child = scenario("share", self.logs / f"{name}.log", name, str(self.folder))
+            self.processes.append(stack.enter_context(child))
+        self.processes[-1].wait_until_ready()
 
     def kill_owner(self) -> None:
         pid = self.owner()
         [process] = [each for each in self.processes if each.process.pid == pid]
         process.kill()
-        self.kills.append(time.monotonic_ns())
+        self.kills += 1
         self.processes.remove(process)
 
     def owner(self) -> int:
@@ -88,34 +60,20 @@ class Shared:
             time.sleep(0.005)  # nobody, at this moment
 
     def run(self, kills: int) -> None:
-        try:
-            self.start()
+        with ExitStack() as stack:
+            self.start(stack)
             for _ in range(kills):
                 time.sleep(self.random.uniform(0.05, 0.5))
                 self.kill_owner()
                 time.sleep(self.random.uniform(0.2, 0.8))  # without one more that starts, which takes its time
-                self.start()
-            while self.acknowledged() <= PROCESSES:
+                self.start(stack)
+            while sum(each["what"] == "acknowledged" for each in self.told()) <= PROCESSES:
                 time.sleep(0.05)
             for process in self.processes:
                 process.end()
-        finally:
-            for process in self.processes:
-                process.process.kill()
-                process.process.communicate()
-
-    def acknowledged(self) -> int:
-        """How many messages so far."""
-        logs = [process.log.read_bytes() for process in self.all if process.log.exists()]
-        return sum(log.count(b'"acknowledged"') for log in logs)
 
     def check(self) -> None:
-        told = [
-            json.loads(line)
-            for process in self.all
-            if process.log.exists()
-            for line in process.log.read_text().splitlines()
-        ]
+        told = self.told()
         with penstock.open(self.folder, share=False) as store:
             left = [message.payload.decode() for message in store.queue(QUEUE).messages()]
         put = {each["payload"] for each in told if each["what"] == "put"}
@@ -125,25 +83,12 @@ class Shared:
         settling = {each["payload"] for each in told if each["what"] == "settling"}
         missing = put - set(acknowledged) - set(left)
         assert missing <= settling
-        assert len(missing) <= len(self.kills)
+        assert len(missing) <= self.kills
         assert len(acknowledged) == len(set(acknowledged))
         assert len(left) == len(set(left))
         assert not set(left) & set(acknowledged)
         check_leases(told)
         assert sorted(os.listdir(self.folder / ".penstock" / "share")) == []
-
-    def take_overs(self) -> list[float]:
-        """The seconds from each kill to the end of the first put that began after it."""
-        puts = [
-            json.loads(line)
-            for process in self.all
-            if process.log.exists()
-            for line in process.log.read_text().splitlines()
-            if '"put"' in line
-        ]
-        return [
-            (min(put["ended"] for put in puts if put["begun"] > killed) - killed) / 1e9 for killed in self.kills
-        ]
 
 
 def check_leases(told: list[dict[str, Any]]) -> None:
@@ -160,14 +105,8 @@ def check_leases(told: list[dict[str, Any]]) -> None:
             assert next_one["at"] >= over, (one, next_one)
 
 
-def test_ten_processes_share_a_folder_whose_owners_are_killed(tmp_path: Path) -> None:
-    shared = Shared(tmp_path, 1)
-    shared.run(6)
-    shared.check()
-
-
-@pytest.mark.long
-def test_ten_processes_share_a_folder_whose_owners_are_killed_fifty_times(tmp_path: Path) -> None:
-    shared = Shared(tmp_path, 2)
-    shared.run(50)
+@pytest.mark.parametrize("kills", [6, pytest.param(50, marks=pytest.mark.long)])
+def test_ten_processes_share_a_folder_whose_owners_are_killed(tmp_path: Path, kills: int) -> None:
+    shared = Shared(tmp_path, kills)
+    shared.run(kills)
     shared.check()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import penstock
-from tests.server_child import ServerChild
+from tests.harness.children import ServerChild
 from tests.spark.cluster import WORKERS, Cluster
 
 pytestmark = pytest.mark.long

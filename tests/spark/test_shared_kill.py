@@ -1,10 +1,7 @@
 """A driver that writes into a text or folder store is killed: each queue has all of its messages, or none."""
 
 import os
-import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +11,7 @@ import penstock
 from penstock.spark import shared_sink
 from penstock.spark.shared_sink import SharedWriter
 from penstock.spark.sink import Target
-from penstock.system.files import SystemDisk, SystemFile
+from tests.harness.children import SYNCS, is_killed_before
 
 SCHEMA = StructType([StructField("payload", StringType()), StructField("queue", StringType())])
 QUEUES = ("one", "two", "three")
@@ -41,41 +38,12 @@ def write(url: str, restore: bool) -> None:
 
 def write_until_killed(url: str, last: int, restore: bool) -> bool:
     """Let a process write, and kill it before its sync of that number; whether it was killed."""
-    pid = os.fork()
-    if not pid:
-        status = 1
-        try:
-            _kill_before_sync(last)
-            write(url, restore)
-            status = 0
-        finally:
-            os._exit(status)
-    _, ended = os.waitpid(pid, 0)
-    assert ended == 0 or os.WTERMSIG(ended) == signal.SIGKILL, f"the driver failed at sync {last}"
-    return ended != 0
 
+    def work() -> None:
+        vars(shared_sink)["driver"] = os.getpid  # the fork is the driver, and not the process that runs the tests
+        write(url, restore)
 
-def _kill_before_sync(last: int) -> None:
-    """In this process, which is a child: every kind of sync counts."""
-    left = [last]
-
-    def counted(method: Callable[..., Any]) -> Callable[..., Any]:
-        def sync(*arguments: object, **options: object) -> Any:
-            left[0] -= 1
-            if not left[0]:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return method(*arguments, **options)
-
-        return sync
-
-    for kind, names in (
-        (SystemFile, ("sync", "write_through", "append")),
-        (SystemDisk, ("sync_folder", "sync_files")),
-    ):
-        for name in names:
-            setattr(kind, name, counted(getattr(kind, name)))
-    # The driver is then this process, and not what runs the tests.
-    vars(shared_sink)["driver"] = os.getpid
+    return is_killed_before(last, work, SYNCS)
 
 
 def counts(url: str, restored: bool) -> dict[str, int]:

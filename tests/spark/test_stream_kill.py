@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import penstock
 import penstock.spark
 from penstock.contract.stream_operations import Streams
-from tests.server_child import ServerChild
+from tests.harness.children import ServerChild
 from tests.spark.stream_child import write
 from tests.spark.streams import Recorder, consuming
 

@@ -18,7 +18,7 @@ from penstock.http.client.backend import RemoteLoads
 from penstock.http.server import serve_in_thread
 from penstock.spark import jobs, sending
 from penstock.spark.sending import Sender
-from tests.server_child import ServerChild
+from tests.harness.children import ServerChild
 from tests.spark.reads import listed, varied
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)

@@ -1,15 +1,11 @@
 """Forks: a store that was open before is the child's too, and neither takes anything from the other."""
 
 import asyncio
-import json
 import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +13,7 @@ import pytest
 import penstock
 import penstock.aio
 from penstock.http.server import serve_in_thread
+from tests.harness.children import noted, scenario
 
 URLS = {
     "journal": "{}/store",
@@ -45,49 +42,35 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             server.stop()
 
 
-@contextmanager
-def program(url: str, log: Path, scenario: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.fork_child", url, str(log), scenario]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 def check_history(url: str, log: Path) -> None:
     """No message that was put is missing, none was given to two."""
-    noted: dict[str, Counter[str]] = {"put": Counter(), "claimed": Counter()}
-    for line in log.read_text().splitlines():
-        what, payload, _ = json.loads(line)
-        noted[what][payload] += 1
-    assert [payload for payload, times in noted["claimed"].items() if times > 1] == []
+    put = Counter(each["put"] for each in noted(log) if "put" in each)
+    claimed = Counter(each["claimed"] for each in noted(log) if "claimed" in each)
+    assert [payload for payload, times in claimed.items() if times > 1] == []
     with penstock.open(url) as store:
         queue = store.queue()
         waiting = Counter(message.payload.decode() for message in queue.messages("available"))
         held = Counter(message.payload.decode() for message in queue.messages("in_flight"))
-        assert noted["put"] - noted["claimed"] == waiting
-        assert held - noted["claimed"] == Counter()
+        assert put - claimed == waiting
+        assert held - claimed == Counter()
         queue.put(b"afterwards")
 
 
-@pytest.mark.parametrize("scenario", ["busy", "pool", "preload"])
+@pytest.mark.parametrize("how", ["busy", "pool", "preload"])
 def test_children_use_a_store_that_their_parent_has_open_as_if_it_were_theirs(
-    url: str, tmp_path: Path, scenario: str
+    url: str, tmp_path: Path, how: str
 ) -> None:
     log = tmp_path / "log"
-    with program(url, log, scenario) as process:
-        assert process.wait() == 0
+    with scenario("fork", log, url, how) as process:
+        process.end()
     check_history(url, log)
 
 
 def test_a_child_holds_nothing_of_a_parent_that_was_killed(url: str, tmp_path: Path) -> None:
     for number in range(3):
-        with program(url, tmp_path / f"log {number}", "killed") as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "forked\n"
-            process.kill()
+        with scenario("fork", tmp_path / f"log {number}", url, "killed") as process:
+            process.wait_until_ready()
+            process.process.kill()
             with penstock.open(url) as store:
                 store.queue().put(b"after")
                 assert store.queue().claim()

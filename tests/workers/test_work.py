@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,8 @@ import penstock
 from penstock import LeaseExpired, Message, Queue, QueueNotFound, StoreClosed
 from penstock.http.server import serve_in_thread
 from penstock.workers import Result, Worked, exponential
-from tests import work_run
-from tests.server_child import ServerChild
+from tests.harness.children import ServerChild, scenario
+from tests.harness.scenarios import handle, is_hopeless
 
 ROOT = Path(__file__).parents[2]
 
@@ -673,5 +673,26 @@ def test_while_all_is_well_nothing_is_logged(jobs: Queue, caplog: pytest.LogCapt
 
 
 @pytest.mark.long
-def test_a_million_messages_through_four_processes_end_as_the_rules_say(tmp_path: Path) -> None:
-    work_run.run(tmp_path / "store", 1_000_000)
+def test_a_million_messages_through_four_processes_of_which_one_is_killed_end_as_the_rules_say(
+    tmp_path: Path,
+) -> None:
+    count, batch, log = 1_000_000, 1_000, tmp_path / "log"
+    with ExitStack() as stack:
+        server = stack.enter_context(ServerChild(tmp_path / "store"))
+        jobs = stack.enter_context(penstock.open(server.url)).create("jobs", max_attempts=4, keep_done=None)
+        for start in range(0, count, batch):
+            jobs.put_many([b"%d" % number for number in range(start, start + batch)])
+        workers = [stack.enter_context(scenario("work", log, server.url)) for _ in range(4)]
+        until(lambda: jobs.counts()["done"] >= count // 2)
+        workers.pop().kill()
+        workers.append(stack.enter_context(scenario("work", log, server.url)))
+        for worker in workers:
+            worker.end()
+        while sum(jobs.counts()[state] for state in ("delayed", "available", "in_flight")):  # the killed one's
+            penstock.work(jobs, handle, backoff=0, until_empty=True)
+            time.sleep(0.1)
+        assert server.stop() == 0
+    with penstock.open(tmp_path / "store") as store:
+        states = [(int(message.payload), message.state) for message in store.queue("jobs").messages()]
+    expected = [(number, "failed" if is_hopeless(number) else "done") for number in range(count)]
+    assert sorted(states) == expected

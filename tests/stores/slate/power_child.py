@@ -123,7 +123,7 @@ def entered(backend: SlateBackend, after: int, until: int) -> list[penstock.Mess
 
 def main(*arguments: str) -> None:
     life = Life(*arguments)
-    sys.stdout.write("open\n")
+    sys.stdout.write("ready\n")
     sys.stdout.flush()
     threads = [
         threading.Thread(target=life.run, args=(each,)) for each in (life.put, life.follow, life.load, life.copy)

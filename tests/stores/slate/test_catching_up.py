@@ -1,6 +1,5 @@
 """A queue that begins earlier in the log, or was full, catches up: once, in order, and in nobody's way."""
 
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ import penstock
 from penstock import QueueFull, Store
 from penstock.stores.slate import routing
 from penstock.stores.slate.log import Log, Published
-from tests.stores.journal.test_kill import ROOT
+from tests.harness.children import Child
 
 ENTRIES = 500
 
@@ -174,9 +173,8 @@ def test_a_process_that_is_killed_in_the_middle_of_it_has_left_nothing_out_and_n
         expected = publish(store, 2_000)
     for turn in range(4):
         command = [sys.executable, "-c", _CATCHES_UP, url, str(turn)]
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as child:
-            assert child.stdout is not None
-            assert child.stdout.readline() == b"ready\n"
+        with Child(command, tmp_path / "errors") as child:
+            child.wait_until_ready()
             child.kill()
     with penstock.open(url) as store:
         wait_until_caught_up(store, "late")

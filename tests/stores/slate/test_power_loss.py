@@ -6,9 +6,11 @@ does not choose.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +18,10 @@ from pathlib import Path
 import pytest
 
 import penstock
-from tests.stores.journal.test_kill import ROOT
+from tests.harness.children import Child
+from tests.harness.kills import Series
 from tests.stores.slate import loop_disk
 from tests.stores.slate.loop_disk import LoopDisk
-from tests.stores.slate.test_kill import SlateSeries
 
 pytestmark = [
     pytest.mark.long,
@@ -27,41 +29,22 @@ pytestmark = [
 ]
 
 
-class PowerSeries(SlateSeries):
+class PowerSeries(Series):
     """Processes that use one store, each until the power is cut."""
 
     def __init__(self, folder: Path, disk: LoopDisk, seed: int) -> None:
         self.disk = disk
-        super().__init__(folder, seed)
+        super().__init__("slate", folder, seed, store=disk.mounted / "store", sync="always")
 
-    def place(self) -> None:
-        self.options.folder = str(self.disk.mounted / "store")
-        self.options.sync = "always"
-
-    def use_and_kill(self, number: int) -> None:
-        name = f"{self.seed}.{number}"
-        log, errors = self.logs / f"{name}.log", self.logs / f"{name}.errors"
-        command = [sys.executable, "-m", "tests.kill_child", str(log), name, self.options.to_text()]
-        with (
-            errors.open("wb") as stderr,
-            subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr) as child,
-            neighbour(self.disk.mounted),
-        ):
-            assert child.stdout is not None
-            if self.random.random() < 0.2:
-                threading.Event().wait(
-                    self.random.uniform(0, 0.4)
-                )  # while it starts, opens the store, or just began
-            else:
-                child.stdout.readline()
-                threading.Event().wait(self.random.uniform(0.05, 2))
-            self.disk.cut_power()
-            child.kill()
+    def use_and_kill(self, name: str) -> None:
+        with neighbour(self.disk.mounted):
+            super().use_and_kill(name)
         self.disk.restore_power()
-        if log.exists():
-            with log.open(newline="\n") as lines:
-                self.history.feed(lines)
-            os.unlink(log)
+
+    def strike(self, child: Child) -> None:
+        time.sleep(self.random.uniform(0, 1.4))
+        self.disk.cut_power()
+        child.stop(signal.SIGKILL)
 
 
 @contextmanager

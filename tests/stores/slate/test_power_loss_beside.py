@@ -6,9 +6,9 @@ there once, another all of it or nothing. A copy that is there is whole, and has
 
 import json
 import shutil
-import subprocess
+import signal
 import sys
-import threading
+import time
 import zlib
 from collections import Counter
 from pathlib import Path
@@ -21,7 +21,7 @@ from penstock.contract.loads import Sent
 from penstock.stores.slate.backups import backup
 from penstock.stores.slate.doctor import examine
 from penstock.stores.slate.store import SlateBackend
-from tests.stores.journal.test_kill import ROOT
+from tests.harness.children import Child
 from tests.stores.slate import loop_disk
 from tests.stores.slate.loop_disk import LoopDisk
 from tests.stores.slate.power_child import FOLLOWER, KEPT, LOADED, QUEUE, entered
@@ -58,22 +58,17 @@ class Witness:
 
     def live_and_die(self, number: int) -> None:
         name = f"{self.seed}-{number}"
-        log, errors = self.folder / f"{name}.log", self.folder / f"{name}.errors"
+        log = self.folder / f"{name}.log"
         command = [sys.executable, "-m", "tests.stores.slate.power_child"]
         command += [self.url, str(self.copies), str(log), name, str(self.batch[0])]
-        with (
-            errors.open("wb") as stderr,
-            subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr) as child,
-            neighbour(self.disk.mounted),
-        ):
-            assert child.stdout is not None
-            assert child.stdout.readline() == b"open\n", errors.read_text()
+        with Child(command, log.with_suffix(".errors")) as child, neighbour(self.disk.mounted):
+            child.wait_until_ready()
             while number % 2 and b'"copied"' not in log.read_bytes():  # which takes a while
-                assert child.poll() is None, errors.read_text()
-                threading.Event().wait(0.02)
-            threading.Event().wait(self.random.uniform(0.1, 2))
+                assert child.process.poll() is None, child.errors.read_text()
+                time.sleep(0.02)
+            time.sleep(self.random.uniform(0.1, 2))
             self.disk.cut_power()
-            child.kill()
+            child.stop(signal.SIGKILL)
         self.disk.restore_power()
         for line in log.read_text().splitlines() if log.exists() else ():
             self.hear(*json.loads(line))

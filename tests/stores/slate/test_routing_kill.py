@@ -1,7 +1,5 @@
 """kill -9 while messages are published: each enters every queue that wants it once, in the order of the log."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from random import Random
@@ -9,20 +7,8 @@ from random import Random
 import pytest
 
 import penstock
-from tests.stores.journal.test_kill import ROOT
-from tests.stores.slate.publishing_child import QUEUES
-
-
-def publish_and_kill(folder: Path, log: Path, name: str, random: Random) -> None:
-    command = [sys.executable, "-m", "tests.stores.slate.publishing_child", str(folder), str(log), name]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        assert child.stderr is not None
-        if child.stdout.readline() == b"ready\n":
-            time.sleep(random.uniform(0.05, 0.8))
-        child.kill()
-        errors = child.stderr.read()
-    assert not errors, errors.decode()
+from tests.harness.children import noted, scenario
+from tests.harness.scenarios import ROUTED
 
 
 def lag(store: penstock.Store, queue: str) -> int:
@@ -30,20 +16,19 @@ def lag(store: penstock.Store, queue: str) -> int:
     return sum(info.lag or 0 for info in store.queues() if info.name == queue)
 
 
-def check(folder: Path, log: Path) -> None:
+def check(url: str, log: Path) -> None:
     published: dict[str, str] = {}
     seen: list[str] = []
     acked: set[str] = set()
-    for line in log.read_text().splitlines():
-        what, *words = line.split()
-        if what == "published":
-            published[words[1]] = words[0]
-        elif what == "seen":
-            assert words[0] not in acked
-            seen.append(words[0])
+    for told in noted(log):
+        if "published" in told:
+            published[told["published"]] = told["kind"]
+        elif "seen" in told:
+            assert told["seen"] not in acked
+            seen.append(told["seen"])
         else:
-            acked.add(words[0])
-    with penstock.open(f"slate:{folder}") as store:
+            acked.add(told["acked"])
+    with penstock.open(url) as store:
         while lag(store, "all") or lag(store, "again"):
             time.sleep(0.01)
         everywhere = [message.id for message in store.queue("all").messages()]
@@ -66,10 +51,14 @@ def check(folder: Path, log: Path) -> None:
 
 @pytest.mark.parametrize("kills", [3, pytest.param(40, marks=pytest.mark.long)])
 def test_published_messages_enter_queues_once_whenever_the_process_is_killed(tmp_path: Path, kills: int) -> None:
-    folder, random = tmp_path / "store", Random(kills)
-    with penstock.open(f"slate:{folder}") as store:
-        for name, settings in QUEUES.items():
-            store.create(name, **settings)  # type: ignore[arg-type]
+    url, log, random = f"slate:{tmp_path / 'store'}", tmp_path / "log", Random(kills)
+    with penstock.open(url) as store:
+        for name, settings in ROUTED.items():
+            store.create(name, **settings)
     for number in range(kills):
-        publish_and_kill(folder, tmp_path / "log", str(number), random)
-    check(folder, tmp_path / "log")
+        with scenario("publish", log, str(number), url) as child:
+            child.wait_until_ready()
+            time.sleep(random.uniform(0.05, 0.8))
+            child.kill()
+    assert not log.with_suffix(".errors").read_text()
+    check(url, log)
