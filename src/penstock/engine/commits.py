@@ -59,8 +59,7 @@ class Commits:
         """Return once so many records are on stable storage; whether this thread wrote them."""
         if written <= self.durable:
             return False
-        me = _Committer(written)
-        led = self._lead(me, self._flush_for_all)
+        led = self._lead(_Committer(written), self._flush_for_all)
         if written > self.durable:
             self.check()
         return led
@@ -91,8 +90,9 @@ class Commits:
         return stopped(error)
 
     def _flush_for_all(self, me: _Committer) -> None:
-        self.check()
-        self.flush()
+        if self.failure is not None:
+            raise self.failure()
+        self.durable = self._flush()
         for _ in range(_MORE):
             if not self._waiting:
                 return
@@ -108,12 +108,29 @@ class Commits:
         """Do something as the leader, unless it is no longer needed; whether it was done."""
         at_work = False
         try:
-            if not self._wait_to_lead(me):
-                return False
+            with self._mutex:
+                if me.written <= self.durable:
+                    return False
+                if self._leader is None:
+                    self._leader = me
+                else:
+                    me.gate = self._threads.lock()
+                    me.gate.acquire()
+                    self._waiting.append(me)
+            if me.gate is not None:
+                me.gate.acquire()
+                if self._leader is not me:
+                    _wake(me)
+                    return False
             at_work = True
             work(me)
             at_work = False
-            self._hand_over(me)
+            with self._mutex:
+                alone = not self._waiting
+                if alone:
+                    self._leader = None
+            if not alone:
+                self._hand_over(me)
         except BaseException as error:
             told = self.stop(error) if at_work and not isinstance(error, self._passing) else None
             self._leave(me)
@@ -121,23 +138,6 @@ class Commits:
                 raise told from error
             raise
         return True
-
-    def _wait_to_lead(self, me: _Committer) -> bool:
-        """Wait until this thread leads, or need not; whether it leads."""
-        with self._mutex:
-            if me.written <= self.durable:
-                return False
-            if self._leader is None:
-                self._leader = me
-                return True
-            me.gate = self._threads.lock()
-            me.gate.acquire()
-            self._waiting.append(me)
-        me.gate.acquire()
-        if self._leader is me:
-            return True
-        _wake(me)
-        return False
 
     def _hand_over(self, me: _Committer) -> None:
         """Let those go on who waited for what is durable now, and the first of the others lead."""

@@ -40,7 +40,6 @@ from penstock.stores.journal import bodies, fields, groups
 from penstock.stores.journal.fields import Bodies
 from penstock.stores.journal.format import (
     DIALECTS,
-    PERIOD,
     AddX,
     ConfirmRemove,
     Dialect,
@@ -48,10 +47,9 @@ from penstock.stores.journal.format import (
     Remove,
     RemoveTentative,
     SaveXid,
-    before,
-    xid_of,
 )
 from penstock.stores.journal.format import decode as decode_entry
+from penstock.stores.journal.groups import PERIOD, xid_before, xid_of
 from penstock.stores.journal.kestrel import Replay
 from penstock.stores.journal.records import (
     PageImage,
@@ -506,7 +504,7 @@ class TestBodies:
     ) -> None:
         [body] = bodies.encode([draft], seq, 5, [0], dialect).parts
         for data in (body, bodies.repack(body, seq, False, "doc"), bodies.repack(body, seq, False, "2.x")):
-            state = Replay(last_xid=before(xid_of(seq)))
+            state = Replay(last_xid=xid_before(seq))
             for entry in read_entries(data):
                 state.apply(entry)
             assert (list(state.queue), state.open) == ([], {xid_of(seq): draft.payload})
@@ -582,7 +580,7 @@ class TestXids:
         xid = xid_of(seq)
         assert xid != 0
         assert -(2**31) <= xid < 2**31
-        state = Replay(last_xid=before(xid))
+        state = Replay(last_xid=xid_before(seq))
         state.apply(AddX(0, 0, b""))
         state.apply(RemoveTentative())
         assert list(state.open) == [xid]

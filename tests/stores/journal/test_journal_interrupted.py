@@ -201,8 +201,8 @@ def commit_interrupted(seed: int, line: int) -> list[str]:
 
 
 def test_a_ctrl_c_at_any_line_of_a_commit_leaves_no_other_thread_waiting() -> None:
-    for seed in range(5):
-        assert next(line for line in count(1) if not commit_interrupted(seed, line)) > 30
+    lines = [next(line for line in count(1) if not commit_interrupted(seed, line)) for seed in range(8)]
+    assert sum(lines) > 500
 
 
 def test_a_store_whose_packing_was_interrupted_stops_and_opens_again(

@@ -25,7 +25,8 @@ from penstock.contract.operations import Counts, Put
 from penstock.stores.journal import format as kestrel
 from penstock.stores.journal import replay
 from penstock.stores.journal.files import JournalFiles, Segment, replay_order
-from penstock.stores.journal.format import DIALECTS, PERIOD, Dialect, xid_of
+from penstock.stores.journal.format import DIALECTS, Dialect
+from penstock.stores.journal.groups import PERIOD, xid_of
 from penstock.stores.journal.storage import JournalStorage
 from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.system.files import StrPath, SystemDisk, SystemFile

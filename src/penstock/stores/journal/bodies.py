@@ -23,23 +23,23 @@ from penstock.engine.storage import Body
 from penstock.errors import StoreClosed, StoreCorrupt
 from penstock.rules.rows import Page
 from penstock.stores.journal.files import PLACE_BITS, Segment, offset_of
-from penstock.stores.journal.format import Dialect, xid_of
-from penstock.stores.journal.groups import MAGIC
+from penstock.stores.journal.format import Dialect
+from penstock.stores.journal.groups import MAGIC, xid_of
 from penstock.system.files import File
 
 _READ_AHEAD = 4 << 20  # neighbours are read at once up to this
 _FEW = 64 << 10  # bytes that take no longer than handing them to a thread
-_REMOVE, ADDX, _RESERVE, _SAVE_XID, _CONFIRM, ADD_XID, RESERVE_XID = 1, 2, 3, 4, 6, 7, 9
-_ITEM = struct.Struct("<Biqq")
+_REMOVE, ADDX, _RESERVE_OPCODE, _SAVE_XID, _CONFIRM, ADD_XID, RESERVE_XID = 1, 2, 3, 4, 6, 7, 9
+ITEM = struct.Struct("<Biqq")
 _XID_ITEM = struct.Struct("<Biiqq")
 _XID = struct.Struct("<Bi")
 TIMES = 16
-_RESERVE_BYTE = bytes([_RESERVE])
+RESERVE = bytes([_RESERVE_OPCODE])
 _REMOVE_BYTE = bytes([_REMOVE])
 _META = MAGIC + b"m"
 _NO_HEADERS: dict[str, str] = {}
 checksum = crc32  # what decode() will want to see
-ITEM_HEAD, XID_ITEM_HEAD = _ITEM.size, _XID_ITEM.size  # bytes before the payload; the last 20 are alike
+ITEM_HEAD, XID_ITEM_HEAD = ITEM.size, _XID_ITEM.size  # bytes before the payload; the last 20 are alike
 XID_END = _XID.size  # bytes after it, if they begin with RESERVE_XID; else 1
 OVERHEAD = _XID_ITEM.size + _XID.size  # the most that a body without meta has beside its payload
 
@@ -61,10 +61,10 @@ def encode(entries: Sequence[Entry], first: int, at: int, expires_at: Sequence[i
     if dialect == "2.x":
         ends = [_XID.pack(RESERVE_XID, xid_of(seq)) for seq in range(first, first + len(entries))]
     else:
-        ends = [_RESERVE_BYTE] * len(entries)
+        ends = [RESERVE] * len(entries)
     if isinstance(entries, Plain):
         return _encode_plain(entries.payloads, ends, at, expires_at[0])
-    pack = _ITEM.pack
+    pack = ITEM.pack
     bodies = [
         pack(ADDX, TIMES + len(entry.payload), at, expiry) + entry.payload + end
         if entry.headers is None and entry.created_at is None
@@ -77,9 +77,9 @@ def encode(entries: Sequence[Entry], first: int, at: int, expires_at: Sequence[i
 def _encode_plain(payloads: list[bytes], ends: list[bytes], at: int, expires_at: int) -> Encoded:
     """The same for payloads alone. They are not copied here: a second megabyte costs as much as all the rest."""
     lengths = list(map(len, payloads))
-    heads = {length: _ITEM.pack(ADDX, TIMES + length, at, expires_at) for length in set(lengths)}
+    heads = {length: ITEM.pack(ADDX, TIMES + length, at, expires_at) for length in set(lengths)}
     crcs = {length: checksum(head) for length, head in heads.items()}
-    more = _ITEM.size + len(ends[0])
+    more = ITEM.size + len(ends[0])
     return Encoded(
         [*chain.from_iterable(zip(map(heads.__getitem__, lengths), payloads, ends, strict=True))],
         [length + more for length in lengths],
@@ -94,7 +94,7 @@ def encode_restored(
     end = end_of(done)
     bodies = []
     for entry, at, expiry in zip(entries, received_at, expires_at, strict=True):
-        body = _ITEM.pack(ADDX, TIMES + len(entry.payload), at, expiry) + entry.payload + end
+        body = ITEM.pack(ADDX, TIMES + len(entry.payload), at, expiry) + entry.payload + end
         bodies.append(body + _meta(entry, at) if entry.headers or entry.created_at not in (None, at) else body)
     return Encoded(bodies, list(map(len, bodies)), list(map(checksum, bodies)))
 
@@ -102,7 +102,7 @@ def encode_restored(
 def decode(data: bytes, starts: Iterable[int], sizes: Iterable[int], crcs: Iterable[int]) -> list[Body]:
     """The bodies of these sizes at these places; Damaged if they are not what was written."""
     decoded: list[Body] = []
-    unpack, view = _ITEM.unpack_from, memoryview(data)
+    unpack, view = ITEM.unpack_from, memoryview(data)
     for start, size, crc in zip(starts, sizes, crcs, strict=True):
         end = start + size
         if crc32(view[start:end]) != crc:
@@ -126,13 +126,13 @@ def _decode_other(body: bytes) -> Body:
 
 def decode_meta(meta: bytes) -> tuple[dict[str, str], int]:
     """The headers and created_at in the control item that ends a body."""
-    content = json.loads(meta[_ITEM.size + len(_META) : -1])
+    content = json.loads(meta[ITEM.size + len(_META) : -1])
     return content["headers"], content["created_at"]
 
 
 def added_at(head: bytes) -> int:
     """When a message was received, by the first bytes of its body."""
-    return int(_ITEM.unpack_from(head)[2] if head[0] == ADDX else _XID_ITEM.unpack_from(head)[3])
+    return int(ITEM.unpack_from(head)[2] if head[0] == ADDX else _XID_ITEM.unpack_from(head)[3])
 
 
 def repack(data: bytes | memoryview, seq: int, done: bool, dialect: Dialect) -> bytes:
@@ -142,10 +142,10 @@ def repack(data: bytes | memoryview, seq: int, done: bool, dialect: Dialect) -> 
     size = TIMES + end - start
     payload, meta = bytes(data[start:end]), bytes(data[rest:])
     if done:
-        return _ITEM.pack(ADDX, size, added, expiry) + payload + _REMOVE_BYTE + meta
+        return ITEM.pack(ADDX, size, added, expiry) + payload + _REMOVE_BYTE + meta
     if dialect == "2.x":
-        return _ITEM.pack(ADDX, size, added, expiry) + payload + _XID.pack(RESERVE_XID, xid_of(seq)) + meta
-    return _XID_ITEM.pack(ADD_XID, xid_of(seq), size, added, expiry) + payload + _RESERVE_BYTE + meta
+        return ITEM.pack(ADDX, size, added, expiry) + payload + _XID.pack(RESERVE_XID, xid_of(seq)) + meta
+    return _XID_ITEM.pack(ADD_XID, xid_of(seq), size, added, expiry) + payload + RESERVE + meta
 
 
 def save_xid(xid: int) -> bytes:
@@ -176,7 +176,7 @@ def meta_size(entry: Entry) -> int:
 
 def end_of(done: bool) -> bytes:
     """What follows a payload: the message is an open transaction, or taken off as one that is done."""
-    return _REMOVE_BYTE if done else _RESERVE_BYTE
+    return _REMOVE_BYTE if done else RESERVE
 
 
 def _meta(entry: Entry, at: int) -> bytes:
@@ -187,14 +187,14 @@ def encode_meta(headers: dict[str, str], created_at: int, at: int) -> bytes:
     """The control item that ends the body of a message with headers, or a time of its own."""
     text = json.dumps({"created_at": created_at, "headers": headers}, ensure_ascii=False)
     data = _META + text.encode()
-    return _ITEM.pack(ADDX, TIMES + len(data), at, 0) + data + _REMOVE_BYTE
+    return ITEM.pack(ADDX, TIMES + len(data), at, 0) + data + _REMOVE_BYTE
 
 
 def _parts(data: bytes | memoryview) -> tuple[int, int, int, int]:
     """When it was added, where the payload starts and ends, and where the meta starts."""
     if data[0] == ADDX:
-        _, size, added, _ = _ITEM.unpack_from(data)
-        start = _ITEM.size
+        _, size, added, _ = ITEM.unpack_from(data)
+        start = ITEM.size
     else:
         _, _, size, added, _ = _XID_ITEM.unpack_from(data)
         start = _XID_ITEM.size

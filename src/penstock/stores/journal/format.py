@@ -17,10 +17,6 @@ A journal is a sequence of entries, each an opcode byte and what follows it; int
 
 An expiry of 0 is never. There is no header, checksum or padding; an empty file is a journal. The format is frozen:
 Kestrel's servers are out there. What Penstock adds rides inside it, see `groups.py`.
-
-The xid of a message of ours follows from its sequence number, so it needs no room anywhere. It is 32 bits, signed
-and never 0, and counts 1, 2, ... 2**31-1, -2**31, ... -1 and then 1 again. Two messages share one only if they are
-PERIOD numbers apart; a number whose xid is still open is left out.
 """
 
 import struct
@@ -37,7 +33,6 @@ _ITEM = struct.Struct("<Biqq")
 _XID_ITEM = struct.Struct("<Biiqq")
 _OLD_ITEM = struct.Struct("<Bii")
 _TIMES = 16  # bytes of an item's size that its two times take
-PERIOD = 2**32 - 1  # numbers after which xids repeat
 
 
 class Broken(ValueError):
@@ -226,19 +221,3 @@ def _data(data: bytes | memoryview, offset: int, start: int, size: int) -> tuple
     if start + size > len(data):
         raise Broken(offset, "entry cut off")
     return bytes(data[start : start + size]), start + size
-
-
-def xid_of(seq: int) -> int:
-    """The xid of a message."""
-    xid = (seq - 1) % PERIOD + 1
-    return xid if xid < 2**31 else xid - 2**32
-
-
-def before(xid: int) -> int:
-    """The last used xid that makes the next one this."""
-    return xid - 1 if xid != -(2**31) else 2**31 - 1
-
-
-def last_xid(next_seq: int) -> int:
-    """The xid of the message before this one."""
-    return xid_of(next_seq - 1) if next_seq > 1 else 0

@@ -9,6 +9,10 @@
 A control item is ADDX followed by REMOVE: added and taken off at once. The tail's add time is the latest time
 that was recorded. A group counts only as a whole: its length and its checksum must be right. Groups are numbered
 without gaps, so that a lost one is noticed. What changes here gets a new letter, and the old one stays readable.
+
+The xid of a message of ours follows from its sequence number, so it needs no room anywhere. It is 32 bits, signed
+and never 0, and counts 1, 2, ... 2**31-1, -2**31, ... -1 and then 1 again. Two messages share one only if they are
+PERIOD numbers apart; a number whose xid is still open is left out.
 """
 
 import struct
@@ -27,6 +31,7 @@ _SAVE_XID, _ADDX, _REMOVE = 4, 2, 1
 HEAD_SIZE = HEAD.size
 OVERHEAD = HEAD.size + TAIL.size + END.size
 MAX_SIZE = 2**31 - 1
+PERIOD = 2**32 - 1  # numbers after which xids repeat
 _POLYNOMIAL = 0xEDB88320
 _ONE = 1 << 31  # the bits of a crc stand for powers of x, the lowest power first
 
@@ -52,7 +57,7 @@ def seal(buffer: bytearray, records: bytes | bytearray, xid: int, number: int, a
     """Make a group of a buffer with HEAD_SIZE free bytes and then the group's entries."""
     buffer[: HEAD.size], tail, _ = ends(len(buffer), records, xid, number, at)
     buffer += tail
-    buffer += end(crc32(buffer))
+    buffer += END.pack(crc32(buffer), _REMOVE)
 
 
 def ends(tail: int, records: bytes | bytearray, xid: int, number: int, at: int) -> tuple[bytes, bytes, int]:
@@ -122,6 +127,23 @@ def next_head(data: bytes | memoryview, offset: int) -> int | None:
             return offset + start
         at = raw.find(MAGIC + b"h", at + 1)
     return None
+
+
+def xid_of(seq: int) -> int:
+    """The xid of a message."""
+    xid = (seq - 1) % PERIOD + 1
+    return xid if xid < 2**31 else xid - 2**32
+
+
+def xid_before(seq: int) -> int:
+    """The last used xid that makes the next one that of this message."""
+    xid = (seq - 1) % PERIOD
+    return xid if xid < 2**31 else xid - 2**32
+
+
+def last_xid(next_seq: int) -> int:
+    """The xid of the message before this one."""
+    return xid_of(next_seq - 1) if next_seq > 1 else 0
 
 
 def joined(first: int, second: int, length: int) -> int:

@@ -38,9 +38,8 @@ from penstock.stores.journal.format import (
     StateDump,
     Unremove,
     decode,
-    last_xid,
-    xid_of,
 )
+from penstock.stores.journal.groups import last_xid, xid_of
 from penstock.stores.journal.reading import Item, unpack_item
 from penstock.system.files import Disk, SystemDisk
 

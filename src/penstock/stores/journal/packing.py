@@ -26,7 +26,8 @@ from penstock.stores.journal import bodies, groups
 from penstock.stores.journal.bodies import Damaged
 from penstock.stores.journal.fields import Bodies
 from penstock.stores.journal.files import PLACE_BITS, JournalFiles, Segment, is_temporary, mode_of, offset_of
-from penstock.stores.journal.format import Dialect, last_xid
+from penstock.stores.journal.format import Dialect
+from penstock.stores.journal.groups import last_xid
 from penstock.stores.journal.records import encode_page, encode_rest, encode_settings_image, encode_streams
 from penstock.stores.journal.storage import Cut, JournalStorage
 from penstock.system.files import Disk, File, is_full
@@ -446,7 +447,7 @@ class Round:
     def _begin(self, item: "tuple[str, Upkeep]") -> None:
         queue, upkeep = item
         self._backend.find(queue)  # or else the store has stopped
-        before = upkeep.storage.stored()
+        before = upkeep.storage.stored
         cut = upkeep.begin()
         if cut is not None:
             journal = upkeep.storage.files.name
@@ -473,7 +474,7 @@ class Round:
                 return
             elif is_smaller(each.cut, result.size) or upkeep.storage.sink.dialect != "doc":
                 upkeep.swap(each.cut, upkeep.take(result))
-            packed.append(Packed(each.queue, each.before, storage.stored()))
+            packed.append(Packed(each.queue, each.before, storage.stored))
 
         self._for_each(swap, begun)
         return sorted(packed)

@@ -13,12 +13,14 @@ from penstock.contract.message import Entry, Plain
 from penstock.errors import DiskFull, InvalidArgument, StoreClosed
 from penstock.rules.state import State
 from penstock.stores.journal import bodies, groups
-from penstock.stores.journal.format import PERIOD
+from penstock.stores.journal.groups import PERIOD
 from penstock.system.files import Disk, File, is_full
 from penstock.system.threads import Lock
 
 _SETTLING = 384  # bytes kept free for each message: claiming and settling it, one by one
 _BESIDE = bodies.OVERHEAD + 160  # bytes that a message takes beside its payload, with a group for each
+PER_MESSAGE = _BESIDE + _SETTLING  # bytes that a new message needs beside its payload
+_FAR = PERIOD - (1 << 20)  # numbers after which xids may be open that come next
 _AHEAD = 4 << 20  # no more than this is reserved in advance
 _SETTLE, _CLAIM = 160, 1024
 STEP = 64 << 10  # what is owed less than this is not worth a change
@@ -30,7 +32,7 @@ class Ballast:
 
     def __init__(self, disk: Disk, path: str, lock: Lock) -> None:
         self.size = 0
-        self._owed = 0
+        self.owed = 0
         self._disk = disk
         self._path = path
         self._lock = lock
@@ -39,20 +41,20 @@ class Ballast:
     def owe(self, change: int, exactly: bool = False) -> None:
         """Owe so much more or less, and have it; OSError, and nothing has changed, if there is not so much."""
         with self._lock:
-            owed = self._owed + change
+            owed = self.owed + change
             if owed > self.size:
                 self._reserve(owed)
             elif self.size > (owed if exactly else 2 * owed + STEP) and self._file is not None:
                 self._file.truncate(0)
                 self.size = 0
                 self._reserve(owed)
-            self._owed = owed
+            self.owed = owed
 
     def inherit(self, owed: int) -> None:
         """Owe so much for messages that are there already, and have as much of it as there is."""
         with self._lock:
-            self._owed += owed
-            size = self._owed
+            self.owed += owed
+            size = self.owed
             while size > self.size:
                 try:
                     self._reserve(size)
@@ -81,7 +83,7 @@ class Ballast:
     @property
     def short(self) -> bool:
         """Whether a write took some of it."""
-        return self.size < self._owed
+        return self.size < self.owed
 
     def release(self, need: int) -> bool:
         """Free space for a write that found the disk full; False: nothing is left."""
@@ -109,17 +111,18 @@ class Reservation:
     ) -> None:
         self._state = state
         self._folder = folder
-        self._ballast = ballast
+        self.ballast = ballast
+        self.left = 0  # bytes that new messages may need before make_room() has to look again
         self._pending = pending  # bytes that are still to be written
         self._stop = stop
         self._owed = 0  # what the ballast keeps free for this queue
 
     def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
         """Reserve space for new messages and for settling all there are, in which claims have their share."""
-        ballast, state, count = self._ballast, self._state, len(entries)
+        ballast, count = self.ballast, len(entries)
         if not count:
             if ballast.short:
-                self._refill(_SETTLE * state.unsettled() + _CLAIM + 16 * claims)
+                self._refill(_SETTLE * self._state.unsettled() + _CLAIM + 16 * claims)
             return
         size = _BESIDE * count
         if isinstance(entries, Plain):
@@ -133,6 +136,8 @@ class Reservation:
         needed = pending + size + self._for_settling(count)
         if not needed <= self._owed <= 2 * (needed + STEP) or ballast.short:
             self._reserve(needed)
+        near = self._state.next_seq - self._state.oldest < _FAR
+        self.left = min(self._owed - needed, STEP, groups.MAX_SIZE - pending - size) if near else 0
 
     def expect(self, count: int, size: int) -> None:
         """Reserve space for settling so many messages more, and for bytes of them that are still to be written."""
@@ -140,13 +145,14 @@ class Reservation:
 
     def skip_open_xids(self, count: int) -> None:
         """See to it that the next so many numbers have xids that no message has."""
+        self.left = 0
         if self._state.next_seq + count - self._state.oldest > PERIOD:
             _skip_open_xids(self._state, count)
 
     def inherit(self) -> None:
         """Reserve space for settling what was found."""
         self._owed = self._for_settling()
-        self._ballast.inherit(self._owed)
+        self.ballast.inherit(self._owed)
 
     def shrink(self) -> None:
         """Reserve space for settling what is there, and no more."""
@@ -154,16 +160,17 @@ class Reservation:
 
     def give_back(self) -> None:
         """The queue is gone."""
-        self._ballast.owe(-self._owed)
+        self.ballast.owe(-self._owed)
 
     def _for_settling(self, more: int = 0) -> int:
         size = self._state.unsettled() + more
         return size and _CLAIM + _SETTLING * size
 
     def _reserve(self, needed: int, ahead: int = STEP) -> None:
+        self.left = 0
         for size in (needed + max(ahead, min(needed // 4, _AHEAD)), needed):
             try:
-                self._ballast.owe(size - self._owed, exactly=not ahead)
+                self.ballast.owe(size - self._owed, exactly=not ahead)
                 self._owed = size
                 return
             except OSError as error:
@@ -173,7 +180,7 @@ class Reservation:
 
     def _refill(self, needed: int) -> None:
         try:
-            self._ballast.refill(needed)
+            self.ballast.refill(needed)
         except OSError as error:
             if not is_full(error):
                 raise self._stop(error) from error

@@ -28,8 +28,7 @@ from penstock.rules.records import Put
 from penstock.stores.journal import bodies, groups
 from penstock.stores.journal.catalog import FOLDER
 from penstock.stores.journal.fields import Bodies
-from penstock.stores.journal.format import before, xid_of
-from penstock.stores.journal.groups import joined
+from penstock.stores.journal.groups import joined, xid_before
 from penstock.stores.journal.records import Recorded, encode_load, encode_put, encode_record, renumber
 from penstock.system.clock import at_least_one
 from penstock.system.files import Disk, File
@@ -195,7 +194,7 @@ def number_group(piece: Piece, file: File, first: int, number: int, at: int) -> 
     start = piece.offset + piece.tail + groups.TAIL.size
     records = bytearray(file.read(start, piece.length - piece.tail - groups.TAIL.size - groups.END.size))
     load, numbered = renumber(records, at, first)
-    head, tail, _ = groups.ends(piece.tail, records, before(xid_of(first)), number, at)
+    head, tail, _ = groups.ends(piece.tail, records, xid_before(first), number, at)
     crc = joined(crc32(head), piece.crc, piece.tail - groups.HEAD_SIZE)
     return Numbered(head, tail + groups.end(crc32(tail, crc)), numbered, load)
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
+from zlib_ng.zlib_ng import crc32
+
 from penstock.contract.message import Entry
 from penstock.contract.settings import Settings
 from penstock.engine.commits import Commits
@@ -19,7 +21,7 @@ from penstock.errors import StoreClosed, StoreCorrupt
 from penstock.rules.records import Ack, Pop, Put, Record, StreamSettle
 from penstock.rules.state import Frozen, State
 from penstock.stores.journal import bodies, groups
-from penstock.stores.journal.bodies import Extent, Located
+from penstock.stores.journal.bodies import ADDX, ITEM, RESERVE, TIMES, Extent, Located
 from penstock.stores.journal.fields import Bodies
 from penstock.stores.journal.files import (
     FILL,
@@ -33,9 +35,10 @@ from penstock.stores.journal.files import (
     filling_end,
     mode_of,
 )
-from penstock.stores.journal.format import Dialect, before, last_xid, xid_of
-from penstock.stores.journal.records import encode_put, encode_record
-from penstock.stores.journal.reservation import Ballast, Reservation
+from penstock.stores.journal.format import Dialect
+from penstock.stores.journal.groups import last_xid, xid_before
+from penstock.stores.journal.records import PUT_ONE, PUT_ONE_FIELDS, encode_put, encode_record
+from penstock.stores.journal.reservation import PER_MESSAGE, Ballast, Reservation
 from penstock.system.clock import Alarm, Clock
 from penstock.system.files import File, is_full
 from penstock.system.threads import Lock, Threads
@@ -67,21 +70,22 @@ class OpenGroup:
         """Bytes that it takes, if it is sealed now."""
         return len(self.buffer) + len(self.records) + _TAIL
 
-    def __bool__(self) -> bool:
-        return bool(self.records) or len(self.buffer) > groups.HEAD_SIZE
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not self.records and len(self.buffer) == groups.HEAD_SIZE
 
     def put(
         self, record: Put, entries: Sequence[Entry], dialect: Dialect
-    ) -> tuple[Sequence[int], list[int], list[int]]:
+    ) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
         """Take in new messages; the places, sizes and checksums of their bodies."""
-        first = record.first
+        at, first, priority, visible_at, expires_at, keys = record
         self.number_next(first, len(entries))
-        parts, sizes, crcs = bodies.encode(entries, first, record.at, record.expires_at, dialect)
+        if len(priority) == 1 and not keys and dialect == "doc":
+            [entry] = entries
+            if entry.headers is None and entry.created_at is None:
+                return self._put_plain(entry.payload, at, first, priority[0], visible_at[0], expires_at[0])
+        parts, sizes, crcs = bodies.encode(entries, first, at, expires_at, dialect)
         offset, base = len(self.buffer), self.place
-        if len(parts) == 1:
-            self.buffer += parts[0]
-            self.records += encode_put(record, Bodies((offset,), sizes, crcs))
-            return (base + offset,), sizes, crcs
         offsets = list(accumulate(sizes[:-1], initial=offset))
         if offsets[-1] > 2 * offset:  # most of it is new
             self.buffer = bytearray().join([self.buffer, *parts])  # one large object is made, not two
@@ -90,22 +94,28 @@ class OpenGroup:
         self.records += encode_put(record, Bodies(offsets, sizes, crcs))
         return [base + each for each in offsets], sizes, crcs
 
+    def _put_plain(
+        self, payload: bytes, at: int, seq: int, priority: int, visible_at: int, expires_at: int
+    ) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+        """One payload, as bodies.encode() and encode_put() have it: nearly all puts, in two calls less."""
+        body = ITEM.pack(ADDX, TIMES + len(payload), at, expires_at) + payload + RESERVE
+        offset, size, crc = len(self.buffer), len(body), crc32(body)
+        self.buffer += body
+        self.records += PUT_ONE_FIELDS.pack(PUT_ONE, at, seq, priority, visible_at, expires_at, offset, size, crc)
+        return (self.place + offset,), (size,), (crc,)
+
     def number_next(self, first: int, count: int) -> None:
         """See to it that the next so many messages have the xids that go with their numbers."""
         if self.xid is None:
-            self.xid = before(xid_of(first))
+            self.xid = xid_before(first)
         elif first != self.next_seq:
-            self.buffer += bodies.save_xid(before(xid_of(first)))
+            self.buffer += bodies.save_xid(xid_before(first))
         self.next_seq = first + count
 
     def read(self, place: int, size: int) -> bytes:
         """A body that is in here."""
         start = place - self.place
         return bytes(self.buffer[start : start + size])
-
-    def seal(self) -> None:
-        """Put bodies and records together, to be written."""
-        groups.seal(self.buffer, self.records, self.xid or 0, self.number, self.at)
 
 
 Result = TypeVar("Result")
@@ -145,7 +155,7 @@ class LatestFile:
                 if not is_full(error):
                     raise
             segment.file.truncate(self._filled)
-        self.with_space(lambda: write(start, buffer), len(buffer))
+        self.with_space(len(buffer), write, start, buffer)
         self._filled = max(self._filled, end)
 
     def rotate(self, stamp: Callable[[], int]) -> None:
@@ -164,7 +174,7 @@ class LatestFile:
         """Make the next file."""
         files = self._files
         mode = mode_of([self.segment] if self.segment is not None else [])
-        file = self.with_space(lambda: files.disk.open(files.path(files.name), create=True, mode=mode), 0)
+        file = self.with_space(0, lambda: files.disk.open(files.path(files.name), create=True, mode=mode))
         files.sync()
         return Segment(number, files.name, file, 0)
 
@@ -172,11 +182,11 @@ class LatestFile:
         """From here on this is the latest file."""
         self.segment, self._filled = segment, 0
 
-    def with_space(self, work: Callable[[], Result], size: int) -> Result:
+    def with_space(self, size: int, work: Callable[..., Result], *arguments: object) -> Result:
         """Do something that needs so much space, with space from the ballast if there is no other."""
         while True:
             try:
-                return work()
+                return work(*arguments)
             except OSError as error:
                 if not is_full(error) or not self._ballast.release(size):
                     raise
@@ -248,8 +258,11 @@ class JournalStorage:
         self.lock = lock
         self.sink = sink
         self.segments = {segment.number: segment for segment in segments}
+        self.stored = sum(segment.size for segment in segments)  # bytes of all files
         self.written = 0
+        # Called by the thread that has committed, once there are so many bytes.
         self.on_commit: Callable[[], None] = lambda: None
+        self.on_commit_from = 0
         # Called before the first group of a file is written, with its number if the file is new; else with 0.
         self._begin = begin
         self._begun = False
@@ -260,7 +273,6 @@ class JournalStorage:
         self._latest = LatestFile(files, latest, sink.ballast, sink.sync == "always")
         self.commits = Commits(sink.threads, self._flush, sink.failed)
         self.reservation = Reservation(state, files.folder, sink.ballast, self._pending, self.commits.stop)
-        self.make_room = self.reservation.make_room  # every put calls it: nothing in between
         self._sealed: deque[OpenGroup] = deque()
         if latest is None:
             self._last += 1
@@ -278,11 +290,7 @@ class JournalStorage:
 
     def total(self) -> int:
         """Bytes of the whole journal, with what is still to be written."""
-        return self.stored() + self._pending()
-
-    def stored(self) -> int:
-        """Bytes of all files."""
-        return sum([each.size for each in self.segments.values()])
+        return self.stored + self._pending()
 
     @property
     def durable(self) -> int:
@@ -291,11 +299,24 @@ class JournalStorage:
 
     def is_quiet(self) -> bool:
         """Whether nothing is to be written."""
-        return not self._open and not self._sealed
+        return self._open.is_empty() and not self._sealed
 
     def _pending(self) -> int:
         pending = self._open.size
         return pending if not self._sealed else pending + sum([each.size for each in list(self._sealed)])
+
+    def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
+        """Make sure that new messages, or that many claims, can be written; DiskFull, and nothing has changed."""
+        reservation = self.reservation
+        if len(entries) == 1:
+            entry = entries[0]
+            needed = len(entry.payload) + PER_MESSAGE
+            plain = entry.headers is None and entry.key is None and entry.created_at is None
+            ballast = reservation.ballast
+            if plain and needed <= reservation.left and ballast.size >= ballast.owed:
+                reservation.left -= needed
+                return
+        reservation.make_room(entries, claims)
 
     def begin_piece(self, first: int, count: int, content: bytes) -> tuple[int, int]:
         """Let staged bodies join the open group, with so many xids; the place of the group, and where they are."""
@@ -367,7 +388,7 @@ class JournalStorage:
 
     def commit(self, written: int) -> None:
         """Return once that many records are on stable storage."""
-        if self.commits.commit(written):
+        if self.commits.commit(written) and self.stored >= self.on_commit_from:
             self.on_commit()
 
     def refuse(self, failure: Callable[[], StoreClosed]) -> None:
@@ -425,6 +446,7 @@ class JournalStorage:
         """Bodies can be read from one more file."""
         with self.lock:  # a new dict, because anyone may be going through the old one
             self.segments = {**self.segments, segment.number: segment}
+            self.stored += segment.size
 
     def replace(self, old: Sequence[Segment], new: Segment | None) -> None:
         """Bodies are no longer read from the old files; who reads one just now still has it open."""
@@ -432,6 +454,7 @@ class JournalStorage:
             dead = {segment.number for segment in old}
             kept = {number: each for number, each in self.segments.items() if number not in dead}
             self.segments = kept if new is None else {new.number: new, **kept}
+            self.stored = sum(each.size for each in self.segments.values())
 
     # By the one thread that leads
 
@@ -440,20 +463,24 @@ class JournalStorage:
         with self.lock:
             if self._retired:
                 return self.written  # gone with the queue
-            if self._open and self.commits.failure is None:
+            if not self._open.is_empty() and self.commits.failure is None:
                 self._seal()
             waiting = list(self._sealed)
-        if waiting and self._latest.segment is not None:
+        latest = self._latest
+        if waiting and latest.segment is not None and not self._begun:
             self._begin_writing()
         durable = self.commits.durable
         for group in waiting:
-            group.seal()
-            segment = self._install(group)
-            self._latest.append(segment, group.start, group.buffer)
-            if self.sink.sync == "interval" and self._latest.sync_later(segment.file):
+            groups.seal(group.buffer, group.records, group.xid or 0, group.number, group.at)
+            segment = latest.segment
+            if segment is None or segment.number != group.segment:
+                segment = self._install(group)
+            latest.append(segment, group.start, group.buffer)
+            if self.sink.sync == "interval" and latest.sync_later(segment.file):
                 self.sink.timer.set(self.sync_now, self.sink.elapsed.now() + _SYNC_EVERY)
             with self.lock:
                 segment.size = group.start + len(group.buffer)
+                self.stored += len(group.buffer)
                 self._sealed.popleft()
                 first = self._sealed[0] if self._sealed else self._open
                 self._first_unwritten = first.place
@@ -462,7 +489,7 @@ class JournalStorage:
 
     def _begin_writing(self) -> None:
         if not self._begun:
-            self._latest.with_space(lambda: self._begin(0), _ENTRY)
+            self._latest.with_space(_ENTRY, self._begin, 0)
             self._begun = True
 
     def _seal(self) -> None:
@@ -472,7 +499,7 @@ class JournalStorage:
             group.xid = last_xid(self.state.next_seq)
         group.at = self.at = max(self.at, self.state.advanced)  # what is gone by then stays gone
         self._sealed.append(group)
-        end = group.start + group.size
+        end = group.start + len(group.buffer) + len(group.records) + _TAIL
         if end >= self.sink.segment_size:
             self._begin_file(group.number + 1)
         else:
@@ -490,7 +517,7 @@ class JournalStorage:
             return latest.segment
         latest.rotate(self._stamp)
         segment = latest.create(group.segment)
-        latest.with_space(lambda: self._begin(group.number), _ENTRY)  # not before the file is there to stay
+        latest.with_space(_ENTRY, self._begin, group.number)  # not before the file is there to stay
         self._begun = True
         with self.lock:
             self.add(segment)
@@ -528,7 +555,7 @@ class JournalStorage:
 
         def end() -> None:  # not beside one who writes, and would make a file again
             with self.lock:
-                self.segments = {}
+                self.segments, self.stored = {}, 0
                 self._latest.segment = None
                 self._retired = True
                 self.reservation.give_back()

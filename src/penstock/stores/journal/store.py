@@ -231,7 +231,7 @@ class JournalBackend(Engine):
     def stored(self, queue: str) -> int:
         """Bytes of a queue's journal."""
         self.find(queue)
-        return self._upkeep[queue].storage.stored()
+        return self._upkeep[queue].storage.stored
 
     def _upkeep_of(self, queue: str) -> Upkeep:
         upkeep = self._upkeep.get(queue)
@@ -308,7 +308,6 @@ class JournalBackend(Engine):
         upkeep.before_packing = lambda: self._streams.before_packing(ledger.name)
         self._upkeep[ledger.name] = upkeep
         storage.reservation.inherit()
-        storage.on_commit = upkeep.look
         return storage
 
     def _is_open(self) -> bool:

@@ -53,6 +53,7 @@ class Upkeep:
         self._pack_now = pack  # by way of the store, where the queue may be gone by then
         self.before_packing: Callable[[], None] = lambda: None  # called while the files are all there
         self._least = min(_EMPTY, storage.sink.segment_size)
+        storage.on_commit, storage.on_commit_from = self.look, self._least
         self._wanted = False
         self._task: Task | None = None  # that packs, or packed, in the background
         self._pack_from = 0  # not before it has so many bytes
@@ -151,7 +152,7 @@ class Upkeep:
         """Whether packing makes the journal smaller; with another dialect it is rewritten in any case."""
         storage = self.storage
         with storage.lock:
-            frozen, next_group, stored = storage.state.freeze(), storage.next_group, storage.stored()
+            frozen, next_group, stored = storage.state.freeze(), storage.next_group, storage.stored
         return storage.sink.dialect != "doc" or packed_size(frozen, next_group) < stored
 
     def is_damaged(self) -> bool:
@@ -235,13 +236,13 @@ class Upkeep:
         """After a crash: what was replayed need not be once more. A large index would keep others waiting."""
         storage = self.storage
         with self.packing, storage.lock:
-            replayed = storage.stored() - self.journal.indexed
+            replayed = storage.stored - self.journal.indexed
             if storage.is_quiet() and replayed > _REPLAYED and storage.state.size() <= _FEW:
                 self._keep_index()
 
     def _keep_index(self) -> None:
         storage, journal = self.storage, self.journal
-        total = storage.stored()
+        total = storage.stored
         if not total or total == journal.indexed:
             return
         if journal.index_size <= _SMALL or total - journal.indexed > journal.index_size // 4:
