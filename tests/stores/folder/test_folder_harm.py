@@ -1,47 +1,24 @@
 """What people, shells, other programs and disks do to a folder store: nothing is lost, nothing else affected."""
 
-import errno
 import json
 import os
-import re
-import resource
 import shutil
 import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 import uuid
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import penstock
-from penstock import SimulatedClock, StoreClosed, StoreCorrupt
-from penstock.contract.store import Store
+from penstock import SimulatedClock, StoreCorrupt
 from penstock.errors import StoreUnavailable
 from penstock.stores.folder import layout
-from penstock.stores.folder.backend import open_folder
-from penstock.system.files import StrPath, SystemDisk
-from tests.stores.slate.loop_disk import missing
+from tests.stores.errors import ask
 
 COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()"]
 SUM = "user.penstock.sum"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def store(folder: Path) -> Iterator[penstock.Store]:
-    with penstock.open(f"folder:{folder}") as store:
-        store.create("jobs")
-        yield store
 
 
 @pytest.fixture
@@ -221,15 +198,6 @@ def test_a_server_goes_on_beside_a_file_in_queues(folder: Path, store: penstock.
             server.stop()
 
 
-def ask(url: str, body: bytes | None = None, method: str | None = None) -> tuple[int, bytes]:
-    request = urllib.request.Request(url, body, method=method)
-    try:
-        with urllib.request.urlopen(request) as answer:
-            return answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read()
-
-
 @pytest.mark.parametrize("ahead", [3_600, 86_400 * 365, 86_400 * 365 * 3_000])
 def test_a_name_that_says_a_time_to_come_moves_no_time(
     ahead: int, folder: Path, caplog: pytest.LogCaptureFixture
@@ -278,6 +246,95 @@ def test_a_changed_attribute_moves_no_time_and_its_message_is_set_aside(name: st
         assert payloads(again) == [b"c"]
         jobs.ack(held.receipt)
         assert (folder / ".penstock" / "damaged" / f"jobs:{ids[1]}").read_bytes() == b"b"
+
+
+# Folders
+
+
+def test_strays_among_what_processes_hold_are_left_alone(folder: Path, store: penstock.Store) -> None:
+    held = folder / ".penstock" / "held"
+    (held / "README").write_text("notes")
+    (held / "gone").mkdir()
+    (held / "gone" / layout.ABANDONED).touch()
+    strays = [held / "gone" / name for name in ("notes", "delay.0.0:jobs:x", f"other.0.0:jobs:{some_id()}")]
+    for stray in strays:
+        stray.write_bytes(b"mine")
+    (held / "gone" / f"queues.0.1:jobs:{some_id()}").write_bytes(b"given back")
+    with penstock.open(f"folder:{folder}") as again:
+        assert payloads(again) == [b"given back"]
+    assert all(stray.read_bytes() == b"mine" for stray in strays)
+
+
+def test_a_manifest_that_somebody_has_prepared_moves_nothing_from_elsewhere(
+    folder: Path, store: penstock.Store, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"secret")
+    gone = folder / ".penstock" / "held" / "gone"
+    gone.mkdir()
+    (gone / layout.ABANDONED).touch()
+    (folder / "new" / "jobs:x").mkdir()
+    for queue, uid, place in [
+        ("jobs", "x/../../../secret", "queues"), ("../../secret", some_id(), "queues"), ("jobs", some_id(), ".."),
+    ]:  # fmt: skip
+        name = layout.make_id(layout.first_order(1_000), 1, layout.node_of("gone"))
+        manifest = {"queue": queue, "messages": [[uid, place]]}
+        (folder / ".penstock" / "batches" / name).write_text(json.dumps(manifest))
+        with penstock.open(f"folder:{folder}") as again:
+            assert payloads(again) == []
+        gone.mkdir(exist_ok=True)
+        (gone / layout.ABANDONED).touch()
+    assert secret.read_bytes() == b"secret"
+
+
+def test_a_message_is_held_under_a_name_that_can_be_read_whatever_its_time_is() -> None:
+    name = layout.held_name(layout.DELAY, -5, 1, "jobs", some_id())
+    assert layout.parse_held(name) is not None
+
+
+def test_a_stray_is_not_removed_by_its_name(folder: Path, store: penstock.Store) -> None:
+    ids = [some_id(), some_id()]
+    (folder / "queues" / "jobs" / ids[0]).mkdir()
+    (folder / "queues" / "jobs" / ids[1]).symlink_to("/etc/passwd")
+    assert store.queue("jobs").remove(*ids) == 0
+    assert sorted(os.listdir(folder / "queues" / "jobs")) == sorted(ids)
+
+
+@pytest.mark.parametrize("part", ["new", "delay", "done", "remove", ".penstock/locks", ".penstock/long"])
+def test_a_folder_that_somebody_deletes_is_made_again(part: str, folder: Path) -> None:
+    clock = SimulatedClock()
+    with penstock.open(f"folder:{folder}", clock=clock) as store:
+        jobs = store.create("jobs", max_size=9)
+        jobs.put(b"a")
+        shutil.rmtree(folder / part)
+        clock.advance(2)
+        jobs.put(b"b", delay=1, headers={"x": "y" * 1_000})
+        clock.advance(2)
+        [first, second] = jobs.claim(2)
+        assert (first.payload, second.payload) == (b"a", b"b")
+        first.ack()
+        assert jobs.remove(second.id) == 1
+
+
+@pytest.mark.parametrize("part", ["delay", "remove", "done", ".penstock/held"])
+def test_a_link_that_takes_a_folders_place_is_not_followed(part: str, folder: Path, tmp_path: Path) -> None:
+    clock = SimulatedClock()
+    with penstock.open(f"folder:{folder}", clock=clock) as store:
+        store.create("jobs").put(b"a")
+        elsewhere = tmp_path / "elsewhere"
+        (folder / part).rename(elsewhere)
+        (folder / part).symlink_to(elsewhere)
+        (elsewhere / "jobs:notes").write_bytes(b"mine")
+        clock.advance(2)
+        before = sorted(elsewhere.iterdir())
+        for call in (lambda: store.queue("jobs").claim(), store.queues, store.backend.tend):  # type: ignore[attr-defined]
+            with pytest.raises(StoreUnavailable, match="symbolic link"):
+                call()
+        assert sorted(elsewhere.iterdir()) == before
+        (folder / part).unlink()
+        elsewhere.rename(folder / part)
+        clock.advance(2)
+        assert payloads(store) == [b"a"]
 
 
 # MQ-Core
@@ -344,281 +401,30 @@ def test_a_queue_that_mq_core_makes_redelivers_for_ever(kind: str, tmp_path: Pat
         assert (before.max_attempts, store.queue("few").settings.max_attempts) == (5, 2)
 
 
-# Damage
+def test_the_queues_of_mq_cores_tree_redeliver_for_ever(tmp_path: Path) -> None:
+    for name in ("new", "queues/queue001", "queues/my.queue", "delay", "remove"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("queue001", "my.queue"):
+        (tmp_path / "new" / f"{name}:{some_id()}").write_bytes(b"a")
+    for _ in range(7):
+        with penstock.open(f"folder:{tmp_path}") as store:
+            for name in ("queue001", "my.queue"):
+                [message] = store.queue(name).claim()
+                message.fail()
 
 
-@pytest.mark.parametrize("how", ["flipped", "cut", "longer", "headers"])
-def test_a_message_that_is_not_as_it_was_put_is_given_to_nobody_and_kept(
-    how: str, folder: Path, store: penstock.Store, caplog: pytest.LogCaptureFixture
-) -> None:
-    jobs = store.queue("jobs")
-    jobs.put(b"one")
-    put = jobs.put(b"payload", headers={"long": "x" * 1000})
-    jobs.put(b"three")
-    path = folder / "queues" / "jobs" / put
-    change = {"flipped": b"paylord", "cut": b"payl", "longer": b"payload!", "headers": b"payload"}[how]
-    with open(path, "r+b") as file:  # the attributes stay
-        file.truncate(0)
-        file.write(change)
-    if how == "headers":
-        [long] = (folder / ".penstock" / "long").iterdir()
-        long.write_text(long.read_text().replace("x", "y", 1))
-    assert [message.payload for message in jobs.peek(3)] == [b"one", b"three"]
-    listed = jobs.messages()
-    assert [next(listed).payload, next(listed).payload] == [b"one", b"three"]
-    with pytest.raises(StoreCorrupt, match=put):
-        next(listed)
-    examined = subprocess.run([*COMMAND, "--store", f"folder:{folder}", "doctor"], capture_output=True, text=True)
-    assert examined.returncode == 1
-    assert f"problem  queue jobs: message {put} in queues/ is damaged" in examined.stdout
-    assert payloads(store) == [b"one", b"three"]
-    assert jobs.pop() is None
-    aside = folder / ".penstock" / "damaged" / f"jobs:{put}"
-    assert aside.read_bytes() == change
-    assert warned(caplog, aside) == 1
-    shutil.copyfile(aside, folder / "queues" / "jobs" / "accepted")  # as it is: a file that a person puts there
-    with penstock.open(f"folder:{folder}") as again:
-        assert payloads(again) == [change]
+def test_a_folder_with_some_of_mq_cores_names_is_not_taken_for_its_tree(tmp_path: Path) -> None:
+    package = tmp_path / "queues" / "package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (tmp_path / "new").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(StoreUnavailable, match="is no folder store"):
+        penstock.open(f"folder:{tmp_path}")
+    assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_messages_of_an_older_version_have_no_checksum_and_are_read_as_before(
-    folder: Path, store: penstock.Store
-) -> None:
-    put = store.queue("jobs").put(b"a", priority=3, headers={"a": "b"})
-    os.removexattr(folder / "queues" / "jobs" / put, SUM)
-    [message] = store.queue("jobs").claim()
-    assert (message.payload, message.headers, message.priority) == (b"a", {"a": "b"}, 3)
-    message.fail(reason="no")
-    [message] = store.queue("jobs").claim()
-    assert message.attempts == 2
-
-
-def test_a_file_dropped_by_hand_has_a_checksum_once_it_was_claimed(folder: Path, store: penstock.Store) -> None:
-    (folder / "queues" / "jobs" / "dropped").write_bytes(b"a")
-    [message] = store.queue("jobs").claim()
-    path = folder / "delay" / f"jobs:{message.id}"
-    assert os.getxattr(path, SUM)
-    path.write_bytes(b"b")
-    os.utime(path, ns=(0, (message.lease_until or 0) * 1_000_000))  # its lease goes on
-    message.release()
-    assert payloads(store) == []
-    assert (folder / ".penstock" / "damaged" / f"jobs:{message.id}").read_bytes() == b"b"
-
-
-def test_attempts_and_redriven_messages_are_not_taken_for_damaged(store: penstock.Store) -> None:
-    queue = store.create("few", max_attempts=2)
-    queue.put(b"a", headers={"a": "b"})
-    for how in ("fail", "fail", "redrive", "release", "fail"):
-        if how == "redrive":
-            assert queue.redrive() == 1
-        else:
-            [message] = queue.claim()
-            message.fail(reason="no" * 500) if how == "fail" else message.release()
-        assert [each.payload for each in queue.messages()] == [b"a"]
-
-
-@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b'{"name": "jobs"}', b"flipped"])
-def test_damaged_or_missing_settings_are_a_named_error_of_their_queue(
-    content: bytes | None, folder: Path, store: penstock.Store
-) -> None:
-    store.create("limited", max_size=4)
-    store.queue("limited").put(b"a")
-    path = folder / ".penstock" / "settings" / "limited"
-    if content is None:
-        path.unlink()
-    else:
-        path.write_bytes(path.read_bytes().replace(b": 4", b": 5") if content == b"flipped" else content)
-    with penstock.open(f"folder:{folder}") as again:
-        for call in (again.queue, again.create, again.delete):
-            with pytest.raises(StoreCorrupt, match=r"settings/limited.*kept/limited"):
-                call("limited")
-        with pytest.raises(StoreCorrupt, match="settings/limited"):
-            again.queues()
-        again.queue("jobs").put(b"b")
-        assert payloads(again) == [b"b"]
-    examined = subprocess.run([*COMMAND, "--store", f"folder:{folder}", "doctor"], capture_output=True, text=True)
-    assert (examined.returncode, "settings/limited" in examined.stdout) == (1, True)
-    shutil.copyfile(folder / ".penstock" / "kept" / "limited", path)
-    with penstock.open(f"folder:{folder}") as again:
-        assert again.queue("limited").settings.max_size == 4
-        assert payloads(again, "limited") == [b"a"]
-
-
-def test_settings_of_an_older_version_and_settings_that_a_person_changed_are_read(
-    folder: Path, store: penstock.Store
-) -> None:
-    path = folder / ".penstock" / "settings" / "jobs"
-    entry = json.loads(path.read_text())
-    del entry["sum"]
-    entry["settings"]["max_attempts"] = 9
-    path.write_text(json.dumps(entry))
-    (folder / ".penstock" / "kept" / "jobs").unlink()
-    with penstock.open(f"folder:{folder}") as again:
-        assert again.queue("jobs").settings.max_attempts == 9
-
-
-def test_a_sound_store_is_called_so_and_strays_are_named(folder: Path, store: penstock.Store) -> None:
-    store.queue("jobs").put_many([b"a", b"b"])
-    store.queue("jobs").claim()[0].fail()
-    (folder / "delay" / "jobs:x").touch()
-    examined = subprocess.run(
-        [*COMMAND, "--store", f"folder:{folder}", "doctor", "--json"], capture_output=True, text=True, check=True
-    )
-    found = json.loads(examined.stdout)
-    assert found["sound"]
-    assert [each["file"] for each in found["findings"] if each["severity"] == "note"] == [
-        str(folder / "delay" / "jobs:x")
-    ]
-    [jobs] = [queue for queue in found["queues"] if queue["name"] == "jobs"]
-    assert (jobs["bytes"], jobs["files"]["queues"], jobs["findings"]) == (2, 2, [])
-
-
-def test_a_store_without_a_place_is_not_made_by_the_doctor(tmp_path: Path) -> None:
-    command = [*COMMAND, "--store", f"folder:{tmp_path / 'none'}", "doctor"]
-    assert subprocess.run(command, capture_output=True).returncode == 1
-    assert not (tmp_path / "none").exists()
-
-
-# Errors of the system
-
-
-class FailingDisk(SystemDisk):
-    """Lets operations fail that touch a path of this kind, as long as told."""
-
-    def __init__(self) -> None:
-        self.error = 0
-        self.pattern = "."
-
-    def _check(self, path: StrPath) -> None:
-        if self.error and re.search(self.pattern, os.fspath(path)):
-            raise OSError(self.error, os.strerror(self.error), os.fspath(path))
-
-    def open(self, path: StrPath, **how: Any) -> Any:
-        if how.get("create") or how.get("exclusive"):
-            self._check(path)
-        return super().open(path, **how)
-
-    def rename(self, source: StrPath, target: StrPath) -> None:
-        self._check(target)
-        super().rename(source, target)
-
-    def unlink(self, path: StrPath) -> None:
-        self._check(path)
-        super().unlink(path)
-
-    def sync_files(self, paths: Any) -> None:
-        for path in paths if self.error == errno.EIO else ():
-            self._check(path)
-        super().sync_files(paths)
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [(errno.EROFS, "the file system is read-only"), (errno.EACCES, "permission denied"),
-     (errno.EFBIG, "ulimit -f"), (errno.EMFILE, "too many files open")],
-)  # fmt: skip
-def test_what_the_system_refuses_is_named_and_the_store_goes_on_once_it_is_allowed(
-    error: int, words: str, folder: Path
-) -> None:
-    disk = FailingDisk()
-    with Store("folder:", open_folder(str(folder), disk=disk)) as store:
-        queue = store.queue()
-        queue.put_many([b"a", b"b"])
-        [held] = queue.claim()
-        disk.error = error
-        for call in (
-            lambda: queue.put(b"c"),
-            lambda: queue.put_many([b"c", b"d"]),
-            queue.claim,
-            queue.pop,
-            held.ack,
-        ):
-            with pytest.raises(StoreUnavailable, match=words) as refused:
-                call()
-            assert "the disk failed" not in str(refused.value)
-        disk.error = 0
-        held.ack()
-        queue.put(b"c")
-        assert [message.payload for message in queue.claim(5)] == [b"b", b"c"]
-
-
-def test_after_an_error_of_the_disk_the_store_stops_and_says_why(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    disk = FailingDisk()
-    from penstock.http.server import serve_in_thread
-
-    with Store("folder:", open_folder(str(folder), disk=disk)) as store:
-        store.queue().put(b"a")
-        server = serve_in_thread(store)
-        try:
-            assert ask(f"{server.url}/-/readyz")[0] == 200
-            disk.error = errno.EIO
-            with pytest.raises(StoreClosed, match="Input/output error"):
-                store.queue().claim()
-            assert "Input/output error" in "".join(record.getMessage() for record in caplog.records)
-            assert ask(f"{server.url}/-/readyz")[0] == 503
-            disk.error = 0
-            assert ask(f"{server.url}/-/readyz")[0] == 503
-        finally:
-            server.stop()
-        with pytest.raises(StoreClosed):
-            penstock.work(store.queue(), lambda message: None)
-    with penstock.open(f"folder:{folder}") as again:
-        assert payloads(again, "default") == [b"a"]
-
-
-SERVE = """
-import errno, os, sys
-from penstock.cli import main
-fsync = os.fsync
-def failing(descriptor):
-    if os.path.exists(os.environ["FAIL"]):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-    fsync(descriptor)
-os.fsync = failing
-main()
-"""
-
-
-def test_a_server_ends_with_an_error_when_its_disk_fails(folder: Path, tmp_path: Path) -> None:
-    fail = tmp_path / "fail"
-    command = [sys.executable, "-c", SERVE, "--store", f"folder:{folder}", "serve", "--port", "0"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "FAIL": str(fail)}
-    ) as server:
-        assert server.stdout is not None
-        url = server.stdout.readline().split()[0]
-        assert ask(f"{url}/default/messages", b"a")[0] == 201
-        fail.touch()
-        assert ask(f"{url}/default/messages", b"b")[0] == 503
-        _, log = server.communicate()
-    assert server.returncode == 1
-    assert "Input/output error" in log
-    with penstock.open(f"folder:{folder}") as again:
-        assert b"a" in payloads(again, "default")
-
-
-@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EROFS, errno.EACCES])
-def test_an_error_at_open_is_one_of_ours(error: int, folder: Path) -> None:
-    disk = FailingDisk()
-    disk.error, disk.pattern = error, "probe|locks"
-    with pytest.raises(penstock.PenstockError, match=re.escape(str(folder))) as refused:
-        open_folder(str(folder), disk=disk)
-    assert ("the disk failed" in str(refused.value)) == (error == errno.EIO)
-    disk.error = 0
-    open_folder(str(folder), disk=disk).close()
-
-
-def test_a_file_size_limit_is_named_and_changes_nothing(folder: Path, store: penstock.Store) -> None:
-    store.queue("jobs").put(b"a")
-    done = subprocess.run(
-        [*COMMAND, "--store", f"folder:{folder}", "put", "jobs", "x" * 5_000], capture_output=True, text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, 4_096)),
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "ulimit -f" in done.stderr
-    assert payloads(store) == [b"a"]
+# What is no store
 
 
 def test_a_file_in_the_place_of_a_store_and_a_folder_of_others_are_named(tmp_path: Path) -> None:
@@ -639,51 +445,6 @@ def test_a_file_in_the_place_of_a_store_and_a_folder_of_others_are_named(tmp_pat
         journal.queue().put(b"a")
     with pytest.raises(StoreUnavailable, match="is no folder store"):
         penstock.open(f"folder:{tmp_path / 'journal'}")
-
-
-# A full disk
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """An ext4 file system of a few megabytes."""
-    if missing():
-        pytest.skip(missing())
-    mounted = tmp_path / "mounted"
-    mounted.mkdir()
-    with open(tmp_path / "image", "wb") as file:
-        file.truncate(6 << 20)
-    subprocess.run(["mkfs.ext4", "-q", tmp_path / "image"], check=True)
-    subprocess.run(["mount", "-o", "loop", tmp_path / "image", mounted], check=True)
-    try:
-        yield mounted
-    finally:
-        subprocess.run(["umount", mounted], check=True)
-
-
-def test_a_store_filled_by_puts_can_be_worked_off(small_disk: Path) -> None:
-    with penstock.open(f"folder:{small_disk / 'store'}", sync="never") as store:
-        jobs = store.create("jobs")
-        put = 0
-        with suppress(penstock.DiskFull):
-            while True:
-                jobs.put(b"x" * 3_000, headers={"long": "y" * 100})
-                put += 1
-        assert put > 300
-        for _ in range(put // 2):
-            [message] = jobs.claim(consumer="a host:1234")
-            assert len(message.payload) == 3_000
-            message.ack()
-        failed = jobs.claim(5)
-        jobs.fail(*failed, reason="no")
-        worked = 0
-        while jobs.pop() is not None:
-            worked += 1
-        assert worked == put - put // 2
-    examined = subprocess.run(
-        [*COMMAND, "--store", f"folder:{small_disk / 'store'}", "doctor"], capture_output=True
-    )
-    assert examined.returncode == 0
 
 
 # The reaper
@@ -712,3 +473,15 @@ def test_the_reaper_refuses_other_folders_of_a_tree_of_mq_core(tmp_path: Path) -
     assert subprocess.run([*command, tmp_path / "new"], capture_output=True).returncode == 2
     assert subprocess.run([*command, tmp_path / "remove"], capture_output=True).returncode == 0
     assert sorted(path.parent.name for path in tmp_path.rglob("queue001:1")) == ["delay", "new", "queues"]
+
+
+@pytest.mark.parametrize("kind", ["text", "journal", "slate"])
+def test_the_reaper_refuses_stores_of_other_kinds(kind: str, tmp_path: Path) -> None:
+    with penstock.open(f"{kind}:{tmp_path / 'data'}") as store:
+        store.create("jobs").put(b"a")
+    before = sorted(tmp_path.rglob("*"))
+    refused = subprocess.run(
+        [*COMMAND, "reaper", "--once", "--source", tmp_path / "data"], capture_output=True, text=True
+    )
+    assert (refused.returncode, "is part of the store" in refused.stderr) == (2, True)
+    assert sorted(tmp_path.rglob("*")) == before

@@ -35,11 +35,6 @@ NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, 
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
 def store(folder: Path) -> Iterator[penstock.Store]:
     with penstock.open(f"folder:{folder}") as store:
         yield store

@@ -8,9 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import fields
@@ -24,11 +21,10 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.contract.store import Store
-from penstock.http.server import serve_in_thread
 from penstock.stores.text import TextQueue
 from penstock.stores.text.backend import open_text
 from penstock.system.files import Status, StrPath, SystemDisk, SystemFile
-from tests.stores.slate.loop_disk import missing
+from tests.stores.errors import FailingDisk, ext4, fill
 
 
 @pytest.fixture
@@ -377,239 +373,34 @@ def test_a_path_that_is_no_file_is_refused_in_words(tmp_path: Path, name: str) -
         penstock.open(tmp_path / name)
 
 
-class FailingFile(SystemFile):
-    failing: int | None = None
-
-    def sync(self) -> None:
-        if FailingFile.failing is not None:
-            raise OSError(FailingFile.failing, os.strerror(FailingFile.failing), self.path)
-        super().sync()
-
-    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        if FailingFile.failing is not None:
-            raise OSError(FailingFile.failing, os.strerror(FailingFile.failing), self.path)
-        super().write(offset, data)
-
-
-class FailingDisk(SystemDisk):
-    def open(self, path: StrPath, **how: Any) -> SystemFile:
-        file = super().open(path, **how)
-        return FailingFile(file.path, os.dup(file._descriptor))
-
-
-@pytest.mark.parametrize(
-    ("number", "kind", "words"),
-    [
-        (errno.EROFS, penstock.StoreUnavailable, "the file system is read-only"),
-        (errno.EACCES, penstock.StoreUnavailable, "permission denied"),
-        (errno.EFBIG, penstock.StoreUnavailable, "the file may not grow"),
-    ],
-)
-def test_a_store_goes_on_by_itself_when_the_disk_does(
-    path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[penstock.PenstockError], words: str
-) -> None:
-    with Store("", open_text(str(path), disk=FailingDisk())) as store:
-        queue = store.queue()
-        queue.put_many([b"a", b"b"])
-        [held] = queue.claim()
-        monkeypatch.setattr(FailingFile, "failing", number)
-        for operation in (held.ack, queue.claim, lambda: queue.put_many([b"c", b"d"])):
-            with pytest.raises(kind, match=words):
-                operation()
-        monkeypatch.setattr(FailingFile, "failing", None)
-        held.ack()
-        queue.put(b"e")
-        assert [message.payload for message in queue.messages()] in ([b"b", b"e"], [b"b", b"c", b"d", b"e"])
-
-
-@pytest.mark.parametrize("url", ["text:{}", "{}/default.tq"])
-def test_a_server_is_not_ready_while_its_files_cannot_be_written_and_says_why(
-    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    url = url.format(tmp_path)
-    with Store(url, open_text(url, disk=FailingDisk())) as store:
-        store.queue().put(b"a")
-        (tmp_path / "aaa.tq").mkdir()  # which is no reason
-        server = serve_in_thread(store)
-        try:
-            assert asked(f"{server.url}/-/readyz") == 200
-            monkeypatch.setattr(FailingFile, "failing", errno.EROFS)
-            assert asked(f"{server.url}/-/readyz") == 503
-            caplog.clear()
-            assert asked(f"{server.url}/default/messages", b"b") == 503
-            assert "the file system is read-only" in caplog.text
-            monkeypatch.setattr(FailingFile, "failing", None)
-            assert asked(f"{server.url}/-/readyz") == 200
-            assert asked(f"{server.url}/default/messages", b"c") == 201
-        finally:
-            server.stop()
-
-
-@pytest.mark.parametrize("url", ["text:{}", "{}/default.tq"])
-def test_after_an_error_of_the_disk_the_store_stops_and_says_why(
-    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    url = url.format(tmp_path)
-    with Store(url, open_text(url, disk=FailingDisk())) as store:
-        queue = store.queue()
-        queue.put_many([b"a", b"b"])
-        server = serve_in_thread(store)
-        try:
-            assert asked(f"{server.url}/-/readyz") == 200
-            monkeypatch.setattr(FailingFile, "failing", errno.EIO)
-            with pytest.raises(penstock.StoreClosed, match="Input/output error"):
-                queue.claim()
-            assert asked(f"{server.url}/-/readyz") == 503
-            monkeypatch.setattr(FailingFile, "failing", None)
-            assert asked(f"{server.url}/-/readyz") == 503
-        finally:
-            server.stop()
-        for operation in (queue.claim, lambda: queue.put(b"c"), store.queues, lambda: store.publish(b"d")):
-            with pytest.raises(penstock.StoreClosed, match="Input/output error"):
-                operation()
-        with pytest.raises(penstock.StoreClosed, match="Input/output error"):
-            penstock.work(queue, lambda message: None)
-    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert [str(tmp_path) in error and "Input/output error" in error for error in errors] == [True]
-    with penstock.open(url) as again:
-        assert {message.payload for message in again.queue().messages()} == {b"a", b"b"}
-        again.queue().put(b"c")
-        [message] = again.queue().claim(1)
-        message.ack()
-
-
-def asked(url: str, body: bytes | None = None) -> int:
-    try:
-        with urllib.request.urlopen(url, body) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        return error.code
-
-
-def test_who_waits_is_told_of_an_error_of_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_is_told_of_an_error_of_the_disk(path: Path) -> None:
     class BlindDisk(FailingDisk):
         def status(self, path: StrPath) -> Status:
-            if FailingFile.failing is not None:
-                raise OSError(FailingFile.failing, os.strerror(FailingFile.failing), os.fspath(path))
+            self.check(path)
             return super().status(path)
 
-    backend = open_text(str(path), disk=BlindDisk())
+    disk = BlindDisk()
+    backend = open_text(str(path), disk=disk)
     with Store("", backend) as store, ThreadPoolExecutor() as threads:
         waiting = threads.submit(store.queue().claim, wait=60)
         while not backend.find("default").in_line:
             time.sleep(0.001)
-        monkeypatch.setattr(FailingFile, "failing", errno.EIO)
+        disk.error = errno.EIO
         with pytest.raises(penstock.StoreClosed, match="Input/output error"):
             waiting.result()
 
 
-SERVE = """
-import errno, os
-from penstock.cli import main
-pwritev = os.pwritev
-def failing(*arguments):
-    if os.path.exists(os.environ["FAIL"]):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-    return pwritev(*arguments)
-os.pwritev = failing
-main()
-"""
-
-
-@pytest.mark.parametrize("url", ["text:{}", "{}/default.tq"])
-def test_a_server_ends_with_an_error_when_its_disk_fails(tmp_path: Path, url: str) -> None:
-    url, fail = url.format(tmp_path / "store"), tmp_path / "fail"
-    command = [sys.executable, "-c", SERVE, "--store", url, "serve", "--port", "0"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "FAIL": str(fail)}
-    ) as server:
-        assert server.stdout is not None
-        messages = f"{server.stdout.readline().split()[0]}/default/messages"
-        with urllib.request.urlopen(messages, b"a") as answer:
-            assert answer.status == 201
-        fail.touch()
-        with pytest.raises(urllib.error.HTTPError, match="503"):
-            urllib.request.urlopen(messages, b"b")
-        _, log = server.communicate()
-    assert server.returncode == 1
-    assert "Input/output error" in log
-    with penstock.open(url) as again:
-        assert b"a" in [message.payload for message in again.queue().messages()]
-
-
-def test_a_limit_of_a_file_size_is_named_and_changes_nothing(path: Path) -> None:
-    with penstock.open(path) as store:
-        store.queue().put(b"a")
-        before = path.read_bytes()
-        put = [sys.executable, "-m", "penstock", "--store", str(path), "put", "default", "x" * 5_000]
-        done = subprocess.run(
-            put, capture_output=True, text=True,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, 4_096)),
-        )  # fmt: skip
-        assert done.returncode == 1
-        assert "ulimit -f" in done.stderr
-        assert path.read_bytes() == before
-        assert [message.payload for message in store.queue().messages()] == [b"a"]
-        store.queue().put(b"b")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """An ext4 file system of a few megabytes."""
-    if missing():
-        pytest.skip(missing())
-    mounted = tmp_path / "mounted"
-    mounted.mkdir()
-    with open(tmp_path / "image", "wb") as file:
-        file.truncate(6 << 20)
-    subprocess.run(["mkfs.ext4", "-q", tmp_path / "image"], check=True)
-    subprocess.run(["mount", "-o", "loop", tmp_path / "image", mounted], check=True)
-    try:
-        yield mounted
-    finally:
-        subprocess.run(["umount", mounted], check=True)
-
-
-@pytest.mark.parametrize(("url", "size"), [("text:{}", 3_000), ("{}/default.tq", 3_000), ("text:{}", 100)])
-def test_a_store_filled_by_puts_can_be_worked_off(small_disk: Path, url: str, size: int) -> None:
-    with penstock.open(url.format(small_disk / "store"), sync="never") as store:
-        jobs = store.queue()
-        put = 0
-        with suppress(penstock.DiskFull):
-            while True:
-                put += len(jobs.put_many([b"x" * size] * 10))
-        with suppress(penstock.DiskFull):
-            while True:
-                jobs.put(b"x" * size)
-                put += 1
-        with open(small_disk / "others", "wb", buffering=0) as others, suppress(OSError):
-            while others.write(bytes(1_000)):
-                pass  # whatever was left
-        assert put > 800
-        for _ in range(put // 2):
-            [message] = jobs.claim(consumer="a host:1234")
-            assert len(message.payload) == size
-            message.ack()
-        failed = jobs.claim(5)
-        jobs.fail(*failed, reason="no")
-        worked = 0
-        while jobs.pop() is not None:
-            worked += 1
-        assert worked == put - put // 2
-
-
-def test_a_store_filled_by_puts_can_be_worked_off_by_several_who_have_it_open(small_disk: Path) -> None:
-    url = f"text:{small_disk / 'store'}"
-    (small_disk / "ballast").write_bytes(bytes(3 << 20))
+def test_a_store_filled_by_puts_can_be_worked_off_by_several_who_have_it_open(tmp_path: Path) -> None:
     with ExitStack() as opened:
+        mounted = opened.enter_context(ext4(tmp_path, 6 << 20))
+        url = f"text:{mounted / 'store'}"
+        (mounted / "ballast").write_bytes(bytes(3 << 20))
         idle, *working = [opened.enter_context(penstock.open(url, sync="never")) for _ in range(4)]
         put = 0
         with suppress(penstock.DiskFull):
             while True:
                 put += len(idle.queue().put_many([b"x" * 100] * 10))
-        with open(small_disk / "others", "wb", buffering=0) as others, suppress(OSError):
-            while others.write(bytes(1_000)):
-                pass  # whatever was left
+        fill(mounted)
         assert put > 1_000
         for number in range(put):
             [message] = working[number % 3].queue().claim(consumer="a host:1234", lease=3600)
@@ -649,17 +440,18 @@ def test_packing_never_makes_a_store_larger_and_forgets_no_key(path: Path, acked
         assert again.queue().put_many([penstock.Draft(b"", key=f"key {n}") for n in range(200)]) == ids
 
 
-def test_packing_on_a_full_disk_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = open_text(str(path), disk=FailingDisk())
+def test_packing_on_a_full_disk_changes_nothing(path: Path) -> None:
+    disk = FailingDisk()
+    backend = open_text(str(path), disk=disk)
     with Store("", backend) as store:
         queue = store.queue()
         queue.put_many([b"a", b"b"])
         queue.pop()
         before = path.read_bytes()
-        monkeypatch.setattr(FailingFile, "failing", errno.ENOSPC)
+        disk.error = errno.ENOSPC
         with pytest.raises(penstock.DiskFull):
             backend.pack("default")
-        monkeypatch.setattr(FailingFile, "failing", None)
+        disk.error = 0
         assert path.read_bytes() == before
         assert backend.pack("default") > 0
         assert [message.payload for message in queue.claim(5)] == [b"b"]

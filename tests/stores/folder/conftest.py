@@ -1,0 +1,20 @@
+"""A folder store in a folder of its own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(folder: Path) -> Iterator[penstock.Store]:
+    with penstock.open(f"folder:{folder}") as store:
+        store.create("jobs")
+        yield store
