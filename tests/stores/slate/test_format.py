@@ -21,6 +21,7 @@ from penstock.stores.slate.format import (
     Settled,
     Undecodable,
     array,
+    columns,
     terminated,
     unterminated,
     utf8,
@@ -95,7 +96,7 @@ def test_keys_are_these_bytes(key: bytes, expected: str) -> None:
             records.encode_seq_block(SeqBlock(4096, 1024)),
             "00 00 00 00 00 00 10 00 | 00 00 00 00 00 00 04 00",
         ),
-        (extensions.encode_sizes(1, [(7,), (1024,), (1,)]), "01 00 | 07 00 00 00 00 00 00 00 | 00 04 00 00 | 01"),
+        (columns(extensions.SIZE, 1, [(7,), (1024,), (1,)]), "01 00 | 07 00 00 00 00 00 00 00 | 00 04 00 00 | 01"),
         (
             extensions.encode_claims([Claimed(1, 2, 3, 4, 5, 6, "me", None, b"xy")]),
             "01 00 | 01 00 00 00 00 00 00 00 | 02 | 03 00 00 00 00 00 00 00 | 04 00 00 00 00 00 00 00 |"
@@ -228,7 +229,7 @@ def test_a_seq_block_comes_back(block: SeqBlock) -> None:
 
 @given(st.lists(st.builds(Size, ids, u32, u8), max_size=5))
 def test_sizes_come_back(sizes: list[Size]) -> None:
-    assert extensions.decode_sizes(extensions.encode_sizes(len(sizes), zip(*sizes, strict=True))) == sizes
+    assert extensions.decode_sizes(columns(extensions.SIZE, len(sizes), zip(*sizes, strict=True))) == sizes
 
 
 optional = st.none() | texts

@@ -12,11 +12,13 @@ go the slow way, with a warning.
 import asyncio
 import ctypes
 import logging
+import operator
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from penstock.errors import NotSupported, PenstockError, StoreClosed, StoreCorrupt, StoreLocked, StoreUnreachable
@@ -45,57 +47,45 @@ class Fenced(StoreLocked, StoreClosed):
     """Another writer has taken over the database."""
 
 
-class _Awaited:
-    """What a coroutine of the binding waits for."""
+class _Call(SimpleQueue[int]):
+    """One call of the binding: all that it asks of an event loop, and of its futures, which it awaits in turn.
 
-    __slots__ = ("_code", "gate")
+    Each commit makes two calls; what can be a function of C here is one.
+    """
 
-    def __init__(self) -> None:
-        self.gate = threading.Lock()
-        self.gate.acquire()
-        self._code: int | None = None
+    __slots__ = ("deadline",)
+    deadline: float
+    call_soon_threadsafe: Any = staticmethod(operator.call)
+    cancelled = bool  # which is False
+    set_result = SimpleQueue.put
 
-    def __await__(self) -> Generator["_Awaited", None, int | None]:
-        yield self
-        return self._code
+    def create_future(self) -> "_Call":
+        return self
 
-    def cancelled(self) -> bool:
-        return False
-
-    def set_result(self, code: int) -> None:
-        self._code = code
-        self.gate.release()
-
-
-class _NoLoop:
-    """In the place of an event loop: all that the binding asks of one."""
-
-    def create_future(self) -> _Awaited:
-        return _Awaited()
-
-    def call_soon_threadsafe(self, call: Callable[..., object], *arguments: object) -> None:
-        call(*arguments)
-
-
-_no_loop: Any = _NoLoop()
+    def __await__(self) -> Generator[None, None, int]:
+        try:
+            left = self.deadline - time.monotonic()
+            return self.get(timeout=max(0.0, min(left, threading.TIMEOUT_MAX)))
+        except Empty:
+            raise TimeoutError from None
+        yield
 
 
 def blocking(call: Coroutine[Any, Any, Result], seconds: float) -> Result:
     """Run a coroutine of the binding in this thread; TimeoutError once it has taken so long."""
-    deadline = time.monotonic() + seconds
+    loop: Any = _Call()
+    loop.deadline = time.monotonic() + seconds
     before = asyncio._get_running_loop()
-    asyncio._set_running_loop(_no_loop)
+    asyncio._set_running_loop(loop)
     try:
-        while True:
-            awaited = call.send(None)
-            if not awaited.gate.acquire(timeout=max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX))):
-                raise TimeoutError
+        call.send(None)
     except StopIteration as done:
         result: Result = done.value
         return result
     finally:
         asyncio._set_running_loop(before)
         call.close()
+    raise RuntimeError("a coroutine of SlateDB's binding waits for something that it did not ask for")
 
 
 def load() -> Any:
@@ -321,16 +311,14 @@ class Database:
 
     def close(self) -> None:
         """Let go of the database."""
-        with self._told():
-            # Without writing tables, which would wait for compaction: the log has everything.
-            blocking(self._db.shutdown_with_options(self._ffi.CloseOptions(flush_type=None)), self.timeout)
+        # Without writing tables, which would wait for compaction: the log has everything.
+        self._run(self._db.shutdown_with_options(self._ffi.CloseOptions(flush_type=None)))
 
     def _run(self, call: Coroutine[Any, Any, Result], seconds: float | None = None) -> Result:
-        with self._told():
+        try:
             return blocking(call, self.timeout if seconds is None else seconds)
-
-    def _told(self) -> AbstractContextManager[None]:
-        return told(self._ffi, self._what, self.timeout)
+        except (TimeoutError, self._ffi.Error, self._ffi.InternalError) as error:
+            raise _translated(error, self._ffi, self._what, self.timeout) from error
 
 
 @contextmanager
@@ -338,20 +326,20 @@ def told(ffi: Any, what: str, seconds: float, opening: bool = False) -> Iterator
     """Errors of the binding as ours. While a database is opened, what SlateDB cannot make sense of is damage."""
     try:
         yield
-    except TimeoutError:
-        raise StoreUnreachable(
-            f"{what} did not answer in {seconds:g} seconds; a change may take effect all the same: "
-            "see to it that it can be reached and has space left, then try again"
-        ) from None
-    except (ffi.Error, ffi.InternalError) as error:
-        ours = _translated(error, ffi, what)
+    except (TimeoutError, ffi.Error, ffi.InternalError) as error:
+        ours = _translated(error, ffi, what, seconds)
         if opening and isinstance(ours, RuntimeError):
             ours = StoreCorrupt(f"{what} is damaged: SlateDB cannot open it ({ours})")
         raise ours from error
 
 
-def _translated(error: Any, ffi: Any, what: str) -> PenstockError | RuntimeError:
+def _translated(error: Any, ffi: Any, what: str, seconds: float) -> PenstockError | RuntimeError:
     message = getattr(error, "message", str(error))
+    if isinstance(error, TimeoutError):
+        return StoreUnreachable(
+            f"{what} did not answer in {seconds:g} seconds; a change may take effect all the same: "
+            "see to it that it can be reached and has space left, then try again"
+        )
     if isinstance(error, ffi.Error.Closed) and error.reason == ffi.CloseReason.FENCED:
         return Fenced(
             f"another process has opened {what} and writes it now, so this one has stopped: nothing that was "

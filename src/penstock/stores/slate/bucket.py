@@ -51,8 +51,6 @@ _SETTINGS = (
 class BucketPlace(Place):
     """Where a store in a bucket lies."""
 
-    files = 0
-
     def __init__(self, url: str, timeout: float, shared: str | None = None, instance: str = "") -> None:
         """`shared`: a folder of this machine in which its processes agree on who writes."""
         self.what = f"the store {url!r}"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from penstock.contract.message import MAX_HEADERS, PUBLISH_HEADER
 from penstock.engine.storage import Body
 from penstock.errors import StoreCorrupt
-from penstock.stores.slate.format import MAX_INLINE, METADATA, Metadata, encode_metadata
+from penstock.stores.slate.format import MAX_INLINE, Metadata
 
 QUEUE_HEADER = "penstock.queue"
 PRIORITY_HEADER = "penstock.priority"
@@ -25,28 +25,12 @@ OURS = {QUEUE_HEADER, PRIORITY_HEADER, EXPIRES_AT_HEADER, SIZE_HEADER, CHECKSUM_
 _MAX_RETENTION = 2**32 - 1
 
 
-class PutEntries:
-    """Log entries of messages that are put into one queue. Most have no headers: theirs differ in numbers only."""
-
-    def __init__(self, queue: str) -> None:
-        self._queue = queue
-        empty = metadata_of_put(0, queue, 0, (b"", {}, 0, 0), 0, 0)
-        self._end = encode_metadata(empty)[METADATA.size :]
-
-    def encode(self, seq: int, priority: int, body: Body, visible_at: int, expires_at: int) -> bytes:
-        """The log entry of a message."""
-        if priority or body[1] or len(body[0]) > MAX_INLINE:
-            return encode_metadata(metadata_of_put(seq, self._queue, priority, body, visible_at, expires_at))
-        retention = _seconds(expires_at - body[3]) if expires_at else 0
-        return METADATA.pack(seq, body[2], body[3], visible_at, retention, 1) + self._end
-
-
 def metadata_of_put(seq: int, queue: str, priority: int, body: Body, visible_at: int, expires_at: int) -> Metadata:
     """What the log says of a message that was put into a queue."""
     own = {QUEUE_HEADER: queue}
     if priority:
         own[PRIORITY_HEADER] = str(priority)
-    return _metadata(seq, body, visible_at, _seconds(expires_at - body[3]) if expires_at else 0, own)
+    return _metadata(seq, body, visible_at, seconds(expires_at - body[3]) if expires_at else 0, own)
 
 
 def metadata_of_published(
@@ -56,7 +40,7 @@ def metadata_of_published(
     own = {SIZE_HEADER: str(len(body[0]))}
     if priority:
         own[PRIORITY_HEADER] = str(priority)
-    retention = _seconds(expires_at - body[3]) if expires_at else 0
+    retention = seconds(expires_at - body[3]) if expires_at else 0
     if expires_at is not None and expires_at != (body[3] + 1000 * retention if retention else None):
         own[EXPIRES_AT_HEADER] = str(expires_at)
     return _metadata(seq, body, visible_at, retention, own)
@@ -82,7 +66,7 @@ def _fitting(headers: Mapping[str, str], own: dict[str, str]) -> dict[str, str]:
     return {**rest, **own, MORE_HEADER: json.dumps(dict(shortest), ensure_ascii=False)}
 
 
-def _seconds(milliseconds: int) -> int:
+def seconds(milliseconds: int) -> int:
     """A retention in whole seconds, none of them too few."""
     return min(-(-milliseconds // 1000), _MAX_RETENTION)
 

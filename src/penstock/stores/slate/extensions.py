@@ -54,7 +54,7 @@ which published messages it was offered: they are held back as well, without the
 
 import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
@@ -78,7 +78,7 @@ from penstock.stores.slate.format import (
     Undecodable,
     array,
     blob,
-    count,
+    columns,
     decode_array,
     decode_fields,
     key_u64,
@@ -92,12 +92,15 @@ PUBLISHED, LARGE = 1, 2  # flags of a message: others may have it; its payload i
 CLOCK_KEY = bytes((VERSION, CLOCK))
 LOG_END_KEY = bytes((VERSION, LOG_END))
 INSTANCE_KEY = bytes((VERSION, INSTANCE))
-_SIZE = struct.Struct("<QIB")
+SIZE = struct.Struct("<QIB")
 _CLAIMED = struct.Struct("<QBqqqQ")
 _TIME = struct.Struct("<q")
 _POSITION = struct.Struct("<QB")
 _RECEIPT = struct.Struct("<QQB")
 _NUMBER = struct.Struct("<Q")
+encode_clock: Callable[[int], bytes] = _TIME.pack  # the latest time that was recorded
+encode_log_end: Callable[[int], bytes] = _NUMBER.pack  # up to where the log is complete
+encode_last_batch: Callable[[int], bytes] = _NUMBER.pack  # the highest number that a batch ever had
 _FOREVER = 0
 _DELAY = struct.Struct("<QQ")
 _STREAM = struct.Struct("<QQq")
@@ -223,19 +226,14 @@ def settings_from(config: Config) -> Settings:
     return Settings(filter=config.filter, max_attempts=config.max_attempts, keep_done=kept)
 
 
-def encode_sizes(number: int, columns: Iterable[Iterable[int]]) -> bytes:
-    """The messages of a bucket, so many of them, by columns."""
-    return b"".join((count(number), *map(_SIZE.pack, *(columns if number else [()]))))
-
-
 def decode_size_columns(value: bytes) -> list[tuple[int, ...]]:
     """The messages of a bucket, by columns."""
-    return list(zip(*decode_array(_SIZE, value, "a sizes record"), strict=True))
+    return list(zip(*decode_array(SIZE, value, "a sizes record"), strict=True))
 
 
 def decode_sizes(value: bytes) -> list[Size]:
     """The messages of a bucket."""
-    return list(map(Size._make, decode_array(_SIZE, value, "a sizes record")))
+    return list(map(Size._make, decode_array(SIZE, value, "a sizes record")))
 
 
 def encode_claims(claims: Iterable[Claimed]) -> bytes:
@@ -292,19 +290,9 @@ def expiry_key(time: int, id: int) -> bytes:  # noqa: A002 - the document's word
     return bytes((VERSION, EXPIRY)) + key_u64(time) + key_u64(id)
 
 
-def encode_clock(time: int) -> bytes:
-    """The latest time that was recorded."""
-    return _TIME.pack(time)
-
-
 def decode_clock(value: bytes) -> int:
     """The latest time that was recorded."""
     return decode_fields(_TIME, value, "the clock")[0]
-
-
-def encode_log_end(end: int) -> bytes:
-    """Up to where the log is complete."""
-    return _NUMBER.pack(end)
 
 
 def decode_log_end(value: bytes) -> int:
@@ -367,11 +355,6 @@ def _bucket_key(kind: int, queue: str, stream: str, bucket: int) -> bytes:
     return queue_key(kind, queue) + terminated(stream.encode()) + key_u64(bucket)
 
 
-def encode_last_batch(number: int) -> bytes:
-    """The highest number that a batch ever had."""
-    return _NUMBER.pack(number)
-
-
 def decode_last_batch(value: bytes) -> int:
     """The highest number that a batch ever had."""
     return decode_fields(_NUMBER, value, "a batches record")[0]
@@ -417,13 +400,11 @@ def decode_failures(value: bytes) -> dict[int, Failure]:
 
 
 def encode_kept(
-    claimed_at: int, number: int, columns: Iterable[Iterable[int]], reasons: Sequence[tuple[int, str]]
+    claimed_at: int, number: int, values: Iterable[Iterable[int]], reasons: Sequence[tuple[int, str]]
 ) -> bytes:
     """Messages of a bucket that are kept, so many of them, by columns."""
     texts = array([_NUMBER.pack(message) + utf8(reason) for message, reason in reasons])
-    return b"".join(
-        (_TIME.pack(claimed_at), count(number), *map(_KEPT.pack, *(columns if number else [()])), texts)
-    )
+    return _TIME.pack(claimed_at) + columns(_KEPT, number, values) + texts
 
 
 def decode_kept(value: bytes) -> KeptPage:

@@ -34,6 +34,7 @@ from penstock.stores.slate.synced import (
     checksum_of,
     in_words,
     log_file,
+    name_of,
     names_in,
     numbered,
     read_manifest,
@@ -78,7 +79,7 @@ class Folder(Place):
         self._wal = os.path.join(self._db, "wal")
         self._objects = os.path.join(self.folder, "objects")
         self._staged = os.path.join(self.subfolder, STAGED)
-        self._last = 0  # the number of the last file of the log that is synced
+        self.files = 0  # the number of the last file of the log that is synced
         self._extent: Extent | None = None  # of the log that is synced; None: that is not recorded
         self._marked: Extent | None = None  # as the folder of the log says
         self._lock: StoreLock = StoreLock(os.path.join(self.subfolder, "lock"), self.what)
@@ -126,7 +127,7 @@ class Folder(Place):
                 f"{self.what} is damaged: its manifest names a writer that there never was"
             ) from error
         self._extent = self._marked = found.synced
-        self._last = max([number for number, _ in numbered(self._wal)], default=0)
+        self.files = max([number for number, _ in numbered(self._wal)], default=0)
         self._remember()
         return database
 
@@ -168,7 +169,9 @@ class Folder(Place):
         for name in ("", "manifest", "wal", "compacted", "compactions", "gc"):
             folder = os.path.join(self._db, name)
             left = {each for each in names_in(folder) if "#" in each or name == "gc"}
-            found.aside += [os.path.join(folder, each) for each in left - {found.synced and found.synced.name}]
+            if found.synced is not None:
+                left.discard(name_of(*found.synced))
+            found.aside += [os.path.join(folder, each) for each in left]
         return found
 
     def _compare_manifests(self, found: Found) -> int:
@@ -263,7 +266,7 @@ class Folder(Place):
 
     def make_durable(self) -> None:
         synced = self._sync != "never"
-        for number in range(self._last + 1, sys.maxsize):
+        for number in range(self.files + 1, sys.maxsize):
             path = os.path.join(self._wal, f"{number:020}.sst")
             try:
                 descriptor = os.open(path, os.O_RDONLY)
@@ -276,19 +279,19 @@ class Folder(Place):
                     self._extent = self._extent.and_next(descriptor)
             finally:
                 os.close(descriptor)
-            self._last = number
+            self.files = number
         if synced:
             self._mark()
 
     def _mark(self) -> None:
         """Record what of the log is synced, and sync its folder: its names, and with them the record."""
         if self._extent is not None and self._extent != self._marked:
-            target = os.path.join(self._wal, self._extent.name)
+            target = os.path.join(self._wal, name_of(*self._extent))
             try:
                 if self._marked is None:
                     os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o666))
                 else:
-                    os.rename(os.path.join(self._wal, self._marked.name), target)
+                    os.rename(os.path.join(self._wal, name_of(*self._marked)), target)
             except OSError as error:
                 raise self._full(error) from error
             self._marked = self._extent
@@ -320,12 +323,8 @@ class Folder(Place):
 
     def seal(self) -> None:
         """Record all that is here: the files were copied, and the database was never open."""
-        self._last = max([number for number, _ in numbered(self._wal)], default=0)
+        self.files = max([number for number, _ in numbered(self._wal)], default=0)
         self._remember()
-
-    @property
-    def files(self) -> int:
-        return self._last
 
     def free(self) -> int:
         found = os.statvfs(self.folder)
@@ -342,7 +341,7 @@ class Folder(Place):
             after = self._needed(record.manifest).after
             if self._extent is None or self._extent.after != after:
                 self._extent = Extent(after, after)
-            self._extent = self._extent.up_to(self._last, self._wal)
+            self._extent = self._extent.up_to(self.files, self._wal)
             if self._marked is None:
                 self._mark()  # before anything says that it is there
             sums = [checksum_of(path) if path else 0 for _, path in files.values()]

@@ -243,8 +243,8 @@ class SlateStreams(LiveStreams[SlateStorage]):
         backend, known = self._backend, self._backend._known(queue)
 
         def look(now: int) -> int:
-            position, held = known.storage.position or (0, False)
-            if held:
+            position = known.storage.position
+            if known.storage.held:
                 return position - 1
             if backend._deferred and queue in backend._filters:
                 return max(position, backend._log.position, known.ledger.state.next_seq) - 1

@@ -37,7 +37,7 @@ Released types keep their meaning; unknown versions and types are refused.
 
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -61,16 +61,16 @@ _OF_MESSAGES = (PAYLOAD, ATTEMPTS)
 _OF_LOADS = (LOAD, RUN, SINK)  # whose names are where others have a queue's
 _BUCKETS = (ACTIVE, DONE, FAILED, SIZES, CLAIMS)
 _OF_QUEUES = (*_BUCKETS, CONFIG, SETTINGS, RECENT, POSITION, BATCHES, FOLLOWED, HELD_BACK)
-_AVAILABLE = struct.Struct("<QBqqH")
-_IN_FLIGHT = struct.Struct("<QBqqH")
+AVAILABLE_MESSAGE = struct.Struct("<QBqqH")
+IN_FLIGHT_MESSAGE = struct.Struct("<QBqqH")
 _SETTLED = struct.Struct("<QqH")
 METADATA = struct.Struct("<QqqqIB")
 _CONFIG = struct.Struct("<HI")
 _SEQ_BLOCK = struct.Struct(">QQ")
 _U16 = struct.Struct("<H")
-_ONE, _NONE = _U16.pack(1), _U16.pack(0)
+_ONE, NONE = _U16.pack(1), _U16.pack(0)
 _U32 = struct.Struct("<I")
-_U64_KEY = struct.Struct(">Q")
+key_u64: Callable[[int], bytes] = struct.Struct(">Q").pack  # a number in a key
 _ESCAPED = {0x00: b"\x01\x01", 0x01: b"\x01\x02", 0xFF: b"\x01\x03"}
 _TO_ESCAPE = re.compile(rb"[\x00\x01\xff]")
 _UNESCAPED = {0x01: 0x00, 0x02: 0x01, 0x03: 0xFF}
@@ -90,6 +90,11 @@ def count(number: int) -> bytes:
     if number > MAX_ARRAY:
         raise ValueError(f"{number} elements; an array holds at most {MAX_ARRAY}")
     return _U16.pack(number)
+
+
+def columns(layout: struct.Struct, number: int, values: Iterable[Iterable[int]]) -> bytes:
+    """An Array<T> of so many elements of fixed size, which are given by columns."""
+    return b"".join((_U16.pack(number), *map(layout.pack, *(values if number else [()]))))
 
 
 def utf8(text: str) -> bytes:
@@ -115,11 +120,6 @@ def terminated(data: bytes) -> bytes:
     if _TO_ESCAPE.search(data):  # most names have nothing of that kind
         data = b"".join([_ESCAPED.get(byte) or bytes((byte,)) for byte in data])
     return data + b"\x00"
-
-
-def key_u64(number: int) -> bytes:
-    """A number in a key."""
-    return _U64_KEY.pack(number)
 
 
 def unterminated(data: bytes, start: int) -> tuple[bytes, int]:
@@ -369,7 +369,7 @@ def _number(key: bytes, start: int) -> int:
 
 
 def encode_payload(payload: bytes) -> bytes:
-    """A payload that is kept in its record."""
+    """A payload of at most MAX_INLINE bytes, which is kept in its record."""
     return b"\x01" + count(len(payload)) + payload
 
 
@@ -403,42 +403,27 @@ def decode_payload(value: bytes) -> bytes | str:
 
 def encode_active(available: Sequence[Available], in_flight: Sequence[InFlight]) -> bytes:
     """The messages of a bucket that are available, also later, or in flight."""
-    return encode_active_columns(
-        len(available), zip(*available, strict=True), len(in_flight), zip(*in_flight, strict=True)
-    )
-
-
-def encode_active_columns(
-    available: int, columns: Iterable[Iterable[int]], in_flight: int, claimed: Iterable[Iterable[int]]
-) -> bytes:
-    """The same of columns, for who has them: so many available messages, and so many in flight."""
-    return b"".join(
-        (
-            count(available),
-            *map(_AVAILABLE.pack, *(columns if available else [()])),
-            count(in_flight),
-            *map(_IN_FLIGHT.pack, *(claimed if in_flight else [()])),
-        )
-    )
+    waiting = array([AVAILABLE_MESSAGE.pack(*each) for each in available])
+    return waiting + array([IN_FLIGHT_MESSAGE.pack(*each) for each in in_flight])
 
 
 def encode_one_available(*message: int) -> bytes:
-    """The same of one message that is available, given by what an `Available` has."""
-    return _ONE + _AVAILABLE.pack(*message) + _NONE
+    """The active record of a bucket with one message that is available, given by what an `Available` has."""
+    return _ONE + AVAILABLE_MESSAGE.pack(*message) + NONE
 
 
 def decode_one_available(value: bytes) -> Available | None:
     """Such a message; None if there are more, or others."""
-    if len(value) != _AVAILABLE.size + 4 or value[:2] != _ONE or value[-2:] != _NONE:
+    if len(value) != AVAILABLE_MESSAGE.size + 4 or value[:2] != _ONE or value[-2:] != NONE:
         return None
-    return Available(*_AVAILABLE.unpack_from(value, 2))
+    return Available(*AVAILABLE_MESSAGE.unpack_from(value, 2))
 
 
 def decode_active(value: bytes) -> tuple[list[Available], list[InFlight]]:
     """The available messages and those in flight."""
     reader = Reader(value, "an active record")
-    available = list(map(Available._make, reader.array(_AVAILABLE)))
-    in_flight = list(map(InFlight._make, reader.array(_IN_FLIGHT)))
+    available = list(map(Available._make, reader.array(AVAILABLE_MESSAGE)))
+    in_flight = list(map(InFlight._make, reader.array(IN_FLIGHT_MESSAGE)))
     reader.end()
     return available, in_flight
 
@@ -446,7 +431,7 @@ def decode_active(value: bytes) -> tuple[list[Available], list[InFlight]]:
 def decode_available(value: bytes) -> list[tuple[int, ...]] | None:
     """The columns of the available messages, for who has many, if none is in flight and there are any."""
     reader = Reader(value, "an active record")
-    columns = list(zip(*reader.array(_AVAILABLE), strict=True))
+    columns = list(zip(*reader.array(AVAILABLE_MESSAGE), strict=True))
     if reader.count():
         return None
     reader.end()

@@ -45,6 +45,7 @@ class Log:
         self._writer = writer
         self._bodies = bodies
         self._ids = ids
+        self.changed = False  # whether there is anything to write but the position
         self._new: list[tuple[Metadata, Body, int]] = []
         self._unwritten: dict[int, Published] = {}
         self._gone: list[tuple[int, int]] = []  # what has expired: when, which
@@ -52,7 +53,7 @@ class Log:
         self._next_expiry: int | None = None
         self.gone: int | None = None  # the highest number that has left; None: nobody wants to know
         self._gone_changed = False
-        self._written_position = -1  # so that it is known from the first commit on, even if nobody routes
+        self.written_position = -1  # so that it is known from the first commit on, even if nobody routes
         # Until something is put ids begin with a new block, far above the last entry.
         self.opened_at = ids.next
         self._last_found = last
@@ -85,6 +86,7 @@ class Log:
         metadata = entries.metadata_of_published(seq, entry.priority, body, visible_at, expires_at)
         published = Published(metadata, len(entry.payload))
         self._bodies.add([seq], [entries.body_of(metadata, entry.payload)])
+        self.changed = True
         self._new.append((metadata, body, expires_at or 0))
         self._unwritten[seq] = published
         if expires_at:
@@ -140,7 +142,7 @@ class Log:
         with self.lock:
             if self.gone is None:
                 self.gone = self._ids.next - 1
-                self._gone_changed = True
+                self.changed = self._gone_changed = True
                 self._writer.wrote()
 
     # Retention
@@ -166,6 +168,7 @@ class Log:
             if needed:
                 self._expect(now + _LATER)
             if going:
+                self.changed = True
                 self._writer.wrote()
             return bool(going)
 
@@ -183,7 +186,7 @@ class Log:
         """
         with self.lock:  # only to take what there is: others publish while it is encoded
             new, gone, postponed = self._new, self._gone, self._postponed
-            self._new, self._gone, self._postponed = [], [], []
+            self._new, self._gone, self._postponed, self.changed = [], [], [], False
             self._collect_marks(position, [seq for _, seq in gone], changes)
             if len(self._unwritten) > 2 * len(new):
                 self._forget_written()
@@ -210,8 +213,8 @@ class Log:
 
     def _collect_marks(self, position: int | None, gone: list[int], changes: Changes) -> None:
         """How far all queues are, and what has left the log."""
-        if position is not None and position != self._written_position:
-            self._written_position = position
+        if position is not None and position != self.written_position:
+            self.written_position = position
             row = extensions.encode_position(position, False)
             changes.rows.append((records.queue_key(records.POSITION, _ALL), row))
         if self.gone is not None and max(gone, default=0) > self.gone:

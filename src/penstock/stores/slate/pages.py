@@ -4,6 +4,7 @@ A bucket has the messages of one page: that of ID >> 10. A message is in one of 
 state; what those have no room for is in ours.
 """
 
+import struct
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -22,8 +23,17 @@ from penstock.rules.rows import (
 )
 from penstock.stores.slate import extensions
 from penstock.stores.slate import format as records
-from penstock.stores.slate.extensions import Claimed
-from penstock.stores.slate.format import BUCKET_BITS, MAX_ATTEMPTS, MAX_ID, Undecodable
+from penstock.stores.slate.extensions import SIZE, Claimed
+from penstock.stores.slate.format import (
+    AVAILABLE_MESSAGE,
+    BUCKET_BITS,
+    IN_FLIGHT_MESSAGE,
+    MAX_ATTEMPTS,
+    MAX_ID,
+    NONE,
+    Undecodable,
+    columns,
+)
 
 _WAITING = (DELAYED, AVAILABLE)
 _NOTHING = (records.encode_active([], []), records.encode_settled([]))
@@ -50,10 +60,13 @@ class Thawed(NamedTuple):
 
 def encode(number: int, page: Page, history: Callable[[int], bytes]) -> dict[int, bytes]:
     """The values of a bucket's records that hold something, by type; `history` gives a message's past attempts."""
-    states, keys, first = page.state, page.keys(), number << BUCKET_BITS
-    if page.claims is None and not states.strip(_UNTOUCHED):  # all of them wait, and nobody has touched them
-        columns = [first + key for key in keys[: page.live]], page.priority, page.visible_at, page.expires_at
-        return {records.ACTIVE: records.encode_active_columns(page.live, (*columns, page.attempts), 0, ())}
+    states, first = page.state, number << BUCKET_BITS
+    start = len(states) - len(states.lstrip(b"\0"))
+    if page.claims is None and not states[start:].strip(_UNTOUCHED):  # all wait, and none was ever touched
+        values = (page.priority[start:], page.visible_at[start:], page.expires_at[start:], page.attempts[start:])
+        ids = _ids(first, page, start)
+        return {records.ACTIVE: columns(AVAILABLE_MESSAGE, len(ids), (ids, *values)) + NONE}
+    keys = page.keys()
     by_state: dict[int, list[int]] = {state: [] for state in (AVAILABLE, IN_FLIGHT, DONE, FAILED)}
     for at in _there(states):
         state = states[at]
@@ -91,39 +104,35 @@ def _there(states: bytearray) -> list[int]:
     return [at for at, state in enumerate(states[start:], start) if state]
 
 
+def _ids(first: int, page: Page, start: int) -> Sequence[int]:
+    """The messages of a page from a position on, of which none is missing."""
+    if page.positions is None:
+        return range(first + start, first + len(page.state))
+    return [first + key for key in page.keys()[start:]]
+
+
 def encode_sizes(number: int, page: Page) -> bytes:
     """Every message of the bucket with the size of its payload, and its flags."""
-    keys, first, size, flags = page.keys(), number << BUCKET_BITS, page.size, page.crc
-    if page.live == len(page.state):
-        return extensions.encode_sizes(page.live, ([first + key for key in keys[: page.live]], size, flags))
-    there = _there(page.state)
-    columns = ([first + keys[at] for at in there], [size[at] for at in there], [flags[at] for at in there])
-    return extensions.encode_sizes(len(there), columns)
+    states, first, size, flags = page.state, number << BUCKET_BITS, page.size, page.crc
+    start = len(states) - len(states.lstrip(b"\0"))
+    if page.live == len(states) - start:
+        return columns(SIZE, page.live, (_ids(first, page, start), size[start:], flags[start:]))
+    there, keys = _there(states), page.keys()
+    values = ([first + keys[at] for at in there], [size[at] for at in there], [flags[at] for at in there])
+    return columns(SIZE, len(there), values)
 
 
 def _encode_active(first: int, page: Page, keys: Sequence[int], waiting: list[int], held: list[int]) -> bytes:
-    priority, attempts = page.priority, page.attempts
-    claims = page.for_claims(len(page.state) - 1) if held else None
-    return records.encode_active_columns(
-        len(waiting),
-        (
-            [first + keys[at] for at in waiting],
-            [priority[at] for at in waiting],
-            [page.visible_at[at] for at in waiting],
-            [page.expires_at[at] for at in waiting],
-            [min(attempts[at], MAX_ATTEMPTS) for at in waiting],
-        ),
-        len(held),
-        ()
-        if claims is None
-        else (
-            [first + keys[at] for at in held],
-            [priority[at] for at in held],
-            [claims.claimed_at[at] for at in held],
-            [claims.ends_at[at] for at in held],
-            [min(attempts[at], MAX_ATTEMPTS) for at in held],
-        ),
-    )
+    def listed(layout: struct.Struct, there: list[int], *times: "Sequence[int]") -> bytes:
+        ids, attempts = [first + keys[at] for at in there], [min(page.attempts[at], MAX_ATTEMPTS) for at in there]
+        values = [[column[at] for at in there] for column in (page.priority, *times)]
+        return columns(layout, len(there), (ids, *values, attempts))
+
+    encoded = listed(AVAILABLE_MESSAGE, waiting, page.visible_at, page.expires_at)
+    if not held:
+        return encoded + NONE
+    claims = page.for_claims(len(page.state) - 1)
+    return encoded + listed(IN_FLIGHT_MESSAGE, held, claims.claimed_at, claims.ends_at)
 
 
 def _claims(first: int, page: Page, keys: Sequence[int], history: Callable[[int], bytes]) -> list[Claimed]:
@@ -253,11 +262,11 @@ def _plain(values: dict[int, bytes], now: int) -> Page | None:
     """The page of a bucket whose messages lie together and wait, as most do: by columns. None: look at each."""
     if any(len(values[kind]) > 2 for kind in (records.DONE, records.FAILED, records.CLAIMS) if kind in values):
         return None
-    columns = records.decode_available(values.get(records.ACTIVE, _NOTHING[0]))
+    waiting = records.decode_available(values.get(records.ACTIVE, _NOTHING[0]))
     sizes = extensions.decode_size_columns(values.get(records.SIZES, _NOTHING[1]))
-    if columns is None or not sizes or columns[0] != sizes[0]:
+    if waiting is None or not sizes or waiting[0] != sizes[0]:
         return None
-    ids, priority, visible_at, expires_at, attempts = columns
+    ids, priority, visible_at, expires_at, attempts = waiting
     start = ids[0] & (PAGE - 1)
     if ids[-1] - ids[0] != len(ids) - 1 or any(attempts) or max(visible_at) > now:
         return None
@@ -317,8 +326,8 @@ def encode_kept(number: int, page: Page) -> bytes:
     """Messages that a stream keeps, of one bucket."""
     first, keys, there = number << BUCKET_BITS, page.keys(), _there(page.state)
     claims = page.for_claims(len(page.state) - 1)
-    columns = (page.priority, page.visible_at, page.expires_at, page.attempts, page.size, page.crc)
-    values = [[first + keys[at] for at in there], *[[column[at] for at in there] for column in columns]]
+    kept = (page.priority, page.visible_at, page.expires_at, page.attempts, page.size, page.crc)
+    values = [[first + keys[at] for at in there], *[[column[at] for at in there] for column in kept]]
     reasons = [(first + keys[at], reason) for at in there if (reason := claims.reason[at]) is not None]
     return extensions.encode_kept(claims.claimed_at[there[0]], len(there), values, reasons)
 

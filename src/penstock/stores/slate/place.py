@@ -44,12 +44,8 @@ class Place(ABC):
     """A database, with payloads that are too large for its records, and loads, beside it."""
 
     what: str  # names it in errors
+    files = 0  # that commits have added to the log: a measure of when to collect
     _lock: "StoreLock | None" = None
-
-    @property
-    @abstractmethod
-    def files(self) -> int:
-        """Files that commits have added to the log: a measure of when to collect."""
 
     @abstractmethod
     def lock(self) -> None:

@@ -49,7 +49,7 @@ class RetainedForFollowers:
         self.held: dict[int, Retained] = {}
         self._order: list[int] = []  # of those, a heap
         self._size = 0  # of those
-        self._stored = 0  # bytes of payloads that are in the queue, or kept by streams
+        self.stored = 0  # bytes of payloads that are in the queue, or kept by streams
         self._followers: dict[Hashable, tuple[int, int]] = {}  # what each read before the last batch, and with it
         self._lowest: int | None = None  # that all have read, the last batches left out; None: there is nobody
         self._marked = False
@@ -62,12 +62,12 @@ class RetainedForFollowers:
         if self.marks is not None:
             return False
         last = self._ids.next - 1
-        self.marks, self._marked, self._stored = Marks(last, last, last), True, self._state.stored
+        self.marks, self._marked, self.stored = Marks(last, last, last), True, self._state.stored
         return True
 
     def load(self, marks: Marks, held: Mapping[int, Retained], streams: Mapping[str, Stream]) -> None:
         """As it was found: followed by these streams, and maybe by others who may come back."""
-        self.marks, self.held, self._stored = marks, dict(held), self._state.stored
+        self.marks, self.held, self.stored = marks, dict(held), self._state.stored
         self._order = list(held)
         heapify(self._order)
         self._size = sum(each.size + _BESIDE for each in held.values())
@@ -96,15 +96,11 @@ class RetainedForFollowers:
 
     # What goes
 
-    def placed(self, size: int) -> None:
-        """So many bytes of payloads have come into the queue."""
-        self._stored += size
-
     def let_go(self, seqs: Sequence[int], large: Container[int]) -> list[int]:
         """Messages that were put into the queue are not needed there any more; those whose bodies can go."""
         if self.marks is None:
             return list(seqs)
-        freed, self._stored = self._stored - self._state.stored, self._state.stored
+        freed, self.stored = self.stored - self._state.stored, self._state.stored
         size, gone = max(0, freed) // max(1, len(seqs)), []
         for seq in seqs:
             if not self._holds(seq, Retained(size, LARGE if seq in large else 0)):
@@ -193,6 +189,7 @@ class KeptForStreams:
         self._held: dict[str, set[int]] = {}  # buckets of the messages that each stream holds
         self._failures: dict[str, dict[int, dict[int, Failure]]] = {}  # by stream, bucket and message
         self._kept: dict[str, Rows] = {}  # of each stream, as the state had them when it was last told
+        self.changed = False  # whether there is anything to write
         self._changed: set[str] = set()  # streams
         self._written: set[str] = set()  # those that the database has
         self._buckets_changed: dict[Callable[[str, str, int], bytes], set[tuple[str, int]]] = {
@@ -218,6 +215,7 @@ class KeptForStreams:
 
     def note(self, record: StreamRecord) -> tuple[set[int], list[int]]:
         """A record was applied: which buckets it has changed, and which bodies nobody needs any more."""
+        self.changed = True
         name, changed, gone = record.stream, set[int](), list[int]()
         if isinstance(record, StreamFail):
             failures = dict.fromkeys(record.seqs, Failure(record.reason, record.delay)).items()
@@ -262,9 +260,7 @@ class KeptForStreams:
 
     def rows(self) -> Iterator[Row]:
         """What has changed since the last time."""
-        if not self._changed and not any(self._buckets_changed.values()):
-            return
-        queue = self._state.name
+        queue, self.changed = self._state.name, False
         if self._changed:
             yield extensions.batches_key(queue), extensions.encode_last_batch(self._state.streams.last_batch)
         for name in sorted(self._changed):

@@ -96,7 +96,7 @@ class Subscriber:
         if expires_at is None:
             kept = ledger.settings.retention
             expires_at = metadata.received_at + at_least_one(kept) if kept else 0
-        if metadata.id < (self.storage.position or (0, False))[0]:
+        if metadata.id < self.storage.position:
             return
         times = metadata.visible_at, metadata.received_at, expires_at
         if self._let_in(metadata.id, entries.priority_of(metadata), *times, published.size, now):
@@ -179,9 +179,9 @@ class Router:
         with subscriber.catching_up:
             for _ in range(2):  # what is stored, and what was published meanwhile
                 with self._log.lock:
-                    if not subscriber.storage.held or subscriber.storage.position is None:
+                    if not subscriber.storage.held:
                         return False
-                    start, stored = subscriber.storage.position[0], self._log.stored_end()
+                    start, stored = subscriber.storage.position, self._log.stored_end()
                     if stored - start <= STEP:
                         self._deliver_from(subscriber, start)
                         return False
@@ -237,15 +237,15 @@ class Router:
         subscriber = self._subscribers.get(queue)
         if subscriber is None:
             return None
-        position, held = subscriber.storage.position or (0, False)
-        if not held:
+        position = subscriber.storage.position
+        if not subscriber.storage.held:
             if not self.deferred:
                 return 0  # whatever is published is offered at once
             position = self._position(subscriber)
         return self._log.behind(position)
 
     def _position(self, subscriber: Subscriber) -> int:
-        return max((subscriber.storage.position or (0, False))[0], self._log.position)
+        return max(subscriber.storage.position, self._log.position)
 
     def route(self, matches: Matches) -> dict[str, int]:
         """Deliver what queues want of a part of the log and were not offered before; how many each got."""
@@ -461,13 +461,12 @@ def decode_matches(data: bytes) -> Matches:
 
 
 class RoutedQueue(LiveQueue):
-    """A queue into which nothing is put before what was published earlier, also if that waits to be routed."""
+    """A queue of a store whose messages are routed in bulk: what was published waits, and nothing overtakes it."""
 
-    router: Router | None = None
+    router: Router
 
     def decide(self, operation: Operation[Any]) -> tuple[Any, int]:
-        """Carry out an operation; a put in its order."""
-        if self.router is None or not self.router.deferred or not isinstance(operation, Put):
+        if not isinstance(operation, Put):
             return super().decide(operation)
         with self.router.in_order(self.name):
             return super().decide(operation)

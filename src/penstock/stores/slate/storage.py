@@ -27,8 +27,8 @@ from penstock.stores.slate import extensions, pages
 from penstock.stores.slate import format as records
 from penstock.stores.slate.binding import Row
 from penstock.stores.slate.bodies import Bodies, Wanted
-from penstock.stores.slate.entries import PutEntries
-from penstock.stores.slate.format import BUCKET_BITS, MAX_ARRAY, MAX_INLINE, key_u64
+from penstock.stores.slate.entries import metadata_of_put, seconds
+from penstock.stores.slate.format import BUCKET_BITS, MAX_ARRAY, MAX_INLINE, METADATA, encode_metadata, key_u64
 from penstock.stores.slate.retained import KeptForStreams, RetainedForFollowers
 from penstock.stores.slate.writing import Changes, Ids, Writer
 from penstock.system.threads import Lock
@@ -64,18 +64,18 @@ class RecentRecords:
         self.keys: list[tuple[int, str]] = []  # messages that were put under keys, still to be written
         self.written: list[tuple[int, int]] = []  # numbers of records, and when they were written
         self._queue = queue
-        self._receipts = receipts
+        self.receipts = receipts
 
     def rows(self, at: int) -> Iterator[Row]:
         """Records of what was noted, and deletions of those that are too old."""
-        receipts, keys = self._receipts.noted, self.keys
+        receipts, keys = self.receipts.noted, self.keys
         while receipts or keys:
             number = self.written[-1][0] + 1 if self.written else 1
             recent = extensions.Recent(at, receipts[:MAX_ARRAY], keys[:MAX_ARRAY])
             yield records.queue_key(records.RECENT, self._queue, number), extensions.encode_recent(recent)
             self.written.append((number, at))
             receipts, keys = receipts[MAX_ARRAY:], keys[MAX_ARRAY:]
-        self._receipts.noted, self.keys = [], []
+        self.receipts.noted, self.keys = [], []
         while self.written and self.written[0][1] < at - _KEPT:
             number, _ = self.written.pop(0)
             yield records.queue_key(records.RECENT, self._queue, number), None
@@ -89,6 +89,22 @@ class RecentRecords:
 _NO_HEADERS: dict[str, str] = {}
 _IN_BUCKET = (1 << BUCKET_BITS) - 1
 _NOTHING, _ALONE = pages.kinds_of(()), pages.kinds_of((records.ACTIVE,))
+
+
+class PutEntries:
+    """Log entries of messages that are put into one queue. Most have no headers: theirs differ in numbers only."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        empty = metadata_of_put(0, queue, 0, (b"", {}, 0, 0), 0, 0)
+        self._end = encode_metadata(empty)[METADATA.size :]
+
+    def encode(self, seq: int, priority: int, body: Body, visible_at: int, expires_at: int) -> bytes:
+        """The log entry of a message."""
+        if priority or body[1] or len(body[0]) > MAX_INLINE:
+            return encode_metadata(metadata_of_put(seq, self._queue, priority, body, visible_at, expires_at))
+        retention = seconds(expires_at - body[3]) if expires_at else 0
+        return METADATA.pack(seq, body[2], body[3], visible_at, retention, 1) + self._end
 
 
 def held(storage: "SlateStorage") -> QueueFull | NotSupported:
@@ -133,6 +149,7 @@ class SlateStorage:
         self._ids = ids
         self._log = records.log_prefix(log)
         self._entries = PutEntries(ledger.name)
+        self._keys = {kind: records.queue_key(kind, ledger.name) for kind in pages.KINDS}
         self._failure: Callable[[], StoreClosed] | None = None
         self._retired = False
         self.present: dict[int, frozenset[int]] = {}  # types of records that each bucket has in the database
@@ -148,7 +165,8 @@ class SlateStorage:
         self.followed = RetainedForFollowers(ledger.state, ids)
         self.published: dict[int, int] = {}  # a bit for each message that was not put here, by bucket
         self.recent = RecentRecords(ledger.name, receipts)
-        self.position: tuple[int, bool] | None = None  # in the log, see extensions.py; None: that of all queues
+        self.position = 0  # in the log, see extensions.py
+        self.held = False  # whether published messages wait for this queue, so that nothing may overtake them
         self.was_held = False  # as the database has it
         self.is_understood = True  # its filter, if it has one
         self._moved = False
@@ -169,11 +187,6 @@ class SlateStorage:
         """How many of them are on stable storage."""
         return self._writer.durable
 
-    @property
-    def held(self) -> bool:
-        """Whether published messages wait for this queue, so that nothing may overtake them."""
-        return self.position is not None and self.position[1]
-
     def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
         """Reserve ids for new messages, if there is space for them; DiskFull, and nothing has changed."""
         if entries:
@@ -189,7 +202,15 @@ class SlateStorage:
         """Note what a record has changed."""
         self._at = max(self._at, record.at)
         if isinstance(record, Put):
-            self._write_put(record, entries)
+            at, bodies = record.at, list[Body]()
+            if isinstance(entries, Plain):
+                for payload in entries.payloads:
+                    bodies.append((payload, _NO_HEADERS, at, at))
+            else:
+                for entry in entries:
+                    created_at = at if entry.created_at is None else entry.created_at
+                    bodies.append((entry.payload, entry.headers or _NO_HEADERS, created_at, at))
+            self.take_in(record, bodies)
         elif isinstance(record, StreamRecord):
             changed, gone = self.streams.note(record)
             self._changed |= changed
@@ -213,7 +234,7 @@ class SlateStorage:
         self._at = max(self._at, record.at)
         seq = record.first
         bucket = seq >> BUCKET_BITS
-        self.followed.placed(size)
+        self.followed.stored += size
         self._state.place(seq, (0,), (size,), (extensions.PUBLISHED | (extensions.LARGE if large else 0),))
         self.published[bucket] = self.published.get(bucket, 0) | 1 << (seq & _IN_BUCKET)
         self._changed.add(bucket)
@@ -227,52 +248,38 @@ class SlateStorage:
 
     def move(self, position: int, held: bool) -> None:
         """This queue is so far in the log; held: and stays there, whatever comes."""
-        self.position = position, held
+        self.position, self.held = position, held
         self._moved = True
         self._writer.wrote(self)
-
-    def _write_put(self, record: Put, new: Sequence[Entry]) -> None:
-        at = record.at
-        if isinstance(new, Plain):
-            bodies: list[Body] = [(payload, _NO_HEADERS, at, at) for payload in new.payloads]
-        else:
-            bodies = [
-                (
-                    entry.payload,
-                    entry.headers or _NO_HEADERS,
-                    at if entry.created_at is None else entry.created_at,
-                    at,
-                )
-                for entry in new
-            ]
-        self.take_in(record, bodies)
 
     def take_in(self, record: Put, bodies: list[Body]) -> None:
         """New messages have come in, with these bodies."""
         self._at = max(self._at, record.at)
-        first = record.first
+        first, sizes, flags = record.first, list[int](), list[int]()
         seqs = range(first, first + len(bodies))
-        flags = []
         encode, payload_of = self._entries.encode, records.encode_payload
         for seq, body, priority, visible_at, expires_at in zip(
             seqs, bodies, record.priority, record.visible_at, record.expires_at, strict=True
         ):
-            large = len(body[0]) > MAX_INLINE
-            if large:
+            size = len(body[0])
+            sizes.append(size)
+            if size > MAX_INLINE:
                 self._objects[seq] = body[0]
                 self.large.add(seq)
-            payload = records.encode_uri(f"objects/{seq}") if large else payload_of(body[0])
+                payload = records.encode_uri(f"objects/{seq}")
+                flags.append(extensions.LARGE)
+            else:
+                payload = payload_of(body[0])
+                flags.append(0)
             self._put.append((seq, payload, encode(seq, priority, body, visible_at, expires_at)))
-            flags.append(extensions.LARGE if large else 0)
         self._bodies.add(seqs, bodies)
-        sizes = [len(body[0]) for body in bodies]
-        self.followed.placed(sum(sizes))
+        self.followed.stored += sum(sizes)
         self._state.place(first, [0] * len(bodies), sizes, flags)
-        self.recent.keys += [(seq, key) for key, seq in record.keys.items()]
-        for bucket in range(first >> BUCKET_BITS, (seqs[-1] >> BUCKET_BITS) + 1):
-            self._changed.add(bucket)
-            self._resized.add(bucket)
-        self._writer.changed(self)
+        for key, seq in record.keys.items():
+            self.recent.keys.append((seq, key))
+        buckets = range(first >> BUCKET_BITS, (seqs[-1] >> BUCKET_BITS) + 1)
+        self._changed.update(buckets)
+        self._resized.update(buckets)
 
     def _note_claim(self, seqs: Sequence[int], consumer: str) -> None:
         """The document's list of who claimed a message."""
@@ -377,43 +384,48 @@ class SlateStorage:
         """Add what has changed since the last time."""
         if self._retired or self._failure is not None:
             return
-        changes.at = max(changes.at, self._at, self._state.advanced)
-        rows, name = changes.rows, self._state.name
+        changes.at = at = max(changes.at, self._at, self._state.advanced)
+        rows, name, prefix = changes.rows, self._state.name, self._log
         for seq, payload, metadata in self._put:
             rows.append((records.payload_key(seq), payload))
-            rows.append((self._log + key_u64(seq), metadata))
+            rows.append((prefix + key_u64(seq), metadata))
             changes.written.append(seq)
-        rows += [(records.attempts_key(seq), value) for seq, value in self._attempts.items()]
+        for seq, value in self._attempts.items():
+            rows.append((records.attempts_key(seq), value))
         for seq in self._gone:
             rows += self._rows_of(seq)
         changes.claims += self._shared_claims
-        self._shared_claims = []
         changes.gone += self._gone
         changes.objects |= self._objects
         changes.large += self.large.intersection(self._gone)
         self.large.difference_update(self._gone)
         for bucket in sorted(self._changed):
-            self._collect_bucket(name, bucket, changes)
-        rows += self.recent.rows(changes.at)
-        rows += self.streams.rows()
-        rows += self.followed.rows()
-        if self._moved and self.position is not None:
-            row = records.queue_key(records.POSITION, name), extensions.encode_position(*self.position)
+            self._collect_bucket(bucket, rows)
+        recent = self.recent
+        if recent.keys or recent.receipts.noted or (recent.written and recent.written[0][1] < at - _KEPT):
+            rows += recent.rows(at)
+        if self.streams.changed:
+            rows += self.streams.rows()
+        if self.followed.marks is not None:
+            rows += self.followed.rows()
+        if self._moved:
+            row = records.queue_key(records.POSITION, name), extensions.encode_position(self.position, self.held)
             if self.held or self.was_held:
                 rows.append(row)
             else:
-                changes.moved.append((self.position[0], row))
+                changes.moved.append((self.position, row))
             self.was_held = self.held
             self._moved = False
-        self._put, self._attempts, self._gone, self._objects = [], {}, [], {}
+        self._put, self._attempts, self._gone, self._objects, self._shared_claims = [], {}, [], {}, []
         self._changed.clear()
         self._resized.clear()
 
-    def _collect_bucket(self, name: str, bucket: int, changes: Changes) -> None:
+    def _collect_bucket(self, bucket: int, rows: list[Row]) -> None:
         before, resized = self.present.get(bucket, _NOTHING), bucket in self._resized
+        number = key_u64(bucket) if bucket else b""
         lone = self._state.lone(bucket) if before is _NOTHING and bucket else None
         if lone is not None and (active := pages.encode_lone(bucket, lone)) is not None:
-            changes.rows.append((records.queue_key(records.ACTIVE, name, bucket), active))
+            rows.append((self._keys[records.ACTIVE] + number, active))
             self.present[bucket] = _ALONE
             return
         page = self._state.page(bucket)
@@ -422,12 +434,16 @@ class SlateStorage:
             values[records.SIZES] = pages.encode_sizes(bucket, page) if resized else b""  # it stays as it was
         if bucket == 0:
             values = {**pages.OF_THE_DOCUMENT, **values}
-        changes.rows += [(records.queue_key(kind, name, bucket), value) for kind, value in values.items() if value]
-        changes.rows += [(records.queue_key(kind, name, bucket), None) for kind in before if kind not in values]
-        if values:
-            self.present[bucket] = pages.kinds_of(values)
-        else:
+        for kind, value in values.items():
+            if value:
+                rows.append((self._keys[kind] + number, value))
+        for kind in before:
+            if kind not in values:
+                rows.append((self._keys[kind] + number, None))  # noqa: PERF401 - most have none
+        if not values:
             self.present.pop(bucket, None)
+        elif before != values.keys():
+            self.present[bucket] = pages.kinds_of(values)
 
     def commit(self, written: int) -> None:
         """Return once that many changes are on stable storage."""

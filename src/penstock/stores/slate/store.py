@@ -277,12 +277,12 @@ class SlateBackend(Engine):
         if (loaded := self._loaded.get(name)) is not None:
             storage.present, storage.recent.written = loaded.present, loaded.recent
             storage.published, storage.large = loaded.published, loaded.large
-            storage.position = loaded.position[0] if loaded.position else None
+            storage.position, storage.held = loaded.position[0] if loaded.position else (0, False)
             storage.streams.load(loaded.streams)
             for marks in loaded.followed:
                 storage.followed.load(marks, loaded.held_back, loaded.streams)
         else:
-            storage.position = self._start
+            storage.position, storage.held = self._start or (0, False)
         storage.was_held = storage.held
         storage.on_room = partial(self.catch_up, name)
         storage.on_room_soon = lambda: self._alarm.set(storage.on_room, self._clock.now())
@@ -290,6 +290,8 @@ class SlateBackend(Engine):
         return storage
 
     def _new_queue(self, ledger: Ledger, storage: "Storage", lock: Lock) -> LiveQueue:
+        if not self._deferred:
+            return super()._new_queue(ledger, storage, lock)
         queue = RoutedQueue(ledger, storage, self._clock, self._alarm, lock)
         queue.router = self._router
         return queue
@@ -310,7 +312,7 @@ class SlateBackend(Engine):
             storage = self._storages[queue]
             storage.is_understood = False
             if not storage.held:
-                storage.move(max(storage.position[0] if storage.position else 0, self._log.position), held=True)
+                storage.move(max(storage.position, self._log.position), held=True)
             _log.warning(
                 "queue %r gets nothing of what is published, as its filter is not understood: %s", queue, error
             )
@@ -341,8 +343,8 @@ class SlateBackend(Engine):
     def lag(self, queue: str) -> int | None:
         """How far a queue with a filter is behind the end of the log."""
         storage = self._storages.get(queue)
-        if storage is not None and not storage.is_understood and storage.position is not None:
-            return self._log.behind(storage.position[0])
+        if storage is not None and not storage.is_understood:
+            return self._log.behind(storage.position)
         return self._router.lag(queue)
 
     def publish(self, entry: Entry) -> str:

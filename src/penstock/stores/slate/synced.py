@@ -20,7 +20,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self
 
 from penstock.errors import StoreCorrupt
@@ -30,6 +30,7 @@ KINDS = ("manifest", "compactions")
 _SHOWN = 3
 _CHUNK = 1 << 20
 _NUMBERED = re.compile(r"([0-9]{20})\.(sst|manifest|compactions)")
+name_of: Callable[..., str] = "synced#{:020}{:020}{:020}{:010}".format  # the file name that records an extent
 _MARKED = re.compile(r"synced#([0-9]{20})([0-9]{20})([0-9]{20})([0-9]{10})")
 
 
@@ -40,11 +41,6 @@ class Extent(NamedTuple):
     last: int
     length: int = 0
     checksum: int = 0
-
-    @property
-    def name(self) -> str:
-        """The file name that records it."""
-        return f"synced#{self.after:020}{self.last:020}{self.length:020}{self.checksum:010}"
 
     @classmethod
     def parse(cls, name: str) -> Self | None:

@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Protocol
+from operator import attrgetter
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.contract.message import Entry, Plain
 from penstock.engine.commits import Commits
@@ -33,6 +34,9 @@ from penstock.stores.slate.format import (
 from penstock.stores.slate.place import Place
 from penstock.system.threads import Lock, Threads
 
+if TYPE_CHECKING:
+    from penstock.stores.slate.log import Log
+
 _BLOCK = 4_096
 
 
@@ -43,34 +47,30 @@ class Ids:
         """`highest`: of all ids that are there; another program may have others than its block says."""
         block = SeqBlock(1, 0) if stored is None else decode_seq_block(stored)
         self._lock = threading.Lock()
-        self._next = self._end = max(block.base + block.size, highest + 1)
-        self._row: Row | None = None
-
-    @property
-    def next(self) -> int:
-        """Above every id that was given."""
-        return self._next
+        self.next = self._end = max(block.base + block.size, highest + 1)  # above every id that was given
+        self.row: Row | None = None  # of a block that is still to be written
 
     def reserve(self, count: int) -> int:
         """The first of so many ids; NotSupported once there are no more."""
         with self._lock:
-            first = self._next
+            first = self.next
             if first + count > MAX_ID + 1:
                 raise NotSupported(
                     f"this store has no number left for another message: {first - 1} was given to one, and the "
                     f"highest is {MAX_ID}. What is there can be worked off; put new messages into another store"
                 )
-            self._next += count
-            if self._next > self._end:
+            self.next += count
+            if self.next > self._end:
                 block = SeqBlock(first, min(max(_BLOCK, count), MAX_ID + 1 - first))
                 self._end = block.base + block.size
-                self._row = (SEQ_BLOCK_KEY, encode_seq_block(block))
+                self.row = (SEQ_BLOCK_KEY, encode_seq_block(block))
             return first
 
-    def row(self) -> Row | None:
-        """What is to be written; asked for after all that uses the ids, so that it covers them."""
+    def take_row(self) -> Row:
+        """The block that is still to be written."""
         with self._lock:
-            row, self._row = self._row, None
+            row, self.row = self.row, None
+            assert row is not None  # noqa: S101 - one thread writes
             return row
 
 
@@ -79,6 +79,7 @@ _KEPT_FREE = 64 << 20  # bytes of a disk that new messages leave: for settling w
 _MOST = 256 << 20  # bytes of one step, all of which are in memory a few times
 _CHECK_EVERY, _CHECK_SECONDS, _BESIDE = 8 << 20, 0.2, 1_000
 _ROWS = 10_000  # that are prepared and written in a second, also where little of a processor is to be had
+_PAYLOAD = attrgetter("payload")
 _TIDY_AFTER = 200
 _COLLECT_AFTER = 2_000  # files of the log, each of which a commit has made
 
@@ -96,16 +97,6 @@ class Changes:
         self.at = 0  # the latest time that anything was recorded
         self.moved: list[tuple[int, Row]] = []  # queues that are not held: how far they are in the log
 
-    def extend(self, later: "Changes") -> None:
-        """Add what came since."""
-        self.rows += later.rows
-        self.objects |= later.objects
-        self.written += later.written
-        self.gone += later.gone
-        self.large += later.large
-        self.claims += later.claims
-        self.at = max(self.at, later.at)
-
 
 class Source(Protocol):
     """A queue that has something to write."""
@@ -114,21 +105,6 @@ class Source(Protocol):
 
     def collect(self, changes: Changes) -> None:
         """Under the lock: add what has changed since the last time."""
-
-
-class LogSource(Protocol):
-    """The log, from which queues may get messages."""
-
-    @property
-    def lock(self) -> Lock:
-        """Held by who appends, and by who delivers."""
-
-    @property
-    def position(self) -> int:
-        """Up to where all queues were offered it."""
-
-    def collect_up_to(self, position: int | None, changes: Changes) -> None:
-        """Add what has changed; all queues are in the changes already, and are so far; None: not all are."""
 
 
 class Writer:
@@ -151,7 +127,7 @@ class Writer:
         self.commits = Commits(threads, self._flush, failed, passing=(StoreUnreachable, Fenced))
         self.written = 0
         self.refused = False  # nothing more is written of some queue
-        self.log: LogSource | None = None
+        self.log: Log | None = None
         self._mutex = threading.Lock()
         self._changed: dict[Source, None] = {}
         self._deadline = threading.local()
@@ -180,8 +156,9 @@ class Writer:
 
     def check_space(self, entries: Sequence[Entry]) -> None:
         """Refuse new messages while there is space for settling what is there; DiskFull."""
-        payloads = entries.payloads if isinstance(entries, Plain) else [entry.payload for entry in entries]
-        size = sum(map(len, payloads)) + _BESIDE * len(payloads)
+        size = _BESIDE * len(entries)
+        for payload in entries.payloads if isinstance(entries, Plain) else map(_PAYLOAD, entries):
+            size += len(payload)
         if size > _MOST:
             raise InvalidArgument(f"{size} bytes are too many for one step: put fewer messages at a time")
         self._unchecked += size
@@ -235,28 +212,32 @@ class Writer:
     def _flush(self) -> int:
         end = self._ids.next  # who has taken a lower number was noted before as changed, and is collected below
         # First the position, then the queues, which have what is before it, then the log with all that they have.
-        position: int | None = self._position()
+        position: int | None = 0
+        if self.log is not None:
+            with self.log.lock:
+                position = self.log.position
         with self._mutex:
             target, sources = self.written, list(self._changed)
             self._changed.clear()
-        changes = Changes()
+        changes = self._left
+        before = len(changes.rows)
         for source in sources:
             with source.lock:
                 source.collect(changes)
         if self.refused:  # what it was given may be missing: after the next opening it is given that again
             position = None
-        # A queue that is no further than all are needs no position of its own.
-        changes.rows += [row for reached, row in changes.moved if position is None or reached > position]
-        if self.log is not None:
+        if changes.moved:  # a queue that is no further than all are needs no position of its own
+            changes.rows += [row for reached, row in changes.moved if position is None or reached > position]
+            changes.moved = []
+        if self.log is not None and (self.log.changed or position != self.log.written_position):
             self.log.collect_up_to(position, changes)
-        if (block := self._ids.row()) is not None:  # after all who have used ids, so that it covers them
-            changes.rows.append(block)
+        if self._ids.row is not None:  # after all who have used ids, so that it covers them
+            changes.rows.append(self._ids.take_row())
         if changes.at > self._at:
             self._at = changes.at
             changes.rows.append((CLOCK_KEY, encode_clock(self._at)))
-        if changes.rows:
+        if len(changes.rows) > before:
             changes.rows.append((LOG_END_KEY, encode_log_end(end)))
-        self._left.extend(changes)
         try:
             self._write_left()
         except Fenced as error:
@@ -265,12 +246,6 @@ class Writer:
             self._failed(error)
             raise
         return target
-
-    def _position(self) -> int:
-        if self.log is None:
-            return 0
-        with self.log.lock:
-            return self.log.position
 
     def _attempts(self, claims: list[tuple[int, str]]) -> list[Row]:
         """The document's list of who claimed a message, of those that several queues may have."""
@@ -300,8 +275,9 @@ class Writer:
     def _write_left(self) -> None:
         """Write and flush within the time of the one who leads; after an error all is as it was, and repeated."""
         left = self._left
-        left.rows += self._attempts(left.claims)
-        left.claims = []
+        if left.claims:
+            left.rows += self._attempts(left.claims)
+            left.claims = []
         deadline = self._deadline.at + len(left.rows) / _ROWS
         for seq, payload in left.objects.items():
             self._place.put_object(str(seq), payload)
