@@ -17,7 +17,7 @@ from penstock.engine.coroutines import LocalBackend
 from penstock.http.client import pool as pools
 from penstock.http.client.coroutines import RemoteBackend
 from penstock.http.server import serve_in_thread
-from penstock.http.server.running import raise_file_limit
+from penstock.http.server.server import raise_file_limit
 from penstock.sharing import coroutines as shared
 from penstock.sharing.backend import engine_of
 from penstock.sharing.ownership import Folder, Owner

@@ -25,9 +25,8 @@ from penstock.contract.arguments import SETTINGS
 from penstock.contract.message import MAX_KEY, MESSAGE_FIELDS, Attempt, Draft, Entry
 from penstock.contract.settings import MAX_SECONDS
 from penstock.contract.stream_operations import Streams
-from penstock.http.server import Access, exchange, routes, serve_in_thread, tokens
-from penstock.http.server.description import page
-from penstock.http.server.description.openapi import document
+from penstock.http.server import Access, exchange, page, routes, serve_in_thread, tokens
+from penstock.http.server.openapi import document
 from penstock.sharing.backend import engine_of
 from penstock.stores.journal.store import JournalBackend
 from penstock.wire import frames, problems

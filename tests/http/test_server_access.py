@@ -23,7 +23,7 @@ from penstock import Forbidden, InvalidArgument, StoreUnreachable, Unauthorized
 from penstock.cli import cli
 from penstock.contract import roles
 from penstock.http.server import Access, Limits, RunningServer, serve_in_thread, tokens
-from penstock.http.server.description.openapi import document
+from penstock.http.server.openapi import document
 from penstock.http.server.routes import find
 from penstock.sharing.backend import engine_of
 from tests.harness.children import ServerChild

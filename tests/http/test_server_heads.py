@@ -7,7 +7,7 @@ import pytest
 
 import penstock
 from penstock.contract import roles
-from penstock.http.server import Access, exchange, heads, serve_in_thread, tokens
+from penstock.http.server import Access, connection, exchange, serve_in_thread, tokens
 from penstock.http.server.routes import find
 from tests.http.test_server_hostile import Client, Victim, chunk, chunked, get, put, request
 
@@ -139,8 +139,8 @@ def test_what_only_the_parser_understands_is_not_learned(victim: Victim) -> None
 
 
 def test_no_more_heads_are_known_than_the_memory_is_to_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "_MOST", 3)
-    learned = heads.Heads()
+    monkeypatch.setattr(connection, "_MOST", 3)
+    learned = connection.Heads()
     for number in range(10):
         head = b"POST /q%d/messages HTTP/1.1\r\nContent-Length: 1\r\n\r\n" % number
         learned.learn(head + b"a", parsed(head, content_length=b"1"))

@@ -27,8 +27,8 @@ from penstock.engine.backend import Engine
 from penstock.engine.coroutines import LocalBackend
 from penstock.http.server import Limits, exchange, routes, serve_in_thread
 from penstock.http.server.connection import Connection
-from penstock.http.server.deadlines import Deadlines
-from penstock.http.server.refusals import MAX_HEADERS
+from penstock.http.server.exchange import MAX_HEADERS
+from penstock.http.server.server import Deadlines
 from penstock.sharing.backend import engine_of
 
 HOST = b"Host: localhost\r\n"

@@ -142,7 +142,7 @@ def serve(ctx: click.Context, /, host: str, port: int, as_json: bool, **given: A
     it is.
     """
     from penstock.http.server import Access, Limits, Server, listen, logs, url_of
-    from penstock.http.server.running import check_reach, is_loopback, raise_file_limit
+    from penstock.http.server.server import check_reach, is_loopback, raise_file_limit
 
     ctx.call_on_close(logs.set_up(given["log_format"], given["log_level"], given["access_log"]))
     served = threading.Event()
@@ -199,7 +199,7 @@ def _run(
     again: "Callable[[], None]",
 ) -> bool:
     """Serve until a signal comes; False: until something went wrong that is no request's."""
-    from penstock.http.server.running import new_loop
+    from penstock.http.server.server import new_loop
 
     async def run() -> bool:
         stopping, loop = asyncio.Event(), asyncio.get_running_loop()

@@ -15,7 +15,7 @@ from penstock.engine.queue import LiveQueue
 from penstock.http.server.connection import Connection
 from penstock.http.server.exchange import Route
 from penstock.http.server.routes import tree_of
-from penstock.http.server.running import Acceptor, Limits, Service, new_loop
+from penstock.http.server.server import Acceptor, Limits, Service, new_loop
 from penstock.stores.owner_operations import OPERATIONS
 from penstock.system import socket_path as place
 

@@ -186,6 +186,6 @@ def holder(folder: str) -> str:
 def prepare() -> None:
     """Load the server's modules, so that taking over takes no longer than it must."""
     import_module("penstock.sharing.owner_server")
-    from penstock.http.server.running import new_loop
+    from penstock.http.server.server import new_loop
 
     new_loop().close()  # which loads what is fastest

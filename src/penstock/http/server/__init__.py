@@ -1,6 +1,6 @@
 """The HTTP server: any store that lives in this process, for everyone who can reach it."""
 
 from penstock.http.server.access import Access
-from penstock.http.server.running import Limits, RunningServer, Server, listen, serve_in_thread, url_of
+from penstock.http.server.server import Limits, RunningServer, Server, listen, serve_in_thread, url_of
 
 __all__ = ["Access", "Limits", "RunningServer", "Server", "listen", "serve_in_thread", "url_of"]

@@ -10,27 +10,41 @@ import asyncio
 import logging
 from collections import deque
 from itertools import takewhile
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import httptools
 
 from penstock.http.server import logs
 from penstock.http.server.access import Caller
-from penstock.http.server.exchange import Answer, Head, Problem, Request, Route, as_bytes, named, refusal
-from penstock.http.server.refusals import (
+from penstock.http.server.exchange import (
     FAILED,
     GOING,
+    LONG,
     MAX_HEADERS,
     OVERLOADED,
     TOO_LONG,
+    Answer,
+    Head,
+    Problem,
+    Request,
+    Route,
+    about,
+    as_bytes,
+    named,
     of_error,
     of_head,
+    refusal,
     too_large,
 )
 from penstock.http.server.routes import find
 
 if TYPE_CHECKING:
-    from penstock.http.server.running import Service
+    from penstock.http.server.server import Service
+
+_MOST = 1_024  # that are known; then all are forgotten
+_END = b"\r\n\r\n"
+# Only the parser finds the end of such a body; more is said than the answer; and this is never the same again.
+_FOREIGN = frozenset({b"transfer-encoding", b"expect", b"x-request-id"})
 
 _PIPELINED = 16  # requests that may wait for the one before them; then the client has to
 _UNREAD = 16_384  # bytes of answers that wait for a client to read, before it is asked no more and counted
@@ -38,6 +52,42 @@ _PIECE = 262_144  # bytes of an answer for the transport at a time: TLS hands on
 _LINGER = 2.0  # seconds in which a client that is still sending can read why it was refused
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _log = logging.getLogger("penstock.server")
+
+
+class Known(NamedTuple):
+    """A head, and how many bytes it and a whole request with it have."""
+
+    head: Head
+    start: int
+    size: int
+
+
+class Heads:
+    """Of the requests of one server."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Known] = {}
+
+    def find(self, data: bytes) -> Known | None:
+        """The head, if the bytes are one whole request that begins with a known one."""
+        known = self._known.get(data[: data.find(_END) + 4])
+        return known if known is not None and known.size == len(data) else None
+
+    def learn(self, data: bytes, request: Request) -> None:
+        """Remember a head, if the request that the parser found is all that is in the bytes."""
+        start = data.find(_END) + 4
+        headers = request.headers
+        length = int(headers.get(b"content-length", b"0"))
+        if (
+            len(data) == start + length
+            and start <= LONG
+            and request.keep_alive
+            and not request.route.discards
+            and _FOREIGN.isdisjoint(headers)
+        ):
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            self._known[data[:start]] = Known(request.head, start, len(data))
 
 
 class Connection(asyncio.Protocol):
@@ -379,7 +429,7 @@ class Connection(asyncio.Protocol):
                 self._send(as_bytes(answer, keep_alive), *answer.rest)
             self._next()
         except Exception:
-            _log.exception("a request could not be answered", extra=logs.about(request))
+            _log.exception("a request could not be answered", extra=about(request))
             self.transport.abort()
 
     def end(self) -> None:

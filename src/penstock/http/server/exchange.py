@@ -1,19 +1,24 @@
-"""What comes in and what goes out: a request as handlers see it, and an answer as bytes."""
+"""What comes in and what goes out: a request as handlers see it, what is refused, and an answer as bytes."""
 
 import itertools
+import logging
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl
 
 from penstock.contract import roles
-from penstock.errors import InvalidArgument, PenstockError
+from penstock.contract.arguments import MAX_WAIT, check_known
+from penstock.contract.message import MESSAGE_FIELDS, Message
+from penstock.contract.names import DEFAULT
+from penstock.contract.settings import seconds
+from penstock.errors import InvalidArgument, PenstockError, StoreUnavailable
 from penstock.http.server.tokens import Token
-from penstock.wire import jsons, problems
+from penstock.wire import frames, jsons, problems
 
 JSON = b"Content-Type: application/json\r\n"
 LONG = 2048  # bytes of a path or a query that are not remembered, lest strangers fill the memory with them
@@ -37,6 +42,12 @@ STATUSES = {
 _RUN, _COUNT = os.urandom(4).hex(), itertools.count(1)
 _AN_ID = re.compile(rb"[!-~]{1,128}")
 _PHRASES = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
+
+_FRAME = f"Content-Type: {frames.MEDIA_TYPE}\r\n".encode()
+_FRAME_TYPE = frames.MEDIA_TYPE.encode()
+MAX_HEADERS = 32_768  # bytes
+_DIGITS = 20  # of a Content-Length; zeros in front may be many, and Python reads no more than 4,300
+_log = logging.getLogger("penstock.server")
 
 
 class Head(NamedTuple):
@@ -227,3 +238,99 @@ def as_bytes(answer: Answer, keep_alive: bool, without_body: bool = False) -> by
         _PHRASES[status], _Date.now(), headers, answer.size if rest else len(body), closing,
         b"" if without_body else body,
     )  # fmt: skip
+
+
+def about(request: Request) -> dict[str, Any]:
+    """What a record tells of the request that it is about. The query is left out, as it may have receipts."""
+    told = {
+        "request": request.id,
+        "peer": request.peer,
+        "method": request.head.method.decode("ascii", "backslashreplace"),
+        "path": request.head.target.partition(b"?")[0].decode("ascii", "backslashreplace"),
+    }
+    return {**told, "token": request.holder.name} if request.holder else told
+
+
+def json_answer(value: dict[str, Any], status: int = 200) -> Answer:
+    """An answer that is JSON."""
+    return Answer(status, JSON, jsons.dumps(value))
+
+
+def json_object(request: Request, *known: str) -> dict[str, Any]:
+    """A JSON object with no other members than these."""
+    if request.body and request.media_type() != "application/json":
+        raise Problem("UnsupportedMediaType", "send JSON, with Content-Type: application/json")
+    request.parameters()
+    given = jsons.loads_object(request.body)
+    check_known(given, known, "this request")
+    return given
+
+
+def checked_wait(wait: float) -> float:
+    """The seconds that a consumer waits: those that it asked for, up to the longest."""
+    return min(seconds("wait", wait), MAX_WAIT)
+
+
+def batch_type(request: Request) -> str:
+    """Whether a batch is JSON or a frame."""
+    kind = request.media_type()
+    if kind not in (frames.MEDIA_TYPE, "application/json"):
+        raise Problem("UnsupportedMediaType", f"send messages as application/json or as {frames.MEDIA_TYPE}")
+    return kind
+
+
+def batch_answer(
+    request: Request, messages: Sequence[Message], wanted: Collection[str] = MESSAGE_FIELDS
+) -> Answer:
+    """Messages, as a frame if the client knows those."""
+    if _FRAME_TYPE in request.headers.get(b"accept", b""):
+        first, *rest = frames.message_parts(messages, wanted)
+        return Answer(200, _FRAME, first, rest=rest)
+    return json_answer({"messages": [jsons.message_as_json(message, wanted) for message in messages]})
+
+
+OVERLOADED = Problem("Overloaded", "the server has too much to do: try again a little later")
+GOING = Problem("StoreClosed", "the server is stopping: try again a little later")
+FAILED = Problem("ServerError", "the server failed at this request; its log says why")
+TOO_LONG = Problem("HeadersTooLarge", f"the request's head is longer than {MAX_HEADERS} bytes")
+
+
+def of_head(request: Request, http: str) -> Problem | None:
+    """What is wrong with a request by its head, in that version of HTTP."""
+    headers = request.headers
+    if http == "1.1" and b"," in headers.get(b"host", b","):
+        return Problem("BadRequest", "a request needs the header Host, and only once")
+    if (b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity") or (
+        b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked"
+    ):
+        return Problem("UnsupportedMediaType", "send the body as it is: neither packed nor encoded")
+    length = headers.get(b"content-length", b"0")
+    if len(length) > _DIGITS:
+        return Problem("BadRequest", f"the Content-Length has more than {_DIGITS} digits")
+    if int(length) > request.most:
+        return too_large(request)
+    return None
+
+
+def of_error(error: BaseException, request: Request) -> Answer:
+    """What is said where a handler could not do it."""
+    if isinstance(error, Problem):
+        return refusal(error)
+    answer = refusal_of(error) if isinstance(error, PenstockError) else refusal(FAILED)
+    if answer.status == 500:  # damage, which is as unexpected as a bug
+        _log.error("a request failed", exc_info=error, extra=about(request))
+        return answer._replace(close=True)
+    if isinstance(error, StoreUnavailable):  # the client is not told which file it is
+        _log.warning("a request was refused: %s", error, extra=about(request))
+    return answer
+
+
+def too_large(request: Request) -> Problem:
+    """Its body is, or will be, longer than its route takes."""
+    size = request.headers.get(b"content-length", b"%d or more" % (request.most + 1)).decode()
+    if request.route.is_payload:
+        name = request.arguments[0] or DEFAULT
+        detail = f"a payload of {size} bytes; queue {name!r} takes at most {request.most}: put its address instead"
+    else:
+        detail = f"a body of {size} bytes; the most that is accepted here is {request.most}: send it in parts"
+    return Problem("PayloadTooLarge", detail)

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from penstock.http.server.exchange import Answer, Request
+from penstock.http.server.exchange import Answer, Request, about
 
 FORMATS = ("auto", "json", "text")
 _FIELDS = ("request", "peer", "token", "method", "path", "status", "bytes", "seconds")
@@ -67,17 +67,6 @@ def set_up(form: str, level: str, access: bool = False, stream: TextIO | None = 
         _access.setLevel("NOTSET")
 
     return undo
-
-
-def about(request: Request) -> dict[str, Any]:
-    """What a record tells of the request that it is about. The query is left out, as it may have receipts."""
-    told = {
-        "request": request.id,
-        "peer": request.peer,
-        "method": request.head.method.decode("ascii", "backslashreplace"),
-        "path": request.head.target.partition(b"?")[0].decode("ascii", "backslashreplace"),
-    }
-    return {**told, "token": request.holder.name} if request.holder else told
 
 
 def access(request: Request, answer: Answer) -> None:

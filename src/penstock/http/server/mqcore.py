@@ -7,8 +7,7 @@ from penstock.contract.message import Draft, Entry, Message, checked
 from penstock.contract.operations import Ack, Claim, Create, Delete, Lookup, Put, Remove, Show
 from penstock.engine.coroutines import LocalBackend
 from penstock.errors import InvalidArgument, QueueExists
-from penstock.http.server.bodies import checked_wait
-from penstock.http.server.exchange import JSON, Answer, Problem, Request
+from penstock.http.server.exchange import JSON, Answer, Problem, Request, checked_wait
 from penstock.wire import jsons
 
 _MAX_HEADERS = 16_384  # bytes of X-Message-Headers in an answer: more than clients read

@@ -11,8 +11,9 @@ from importlib.resources import files
 from typing import Any
 
 from penstock.contract.settings import MAX_COUNT
-from penstock.http.server.description.errors import COMMON, FAILURES, GUARDED
-from penstock.wire import problems
+from penstock.http.server.exchange import JSON, Answer, Request
+from penstock.http.server.openapi import COMMON, FAILURES, GUARDED, document
+from penstock.wire import jsons, problems
 
 HOST = "localhost:8390"  # in the examples; the server puts its own there
 QUICK_START = {
@@ -42,6 +43,11 @@ _SCHEMAS = {
     "Attempt": "One claim of a message.",
     "Problem": "What every error answers, as RFC 9457 has it.",
 }
+
+_HTML = (
+    "Content-Type: text/html; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
+)
+_PLAIN_HOST = re.compile(rb"[0-9A-Za-z.\-]{1,253}(:[0-9]{1,5})?|\[[0-9a-f:]{2,45}\](:[0-9]{1,5})?")
 
 
 @cache
@@ -279,3 +285,35 @@ def _range(schema: Mapping[str, Any]) -> str:
 def _meaning(schema: Mapping[str, Any]) -> str:
     default = f" Default: <code>{escape(json.dumps(schema['default']))}</code>." if "default" in schema else ""
     return _text(schema.get("description", "")) + default
+
+
+async def openapi(backend: Any, request: Request) -> Answer:
+    """GET /-/openapi.json."""
+    request.parameters()
+    return Answer(200, JSON, _document())
+
+
+async def docs(backend: Any, request: Request) -> Answer:
+    """GET /-/docs. Its examples name this server, as the client calls it, so that they can be pasted."""
+    request.parameters()
+    headers, body = _page()
+    host = request.headers.get(b"host", b"")
+    if _PLAIN_HOST.fullmatch(host):  # and nothing that a browser could take for more than a name
+        body = body.replace(HOST.encode(), host)
+    return Answer(200, headers, body)
+
+
+async def start(backend: Any, request: Request) -> Answer:
+    """GET /: to the docs."""
+    request.parameters()
+    return Answer(303, b"Location: /-/docs\r\n")
+
+
+@cache
+def _document() -> bytes:
+    return jsons.dumps(document())
+
+
+@cache
+def _page() -> tuple[bytes, bytes]:
+    return f"{_HTML}Content-Security-Policy: {policy()}\r\n".encode(), render(document()).encode()

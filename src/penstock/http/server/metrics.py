@@ -1,12 +1,17 @@
-"""The metrics as Prometheus reads them: its text format, version 0.0.4."""
+"""Health (healthz, readyz) and metrics in the text format of Prometheus, version 0.0.4."""
 
+import asyncio
+import logging
 import os
 import resource
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from itertools import chain
+from typing import Any, TypeAlias
 
 from penstock.engine.queue import Figures
+from penstock.errors import PenstockError
+from penstock.http.server.exchange import Answer, Problem, Request, json_answer
 from penstock.system.histogram import Histogram
 from penstock.version import __version__
 
@@ -15,6 +20,10 @@ _STARTED = time.time()
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _Labels: TypeAlias = Mapping[str, str]
 _Sample: TypeAlias = tuple[_Labels, float]
+
+_STUCK = 10.0  # seconds after which a commit that still runs means a disk that hangs
+_log = logging.getLogger("penstock.server")
+_TEXT = f"Content-Type: {MEDIA_TYPE}\r\n".encode()
 
 
 def queues(figures: Sequence[Figures]) -> Iterator[str]:
@@ -118,3 +127,45 @@ def _labels(labels: _Labels) -> str:
 
 def _number(value: float) -> str:
     return repr(float(value)) if isinstance(value, float) else str(int(value))
+
+
+async def healthz(backend: Any, request: Request) -> Answer:
+    """GET /-/healthz: the process is alive, whatever its store is."""
+    request.parameters()
+    return json_answer({"status": "ok"})
+
+
+async def readyz(backend: Any, request: Request) -> Answer:
+    """GET /-/readyz: the store takes messages, and gives them."""
+    request.parameters()
+    if not backend.is_open() or request.service.stopping:
+        raise Problem("StoreClosed", "the server is stopping, or its store has failed: send work elsewhere")
+    try:
+        await asyncio.wait_for(backend.check(), _STUCK)
+    except TimeoutError:
+        _log.warning("the store has not answered for %.0f s: look at its disk", _STUCK)
+        raise Problem("Overloaded", f"the store has not answered for {_STUCK:.0f} s: look at its disk") from None
+    except PenstockError as error:
+        _log.warning("the store cannot work: %s", error)
+        raise Problem("StoreClosed", "the store cannot work; the log says why: send work elsewhere") from None
+    if backend.longest_commit() > _STUCK:
+        _log.warning("a commit has been running for %.0f s or more: look at the disk", _STUCK)
+        raise Problem("Overloaded", f"a commit has been running for {_STUCK:.0f} s or more: look at the disk")
+    return json_answer({"status": "ready"})
+
+
+async def metrics(backend: Any, request: Request) -> Answer:
+    """GET /-/metrics."""
+    request.parameters()
+    service, figures = request.service, await backend.figures()
+
+    def render() -> bytes:  # in a thread, as there may be very many queues
+        parts = chain(
+            queues(figures),
+            commits(backend.commit_seconds, backend.commit_records),
+            server(backend.is_open(), service.connections, service.buffered, dict(service.answers)),
+            process(),
+        )
+        return "".join(parts).encode()
+
+    return Answer(200, _TEXT, await service.loop.run_in_executor(None, render))
