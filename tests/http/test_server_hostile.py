@@ -1081,7 +1081,7 @@ def test_queues_that_come_and_go_under_load_are_there_or_not_found(victim: Victi
 
 
 @pytest.mark.parametrize(
-    ("method", "message"), [("put_plainly", put(b"a")), ("put", put(b"a", headers=b"X-Message-Priority: 1\r\n"))]
+    ("method", "message"), [("put_plainly", put(b"a")), ("run", put(b"a", headers=b"X-Message-Priority: 1\r\n"))]
 )
 def test_a_bug_is_told_to_the_log_and_to_nobody_else(
     victim: Victim,
