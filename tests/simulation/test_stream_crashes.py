@@ -114,7 +114,7 @@ def test_what_a_follower_was_given_is_there_after_a_power_cut_under_the_same_num
     disk = SimulatedDisk(Random(0))
     backend = open_on(disk, sync)
     follower = Follower(FOLDER, QUEUE, 1, disk)
-    follower.start(0)
+    follower.follow(0)
     given: dict[int, int] = {}
     for turn in range(12):
         backend.run(Put(QUEUE, [Entry(b"%d %d" % (turn, number)) for number in range(1 + turn % 3)]))

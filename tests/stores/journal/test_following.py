@@ -46,7 +46,7 @@ def test_messages_are_seen_once_in_order_also_those_that_are_gone(
     backend: JournalBackend, follower: Follower
 ) -> None:
     put(backend, 30)
-    follower.start(0)
+    follower.follow(0)
     backend.run(
         Ack("default", [message.receipt or "" for message in backend.run(Claim("default", 20, 30, 0, "me"))])
     )
@@ -58,7 +58,7 @@ def test_messages_are_seen_once_in_order_also_those_that_are_gone(
 
 
 def test_packing_takes_nothing_from_one_who_follows(backend: JournalBackend, follower: Follower) -> None:
-    follower.start(0)
+    follower.follow(0)
     put(backend, 50)
     follower.fill(1)  # it has seen the files, and not read them
     for _ in range(3):
@@ -78,11 +78,11 @@ def test_what_was_packed_away_before_it_was_seen_is_known_to_be_lost(backend: Jo
     backend.pack("default")
     put(backend, 5)
     follower = Follower(backend.folder, "default", os.getpid())
-    follower.start(2)
+    follower.follow(2)
     assert take(follower) == [3, 4, *range(9, 26)]
     follower.close()
     follower = Follower(backend.folder, "default", os.getpid())
-    follower.start(2)
+    follower.follow(2)
     follower.fill(10_000)
     assert follower.lost == [(5, 8)]
     follower.close()
@@ -90,7 +90,7 @@ def test_what_was_packed_away_before_it_was_seen_is_known_to_be_lost(backend: Jo
     backend.pack("default")
     put(backend, 1)
     follower = Follower(backend.folder, "default", os.getpid())
-    follower.start(10)
+    follower.follow(10)
     follower.fill(10_000)
     assert (follower.lost, follower.entries.seq.tolist()) == ([(11, 25)], [26])
     follower.close()
@@ -131,7 +131,7 @@ def test_packing_waits_for_one_who_follows_under_a_name(backend: JournalBackend)
 
 
 def test_a_new_file_in_the_place_of_one_that_was_read_is_seen(backend: JournalBackend, follower: Follower) -> None:
-    follower.start(0)
+    follower.follow(0)
     seen: list[int] = []
     for _ in range(10):  # packing removes files that were read, and file systems give their inodes to new ones
         put(backend, 60)

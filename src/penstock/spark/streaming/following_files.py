@@ -17,7 +17,7 @@ from penstock.spark.rows import rows_of
 from penstock.spark.scan import read_plan
 from penstock.spark.streaming.following_named import Named
 from penstock.spark.streaming.options import StreamOptions
-from penstock.stores.journal.follow import JournalFeed
+from penstock.stores.journal.follow import Follower
 
 
 class FilePart(InputPartition):
@@ -35,7 +35,7 @@ class FromFiles:
     def __init__(self, options: StreamOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = schema
-        self._feed: JournalFeed | None = None
+        self._feed: Follower | None = None
         self._named = Named(options) if options.stream is not None else None
         self._plans: list[str] = []
 
@@ -58,7 +58,7 @@ class FromFiles:
 
     def parts(self, after: int, until: int, ahead: Ahead) -> Sequence[InputPartition]:
         """The parts of a batch."""
-        follower = self._following(after).follower
+        follower = self._following(after)
         pages = follower.entries.pages(after, until)
         if not pages:
             return []
@@ -81,7 +81,7 @@ class FromFiles:
             self._named.close()
             self._named = None
 
-    def _following(self, after: int) -> JournalFeed:
+    def _following(self, after: int) -> Follower:
         feed = self._feed
         if feed is not None and after < feed.begin:
             feed.close()
@@ -91,8 +91,8 @@ class FromFiles:
             feed.follow(after)
         return feed
 
-    def _new(self) -> JournalFeed:
-        return JournalFeed(journal_folder(self._options.store) or "", self._options.queue, driver())
+    def _new(self) -> Follower:
+        return Follower(journal_folder(self._options.store) or "", self._options.queue, driver())
 
 
 def read(part: FilePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

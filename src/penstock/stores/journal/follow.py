@@ -37,12 +37,11 @@ from penstock.system.clock import Clock, rest
 from penstock.system.files import Disk, File, ReadingDisk, Status
 from penstock.system.processes import is_gone
 
-_TRIES = 50
-_PAUSE = 0.01
+_TRIES = 100
+_PAUSE = 0.01  # seconds between two tries to see files that are just being renamed
 _PACKED = 0  # the number of groups in a packed file
 _READ_AHEAD = 4 << 20  # neighbours are read at once up to this
-_PIN_TRIES = 100
-_PIN_PAUSE = 0.01  # seconds between two tries to see files that are just being renamed
+_COLUMNS = ("priority", "visible_at", "expires_at", "place", "size", "crc")
 
 
 @dataclass
@@ -71,7 +70,7 @@ class Entries:
             page = Page()
             page.state = self.state[start:stop]
             page.attempts = array("I", bytes(4 * (stop - start)))
-            for name in ("priority", "visible_at", "expires_at", "place", "size", "crc"):
+            for name in _COLUMNS:
                 setattr(page, name, getattr(self, name)[start:stop])
             page.live = stop - start
             pages.append((self.seq[start], page))
@@ -97,7 +96,7 @@ class Entries:
         count = bisect_right(self.seq, until)
         if count:
             del self.state[:count]
-            for name in ("seq", "priority", "visible_at", "expires_at", "place", "size", "crc"):
+            for name in ("seq", *_COLUMNS):
                 del getattr(self, name)[:count]
 
 
@@ -144,7 +143,7 @@ class Follower:
 
     def earliest(self) -> tuple[int, int]:
         """The number before the first message that is still stored, and that below which some are not."""
-        self._refresh()
+        self.look()
         entry = self._entry()
         first, below = (entry.first if entry is not None else 1), 0
         for source in self._sources:
@@ -174,7 +173,7 @@ class Follower:
 
     def latest(self) -> int:
         """The number of the last message that has entered."""
-        self._refresh()
+        self.look()
         for source in reversed(self._sources):
             last = 0
             for _, numbers, _, frontier in self._groups(source, 0):
@@ -184,20 +183,72 @@ class Follower:
         entry = self._entry()
         return 0 if entry is None else entry.first - 1
 
-    def start(self, after: int) -> None:
+    def start(self, starting: str | int) -> tuple[int, int]:
+        """Where to begin, see Streams.start."""
+        if isinstance(starting, int):
+            after, gaps = self.entered_before(starting)
+        else:
+            after, gaps = self.earliest()
+            after = self.latest() if starting == "latest" else after
+        return after, max(gaps, after + 1)
+
+    # What has entered
+
+    def follow(self, after: int) -> None:
         """Follow from after this number on."""
         self.last = self.begin = after
-        self._refresh()
+        self.look()
 
-    def look(self) -> None:
-        """Hold the files that are there, before they are packed."""
-        self._refresh()
+    def ahead(self, after: int, gaps: int, rows: int, size: int, until: int) -> Ahead:
+        """Messages that have entered, see Streams.ahead."""
+        self.forget(after)
+        entries = self.entries
+        if until:
+            self.fill(0, until)
+        elif rows:
+            self.fill(rows)
+            count = fitting(entries.size, rows, size)
+            until = entries.seq[count - 1] if count else self.last
+        until = max(after, until)
+        start, end = entries.between(after, until)
+        parts = parts_of(entries.seq[start:end], entries.size[start:end])
+        return Ahead(until, parts, self.lost_between(max(after + 1, gaps), until))
+
+    def messages(self, after: int, until: int, limit: int) -> list[Message]:
+        """Some messages as they entered."""
+        self.fill(0, until)
+        entries = self.entries
+        start, end = entries.between(after, until)
+        end = min(end, start + limit)
+        end = start + fitting(entries.size[start:end], limit, PAGE)
+        messages = [
+            Message(
+                str(entries.seq[at]), self._queue, b"", {}, entries.priority[at], 0, 0,
+                entries.visible_at[at], entries.expires_at[at] or None, 0, STATES[entries.state[at] - 1],
+            )
+            for at in range(start, end)
+        ]  # fmt: skip
+        return fill(messages, bodies.read(list(self._extents(start, end)), self._queue, lambda: False))
+
+    def _extents(self, start: int, end: int) -> Iterator[Extent]:
+        """Where the bodies of entries are, neighbours together."""
+        entries = self.entries
+        files = {each.number: each.file for each in self._sources}
+        while start < end:
+            first, stop = entries.place[start], start + 1
+            number, before = first >> PLACE_BITS, first + _READ_AHEAD
+            while stop < end and entries.place[stop] >> PLACE_BITS == number and entries.place[stop] < before:
+                stop += 1
+            starts = [place - first for place in entries.place[start:stop]]
+            sizes, crcs = entries.size[start:stop].tolist(), entries.crc[start:stop].tolist()
+            yield Extent(files[number], offset_of(first), starts, sizes, crcs)
+            start = stop
 
     def fill(self, count: int, until: int = 0) -> None:
         """See to it that there are so many entries, and those up to a number, if so many have entered."""
         while len(self.entries.seq) < count or self.last < until:
             if not self._read_on():
-                self._refresh()
+                self.look()
                 if not self._read_on():
                     return
 
@@ -214,10 +265,6 @@ class Follower:
     def names(self) -> dict[int, tuple[str, str]]:
         """Where the files are that entries are in: by the number that places have, the pin and the name."""
         return {each.number: (os.path.basename(each.pinned), each.name) for each in self._sources}
-
-    def files(self) -> dict[int, File]:
-        """The files that entries are in, by the number that places have."""
-        return {each.number: each.file for each in self._sources}
 
     def lost_between(self, first: int, last: int) -> Lost | None:
         """What is gone of the messages with these numbers."""
@@ -305,12 +352,9 @@ class Follower:
             self._miss(self.last + 1, seq - 1)
             entries.seq.append(seq)
             entries.state.append(AVAILABLE)
-            entries.priority.append(page.priority[row])
-            entries.visible_at.append(page.visible_at[row])
-            entries.expires_at.append(page.expires_at[row])
-            entries.place.append(base + page.place[row])
-            entries.size.append(page.size[row])
-            entries.crc.append(page.crc[row])
+            for name in _COLUMNS:
+                getattr(entries, name).append(getattr(page, name)[row])
+            entries.place[-1] += base
             self.last = seq
 
     def _miss(self, first: int, last: int) -> None:
@@ -373,8 +417,8 @@ class Follower:
             raise QueueNotFound(f"there is no queue {self._queue!r} in the store {self.folder!r}")
         return found
 
-    def _refresh(self) -> None:
-        """Pin the files that are new, and let go of what has become of those that were read."""
+    def look(self) -> None:
+        """Pin the files that are new, before they are packed, and let go of those that were read."""
         journal = self._journal()
         for _ in range(_TRIES):
             names = self._names(journal)
@@ -440,97 +484,6 @@ class Follower:
         self.pins.unpin(source.pinned)
 
 
-class JournalFeed:
-    """Reads for one who follows. `owner` is the process that files are held for."""
-
-    def __init__(self, folder: str, queue: str, owner: int) -> None:
-        self.follower = Follower(folder, queue, owner)
-        self._queue = queue
-
-    @property
-    def begin(self) -> int:
-        """What entered after this number can be asked for."""
-        return self.follower.begin
-
-    def start(self, starting: str | int) -> tuple[int, int]:
-        """Where to begin, see Streams.start."""
-        if isinstance(starting, int):
-            after, gaps = self.follower.entered_before(starting)
-        else:
-            after, gaps = self.follower.earliest()
-            after = self.follower.latest() if starting == "latest" else after
-        return after, max(gaps, after + 1)
-
-    def follow(self, after: int) -> None:
-        """Begin after a number."""
-        self.follower.start(after)
-
-    def ahead(self, after: int, gaps: int, rows: int, size: int, until: int) -> Ahead:
-        """What has entered, see Streams.ahead."""
-        follower, entries = self.follower, self.follower.entries
-        follower.forget(after)
-        if until:
-            follower.fill(0, until)
-        elif rows:
-            follower.fill(rows)
-            count = fitting(entries.size, rows, size)
-            until = entries.seq[count - 1] if count else follower.last
-        until = max(after, until)
-        start, end = entries.between(after, until)
-        parts = parts_of(entries.seq[start:end], entries.size[start:end])
-        return Ahead(until, parts, follower.lost_between(max(after + 1, gaps), until))
-
-    def messages(self, after: int, until: int, limit: int) -> list[Message]:
-        """Some messages as they entered."""
-        self.follower.fill(0, until)
-        entries = self.follower.entries
-        start, end = entries.between(after, until)
-        end = min(end, start + limit)
-        end = start + fitting(entries.size[start:end], limit, PAGE)
-        messages = [
-            Message(
-                str(entries.seq[at]),
-                self._queue,
-                b"",
-                {},
-                entries.priority[at],
-                0,
-                0,
-                entries.visible_at[at],
-                entries.expires_at[at] or None,
-                0,
-                STATES[entries.state[at] - 1],
-            )
-            for at in range(start, end)
-        ]
-        return fill(messages, bodies.read(list(self._found(start, end)), self._queue, lambda: False))
-
-    def _found(self, start: int, end: int) -> Iterator[Extent]:
-        """Where the bodies of entries are, neighbours together."""
-        entries, files = self.follower.entries, self.follower.files()
-        while start < end:
-            first, stop = entries.place[start], start + 1
-            number, before = first >> PLACE_BITS, first + _READ_AHEAD
-            while stop < end and entries.place[stop] >> PLACE_BITS == number and entries.place[stop] < before:
-                stop += 1
-            starts = [place - first for place in entries.place[start:stop]]
-            sizes, crcs = entries.size[start:stop].tolist(), entries.crc[start:stop].tolist()
-            yield Extent(files[number], offset_of(first), starts, sizes, crcs)
-            start = stop
-
-    def look(self) -> None:
-        """Hold the files that are there."""
-        self.follower.look()
-
-    def held_back(self) -> int:
-        """Bytes that are stored for its sake alone."""
-        return self.follower.held_back()
-
-    def close(self) -> None:
-        """Let go of the files."""
-        self.follower.close()
-
-
 class JournalStreams(LiveStreams[JournalStorage]):
     """The streams of one store."""
 
@@ -546,13 +499,13 @@ class JournalStreams(LiveStreams[JournalStorage]):
 
     def read(self, queue: str, stream: str, batch: int, pins: str | None) -> BatchPlan:
         """Where the messages of a batch are, with files pinned for a process."""
-        for _ in range(_PIN_TRIES):
+        for _ in range(_TRIES):
             pages, segments = self._reading(queue, stream, batch, lambda storage: storage.segments)
             used = sorted({place >> PLACE_BITS for _, page in pages for place in page.place if place})
             files = self._pin([segments[number] for number in used if number in segments], pins)
             if files is not None:
                 return BatchPlan(pages, files)
-            rest(_PIN_PAUSE)
+            rest(_PAUSE)
         raise PenstockError(f"the files of queue {queue!r} change faster than they can be pinned: try again")
 
     def _pin(self, segments: Sequence[Segment], process: str | None) -> list[tuple[int, str, str]] | None:
@@ -571,9 +524,8 @@ class JournalStreams(LiveStreams[JournalStorage]):
         """A queue's files are about to be packed: those who follow it hold them."""
         self._feeds.look(queue)
 
-    def _feed(self, queue: str) -> "JournalFeed":
-
-        return JournalFeed(self._folder, queue, os.getpid())
+    def _feed(self, queue: str) -> Follower:
+        return Follower(self._folder, queue, os.getpid())
 
     def _bodies(self, storage: JournalStorage, seqs: Sequence[int], rows: Rows) -> list[Extent]:
         return storage.find(seqs, rows)

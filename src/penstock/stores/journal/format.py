@@ -20,19 +20,11 @@ Kestrel's servers are out there. What Penstock adds rides inside it, see `groups
 """
 
 import struct
+from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
 Dialect: TypeAlias = Literal["doc", "2.x"]
 DIALECTS: tuple[Dialect, ...] = ("doc", "2.x")
-
-_ADD, _REMOVE, _ADDX, _REMOVE_TENTATIVE, _SAVE_XID, _UNREMOVE, _CONFIRM, _ADD_XID, _OPCODE_8, _RESERVE_XID = range(
-    10
-)
-_XID = struct.Struct("<Bi")
-_ITEM = struct.Struct("<Biqq")
-_XID_ITEM = struct.Struct("<Biiqq")
-_OLD_ITEM = struct.Struct("<Bii")
-_TIMES = 16  # bytes of an item's size that its two times take
 
 
 class Broken(ValueError):
@@ -121,103 +113,88 @@ Entry: TypeAlias = (
 )  # fmt: skip
 
 
+class _Layout(NamedTuple):
+    """What follows an opcode: numbers, and for an item its size, its times and its data."""
+
+    opcode: int
+    kind: Callable[..., Entry]
+    numbers: struct.Struct = struct.Struct("<")
+    item: struct.Struct | None = None  # size and times
+
+
+_XID, _TWO = struct.Struct("<i"), struct.Struct("<ii")
+_SIZE = struct.Struct("<i")
+_ITEM, _OLD_ITEM = struct.Struct("<iqq"), struct.Struct("<ii")
+_CONTINUE = _Layout(8, Continue, _XID, _ITEM)
+_LAYOUTS = [
+    _Layout(0, Add, item=_OLD_ITEM),
+    _Layout(1, Remove),
+    _Layout(2, AddX, item=_ITEM),
+    _Layout(3, RemoveTentative),
+    _Layout(4, SaveXid, _XID),
+    _Layout(5, Unremove, _XID),
+    _Layout(6, ConfirmRemove, _XID),
+    _Layout(7, AddXid, _XID, _ITEM),
+    _Layout(8, StateDump, _TWO),
+    _Layout(9, RemoveTentativeXid, _XID),
+]
+_DIALECTS = {"doc": _LAYOUTS, "2.x": [*_LAYOUTS[:8], _CONTINUE, *_LAYOUTS[9:]]}
+_BY_KIND = {layout.kind: layout for layout in [*_LAYOUTS, _CONTINUE]}
+
+
 def encode(entry: Entry) -> bytes:
     """The bytes of an entry."""
-    match entry:
-        case Add(expiry, data):
-            return _OLD_ITEM.pack(_ADD, 4 + len(data), expiry) + data
-        case Remove():
-            return bytes([_REMOVE])
-        case AddX(added, expiry, data):
-            return _ITEM.pack(_ADDX, _TIMES + len(data), added, expiry) + data
-        case RemoveTentative():
-            return bytes([_REMOVE_TENTATIVE])
-        case SaveXid(xid):
-            return _XID.pack(_SAVE_XID, xid)
-        case Unremove(xid):
-            return _XID.pack(_UNREMOVE, xid)
-        case ConfirmRemove(xid):
-            return _XID.pack(_CONFIRM, xid)
-        case AddXid(xid, added, expiry, data):
-            return _XID_ITEM.pack(_ADD_XID, xid, _TIMES + len(data), added, expiry) + data
-        case StateDump(xid, following):
-            return _OLD_ITEM.pack(_OPCODE_8, xid, following)
-        case Continue(xid, added, expiry, data):
-            return _XID_ITEM.pack(_OPCODE_8, xid, _TIMES + len(data), added, expiry) + data
-        case RemoveTentativeXid(xid):
-            return _XID.pack(_RESERVE_XID, xid)
+    opcode, _, numbers, item = _BY_KIND[type(entry)]
+    if item is None:
+        return bytes([opcode]) + numbers.pack(*entry)
+    fields: list[int]
+    data: bytes
+    *fields, data = entry  # type: ignore[misc, assignment]
+    xid, times = (fields[:1], fields[1:]) if numbers.size else ([], fields)
+    size = item.size - _SIZE.size + len(data)
+    return bytes([opcode]) + numbers.pack(*xid) + item.pack(size, *times) + data
 
 
 def decode(data: bytes | memoryview, offset: int, dialect: Dialect = "doc") -> tuple[Entry, int]:
     """The entry at offset and where the next one starts; Broken if it cannot be read."""
-    opcode = data[offset]
-    if opcode == _ADDX:
-        (added, expiry), payload, end = _item(data, offset, 1)
-        return AddX(added, expiry, payload), end
-    if opcode == _REMOVE:
-        return Remove(), offset + 1
-    if opcode == _REMOVE_TENTATIVE:
-        return RemoveTentative(), offset + 1
-    if opcode in _WITH_XID:
-        _, xid = _unpack(_XID, data, offset)
-        return _WITH_XID[opcode](xid), offset + _XID.size
-    if opcode == _ADD_XID or (opcode == _OPCODE_8 and dialect == "2.x"):
-        _, xid = _unpack(_XID, data, offset)
-        (added, expiry), payload, end = _item(data, offset, _XID.size)
-        kind = AddXid if opcode == _ADD_XID else Continue
-        return kind(xid, added, expiry, payload), end
-    if opcode == _OPCODE_8:
-        _, xid, following = _unpack(_OLD_ITEM, data, offset)
-        return StateDump(xid, following), offset + _OLD_ITEM.size
-    if opcode == _ADD:
-        _, size, expiry = _unpack(_OLD_ITEM, data, offset)
-        payload, end = _data(data, offset, offset + _OLD_ITEM.size, size - 4)
-        return Add(expiry, payload), end
-    raise Broken(offset, f"unknown opcode {opcode}")
+    _, kind, numbers, item = layout = _layout(data, offset, dialect)
+    fields = _unpack(numbers, data, offset, offset + 1)
+    if item is None:
+        return kind(*fields), offset + 1 + numbers.size
+    start, end, times = _item(data, offset, layout)
+    if end > len(data):
+        raise Broken(offset, "entry cut off")
+    return kind(*fields, *times, bytes(data[start:end])), end
 
 
 def added(data: bytes, offset: int, dialect: Dialect) -> tuple[int, int] | None:
     """Where an item ends that the entry at offset adds, by its size, and its add time; None: it adds none."""
-    opcode = data[offset]
-    with_xid = opcode == _ADD_XID or (opcode == _OPCODE_8 and dialect == "2.x")
-    if not with_xid and opcode not in (_ADD, _ADDX):
+    layout = _layout(data, offset, dialect)
+    if layout.item is None:
         return None
-    start = offset + (_XID.size if with_xid else 1)
-    fields = _SIZE if opcode == _ADD else _SIZE_AND_TIMES
-    size, time = _unpack(fields, data, offset, start - offset)[:2]
-    if size < (4 if opcode == _ADD else _TIMES):
+    _, end, times = _item(data, offset, layout)
+    return end, times[0] if len(times) == 2 else 0
+
+
+def _layout(data: bytes | memoryview, offset: int, dialect: Dialect) -> _Layout:
+    if data[offset] >= len(_LAYOUTS):
+        raise Broken(offset, f"unknown opcode {data[offset]}")
+    return _DIALECTS[dialect][data[offset]]
+
+
+def _item(data: bytes | memoryview, offset: int, layout: _Layout) -> tuple[int, int, list[int]]:
+    """Where the data of an item starts and, by its size, ends, and its times."""
+    form = layout.item or _ITEM
+    at = offset + 1 + layout.numbers.size
+    size, *times = _unpack(form, data, offset, at)
+    start, end = at + form.size, at + _SIZE.size + size
+    if end < start:
         raise Broken(offset, "impossible size")
-    return start + _SIZE_FIELD + size, 0 if opcode == _ADD else time
+    return start, end, times
 
 
-_SIZE = struct.Struct("<ii")
-_SIZE_FIELD = 4
-_WITH_XID: dict[int, type[SaveXid] | type[Unremove] | type[ConfirmRemove] | type[RemoveTentativeXid]] = {
-    _SAVE_XID: SaveXid,
-    _UNREMOVE: Unremove,
-    _CONFIRM: ConfirmRemove,
-    _RESERVE_XID: RemoveTentativeXid,
-}
-_SIZE_AND_TIMES = struct.Struct("<iqq")
-
-
-def _item(data: bytes | memoryview, offset: int, skip: int) -> tuple[tuple[int, int], bytes, int]:
-    """Times and data of the item whose size field is `skip` bytes after its opcode, and where it ends."""
-    size, added, expiry = _unpack(_SIZE_AND_TIMES, data, offset, skip)
-    payload, end = _data(data, offset, offset + skip + _SIZE_AND_TIMES.size, size - _TIMES)
-    return (added, expiry), payload, end
-
-
-def _unpack(fields: struct.Struct, data: bytes | memoryview, offset: int, skip: int = 0) -> tuple[int, ...]:
+def _unpack(form: struct.Struct, data: bytes | memoryview, offset: int, at: int) -> tuple[int, ...]:
     try:
-        return fields.unpack_from(data, offset + skip)
+        return form.unpack_from(data, at)
     except struct.error:
         raise Broken(offset, "entry cut off") from None
-
-
-def _data(data: bytes | memoryview, offset: int, start: int, size: int) -> tuple[bytes, int]:
-    if size < 0:
-        raise Broken(offset, "impossible size")
-    if start + size > len(data):
-        raise Broken(offset, "entry cut off")
-    return bytes(data[start : start + size]), start + size
