@@ -102,7 +102,7 @@ def test_a_landing_is_remembered_with_the_load_that_brought_it(tmp_path: Path) -
         backend.load(load(Landing("s", "another", 4)))
     assert backend.load(load(Landing("s", "another", 5)))
     interrupted = load(Landing("s", "another", 6))
-    backend._intake._begin_to_count(staging.folder_of(backend.folder, interrupted.name), interrupted)
+    backend._loads._begin_to_count(staging.folder_of(backend.folder, interrupted.name), interrupted)
     backend.close()
     backend = open_journal(tmp_path / "store")
     assert backend.run(Counts("default"))["available"] == 3

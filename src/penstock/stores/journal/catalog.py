@@ -267,11 +267,7 @@ class Catalog:
 
     def quarantine(self, name: str, offset: int, data: bytes, mode: int) -> str:
         """Durably keep bytes that cannot be read, of a file with this mode; where they are."""
-        folder = self._in("quarantine")
-        if not self._disk.exists(folder):
-            self._disk.mkdir(folder)
-            self._disk.sync_folder(self.path)
-        path = os.path.join(folder, f"{name}.{offset}.{crc32(data):08x}")
+        path = os.path.join(self.make("quarantine"), f"{name}.{offset}.{crc32(data):08x}")
         replace_file(self._disk, path, data, mode)
         return path
 
@@ -283,19 +279,34 @@ class Catalog:
         return os.path.join(self.path, name)
 
     def _read(self, path: str) -> Any:
-        with self._disk.open(path) as file:
-            data = file.read(0, file.size())
-        line, _, check = data.partition(b"\n")
-        if check != _check(line):
-            raise StoreCorrupt(
-                f"{path!r} is damaged: its checksum is wrong. Put back a copy of this file; the journals beside "
-                "it are untouched, and `penstock doctor` shows what they hold"
-            )
-        with _impossible(path):
-            return json.loads(line)
+        advice = "; the journals beside it are untouched, and `penstock doctor` shows what they hold"
+        return read_line(self._disk, path, advice)
 
     def _write(self, path: str, content: dict[str, Any]) -> None:
-        replace_file(self._disk, path, _text(content))
+        write_line(self._disk, path, content)
+
+    def make(self, name: str) -> str:
+        """Durably make a folder in here, if it is not there; its path."""
+        path = self._in(name)
+        if not self._disk.exists(path):
+            self._disk.mkdir(path)
+            self._disk.sync_folder(self.path)
+        return path
+
+
+def read_line(disk: Disk, path: str, advice: str = "") -> Any:
+    """The content of a file that is a line of JSON and a line with its crc32; StoreCorrupt."""
+    with disk.open(path) as file:
+        line, _, check = file.read(0, file.size()).partition(b"\n")
+    if check != _check(line):
+        raise StoreCorrupt(f"{path!r} is damaged: its checksum is wrong. Put back a copy of this file{advice}")
+    with _impossible(path):
+        return json.loads(line)
+
+
+def write_line(disk: Disk, path: str, content: Any) -> None:
+    """Write such a file, synced, in the place of an older one; its name is durable once the folder is synced."""
+    replace_file(disk, path, _text(content))
 
 
 @contextmanager
@@ -343,7 +354,7 @@ def _decoded(file: str) -> str:
     return "".join(letter if "!" <= letter <= "~" else f"%{ord(letter):02X}" for letter in file)
 
 
-def _text(content: dict[str, Any]) -> bytes:
+def _text(content: Any) -> bytes:
     line = json.dumps(content).encode()
     return line + b"\n" + _check(line)
 

@@ -14,15 +14,12 @@
 
 import errno
 import hashlib
-import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
-
-from zlib_ng.zlib_ng import crc32
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from penstock.contract import names
 from penstock.contract.landing import Landing, is_repeated
@@ -33,26 +30,26 @@ from penstock.engine.backend import check_start
 from penstock.engine.loads import StagedPart, Taken, began_at, full
 from penstock.engine.queue import LiveQueue
 from penstock.engine.restored import Restored
-from penstock.errors import DiskFull, QueueExists, QueueNotFound, StoreCorrupt
+from penstock.errors import DiskFull, QueueExists, QueueNotFound
 from penstock.rules.ledger import Ledger
 from penstock.rules.records import Put
 from penstock.rules.state import State
 from penstock.stores.journal import staging
-from penstock.stores.journal.catalog import Catalog
+from penstock.stores.journal.catalog import Catalog, read_line, write_line
 from penstock.stores.journal.records import Recorded, encode_load, encode_put, encode_record
 from penstock.stores.journal.recovery import Journal
 from penstock.stores.journal.reservation import Ballast
 from penstock.stores.journal.staging import MANIFEST, Part, Piece, bodies_of, number_group
 from penstock.stores.journal.storage import JournalStorage
 from penstock.stores.journal.upkeep import Upkeep
-from penstock.system.files import Disk, File, is_full, replace_file
+from penstock.system.files import Disk, File, is_full
 
 if TYPE_CHECKING:
     from penstock.wire.frames import Staged
     from penstock.wire.restored import Columns
 
 
-SINKS = "sinks"
+SINKS, RUNS = "sinks", "loads"
 _WHOLE = 4 << 20  # bytes of a queue's messages from which on they come as files, if a segment is not smaller
 _COPY = 4 << 20
 _LONGEST = 200  # bytes of a file name
@@ -61,33 +58,16 @@ _OWN = "queue-"  # how the names of files begin that a queue does not share
 
 def has_landed(disk: Disk, catalog: Catalog, landing: Landing) -> bool:
     """Whether a batch has landed before; StreamMismatch if it is of another query, whose numbers start anew."""
-    path = _sink_path(catalog, landing.sink)
-    if not disk.exists(path):
-        return False
-    with disk.open(path) as file:
-        line, _, check = file.read(0, file.size()).partition(b"\n")
-    if check != _check(line):
-        raise StoreCorrupt(f"{path!r} is damaged: its checksum is wrong. Put back a copy of this file")
-    return is_repeated(landing, Landing(*json.loads(line)))
+    path = _path(catalog, SINKS, landing.sink)
+    return disk.exists(path) and is_repeated(landing, Landing(*read_line(disk, path)))
 
 
-def _keep_sink(disk: Disk, catalog: Catalog, landing: Landing) -> None:
-    """A batch has landed."""
-    path = _sink_path(catalog, landing.sink)
-    above = os.path.dirname(path)
-    if not disk.exists(above):
-        disk.mkdir(above)
-        disk.sync_folder(catalog.path)
-    line = json.dumps(list(landing)).encode()
-    replace_file(disk, path, line + b"\n" + _check(line))
-    disk.sync_folder(above)
-
-
-def _sink_path(catalog: Catalog, sink: str) -> str:
-    file = names.file_name(sink)
+def _path(catalog: Catalog, folder: str, name: str) -> str:
+    """Where a sink or a run of that name is remembered."""
+    file = names.file_name(name)
     if len(file.encode()) > _LONGEST:  # no other name has a % that no two digits follow
-        file = f"{file[:30]}%_{hashlib.sha256(sink.encode()).hexdigest()}"
-    return os.path.join(catalog.path, SINKS, file)
+        file = f"{file[:30]}%_{hashlib.sha256(name.encode()).hexdigest()}"
+    return os.path.join(catalog.path, folder, file)
 
 
 @dataclass
@@ -116,7 +96,7 @@ class StagedFile(NamedTuple):
     pieces: list[Piece]
 
 
-class Intake:
+class Loads:
     """Takes loads into the queues of one store."""
 
     def __init__(
@@ -185,7 +165,7 @@ class Intake:
         try:
             load = replace(load, pieces=self._own_files(folder, load))
             self._disk.sync_folder(folder)
-            replace_file(self._disk, path, _text(load))
+            write_line(self._disk, path, asdict(load))
             self._disk.sync_folder(folder)
         except OSError as error:
             if not is_full(error) or self._disk.exists(path):
@@ -268,13 +248,23 @@ class Intake:
                     self._arrive(folder, load.name, queue, upkeep.storage, pieces, arrived.get(queue, set()))
         manifest = os.path.join(folder, MANIFEST)
         if load.sink is not None:
-            _keep_sink(self._disk, self._catalog, load.sink)
+            path = self._begin_to_remember(SINKS, load.sink.sink)
+            write_line(self._disk, path, list(load.sink))
+            self._disk.sync_folder(os.path.dirname(path))
         if load.run is not None:
-            _keep_run(self._disk, self._catalog, load.run, manifest)
+            path = self._begin_to_remember(RUNS, load.run)
+            if self._disk.exists(manifest):
+                self._disk.rename(manifest, path)
+            self._disk.sync_folder(os.path.dirname(path))
         with suppress(FileNotFoundError):
             self._disk.unlink(manifest)
         self._disk.sync_folder(folder)
         staging.remove_folder(self._disk, folder)
+
+    def _begin_to_remember(self, folder: str, name: str) -> str:
+        """Where the file of a sink or a run goes, in a folder that is there for good."""
+        self._catalog.make(folder)
+        return _path(self._catalog, folder, name)
 
     def _arrive(
         self,
@@ -337,41 +327,23 @@ def make_folder(disk: Disk, store: str, load: str) -> str:
 
 def has_run(disk: Disk, catalog: Catalog, run: str | None) -> bool:
     """Whether a run of that name has taken effect."""
-    return run is not None and disk.exists(_run_path(catalog, run))
+    return run is not None and disk.exists(_path(catalog, RUNS, run))
 
 
 def read_run(disk: Disk, catalog: Catalog, run: str) -> Load | None:
     """What a run of that name has brought, if it has taken effect."""
-    path = _run_path(catalog, run)
+    path = _path(catalog, RUNS, run)
     return _parse(path, disk) if disk.exists(path) else None
 
 
 def forget_runs(disk: Disk, catalog: Catalog, before: int) -> None:
     """Forget loads of the store's owner that were begun before that time, and given no other name."""
-    folder = os.path.join(catalog.path, "loads")
+    folder = os.path.join(catalog.path, RUNS)
     for file in disk.listdir(folder) if disk.exists(folder) else []:
         began = began_at(file.replace("%2E", "."))
         if began is not None and began < before:
             with suppress(FileNotFoundError):
                 disk.unlink(os.path.join(folder, file))
-
-
-def _run_path(catalog: Catalog, run: str) -> str:
-    file = names.file_name(run)
-    if len(file.encode()) > _LONGEST:  # no other name has a % that no two digits follow
-        file = f"{file[:30]}%_{hashlib.sha256(run.encode()).hexdigest()}"
-    return os.path.join(catalog.path, "loads", file)
-
-
-def _keep_run(disk: Disk, catalog: Catalog, run: str, manifest: str) -> None:
-    path = _run_path(catalog, run)
-    above = os.path.dirname(path)
-    if not disk.exists(above):
-        disk.mkdir(above)
-        disk.sync_folder(catalog.path)
-    if disk.exists(manifest):
-        disk.rename(manifest, path)
-    disk.sync_folder(above)
 
 
 def _queues_of_files(pieces: Iterable[Piece]) -> dict[str, set[str]]:
@@ -381,21 +353,8 @@ def _queues_of_files(pieces: Iterable[Piece]) -> dict[str, set[str]]:
     return found
 
 
-def _text(load: Load) -> bytes:
-    line = json.dumps(asdict(load)).encode()
-    return line + b"\n" + _check(line)
-
-
-def _check(line: bytes) -> bytes:
-    return f"crc32 {crc32(line):08x}\n".encode()
-
-
 def _parse(path: str, disk: Disk) -> Load:
-    with disk.open(path) as file:
-        line, _, check = file.read(0, file.size()).partition(b"\n")
-    if check != _check(line):
-        raise StoreCorrupt(f"{path!r} is damaged: its checksum is wrong. Put back a copy of this file")
-    content: dict[str, Any] = json.loads(line)
+    content: dict[str, Any] = read_line(disk, path)
     pieces = [Piece(*piece) for piece in content["pieces"]]
     queues = {queue: Settings(**settings) for queue, settings in content["queues"].items()}
     sink = content.get("sink")
@@ -459,16 +418,6 @@ def _arrive(state: State, records: list[Recorded], base: int) -> list[Recorded]:
     return records
 
 
-class Store(Protocol):
-    """What loads are for."""
-
-    def find(self, queue: str) -> LiveQueue:
-        """A queue at work; QueueNotFound."""
-
-    def load(self, load: Load) -> bool:
-        """Let a load take effect."""
-
-
 class JournalPart:
     """What one sender has sent: a file of groups."""
 
@@ -500,15 +449,23 @@ class JournalPart:
 class JournalDepot:
     """Loads that are staged beside the journals."""
 
-    def __init__(self, store: Store, catalog: Catalog, disk: Disk, ballast: Ballast) -> None:
-        self._store = store
+    def __init__(
+        self,
+        find: Callable[[str], LiveQueue],
+        commit: Callable[[Load], bool],
+        catalog: Catalog,
+        disk: Disk,
+        ballast: Ballast,
+    ) -> None:
+        self._find = find
+        self._commit = commit
         self._catalog = catalog
         self._disk = disk
         self._ballast = ballast
 
     def settings(self, queue: str) -> Settings:
         """What a queue was created with; QueueNotFound."""
-        return self._store.find(queue).settings
+        return self._find(queue).settings
 
     def ledger(self, queue: str, settings: Settings) -> Ledger:
         """The rules of a queue."""
@@ -537,7 +494,7 @@ class JournalDepot:
     ) -> bool:
         """Let these parts take effect."""
         pieces = [piece for part in parts for piece in cast("JournalPart", part).file.pieces]
-        return self._store.load(Load(load, pieces, dict(queues), run, sink))
+        return self._commit(Load(load, pieces, dict(queues), run, sink))
 
     def counts(self, load: str) -> bool:
         """Whether opening the store will finish it."""

@@ -28,7 +28,7 @@ from penstock.stores.journal.catalog import FOLDER, LOST, PUT_BACK, Catalog, Ent
 from penstock.stores.journal.files import JournalFiles, Listing, SharedNames, journals
 from penstock.stores.journal.follow import JournalStreams
 from penstock.stores.journal.format import DIALECTS, Dialect
-from penstock.stores.journal.loads import Intake, JournalDepot, Load
+from penstock.stores.journal.loads import JournalDepot, Load, Loads
 from penstock.stores.journal.reading import close_segments, is_ours, open_segments
 from penstock.stores.journal.recovery import Journal, Recovery
 from penstock.stores.journal.reservation import Ballast
@@ -74,8 +74,8 @@ class JournalBackend(Engine):
         self._left = False  # whether the folder was let go of
         self._upkeep: dict[str, Upkeep] = {}
         self._failure: BaseException | None = None
-        self._intake = Intake(self._catalog, disk, self.find, self._upkeep, self.create, segment_size)
-        depot = JournalDepot(self, self._catalog, disk, self._sink.ballast)
+        self._loads = Loads(self._catalog, disk, self.find, self._upkeep, self.create, segment_size)
+        depot = JournalDepot(self.find, self.load, self._catalog, disk, self._sink.ballast)
         self._uploads = OpenLoads(depot, self._clock, self._alarm)
         self._streams = JournalStreams(self._folder, self._clock, self.find, self._upkeep)
         check_folder(self._folder, disk, dialect)
@@ -121,7 +121,7 @@ class JournalBackend(Engine):
             self._journals[DEFAULT] = Journal(file, None, Ledger(DEFAULT, Settings(), self._first))
         for journal in self._journals.values():
             self._add(journal.ledger)
-        self._intake.recover(self._journals)
+        self._loads.recover(self._journals)
 
     def _strangers(self, listing: Listing, entries: dict[str, Entry]) -> list[str]:
         """Journals that are to be taken over; what only has the name of one is left alone."""
@@ -183,7 +183,7 @@ class JournalBackend(Engine):
 
     def begin_load(self) -> str:
         """A name for a load that this process will stage, see staging.py."""
-        return self._intake.begin()
+        return self._loads.begin()
 
     def owner(self) -> None:
         """Not for this kind of store."""
@@ -200,7 +200,7 @@ class JournalBackend(Engine):
         """Let a load take effect, all of it or nothing; False: its run has taken effect before."""
         self._check_dialect()
         try:
-            return self._intake.take_in(load)
+            return self._loads.take_in(load)
         except OSError as error:  # it may count, or not: opening finds out
             self._failed(error)
             raise stopped(error) from error
