@@ -15,8 +15,8 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 
 _MAX_LANES = 256
-_SEQ_BITS = 64
-_SEQ_MASK = (1 << _SEQ_BITS) - 1
+SEQ_BITS = 64
+_SEQ_MASK = (1 << SEQ_BITS) - 1
 _SLACK = 1024  # dead entries that are never worth a rebuild
 
 
@@ -66,7 +66,7 @@ class Ready:
 
     def come_back(self, seq: int, priority: int) -> None:
         """Add a message at its place among its equals, wherever that is."""
-        heapq.heappush(self._strays, (priority << _SEQ_BITS) | seq)
+        heapq.heappush(self._strays, (priority << SEQ_BITS) | seq)
         self._entries += 1
 
     def take(self, n: int, available: int) -> list[int]:
@@ -92,11 +92,11 @@ class Ready:
         """Take out up to n next entries that stand together."""
         stray = self._strays[0] if self._strays else None
         first = self._priorities[0] if self._priorities else None
-        if first is None or (stray is not None and stray >> _SEQ_BITS < first):
+        if first is None or (stray is not None and stray >> SEQ_BITS < first):
             run = [heapq.heappop(self._strays) & _SEQ_MASK]
         else:
             lane = self._lanes[first]
-            same = stray is not None and stray >> _SEQ_BITS == first
+            same = stray is not None and stray >> SEQ_BITS == first
             run = lane.take(n, stray & _SEQ_MASK if same and stray is not None else None)
             if lane.head == len(lane.seqs):
                 del self._lanes[first], self._priorities[0]
@@ -122,7 +122,7 @@ class Ready:
         for priority in self._priorities:
             lane = self._lanes[priority]
             for at in range(lane.head, len(lane.seqs)):
-                yield (priority << _SEQ_BITS) | lane.seqs[at]
+                yield (priority << SEQ_BITS) | lane.seqs[at]
 
 
 def _in_order(heap: list[int]) -> Iterator[int]:
@@ -141,18 +141,18 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._latest = 0  # no entry is above it
-        self._heap: list[int] = []  # time << 64 | seq: half the memory of tuples
+        self.heap: list[int] = []  # time << 64 | seq: half the memory of tuples
 
     def add(self, at: int, seq: int) -> None:
         """Look at the message at that time."""
-        entry = (at << _SEQ_BITS) | seq
-        heapq.heappush(self._heap, entry)
+        entry = (at << SEQ_BITS) | seq
+        heapq.heappush(self.heap, entry)
         if entry > self._latest:
             self._latest = entry
 
     def add_many(self, at: int, seqs: Iterable[int]) -> None:
         """Look at these messages at that time."""
-        heap, time = self._heap, at << _SEQ_BITS
+        heap, time = self.heap, at << SEQ_BITS
         entries = sorted([time | seq for seq in seqs])
         if not heap:
             self._latest = 0
@@ -166,21 +166,17 @@ class Deadlines:
 
     def next(self) -> int | None:
         """The next time to look at a message."""
-        return self._heap[0] >> _SEQ_BITS if self._heap else None
-
-    def is_due(self, now: int) -> bool:
-        """Whether something is due by now."""
-        return bool(self._heap) and self._heap[0] >> _SEQ_BITS <= now
+        return self.heap[0] >> SEQ_BITS if self.heap else None
 
     def pop(self, now: int) -> tuple[int, int] | None:
         """Take out the earliest (time, sequence number) that is due by now."""
-        if not self._heap or self._heap[0] >> _SEQ_BITS > now:
+        if not self.heap or self.heap[0] >> SEQ_BITS > now:
             return None
-        entry = heapq.heappop(self._heap)
-        return entry >> _SEQ_BITS, entry & _SEQ_MASK
+        entry = heapq.heappop(self.heap)
+        return entry >> SEQ_BITS, entry & _SEQ_MASK
 
     def tidy(self, valid: int, is_valid: Callable[[int, int], bool]) -> None:
         """Drop what no longer fits, if far more than the `valid` entries there can be are kept."""
-        if len(self._heap) > 2 * valid + _SLACK:
-            self._heap = [entry for entry in set(self._heap) if is_valid(entry >> _SEQ_BITS, entry & _SEQ_MASK)]
-            heapq.heapify(self._heap)
+        if len(self.heap) > 2 * valid + _SLACK:
+            self.heap = [entry for entry in set(self.heap) if is_valid(entry >> SEQ_BITS, entry & _SEQ_MASK)]
+            heapq.heapify(self.heap)

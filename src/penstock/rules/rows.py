@@ -213,11 +213,13 @@ class Rows:
     def append_one(self, state: int, priority: int, visible_at: int, expires_at: int) -> None:
         """Add the row that takes the next sequence number: append(), for the most usual case."""
         number, position = self.next_seq >> _BITS, self.next_seq & _MASK
-        page = self.page(number)
+        page = self._pages.get(number)
         if page is None and _GAP <= position < _MASK:
             self._pages[number] = (position, state, priority, visible_at, expires_at, 0, 0, 0)
             self.next_seq += 1
             return
+        if page is not None and not isinstance(page, Page):
+            page = self.page(number)
         if page is None or position == _MASK:  # the first and the last of a page need more
             self.append(bytes([state]), [priority], [visible_at], [expires_at])
             return
@@ -339,12 +341,12 @@ class Rows:
     def place(self, first: int, places: Sequence[int], sizes: Sequence[int], crcs: Sequence[int]) -> None:
         """Say where the bodies of messages are that were put one after the other, from `first` on."""
         if len(places) == 1:
-            if not isinstance(lone := self._pages[first >> _BITS], Page):
-                self._pages[first >> _BITS] = (*lone[:5], places[0], sizes[0], crcs[0])
-                self.stored += sizes[0]
-                return
-            page, at = self[first]
-            page.place[at], page.size[at], page.crc[at] = places[0], sizes[0], crcs[0]
+            page, at = self._pages[first >> _BITS], first & _MASK
+            if isinstance(page, Page):
+                at = at if page.positions is None else page.positions[at]
+                page.place[at], page.size[at], page.crc[at] = places[0], sizes[0], crcs[0]
+            else:
+                self._pages[first >> _BITS] = (*page[:5], places[0], sizes[0], crcs[0])
             self.stored += sizes[0]
             return
         self.stored += sum(sizes)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from penstock.contract.message import STATES, Attempt
 from penstock.contract.settings import Settings
 from penstock.errors import StoreCorrupt
-from penstock.rules.order import Deadlines, Ready
+from penstock.rules.order import SEQ_BITS, Deadlines, Ready
 from penstock.rules.recent import History, RecentKeys, RecentReceipts
 from penstock.rules.records import (
     Ack,
@@ -347,15 +347,16 @@ class State:
 
     def advance(self, now: int) -> None:
         """Let happen, in the order of time, everything that the time up to now brings about."""
-        due = self.deadlines.is_due(now)
-        if now == self.advanced and not due:
+        due = self.deadlines.heap
+        is_due = bool(due) and due[0] >> SEQ_BITS <= now
+        if now == self.advanced and not is_due:
             return
         self.advanced = now
         if self.keys.ends:
             self.keys.forget(now)
         if self.receipts.minutes:
             self.receipts.forget(now)
-        if due:
+        if is_due:
             while (event := self.deadlines.pop(now)) is not None:
                 self._happen(*event)
             self.tidy()

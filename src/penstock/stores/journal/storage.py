@@ -338,7 +338,7 @@ class JournalStorage:
         """Let a record join the open group."""
         group = self._open
         if isinstance(record, Put):
-            self.state.place(record.first, *group.put(record, entries, self.sink.dialect))
+            self.state.rows.place(record.first, *group.put(record, entries, self.sink.dialect))
         else:
             group.records += encode_record(record)
             if isinstance(record, Ack | Pop | StreamSettle) and self.state.settings.keep_done != 0:
