@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Annotated, Any, NamedTuple
 
 from penstock.contract import names, schemas
@@ -199,7 +198,7 @@ class BeginLoad(Operation[str]):
             },
             send=_sends_queues,
         ),
-    ] = field(default_factory=dict)
+    ] = {}
 
 
 @operation(

@@ -5,7 +5,7 @@ from what a caller gives, the server from a request; a client turns it into a re
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import (
     Annotated,
@@ -119,24 +119,45 @@ class Http:
         return [part[1:-1] for part in self.segments if part[:1] == "{"]
 
 
-class Operation(Generic[Result]):
-    """Something to be done."""
+class _Later:
+    """An attribute of an operation's class that is made from the declaration when it is first asked for.
 
-    __slots__ = ()
-    http: ClassVar[Http]
+    Most processes need few of them, and every process declares all operations.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, kind: Any) -> Any:
+        _make(kind)
+        return getattr(kind if instance is None else instance, self._name)
+
+
+def _later() -> Any:
+    return _Later()
+
+
+class Operation(Generic[Result]):
+    """Something to be done. The first instance of each compiles its __init__, with a field per argument."""
+
     runs: ClassVar[str]  # the backend's method that does it
     part: ClassVar[str]  # what the backend has that method on: "", "streams" or "uploads"
     listing: ClassVar[bool] = False  # it lists messages, and has rest(): what is still to be listed
-    call: ClassVar[Callable[[Any, Any], Any]]  # of the operation and a backend: that method, with the arguments
-    on_queue: ClassVar[Callable[[Any, Any], Any] | None]  # the same of the queue itself, where it names one
-    arguments: ClassVar[Mapping[str, Argument]]
-    wires: ClassVar[Mapping[str, tuple[str, Argument]]]  # the same by their names over HTTP, with their own
-    limits: ClassVar[Sequence[tuple[str, float]]]
-    others: ClassVar[Sequence[str]]  # names over HTTP of what is neither in the path nor a batch
-    required: ClassVar[frozenset[str]]
+    http: ClassVar[Http] = _later()
+    call: ClassVar[Callable[[Any, Any], Any]] = _later()  # with a backend: that method, with the arguments
+    on_queue: ClassVar[Callable[[Any, Any], Any] | None] = _later()  # the same of the queue, where it names one
+    arguments: ClassVar[Mapping[str, Argument]] = _later()
+    wires: ClassVar[Mapping[str, tuple[str, Argument]]] = _later()  # by their names over HTTP, with their own
+    limits: ClassVar[Sequence[tuple[str, float]]] = _later()
+    others: ClassVar[Sequence[str]] = _later()  # names over HTTP of what is neither in the path nor a batch
+    required: ClassVar[frozenset[str]] = _later()
     queue: str  # of those that have one
     wait: float  # of those that poll
-    _defaults: ClassVar[Mapping[str, Any]]
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        kind: Any = type(self)
+        kind.__init__ = _initializer(kind)
+        kind.__init__(self, *given, **named)
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={getattr(self, name)!r:.100}" for name in self.arguments)
@@ -144,8 +165,12 @@ class Operation(Generic[Result]):
 
     @classmethod
     def default(cls, name: str) -> Any:
-        """What an argument is unless something else is said."""
-        return cls._defaults.get(name)
+        """What an argument is unless something else is said; None where something must be said."""
+        return cls.__dict__.get(name)
+
+    def changed(self, **values: Any) -> Self:
+        """The operation with other values of some arguments."""
+        return type(self)(**{**vars(self), **values})
 
     def is_repeatable(self) -> bool:
         """Whether doing it twice is as good as doing it once."""
@@ -169,7 +194,7 @@ class Operation(Generic[Result]):
         """The operation as one request carries it."""
         for name, most in self.limits:
             if getattr(self, name) > most:
-                self = replace(self, **{name: most})  # type: ignore[type-var]
+                self = self.changed(**{name: most})
         return self
 
 
@@ -181,55 +206,49 @@ class Runner(Protocol):
 
 
 @dataclass_transform()
-def operation(
-    call: str,
-    runs: str,
-    *,
-    role: int,
-    answer: Answer,
-    part: str = "",
-    name: str = "",
-    tag: str = "Messages",
-    **more: Any,
-) -> Callable[[Kind], Kind]:
-    """Declare an operation: its method and path, the backend's method that runs it, the role it needs, its answer.
+def operation(call: str, runs: str, *, part: str = "", **more: Any) -> Callable[[Kind], Kind]:
+    """Declare an operation: its method and path, the backend's method that runs it, and more of Http.
 
     The first line of the class's docstring is its summary, the rest its description.
     """
 
     def declare(kind: Kind) -> Kind:
-        made: Any = dataclass(slots=True, eq=False, repr=False)(kind)
-        hints = kind.__annotations__
-        names = [each.name for each in fields(made)]
-        made.arguments = {name: found for name in names if (found := _argument(hints[name])) is not None}
-        made.required = frozenset(
-            each.name for each in fields(made) if each.default is each.default_factory is MISSING
-        )
-        made._defaults = {each.name: each.default for each in fields(made)}
-        made.wires = {each.wire or name: (name, each) for name, each in made.arguments.items()}
-        made.limits = [(name, each.most) for name, each in made.arguments.items() if each.most is not None]
-        made.runs, made.part = runs, part
-        values = getattr(kind, "values", [f"operation.{name}" for name in names])
-        made.call = _call(part, runs, values)
-        made.on_queue = _call("", runs, values[1:]) if names[:1] == ["queue"] and not part else None
-        method, _, path = call.partition(" ")
-        summary, _, description = (kind.__doc__ or "").strip().partition("\n\n")
-        made.http = Http(
-            method=method,
-            path=path,
-            name=name or runs,
-            tag=tag,
-            summary=summary.rstrip("."),
-            description=" ".join(description.split()),
-            role=role,
-            answer=answer,
-            **more,
-        )
-        others = [wire for wire in made.wires if wire not in made.http.in_path]
-        made.others = others[:-1] if made.http.batch else others
-        return made  # type: ignore[no-any-return]
+        kind.runs, kind.part = runs, part
+        kind._declared = call, more  # type: ignore[attr-defined]
+        return kind
 
     return declare
+
+
+def _make(kind: Any) -> None:
+    """Everything that follows from an operation's declaration."""
+    call, more = kind._declared
+    names = list(kind.__annotations__)
+    kind.arguments = {name: found for name in names if (found := _argument(kind.__annotations__[name]))}
+    kind.required = frozenset(name for name in names if name not in kind.__dict__)
+    kind.wires = {each.wire or name: (name, each) for name, each in kind.arguments.items()}
+    kind.limits = [(name, each.most) for name, each in kind.arguments.items() if each.most is not None]
+    values = getattr(kind, "values", [f"operation.{name}" for name in names])
+    kind.call = _call(kind.part, kind.runs, values)
+    kind.on_queue = _call("", kind.runs, values[1:]) if names[:1] == ["queue"] and not kind.part else None
+    method, _, path = call.partition(" ")
+    summary, _, description = kind.__doc__.strip().partition("\n\n")
+    about = {"name": kind.runs, "tag": "Messages", "summary": summary.rstrip("."), **more}
+    kind.http = Http(method=method, path=path, description=" ".join(description.split()), **about)
+    others = [wire for wire in kind.wires if wire not in kind.http.in_path]
+    kind.others = others[:-1] if kind.http.batch else others
+
+
+def _initializer(kind: type) -> Callable[..., None]:
+    """An __init__ with a parameter for each field, as a dataclass has it."""
+    names = list(kind.__annotations__)
+    parameters = [f"{name}=kind.{name}" if name in kind.__dict__ else name for name in names]
+    lines = [f"    self.{name} = {name}" for name in names] or ["    pass"]
+    made: dict[str, Any] = {"kind": kind}
+    source = "\n".join([f"def __init__({', '.join(['self', *parameters])}):", *lines])
+    exec(source, made)  # noqa: S102 - nothing in it comes from outside
+    init: Callable[..., None] = made["__init__"]
+    return init
 
 
 def _argument(hint: Any) -> Argument | None:

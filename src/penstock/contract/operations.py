@@ -543,7 +543,7 @@ class Messages(Operation[Iterator[Message]]):
 
     def rest(self, seen: int, last: Message) -> "Messages | None":
         """What is still to be listed after so many messages, of which that was the last."""
-        return replace(self, after=last.id)
+        return self.changed(after=last.id)
 
 
 @operation(

@@ -142,15 +142,11 @@ class Commits:
     def _hand_over(self, me: _Committer) -> None:
         """Let those go on who waited for what is durable now, and the first of the others lead."""
         with self._mutex:
-            if self._waiting:
-                ready, others = self._sorted()
-                leader = others.popleft() if others else None
-                wakes = (leader, *ready[:1]) if leader is not None else ready[:1]
-                self._waiting, self._leader, me.wakes = others, leader, me.wakes + wakes
-            else:
-                self._leader = None
-        if me.wakes:
-            _wake(me)
+            ready, others = self._sorted()
+            leader = others.popleft() if others else None
+            wakes = (leader, *ready[:1]) if leader is not None else ready[:1]
+            self._waiting, self._leader, me.wakes = others, leader, me.wakes + wakes
+        _wake(me)
 
     def _leave(self, me: _Committer) -> None:
         """An interrupted thread goes: whoever relies on it must not wait for ever."""

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -137,7 +136,7 @@ class ThreadedBackend:
     async def _take(self, operation: Claim | Pop) -> Any:
         """What a consumer gets, at once or after its turn in line."""
         queue, wait, line = operation.queue, operation.wait, self._lines.get(operation.queue)
-        now = replace(operation, wait=0)
+        now = operation.changed(wait=0)
         if line is None:
             taken = await self._taken(now)
             if taken or wait <= 0:

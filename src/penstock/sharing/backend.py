@@ -4,7 +4,6 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from time import monotonic
@@ -111,7 +110,7 @@ class Shared:
             return lambda backend: backend.run(operation)
         clock, polling = self.folder.clock, operation
         end = clock.monotonic() + operation.wait
-        return lambda backend: backend.run(replace(polling, wait=max(end - clock.monotonic(), 0.0)))  # type: ignore[type-var]
+        return lambda backend: backend.run(polling.changed(wait=max(end - clock.monotonic(), 0.0)))
 
     async def again(self, operate: Callable[[Any], Any], left: Any, gone: Gone) -> Any:
         """Once more, with the owner of now, after the backend `left` had none to ask."""

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -36,7 +35,7 @@ class GuestBackend(Guest, RemoteBackend):
 
     async def page(self, operation: Peek | Messages) -> list[Message]:
         """What the owner lists at once: messages, so all of their fields."""
-        asked: Any = replace(operation, fields=MESSAGE_FIELDS) if isinstance(operation, Messages) else operation
+        asked: Any = operation.changed(fields=MESSAGE_FIELDS) if isinstance(operation, Messages) else operation
         return list(await self.ask(call_of(asked)))
 
     async def _loaded(self, operation: Operation[Result]) -> Result:

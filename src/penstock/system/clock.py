@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol
 
 _DAY = 86_400
@@ -120,8 +119,7 @@ class SteadyClock:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        # Every operation reads both: the system's is called without a detour.
-        self.monotonic = partial(time.clock_gettime, _BOOT) if isinstance(clock, SystemClock) else clock.monotonic
+        self.monotonic = clock.monotonic
         self.wait = clock.wait
         self._leap = _MINUTE if isinstance(clock, SystemClock) else _HOUR  # the longest that is believed at once
         self._latest, elapsed = self._read()

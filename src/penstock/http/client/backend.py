@@ -3,7 +3,6 @@
 import threading
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from penstock.contract.loads import AddToLoad, Loads
@@ -87,7 +86,7 @@ class Remote:
         """What a consumer gets, in several turns if it waits for long."""
         turns = Turns(operation.wait, self.clock)
         while True:
-            call: Call[Any] = call_of(replace(operation, wait=turns.next()))
+            call: Call[Any] = call_of(operation.changed(wait=turns.next()))
             try:
                 taken = await self.once(call)
             except Failure as failure:

@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document, made from the declarations of operations; endpoints without one are described here."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -199,7 +199,7 @@ def described(kind: type[Declared[Any]]) -> Operation:
 
 def _schema(kind: type[Declared[Any]], name: str, argument: Argument) -> Schema:
     """What a value may be, with its default, unless that only means that nothing was said."""
-    default = next(field.default for field in fields(kind) if field.name == name)  # type: ignore[arg-type]
+    default = kind.default(name)
     told = isinstance(default, int | float | str) and default != ""
     return {**argument.schema, "default": default} if told else argument.schema
 

@@ -79,7 +79,7 @@ def handler(kind: type[Operation[Any]]) -> Handler:
         try:
             result = await backend.run(operation)
             if kind.http.then is not None:
-                result = await backend.run(kind.http.then(operation.queue))  # type: ignore[call-arg]
+                result = await backend.run(kind.http.then(operation.queue))
         except TooManyLoads as error:
             raise Problem("Overloaded", str(error)) from None
         if kind.http.answer.kind is BatchPlan:
