@@ -16,8 +16,8 @@ import pytest
 
 import penstock
 from penstock import StoreClosed, StoreUnreachable
+from penstock.http.client import connection as pools
 from penstock.http.client import failures
-from penstock.http.client import pool as pools
 from penstock.http.client.backend import RemoteBackend
 from penstock.http.client.calls import AnswerReader
 from penstock.http.client.failures import Garbage

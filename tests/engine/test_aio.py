@@ -14,7 +14,7 @@ from penstock import InvalidArgument, LeaseExpired, QueueNotFound, StoreClosed, 
 from penstock.contract.operations import Pop
 from penstock.engine.backend import Engine
 from penstock.engine.coroutines import LocalBackend
-from penstock.http.client import pool as pools
+from penstock.http.client import connection as pools
 from penstock.http.client.coroutines import RemoteBackend
 from penstock.http.server import serve_in_thread
 from penstock.http.server.server import raise_file_limit

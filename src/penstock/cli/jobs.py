@@ -13,7 +13,7 @@ from penstock.cli.messages import check_stdin
 from penstock.cli.spark import job_options, master_option, print_summary, watched_session
 from penstock.contract.kinds import check_exists
 from penstock.errors import InvalidArgument
-from penstock.workers.signals import stop_signals
+from penstock.workers.options import stop_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row

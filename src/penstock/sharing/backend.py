@@ -15,8 +15,11 @@ from penstock.contract.operation import Operation
 from penstock.contract.operations import Messages, Peek
 from penstock.contract.store import Store
 from penstock.engine.backend import Engine
-from penstock.errors import StoreClosed, StoreUnreachable
-from penstock.sharing.guest import Gone, Guest, GuestBackend
+from penstock.errors import PenstockError, StoreClosed, StoreUnreachable
+from penstock.http.client.address import UNIX
+from penstock.http.client.backend import Remote, RemoteBackend
+from penstock.http.client.calls import Call
+from penstock.http.client.failures import Failure, NotSent
 from penstock.sharing.ownership import (
     LONGEST_PAUSE,
     PATIENCE,
@@ -31,11 +34,65 @@ from penstock.sharing.ownership import (
 )
 from penstock.stores.owner_operations import Pack, Stored
 from penstock.system import blocking, forks
+from penstock.system.clock import Clock
 
 if TYPE_CHECKING:
     from penstock.contract.backend import Served
 
 Result = TypeVar("Result")
+
+
+class Gone(Exception):
+    """The owner did not answer, and asking again, whoever has the store then, does no harm."""
+
+    def __init__(self, failure: Failure, call: Call[Any]) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+        self.name = call.name
+        self.repeatable = call.repeatable
+
+    def error(self, folder: str, maybe_done: bool) -> PenstockError:
+        """What the caller is told when nobody could be asked."""
+        return unanswered(self.failure, folder, self.name, self.repeatable, maybe_done)
+
+
+def unanswered(failure: Failure, folder: str, name: str, repeatable: bool, maybe_done: bool) -> PenstockError:
+    """The error that a store elsewhere gives."""
+    if not maybe_done:
+        return StoreUnreachable(
+            f"the process that has the store {folder!r} open cannot be reached: {failure}. Nothing was done: look "
+            "whether that process is stuck, and try again"
+        )
+    harmless = "trying again does no harm" if repeatable else "look before you try again"
+    return StoreUnreachable(
+        f"the process that had the store {folder!r} open did not answer: {failure}. The {name} may have happened: "
+        f"{harmless}"
+    )
+
+
+def judged(failure: Failure, call: Call[Any], folder: str) -> Exception:
+    """Gone if it may be asked again, else what the caller is told."""
+    if failure.passing and (call.repeatable or not failure.done):
+        return Gone(failure, call)
+    return unanswered(failure, folder, call.name, call.repeatable, failure.done)
+
+
+class Guest(Remote):
+    """Asks the owner, once."""
+
+    def __init__(self, folder: str, share: str, timeout: float | None, clock: Clock) -> None:
+        super().__init__(f"{UNIX}{share}", timeout, clock)
+        self.folder = folder
+
+    def closed(self) -> Exception:
+        return NotSent("it has ended")  # another thread or coroutine has found that the owner has gone
+
+    async def again(self, call: Call[Result], failure: Failure, tries: int = 0) -> Result:
+        raise judged(failure, call, self.folder) from failure
+
+
+class GuestBackend(Guest, RemoteBackend):
+    """The same for threads."""
 
 
 class Shared:

@@ -18,8 +18,7 @@ from penstock.engine.queue import Figures
 from penstock.http.client.calls import call_of
 from penstock.http.client.coroutines import RemoteBackend
 from penstock.http.client.failures import Refused
-from penstock.sharing.backend import Shared
-from penstock.sharing.guest import Gone, Guest
+from penstock.sharing.backend import Gone, Guest, Shared
 from penstock.sharing.ownership import SETTLED, Folder, Owner, become_owner, folder_for, prepare
 from penstock.system.histogram import Histogram
 

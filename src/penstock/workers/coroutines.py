@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.contract.aio import Message, Queue
 from penstock.contract.arguments import receipts_of
 from penstock.workers.holding import ACK, RELEASE, Held, Outcome
-from penstock.workers.options import POLL, Backoff, Options, Result, Worked
-from penstock.workers.signals import stop_signals
+from penstock.workers.options import POLL, Backoff, Options, Result, Worked, stop_signals
 from penstock.workers.worker import Worker
 
 if TYPE_CHECKING:

@@ -1,8 +1,12 @@
-"""What a worker can be told, and what it tells: shared by the one with threads and the one with coroutines."""
+"""What a worker can be told, by options and by signals, and what it tells."""
 
 import logging
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, TypeAlias
 
 from penstock.contract.arguments import MAX_REASON, checked_consumer, checked_lease
@@ -16,6 +20,7 @@ GLANCE = 0.2  # seconds between looks at what wakes nobody: a queue that may yet
 PATIENCE = 10.0  # seconds that calls to the store may still take when everything is let go
 POLL = 1.0  # seconds that a claim waits before the worker looks around: no stop takes longer to be noticed
 PASSING = (StoreUnreachable, DiskFull)  # errors of a store that may be over the next time
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
 _LONGEST_BACKOFF = 300.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 
@@ -164,3 +169,28 @@ class Pauses:
         pause = self._next * random.uniform(0.5, 1)  # noqa: S311 - only spreads them
         self._next = min(2 * self._next, _LONGEST_PAUSE)
         return pause
+
+
+@contextmanager
+def stop_signals(stop: Callable[[int], None]) -> Iterator[None]:
+    """Call `stop` for each such signal, and let things be as they were afterwards.
+
+    Only the main thread is told of signals; elsewhere this does nothing. `stop` is called between any two steps of
+    that thread, and so must not take a lock. A Ctrl-C that is ignored, as under nohup, stays so.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def told(number: int, frame: FrameType | None) -> None:
+        stop(number)
+
+    before = {each: signal.getsignal(each) for each in _STOPPING}
+    try:
+        for each in _STOPPING:
+            if before[each] is not signal.SIG_IGN:
+                signal.signal(each, told)
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, signal.SIG_DFL if handler is None else handler)

@@ -16,8 +16,7 @@ from penstock.contract.settings import Settings
 from penstock.contract.store import Queue
 from penstock.system import blocking
 from penstock.workers.holding import ACK, RELEASE, Held, Outcome
-from penstock.workers.options import GLANCE, PATIENCE, Backoff, Options, Result, Worked
-from penstock.workers.signals import stop_signals
+from penstock.workers.options import GLANCE, PATIENCE, Backoff, Options, Result, Worked, stop_signals
 from penstock.workers.worker import Worker
 
 _NAP = 1.0  # seconds: a signal that comes right before Python waits is seen when it wakes

@@ -14,9 +14,8 @@ from penstock.contract.settings import seconds
 from penstock.errors import InvalidArgument, StoreClosed
 from penstock.http.client import address
 from penstock.http.client.calls import Call, call_of
-from penstock.http.client.connection import Pool as ThreadPool
+from penstock.http.client.connection import AnyPool, Pool
 from penstock.http.client.failures import PATIENCE, TRIES, Failure, Patience, Turns
-from penstock.http.client.pool import Pool
 from penstock.system import blocking
 from penstock.system.clock import Clock, SystemClock
 
@@ -33,7 +32,7 @@ class Remote:
     """
 
     opener: ClassVar[str]
-    pool_type: ClassVar[type[Pool[Any]]]
+    pool_type: ClassVar[type[AnyPool[Any]]]
     event_type: ClassVar[type[Any]]
 
     def __init__(
@@ -98,7 +97,7 @@ class Remote:
 class RemoteBackend(Remote):
     """The same for threads."""
 
-    opener, pool_type, event_type = "penstock.open()", ThreadPool, threading.Event
+    opener, pool_type, event_type = "penstock.open()", Pool, threading.Event
 
     def connect(self) -> None:
         """Find out whether the server is there, at once."""

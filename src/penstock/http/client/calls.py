@@ -14,7 +14,7 @@ from penstock.contract.operations import Messages, Publish, Put
 from penstock.contract.streams import BatchPlan
 from penstock.errors import InvalidArgument
 from penstock.http.client.failures import Garbage, Lost, Refused
-from penstock.wire import frames, jsons, problems, results
+from penstock.wire import frames, jsons, problems
 
 MAX_HEAD = 65_536
 # What a server of ours says to a put, which is what most are about: known at a glance.
@@ -207,7 +207,7 @@ def _read(operation: Operation[Any], answer: Answer) -> Any:
     if http.answer.kind is Message:
         result: Any = frames.decode_messages(answer.body, operation.queue)
     else:
-        result = results.decode(http.answer, jsons.loads(answer.body))
+        result = jsons.decode_result(http.answer, jsons.loads(answer.body))
     if isinstance(operation, Put) and len(result) != len(operation.entries):
         raise ValueError(f"{len(operation.entries)} ids were to come")
     return result if http.pick is None else http.pick(result)

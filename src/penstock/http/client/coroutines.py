@@ -12,9 +12,8 @@ from penstock.contract.operations import Messages, Peek
 from penstock.http.client.address import Address
 from penstock.http.client.backend import HELLO, Remote
 from penstock.http.client.calls import Answer, AnswerReader, Call, call_of
+from penstock.http.client.connection import CONNECT_TIMEOUT, AnyPool
 from penstock.http.client.failures import Failure, Lost, NotSent, TimedOut, lost, not_sent, reason
-from penstock.http.client.pool import CONNECT_TIMEOUT
-from penstock.http.client.pool import Pool as AnyPool
 from penstock.system.clock import Clock, pause
 
 Result = TypeVar("Result")

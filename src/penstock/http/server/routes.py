@@ -34,7 +34,7 @@ from penstock.http.server.exchange import (
     json_answer,
     json_object,
 )
-from penstock.wire import frames, jsons, results
+from penstock.wire import frames, jsons
 
 _MOST = 16 << 20  # bytes of payloads that one claim is given, beyond its first message
 _PAGE = 8 << 20  # of those that a listing has
@@ -189,7 +189,7 @@ def _answered(request: Request, operation: Operation[Any], result: Any) -> Answe
         if isinstance(operation, Pop):
             result = [] if result is None else [result]
         return batch_answer(request, result)
-    return json_answer(results.encode(answer, result), answer.status)
+    return json_answer(jsons.encode_result(answer, result), answer.status)
 
 
 def _encoded(plan: BatchPlan) -> bytes:
