@@ -78,7 +78,7 @@ def write_new(tree: Tree, queue: str, newcomers: Sequence[Newcomer]) -> None:
 
 
 def _stamp_past(tree: Tree, stamp: Stamp, past: Moved) -> None:
-    """Say what became of a message in another store; whoever held it there does not any more."""
+    """Say what became of a message in another store; its holder there has lost it."""
     stamp.attempts = past.attempts
     if past.reason is not None:
         stamp.reason = tree.keep(past.reason)
@@ -279,7 +279,7 @@ class Admission:
 
     def forget(self) -> None:
         """The queue is deleted."""
-        # Not the lock: who waits for it would then hold one that nobody else knows.
+        # Not the lock: a process that waits for it would then hold one that no other knows.
         with suppress(FileNotFoundError):
             self._tree.disk.unlink(self._tree.path(f"{KEYS}/{self._queue}"))
 

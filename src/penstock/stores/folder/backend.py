@@ -81,7 +81,9 @@ class FolderBackend(Unowned):
         self._unread = True  # whether queues may have come or gone
         self._checked = steady.monotonic()
         self._guarding = Guard(self.shared, self._stop)
-        self._with_ballast(self._start)  # opening needs a little space, too: who cannot open cannot consume
+        self._with_ballast(
+            self._start
+        )  # opening needs a little space, too: a store that cannot be opened cannot be worked off
         self._guarding.is_open = True
 
     def _start(self) -> None:

@@ -113,7 +113,7 @@ class Ballast:
                     disk.open(path, create=True).close()
                 with disk.open(new, create=True) as file:
                     file.reserve(self._size)
-                disk.rename(new, self._path)  # who sees it, has the space
+                disk.rename(new, self._path)  # under its name, the space is there
             except FileNotFoundError:
                 pass  # another process was quicker
             except OSError as error:

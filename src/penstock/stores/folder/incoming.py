@@ -80,7 +80,7 @@ class OpenQueue(ServedQueue):
             self.take_in(moved, exact=True)
 
     def admit(self, entries: Sequence[Entry]) -> list[str]:
-        """The same where keys and room matter; the queue's lock is held."""
+        """Take in entries where keys and room matter; the queue's lock is held."""
         keyed = any(entry.key is not None for entry in entries)
         known = self.admission.known(self._clock.now()) if keyed else {}
         new: dict[Any, Entry] = {}  # by key, or by position

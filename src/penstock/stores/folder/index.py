@@ -89,7 +89,7 @@ class MessageIndex:
         return due if row.expires_at is None else min(due, row.expires_at)
 
     def pop_due(self, now: int) -> list[tuple[str, Row]]:
-        """What time has changed up to now, the earliest first; whoever is told has to do it."""
+        """What time has changed up to now, the earliest first; the caller has to bring it about."""
         found = []
         while self._due and self._due[0][0] <= now:
             due, name = heapq.heappop(self._due)

@@ -228,7 +228,7 @@ class FolderQueue(OpenQueue):
         return self._seek(uid, partial(self._look_at_outcome, uid, secret, now)) or None
 
     def _look_at_outcome(self, uid: str, secret: str, now: int) -> str | None:
-        """The same of a message that nobody has in hand; empty if it is there, and the receipt was not settled."""
+        """How a receipt was settled, by the message's file; empty if that is there and says nothing of it."""
         for folder in (QUEUES, DELAY, FAILED, DONE, REMOVE):
             try:
                 stamp = self._tree.stamp_of(self._tree.place(folder, self.file, uid), uid)
@@ -271,7 +271,7 @@ class FolderQueue(OpenQueue):
             with self.lock:
                 row = self._rows.get(uid)
                 if uid in self._hands or (row is not None and row.taken):
-                    self._doubt()  # who has it in hand will know it again
+                    self._doubt()  # the thread that has it in hand will know it again
                 self._forget(uid)
         self._sync_removed(folders, now)
         return removed, tried

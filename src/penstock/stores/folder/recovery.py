@@ -115,7 +115,7 @@ def _put_back(shared: Shared, gone: list[str]) -> None:
             tree.skip(path, "it is not the name of a message that a process has in hand")
         elif tree.is_message(path):
             held.append((parsed, path))
-    # The latest first, whoever gave it: it says where the message was. A machine that stopped while what one
+    # The latest first, of all processes: it says where the message was. A machine that stopped while what one
     # process held was being put back leaves older names in one folder and later ones in another.
     held.sort(key=lambda each: each[0].taken, reverse=True)
     for parsed, path in held:

@@ -18,7 +18,7 @@ from penstock.system.threads import Threads
 
 SECOND = 1.0
 STRAYS = ""  # no queue's file name
-_QUICK = 0.005  # seconds that a listing may take and still be made by whoever is eager for news
+_QUICK = 0.005  # seconds that a listing may take and still be made for eager callers
 
 
 @dataclass(slots=True)
@@ -176,7 +176,7 @@ class Shared:
         return self._latest
 
     def change(self) -> int:
-        """One more."""
+        """Count one more change."""
         self._latest = next(self._changes)
         return self._latest
 

@@ -213,7 +213,7 @@ class Ending:
     outcome: str  # "failed" or "released"
     reason: str | None = None
     visible_at: int = 0
-    settled: bool = True  # by who holds the message, not by time
+    settled: bool = True  # by its holder, not by time
     target: str = QUEUES
 
 
@@ -254,7 +254,7 @@ def end(tree: Tree, queue: str, endings: Sequence[Ending]) -> list[Ending]:
         try:
             there = tree.move(ending.won.held, tree.place(ending.target, queue, ending.won.uid))
         except OSError as error:
-            if moved and is_full(error):  # those that went are whole; whoever asks again is told of them
+            if moved and is_full(error):  # those that went are whole, and a repeat finds them so
                 tree.sync(*folders_of(folders), tree.held)
                 tree.count(False)
             raise
@@ -279,7 +279,7 @@ def redrive(tree: Tree, queue: str, ids: Sequence[str], now: int) -> list[Won]:
             continue
         held = tree.take(FAILED, queue, each, until)
         if held is not None:
-            tree.count()  # who finds it under that name goes on with it: what it was is lost once it is stamped
+            tree.count()  # recovery goes on with what has that name: what it was is lost once it is stamped
             won.append(Won(each, held, tree.stamp_of(held, each), until))
     old = [each.stamp.reason for each in won]
 
@@ -376,7 +376,7 @@ def _finish(
                         tree.move(tree.place(target, queue, other.uid), tree.place(source, queue, other.uid))
                     folders.reverse()
                 tree.sync(*folders)
-                tree.count(False)  # what was settled is whole: whoever asks again is told of it as of a repeat
+                tree.count(False)  # what was settled is whole, and asking again is a repeat
                 raise
             if moved:
                 tree.count()

@@ -66,7 +66,7 @@ class Tree:
                 self.disk.mkdir(self.path(name))
             self._check_folder(name)
         for path in (self.root, *map(self.path, (layout.OWN, layout.HELD))):
-            # Even if nothing is new there: who made something may have stopped before this.
+            # Even if nothing is new there: a process that made something may have stopped before this.
             self._sync_folder(path)
         self.has_attributes = self._try_attributes()
 
@@ -104,7 +104,7 @@ class Tree:
             )
 
     def close(self) -> None:
-        """Let go of the private folder; what is left in it is found by whoever opens the store next."""
+        """Let go of the private folder; the next process that opens the store finds what is left in it."""
         try:
             if self._loose:  # else a machine that stops could keep the private name, and not its folder
                 self.sync(*sorted(self._loose), self.held)
@@ -206,7 +206,7 @@ class Tree:
         return None
 
     def put_back(self, held: str, origin: str, queue: str, uid: str) -> bool:
-        """Let go of a message as if it had not been taken: whoever finds it under that name would do the same."""
+        """Let go of a message as if it had not been taken, which is what recovery would do."""
         self._loose.add(home(origin, queue))
         return self.move(held, self.place(origin, queue, uid))
 

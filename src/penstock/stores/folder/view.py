@@ -315,7 +315,7 @@ class QueueView(UnownedQueue):
     # Who is served, which waiting.py knows
 
     def serve(self) -> None:
-        """Give those who wait what is available."""
+        """Give waiting consumers what is available."""
 
     # Messages in hand
 

@@ -9,8 +9,8 @@ from penstock.contract.settings import Settings
 from penstock.stores.folder.shared import Shared
 from penstock.stores.folder.view import QueueView
 
-_LOOK = 0.1  # seconds after which who waits looks for what other processes have done
-_LATER = 1.0  # the same for those who are not first in line
+_LOOK = 0.1  # seconds after which the first in line looks for what other processes have done
+_LATER = 1.0  # seconds after which the others look whether they are first
 Fetch = Callable[[list[str]], list[Message]]
 
 
@@ -53,7 +53,7 @@ class Line:
             self._wake_first()
 
     def serve(self, pick: Callable[[int], list[str]]) -> None:
-        """Give what can be picked to those who came first."""
+        """Give what can be picked to consumers in the order of their arrival."""
         while self._waiters and (ids := pick(self._waiters[0].n)):
             waiter = self._waiters.popleft()
             waiter.ids = ids
@@ -68,7 +68,7 @@ class Line:
             waiter.woken.set()
 
     def _wake_first(self) -> None:
-        """Who is first looks for news; it has to know."""
+        """Tell the first consumer that it is first, as it has to look for news."""
         if self._waiters:
             self._waiters[0].woken.set()
 
@@ -133,7 +133,7 @@ class ServedQueue(QueueView):
             self._look_now()
 
     def serve(self) -> None:
-        """Give those who wait what is available."""
+        """Give waiting consumers what is available."""
         with self.lock:
             if self.line:
                 self.line.serve(self._pick)

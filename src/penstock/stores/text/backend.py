@@ -96,7 +96,7 @@ class TextBackend(Unowned):
     def _make_folder(self) -> None:
         try:
             make_folder(self._disk, self._folder)
-            self._disk.sync_folder(self._folder)  # who made or removed a queue may have stopped before this
+            self._disk.sync_folder(self._folder)  # its maker may have stopped before this
         except OSError as error:
             raise unavailable(self._folder, error) from error
 
@@ -315,7 +315,7 @@ class TextBackend(Unowned):
         try:
             files = snapshot.read(self.find(queue).path, self._disk)
         except FileNotFoundError:
-            return None  # who lists it, says so
+            return None  # listing it says so
         return None if files is None else snapshot.snapshot(queue, files, self.clock.now())
 
     def shown(self, queue: str) -> list[Shown]:

@@ -44,7 +44,7 @@ def mutex_of(path: str, disk: Disk) -> str:
             found = status_if_there(disk, first)
             if found is not None and found.inode == there.inode:
                 return first + SUFFIX
-        # An editor's new file has no attribute: who comes by another name must not take it for one without a lock.
+        # An editor's new file has no attribute: under another name it must not pass for one without a lock.
         if there.names > 1 and not disk.exists(path + SUFFIX) and _was_used(path, disk):
             raise OSError(errno.EMLINK, os.strerror(errno.EMLINK), path)
         disk.set_attribute(path, _NAME, os.fsencode(own))  # before anyone can link to it
@@ -257,7 +257,7 @@ def _carry_over(old: File, file: File, end: int) -> int:
 
 
 def _follow(old: File, file: File, end: int, was: tuple[int, int] | None) -> None:
-    """The same until nobody has the old one open to append who opened it just before it was replaced."""
+    """Carry over until no program has the old file open to append; one may have opened it just before."""
     for _ in range(_LOOKS):
         holders = appenders(was)  # what these append is there when they are gone, so it is read after this
         end = _carry_over(old, file, end)
@@ -300,10 +300,10 @@ class Pair:
         self.close_file()
         self._file = self.disk.open(self.path, follow=True)
         self.inode = self._file.status().inode
-        self._keeps_times = False  # it may be another user's, who alone may set its time
+        self._keeps_times = False  # its owner alone may set its time, and may be another user
 
     def sync_names(self) -> None:
-        """Make the names of both files durable: whoever gave them may have stopped before, or be an editor."""
+        """Make the names of both files durable: the process that gave them may have stopped, or be an editor."""
         self.sync.names(self.disk, os.path.dirname(self.path) or ".")
 
     def read_all(self) -> bytes:
@@ -350,7 +350,7 @@ class Pair:
         try:
             self.disk.sync_folder(os.path.dirname(self.lock.path) or ".")
             with suppress(OSError):
-                old.truncate(0)  # whoever still has it open would keep its space, and only looks whether it is old
+                old.truncate(0)  # else processes that have it open would keep its space
         finally:
             with suppress(OSError):
                 old.close()

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from zlib import crc32
 
 from penstock.contract.message import STATES, Attempt, Message, Moved, Plain
@@ -23,7 +23,7 @@ from penstock.stores.text.format import COMMENT, FAILED, PROCESSED, QUEUED, Entr
 from penstock.stores.text.ledger import held_under, noted
 from penstock.stores.text.mutex import Note
 from penstock.stores.text.text_queue import dropped, without
-from penstock.stores.text.turns import Take, TurningQueue
+from penstock.stores.text.turns import TurningQueue, in_turn
 from penstock.stores.text.variables import facts, free, held, unborn, unborn_plain
 from penstock.stores.text.variables import removed as removed_entry
 from penstock.stores.text.view import View, message_of
@@ -31,7 +31,7 @@ from penstock.stores.text.view import View, message_of
 _log = logging.getLogger("penstock")
 _CONTROLS = {"done": PROCESSED, "failed": FAILED}
 _CHUNK = 256  # messages that are listed in one turn
-_Settling: TypeAlias = Callable[[list[Receipt], int], tuple[Record | None, list[Receipt]]]
+_Settling: TypeAlias = Callable[[list[Receipt]], tuple[Record | None, list[Receipt]]]
 
 
 class TextFileQueue(TurningQueue, UnownedQueue):
@@ -39,20 +39,17 @@ class TextFileQueue(TurningQueue, UnownedQueue):
 
     # Putting
 
-    def check(self, draft: Draft) -> None:
+    @in_turn
+    def check(self, view: View, now: int, draft: Draft) -> None:
         """Raise what a put would raise."""
-        self.run(lambda view, now: view.ledger.check([draft], now))
+        view.ledger.check([draft], now)
 
-    def put(self, drafts: Sequence[Draft]) -> list[str]:
+    @in_turn
+    def put(self, view: View, now: int, drafts: Sequence[Draft]) -> list[str]:
         """Take in all entries or none; their ids."""
-        if len(drafts) == 1 and drafts[0] == Draft(drafts[0].payload):
-            return self.run(lambda view, now: self._put_plain(view, drafts, now))
-        return self.run(lambda view, now: self._put(view, drafts, now))
-
-    def _put_plain(self, view: View, drafts: Sequence[Draft], now: int) -> list[str]:
-        """The same for the most usual case: one that has nothing but a payload."""
-        if view.settings.retention:
-            return self._put(view, drafts, now)
+        if len(drafts) != 1 or view.settings.retention or drafts[0] != Draft(drafts[0].payload):
+            return self._put(view, now, drafts)
+        # One message that has nothing but a payload: the most usual case.
         view.ledger.put(drafts, now)
         new_id = os.urandom(8).hex()
         entries, [crc] = unborn_plain([drafts[0].payload], [new_id], now)
@@ -61,7 +58,7 @@ class TextFileQueue(TurningQueue, UnownedQueue):
         view.table.add(offset, len(entries[0]), crc, now, QUEUED, new_id)
         return [new_id]
 
-    def _put(self, view: View, drafts: Sequence[Draft], now: int) -> list[str]:
+    def _put(self, view: View, now: int, drafts: Sequence[Draft]) -> list[str]:
         ids, new = _numbered(view, drafts, now)
         record = view.ledger.put(new, now).record
         fresh = [each for each in ids if each is not None]
@@ -83,11 +80,9 @@ class TextFileQueue(TurningQueue, UnownedQueue):
                 view.keys[draft.key] = (new_id, now + FIVE_MINUTES)
         return _answers(ids, drafts, view)
 
-    def restore(self, moved: Sequence[Moved]) -> None:
+    @in_turn
+    def restore(self, view: View, now: int, moved: Sequence[Moved]) -> None:
         """Take in messages as they were in another store, all or none."""
-        self.run(lambda view, now: self._restore(view, moved, now))
-
-    def _restore(self, view: View, moved: Sequence[Moved], now: int) -> None:
         ledger, first = view.ledger, view.ledger.state.next_seq
         for each in moved:
             ledger.check_values(len(each.payload), each.priority)
@@ -122,9 +117,6 @@ class TextFileQueue(TurningQueue, UnownedQueue):
 
     def claim(self, n: int, lease: float, wait: float, consumer: str, most: int | None = None) -> list[Message]:
         """Lease up to n messages, and if `most` is given not many more bytes than that."""
-        return self._served(self._claiming(n, lease, consumer, most), wait)
-
-    def _claiming(self, n: int, lease: float, consumer: str, most: int | None) -> Take:
 
         def take(view: View, now: int) -> list[Message]:
             seqs = view.ledger.state.peek(n)
@@ -148,21 +140,16 @@ class TextFileQueue(TurningQueue, UnownedQueue):
             self._record(view, now, receipts=given, mirrors=mirrors, mirrored=set(record.seqs))
             return messages
 
-        return take
+        return self._served(take, wait)
 
     def pop(self, wait: float, consumer: str) -> Message | None:
         """Claim and acknowledge one message."""
-        return next(iter(self._served(self._popping(consumer), wait)), None)
-
-    def _popping(self, consumer: str) -> Take:
 
         def take(view: View, now: int) -> list[Message]:
             seqs = view.ledger.state.peek(1)
             if not seqs:
                 return []
-            [message] = [
-                message_of(view, seq, entry) for seq, entry in zip(seqs, self.files.read(seqs), strict=True)
-            ]
+            [message] = [message_of(view, seqs[0], entry) for entry in self.files.read(seqs)]
             view.ledger.pop(consumer, now)
             message.attempts += 1
             message.state, message.consumer = "done", consumer
@@ -171,7 +158,7 @@ class TextFileQueue(TurningQueue, UnownedQueue):
             self._record(view, now, done=set(seqs))
             return [message]
 
-        return take
+        return next(iter(self._served(take, wait)), None)
 
     def _give_back(self, messages: list[Message]) -> None:
         receipts = [message.receipt for message in messages if message.receipt is not None]
@@ -181,29 +168,27 @@ class TextFileQueue(TurningQueue, UnownedQueue):
 
     # Settling
 
-    def ack(self, receipts: Sequence[str]) -> None:
+    @in_turn
+    def ack(self, view: View, now: int, receipts: Sequence[str]) -> None:
         """Settle for good."""
-        self.run(lambda view, now: self._settle(view, now, receipts, ACKED, view.ledger.ack))
+        self._settle(view, now, receipts, ACKED, lambda given: view.ledger.ack(given, now))
 
-    def fail(self, receipts: Sequence[str], delay: float, reason: str | None) -> None:
+    @in_turn
+    def fail(self, view: View, now: int, receipts: Sequence[str], delay: float, reason: str | None) -> None:
         """End the attempts."""
+        self._settle(
+            view, now, receipts, FAILED_ATTEMPT, lambda given: view.ledger.fail(given, delay, reason, now)
+        )
 
-        def fail(view: View, now: int) -> None:
-            def end(given: list[Receipt], now: int) -> tuple[Record | None, list[Receipt]]:
-                return view.ledger.fail(given, delay, reason, now)
-
-            self._settle(view, now, receipts, FAILED_ATTEMPT, end)
-
-        self.run(fail)
-
-    def release(self, receipts: Sequence[str]) -> None:
+    @in_turn
+    def release(self, view: View, now: int, receipts: Sequence[str]) -> None:
         """Give back."""
-        self.run(lambda view, now: self._settle(view, now, receipts, RELEASED, view.ledger.release))
+        self._settle(view, now, receipts, RELEASED, lambda given: view.ledger.release(given, now))
 
     def _settle(self, view: View, now: int, receipts: Sequence[str], how: int, settle: _Settling) -> None:
         given, lost = self._given(view, receipts)
         lost = [receipt for receipt in lost if view.settled.get(receipt, (0, 0))[0] != how]
-        record, refused = settle(list(given.values()), now)
+        record, refused = settle(list(given.values()))
         if record is not None:
             settled = [receipt for receipt, each in given.items() if each not in refused]
             done = {seq for seq, _ in given.values()} if how == ACKED else set()
@@ -213,19 +198,16 @@ class TextFileQueue(TurningQueue, UnownedQueue):
         if lost:
             raise LeaseExpired(self.name, [each for each in dict.fromkeys(receipts) if each in lost])
 
-    def extend(self, receipts: Sequence[str], lease: float) -> Held:
+    @in_turn
+    def extend(self, view: View, now: int, receipts: Sequence[str], lease: float) -> Held:
         """Hold from now on; until when, and which receipts were lost."""
-
-        def extend(view: View, now: int) -> Held:
-            given, lost = self._given(view, receipts)
-            record, refused = view.ledger.extend(list(given.values()), lease, now)
-            if record is not None:
-                view.changed |= dict.fromkeys(record.seqs)
-                self._record(view, now)
-            lost += [receipt for receipt, each in given.items() if each in refused]
-            return Held(view.ledger.lease_end(lease, now), [each for each in receipts if each in lost])
-
-        return self.run(extend)
+        given, lost = self._given(view, receipts)
+        record, refused = view.ledger.extend(list(given.values()), lease, now)
+        if record is not None:
+            view.changed |= dict.fromkeys(record.seqs)
+            self._record(view, now)
+        lost += [receipt for receipt, each in given.items() if each in refused]
+        return Held(view.ledger.lease_end(lease, now), [each for each in receipts if each in lost])
 
     def _given(self, view: View, receipts: Sequence[str]) -> tuple[dict[str, Receipt], list[str]]:
         """Receipts that hold their message, each with its number and secret; and the others."""
@@ -242,52 +224,48 @@ class TextFileQueue(TurningQueue, UnownedQueue):
 
     # What else changes
 
-    def remove(self, ids: Sequence[str]) -> int:
+    @in_turn
+    def remove(self, view: View, now: int, ids: Sequence[str]) -> int:
         """Take messages out in any state; how many."""
-        return self._change(lambda view, now: view.ledger.remove(_seqs(view, ids), now))
+        return self._changed(view, now, view.ledger.remove(_seqs(view, ids), now))
 
-    def redrive(self, ids: Sequence[str] | None) -> int:
+    @in_turn
+    def redrive(self, view: View, now: int, ids: Sequence[str] | None) -> int:
         """Start over with failed messages; how many."""
-        return self._change(lambda view, now: view.ledger.redrive(None if ids is None else _seqs(view, ids), now))
+        return self._changed(view, now, view.ledger.redrive(None if ids is None else _seqs(view, ids), now))
 
-    def purge(self) -> int:
+    @in_turn
+    def purge(self, view: View, now: int) -> int:
         """Take out everything but what is in flight; how many."""
-        return self._change(lambda view, now: view.ledger.purge(now))
+        return self._changed(view, now, view.ledger.purge(now))
 
-    def _change(self, change: Callable[[View, int], Record | None]) -> int:
-        def run(view: View, now: int) -> int:
-            record = change(view, now)
-            if record is None:
-                return 0
-            self._record(view, now)
-            return len(record.seqs)  # type: ignore[union-attr]
+    def _changed(self, view: View, now: int, record: Any) -> int:
+        if record is None:
+            return 0
+        self._record(view, now)
+        return len(record.seqs)
 
-        return self.run(run)
-
-    def pack(self) -> int:
+    @in_turn
+    def pack(self, view: View, now: int) -> int:
         """Drop what is done from the file, and what was taken out; how many bytes that frees."""
-
-        def run(view: View, now: int) -> int:
-            if self.files.names > 1:
-                _log.warning("%s is not packed: it has several names, which another file would part", self.path)
+        if self.files.names > 1:
+            _log.warning("%s is not packed: it has several names, which another file would part", self.path)
+            return 0
+        if is_appended(self.path):
+            return 0
+        self._record(view, now)
+        data = self.files.read_all()
+        listed = {view.table.offsets[seq] for seq in view.ledger.state.listed("done", 0, len(view.table.ids))}
+        over = dropped(parse(data), lambda entry: _is_over(entry, listed))
+        kept = without(data, over)
+        if len(kept) < len(data):
+            said = {facts(each).id for each in over}
+            keys = [[key, each, until] for key, (each, until) in view.keys.items() if each in said]
+            if keys:  # what stood in the file is noted before it goes
+                self.files.record({"at": now, "keys": keys}, [], [])
+            if not self.files.replace_file(kept, len(data)):
                 return 0
-            if is_appended(self.path):
-                return 0
-            self._record(view, now)
-            data = self.files.read_all()
-            listed = {view.table.offsets[seq] for seq in view.ledger.state.listed("done", 0, len(view.table.ids))}
-            over = dropped(parse(data), lambda entry: _is_over(entry, listed))
-            kept = without(data, over)
-            if len(kept) < len(data):
-                said = {facts(each).id for each in over}
-                keys = [[key, each, until] for key, (each, until) in view.keys.items() if each in said]
-                if keys:  # what stood in the file is noted before it goes
-                    self.files.record({"at": now, "keys": keys}, [], [])
-                if not self.files.replace_file(kept, len(data)):
-                    return 0
-            return len(data) - len(kept)
-
-        return self.run(run)
+        return len(data) - len(kept)
 
     # Looking
 
@@ -296,20 +274,20 @@ class TextFileQueue(TurningQueue, UnownedQueue):
         """What the queue was created with."""
         return self.run(lambda view, now: view.settings)
 
-    def counts(self) -> dict[str, int]:
+    @in_turn
+    def counts(self, view: View, now: int) -> dict[str, int]:
         """How many messages are in each state."""
-        return self.run(lambda view, now: view.ledger.state.counts())
+        return view.ledger.state.counts()
 
     def probe(self) -> None:
         """Raise what keeps the queue from being written; a full disk does not, as what is there can be settled."""
         with suppress(DiskFull):
             self.run(lambda view, now: self.files.probe())
 
-    def attempts(self, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
+    @in_turn
+    def attempts(self, view: View, now: int, id: str) -> list[Attempt]:  # noqa: A002 - the contract's word
         """The attempts at a message."""
-        return self.run(
-            lambda view, now: [each for seq in _seqs(view, [id]) for each in view.ledger.state.attempts(seq)]
-        )
+        return [each for seq in _seqs(view, [id]) for each in view.ledger.state.attempts(seq)]
 
     def peek(self, n: int, skip: int = 0) -> Iterator[Message]:
         """What claim would give, after some that are skipped."""

@@ -3,8 +3,9 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from threading import Event
-from typing import TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from penstock.contract.message import Message
 from penstock.errors import DiskFull, PenstockError, QueueNotFound, StoreClosed
@@ -17,7 +18,20 @@ from penstock.system.threads import Threads
 
 _TRIES = 5  # to find the file as it was a moment ago
 Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
 Take: TypeAlias = Callable[[View, int], list[Message]]
+
+
+def in_turn(
+    operation: Callable[Concatenate[Any, View, int, Arguments], Result],
+) -> Callable[Concatenate[Any, Arguments], Result]:
+    """A queue's method as an operation in a turn of its own, in which it is given the view and the time."""
+
+    @wraps(operation)
+    def run(queue: "TurningQueue", /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
+        return queue.run(lambda view, now: operation(queue, view, now, *arguments, **options))
+
+    return run
 
 
 class Waiter:
@@ -77,13 +91,13 @@ class TurningQueue:
         raise StoreClosed(f"the file {self.path!r} changes all the time: edit it while nobody uses it")
 
     def _serve_first(self, view: View) -> tuple[View, int]:
-        """Let time pass, and serve those who came before; what is known then, and when that was."""
+        """Let time pass, and serve the consumers in line; the view and the time after that."""
         while True:
             now = self._advance(view)
             self._serve(view, now)
             if self.files.known is view:
                 return view, now
-            view = self.files.current()  # the disk was too full for one in line, who was told
+            view = self.files.current()  # the disk was too full for a consumer in line, which was told
 
     def _advance(self, view: View) -> int:
         now = self._clock.now()
@@ -142,7 +156,7 @@ class TurningQueue:
         return len(self._line)
 
     def serve(self) -> None:
-        """Give those who wait what has become available."""
+        """Give waiting consumers what has become available."""
         try:
             self.run(lambda view, now: None)
         except QueueNotFound as error:
@@ -152,7 +166,7 @@ class TurningQueue:
             return  # those in line were told
 
     def is_due(self) -> bool:
-        """Whether there may be something for those who wait: others have changed the files, or it is time."""
+        """Whether there may be something for waiting consumers: the files have changed, or it is time."""
         with self.files.lock:
             view = self.files.known
             if view is None or view.ledger.state.available():
@@ -161,7 +175,7 @@ class TurningQueue:
             try:
                 return (due is not None and due <= self._clock.now()) or self.files.changed_outside()
             except OSError:
-                return True  # whoever takes the turn is told
+                return True  # the next turn tells
 
     def _serve(self, view: View, now: int) -> None:
         while self._line and self.files.known is view and view.ledger.state.available():
@@ -174,7 +188,7 @@ class TurningQueue:
             waiter.served.set()
 
     def _serve_if_known(self, view: View, now: int) -> None:
-        """The same after an operation, unless that has put other files in the place of those that we know."""
+        """Serve after an operation, unless that has put other files in the place of the known ones."""
         if self.files.known is view:
             self._serve(view, now)
 

@@ -160,7 +160,7 @@ def unborn(
 
 
 def unborn_plain(payloads: list[bytes], ids: list[str], received_at: int) -> tuple[list[bytes], list[int]]:
-    """The same of many that have nothing but a payload, and the checksums of their texts."""
+    """New messages that have nothing but a payload, commented out, and the checksums of their texts."""
     tail = b"\n\\received=" + write_time(received_at).encode() + TAIL
     entries, crcs = [], []
     for payload, each in zip(payloads, ids, strict=True):
@@ -192,17 +192,17 @@ def held(entry: Entry, attempts: int, until: int, secret: str, consumer: str) ->
 
 
 def free(entry: Entry, attempts: int) -> list[tuple[int, bytes]]:
-    """The same when nobody holds it."""
+    """What to write where when no consumer holds the message."""
     return _mirrored(entry, attempts, b"", b"")
 
 
 def removed(entry: Entry) -> list[tuple[int, bytes]]:
-    """The same when it was taken out: a comment that no person has made, which packing may drop."""
+    """What to write where when it was taken out: packing may drop a comment that no person has made."""
     return _mirrored(entry, facts(entry).attempts, _REMOVED, b"")
 
 
 def put_back(entry: Entry) -> list[tuple[int, str]]:
-    """What to write where when a person has let in again what was taken out: whoever takes it out next says so."""
+    """What to write where when a person has let in again what was taken out."""
     return [
         (each.offset + len(b"lease="), " " * len(_REMOVED))
         for each in entry.variables

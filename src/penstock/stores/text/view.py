@@ -344,7 +344,7 @@ def in_place(notes: Iterable[Note], entries: Sequence[Known]) -> dict[int, Note]
 
 
 def by_content(notes: Iterable[Note], entries: Sequence[Known]) -> dict[int, Note]:
-    """The same in a file that may have been edited."""
+    """The notes by the position of their entry, in a file that may have been edited."""
     ids: dict[str, list[int]] = {}
     texts: dict[int, list[int]] = {}
     for at, entry in enumerate(entries):
