@@ -88,7 +88,7 @@ class Engine:
         with self._lock:
             self._check_open()
             if queue in self._queues:
-                raise QueueExists(f"queue {queue!r} exists already: open it with store.queue({queue!r})")
+                raise exists_already(queue)
             self._creating(queue, settings, self._first)
             self._add(self._new_ledger(queue, settings))
 
@@ -108,7 +108,7 @@ class Engine:
         """Remove a queue and its messages."""
         with self._lock:
             deleted = self.find(queue)
-            deleted.stop(lambda: _not_found(queue))
+            deleted.stop(lambda: not_found(queue))
             self._first = max(self._first, deleted.next_seq)
             self._deleting(queue, self._first)
             del self._queues[queue]
@@ -179,8 +179,7 @@ class Engine:
 
     def publish(self, entry: Entry) -> str:
         """Put a copy into every queue whose filter matches, or into none if one of them refuses it."""
-        published = os.urandom(16).hex()
-        copy = replace(entry, headers=checked_headers({**(entry.headers or {}), PUBLISH_HEADER: published}))
+        published, copy = published_copy(entry)
         with self._lock, ExitStack() as locks:
             self._check_open()
             matching = self._matching(entry)
@@ -213,9 +212,9 @@ class Engine:
     def close(self) -> None:
         """End every queue's work."""
         with self._lock:
-            self._refusal = _closed
+            self._refusal = closed
             for queue in self._queues.values():
-                queue.stop(_closed)
+                queue.stop(closed)
 
     def find(self, queue: str) -> LiveQueue:
         """The queue at work; QueueNotFound."""
@@ -224,7 +223,7 @@ class Engine:
         try:
             return self._queues[queue]
         except KeyError:
-            raise _not_found(queue) from None
+            raise not_found(queue) from None
 
     def _take(self, live: LiveQueue, operation: Operation[Result], taken: Taken, written: int) -> Result:
         """The messages of a consumer, at once or after its turn in line."""
@@ -267,6 +266,12 @@ class Engine:
         return [self._queues[name] for name, wanted in self._filters.items() if wanted.matches(subject)]
 
 
+def published_copy(entry: Entry) -> tuple[str, Entry]:
+    """An id for what is published, and the message that goes into every queue, which has it in its headers."""
+    published = os.urandom(16).hex()
+    return published, replace(entry, headers=checked_headers({**(entry.headers or {}), PUBLISH_HEADER: published}))
+
+
 def check_start(settings: Settings) -> None:
     """Refuse what only a store with a log can do."""
     if settings.start != "now":
@@ -276,9 +281,16 @@ def check_start(settings: Settings) -> None:
         )
 
 
-def _not_found(queue: str) -> QueueNotFound:
+def not_found(queue: str) -> QueueNotFound:
+    """The error for a queue that is not there."""
     return QueueNotFound(f"there is no queue {queue!r}: create it with store.create({queue!r})")
 
 
-def _closed() -> StoreClosed:
+def exists_already(queue: str) -> QueueExists:
+    """The error for a queue that is to be made, and is there."""
+    return QueueExists(f"queue {queue!r} exists already: open it with store.queue({queue!r})")
+
+
+def closed() -> StoreClosed:
+    """The error of a store that was closed."""
     return StoreClosed("the store was closed: open it again with penstock.open()")

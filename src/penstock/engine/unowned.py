@@ -4,18 +4,17 @@ Operations reach their queue by its name. Counts, parts and attempts come from l
 is published is copied into every queue whose filter matches.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from penstock.contract.message import PUBLISH_HEADER, Attempt, Entry, Message, checked_headers
+from penstock.contract.message import Attempt, Entry, Message
 from penstock.contract.operation import Operation
 from penstock.contract.operations import AttemptPage, Show, attempt_page
 from penstock.contract.settings import QueueInfo, Settings
 from penstock.contract.streams import not_supported
-from penstock.errors import NotSupported, QueueExists, QueueNotFound, StoreClosed
+from penstock.engine.backend import published_copy
+from penstock.errors import NotSupported, StoreClosed
 from penstock.system.files import refusal
 
 if TYPE_CHECKING:
@@ -96,9 +95,8 @@ class Unowned:
 
     def publish(self, entry: Entry) -> str:
         """Put a copy into every queue whose filter matches, or into none if one of them refuses it."""
-        published = os.urandom(16).hex()
-        headers = checked_headers({**(entry.headers or {}), PUBLISH_HEADER: published})
-        self._publish(entry, replace(entry, headers=headers))
+        published, copy = published_copy(entry)
+        self._publish(entry, copy)
         return published
 
     def _publish(self, entry: Entry, copy: Entry) -> None:
@@ -150,21 +148,6 @@ def between(
 def fitting(sizes: Iterable[int], most: int) -> int:
     """How many of these have no more bytes than that together, but one at least."""
     return max(1, sum(1 for _ in takewhile(lambda size: size <= most, accumulate(sizes))))
-
-
-def not_found(queue: str) -> QueueNotFound:
-    """The error for a queue that is not there."""
-    return QueueNotFound(f"there is no queue {queue!r}: create it with store.create({queue!r})")
-
-
-def exists_already(queue: str) -> QueueExists:
-    """The error for a queue that is to be made, and is there."""
-    return QueueExists(f"queue {queue!r} exists already: open it with store.queue({queue!r})")
-
-
-def closed() -> StoreClosed:
-    """The error of a store that was closed."""
-    return StoreClosed("the store was closed: open it again with penstock.open()")
 
 
 def stopped(folder: str, path: str, error: OSError) -> Callable[[], StoreClosed]:

@@ -10,8 +10,8 @@ from penstock.contract.message import Entry, Moved
 from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
 from penstock.contract.settings import QueueInfo, Settings, whole
-from penstock.engine.backend import check_start
-from penstock.engine.unowned import Unowned, closed, exists_already, not_found
+from penstock.engine.backend import check_start, closed, exists_already, not_found
+from penstock.engine.unowned import Unowned
 from penstock.errors import (
     DiskFull,
     InvalidArgument,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from penstock.contract import names
 from penstock.contract.message import PUBLISH_HEADER, Entry, Moved
 from penstock.contract.settings import QueueInfo, Settings
-from penstock.engine.backend import check_start
-from penstock.engine.unowned import Unowned, closed, exists_already, not_found, stopped
+from penstock.engine.backend import check_start, closed, exists_already, not_found
+from penstock.engine.unowned import Unowned, stopped
 from penstock.errors import (
     DiskFull,
     InvalidArgument,
