@@ -130,8 +130,14 @@ class History:
         self._check()
 
     def use(self, settings: Settings) -> None:
-        """The queue has other settings from here on; what was asked and told before is checked."""
-        assert not self._events, "check() before settings change"
+        """The queue has other settings from here on; what was asked and told before is checked.
+
+        A store that stopped when they were to change has done nothing that it was asked since.
+        """
+        assert all(event["event"] in ("start", "unknown") for event in self._events), (
+            "check() before settings change"
+        )
+        self._events.clear()
         self._checker.use(settings)
 
     def look(self, queue: Queue, *, reopened: bool) -> None:

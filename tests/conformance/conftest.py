@@ -8,6 +8,19 @@ import pytest
 import penstock
 from tests.conformance.stores import STORES, StoreUnderTest
 
+# What a transport has a say in: waiting, claims that race, pages of long answers, queues that come and go. `http`,
+# `aio` and `guest` run everything over their transports, `text` and `folder` run everything directly; of kinds
+# that bring the two together, the rest is for `make test-all`.
+TRANSPORTED = ("test_waiting.py", "test_claim.py", "test_browse.py", "test_queues.py")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        kind = item.callspec.params.get("kind") if hasattr(item, "callspec") else None
+        if isinstance(kind, StoreUnderTest) and kind.carried and item.path.name not in TRANSPORTED:
+            item.add_marker(pytest.mark.long)
+
 
 class MakeQueue(Protocol):
     def __call__(self, name: str = "jobs", /, **settings: object) -> penstock.Queue: ...

@@ -32,6 +32,7 @@ class StoreUnderTest:
     many_queues: bool = True
     has_log: bool = False  # published messages are kept, and reach a queue that is full when it no longer is
     slow: bool = False  # a matter of minutes
+    carried: bool = False  # the same store by another transport: both are proven in full, though not together
     reopens: bool = True  # holds what it held when it was closed
     make_queue: Callable[..., penstock.Queue] = lambda store, name, **settings: store.create(name, **settings)
     in_line: Callable[[penstock.Store], int] | None = None  # consumers that wait, if none of our threads does
@@ -53,8 +54,8 @@ STORES = [
         many_queues=False,
         make_queue=queue_of_file,
     ),
-    StoreUnderTest("http-text", open_http_text, in_line=in_line_at_server),
-    StoreUnderTest("aio-text", open_aio_text, in_line=in_line_of_coroutines),
+    StoreUnderTest("http-text", open_http_text, in_line=in_line_at_server, carried=True),
+    StoreUnderTest("aio-text", open_aio_text, in_line=in_line_of_coroutines, carried=True),
     StoreUnderTest("folder", lambda folder, clock: penstock.open(f"folder:{folder}", clock=clock)),
     StoreUnderTest(
         "slate",
@@ -62,11 +63,11 @@ STORES = [
         priorities=(0, 255),
         has_log=True,
     ),
-    StoreUnderTest("http-folder", open_http_folder, in_line=in_line_at_server),
+    StoreUnderTest("http-folder", open_http_folder, in_line=in_line_at_server, carried=True),
     StoreUnderTest("slate-bucket", open_slate_bucket, priorities=(0, 255), has_log=True, slow=True),
     StoreUnderTest("http", open_http, in_line=in_line_at_server),
     StoreUnderTest("aio", open_aio, in_line=in_line_at_server),
     StoreUnderTest("aio-local", open_aio_local, in_line=in_line_of_coroutines),
     StoreUnderTest("guest", open_guest, in_line=in_line_at_server),
-    StoreUnderTest("aio-guest", open_aio_guest, in_line=in_line_at_server),
+    StoreUnderTest("aio-guest", open_aio_guest, in_line=in_line_at_server, carried=True),
 ]

@@ -1,4 +1,4 @@
-"""The power goes before every single file operation; whatever then is on the disk, no promise is broken."""
+"""The power goes before file operations; whatever then is on the disk, no promise is broken."""
 
 from itertools import product
 from random import Random
@@ -9,30 +9,66 @@ from penstock.contract.settings import Settings
 from penstock.rules.state import State
 from penstock.stores.journal.files import Segment
 from penstock.stores.journal.reading import Loader, Rest, look_at_rest
-from tests.simulated_disk import Keep, Luck, SimulatedDisk, Write
+from penstock.stores.text import storage
+from tests.simulated_disk import Luck, SimulatedDisk, Write
+from tests.simulation.kinds import FOLDER, KEEPS, KINDS, MANY, Kind, each_script
 from tests.simulation.scripts import SCRIPTS, SECTOR, world_for
-from tests.simulation.world import World, crash_states
-
-KEEPS: tuple[Keep, ...] = ("nothing", "everything", "some", "some", "some")
-MANY = KEEPS + KEEPS[-1:] * 30
-PARTS, ENOUGH = 2, 5_000  # for each script: a hundred thousand for all
+from tests.simulation.world import crash_states
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_crash_before_any_file_operation_breaks_no_promise(name: str) -> None:
-    choice = Random(name)
-    for state in crash_states(world_for(name, 0), SCRIPTS[name], KEEPS):
+@pytest.fixture(autouse=True)
+def short_mutex_files(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if "compacting" in request.node.name:
+        monkeypatch.setattr(storage, "_COMPACT", 500)
+
+
+@each_script
+def test_a_crash_before_file_operations_breaks_no_promise(kind: Kind, name: str) -> None:
+    choice, count = Random(name), 0
+    for state in crash_states(kind.begin(name, 0), kind.scripts[name], KEEPS, kind.crashes):
         state.check(used=choice.random() < 0.3)
+        count += 1
+    assert count > 15
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_crash_while_the_store_starts_after_a_crash_breaks_no_promise(name: str) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "part"), [(kind, part) for kind in KINDS for part in range(kind.parts)], ids=str)
+def test_a_hundred_thousand_crash_states_break_no_promise(kind: Kind, part: int) -> None:
+    for name, script in kind.scripts.items():
+        count = seed = 0
+        choice = Random(f"{name} {part}")
+        while count < kind.enough:
+            seed += 1
+            for state in crash_states(kind.begin(name, f"{part}.{seed}"), script, MANY):
+                state.check(used=choice.random() < 0.1)
+                count += 1
+
+
+@each_script
+@pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.long)])
+def test_a_crash_while_the_store_starts_after_a_crash_breaks_no_promise(kind: Kind, name: str, times: int) -> None:
     choice = Random(name)
-    for state in crash_states(world_for(name, 0), SCRIPTS[name], ["some"]):
-        if choice.random() < 0.1:
-            world = World.thaw(state.promises, state.name, state.disk)
-            for second in crash_states(world, lambda world: world.check_after_start(used=True), ["some"], 0.3):
+    for state in crash_states(kind.begin(name, 0), kind.scripts[name], ["some"], min(1, kind.crashes * times)):
+        if choice.random() < kind.starts * times:
+            world = state.kind.thaw(state.promises, state.name, state.disk)
+            for second in crash_states(world, lambda world: world.check_after_start(used=True), ["some"], 0.2):
                 second.check()
+
+
+@each_script
+def test_a_script_goes_the_same_way_with_the_same_seed(kind: Kind, name: str) -> None:
+    if kind is FOLDER:
+        pytest.skip("names of files are drawn anew in each run")
+
+    def run() -> list[tuple[str, str, str]]:
+        world = kind.begin(name, 0)
+        world.run(kind.scripts[name])
+        return world.scheduler.trace
+
+    assert run() == run()
+
+
+# Journals: what is behind the last whole group of a file.
 
 
 class Run(Luck):
@@ -86,28 +122,3 @@ def test_what_is_left_of_a_torn_write_is_never_taken_for_entries_of_another_prog
     world.scheduler.observe = tear
     world.run(SCRIPTS["payloads_like_entries"])
     assert looked > 10_000
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_goes_the_same_way_with_the_same_seed(name: str) -> None:
-    def run(seed: int) -> list[tuple[str, str, str]]:
-        world = world_for(name, seed)
-        world.run(SCRIPTS[name])
-        return world.scheduler.trace
-
-    assert run(0) == run(0)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", SCRIPTS)
-@pytest.mark.parametrize("part", range(PARTS))
-def test_thousands_of_crash_states_break_no_promise(name: str, part: int) -> None:
-    count = seed = 0
-    choice = Random(f"{name} {part}")
-    while count < ENOUGH:
-        seed += 1
-        for state in crash_states(world_for(name, f"{part}.{seed}"), SCRIPTS[name], MANY):
-            state.check(used=choice.random() < 0.1)
-            count += 1
-    assert count >= ENOUGH
-    assert ENOUGH * PARTS * len(SCRIPTS) >= 100_000

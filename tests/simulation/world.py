@@ -156,7 +156,11 @@ class World:
     def update(self, name: str, **changes: Any) -> None:
         """Change settings of a queue that nobody uses meanwhile: until there is an answer, it may have either."""
         promise = self.promises[name]
-        self.attempt(lambda: promise.history.check(self.store.queue(name)), None)
+        try:
+            promise.history.check(self.store.queue(name))
+        except penstock.PenstockError as error:
+            self.note(error)
+            return  # the store has stopped
         promise.becoming = promise.settings.changed(changes)
         try:
             told = self.store.queue(name).update(**changes)
