@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import penstock
 import penstock.aio
-from penstock.aio.opening import Opening
+from penstock.aio import Opening
 
 
 class Loop:

@@ -14,9 +14,9 @@ from penstock.contract.message import Entry
 from penstock.contract.operations import Ack, Claim, Put
 from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import Lost, Start, reader_name
-from penstock.engine import follow
+from penstock.engine import streams as engine_streams
 from penstock.engine.backend import Engine
-from penstock.engine.follow import fitting, parts_of
+from penstock.engine.streams import fitting, parts_of
 from penstock.errors import NotSupported, QueueNotFound
 from penstock.http.server import serve_in_thread
 from penstock.stores.journal.store import JournalBackend, open_journal
@@ -201,7 +201,7 @@ def test_one_who_holds_too_much_is_let_go(opened: Opening, monkeypatch: pytest.M
     settle(backend, 10)
     backend.tend()
     assert streams.ahead("default", "f", after, gaps, 100, MANY).lost is None
-    monkeypatch.setattr(follow, "HELD_BACK", 10)
+    monkeypatch.setattr(engine_streams, "HELD_BACK", 10)
     put(backend, 1)
     settle(backend, 1)
     backend.tend()

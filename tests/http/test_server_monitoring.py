@@ -21,9 +21,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
 from penstock.cli import cli
+from penstock.contract.backend import Histogram
 from penstock.http.server import RunningServer, serve_in_thread
 from penstock.sharing.backend import engine_of
-from penstock.system.histogram import Histogram
 from tests.harness.children import ServerChild
 from tests.stores.slate import loop_disk
 

@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.contract.landing import Landing
+from penstock.contract.loads import SinkCommit
 from penstock.contract.message import Entry
 from penstock.contract.operations import Counts
 from penstock.errors import StreamMismatch
@@ -88,25 +88,25 @@ def test_a_landing_is_remembered_with_the_load_that_brought_it(tmp_path: Path) -
     """Also when a crash came right after the load began to count."""
     backend = open_journal(tmp_path / "store")
 
-    def load(sink: Landing) -> Load:
+    def load(sink: SinkCommit) -> Load:
         name = backend.begin_load()
         part = staging.Part(backend._disk, staging.folder_of(backend.folder, name), name, "part-0")
         part.add_entries("default", [Entry(b"x")], 0, 0)
         part.close()
         return Load(name, part.pieces, sink=sink)
 
-    assert backend.load(load(Landing("s", "q", 4)))
-    assert not backend.load(load(Landing("s", "q", 4)))
-    assert not backend.load(load(Landing("s", "q", 3)))
+    assert backend.load(load(SinkCommit("s", "q", 4)))
+    assert not backend.load(load(SinkCommit("s", "q", 4)))
+    assert not backend.load(load(SinkCommit("s", "q", 3)))
     with pytest.raises(StreamMismatch, match="of a new query"):
-        backend.load(load(Landing("s", "another", 4)))
-    assert backend.load(load(Landing("s", "another", 5)))
-    interrupted = load(Landing("s", "another", 6))
+        backend.load(load(SinkCommit("s", "another", 4)))
+    assert backend.load(load(SinkCommit("s", "another", 5)))
+    interrupted = load(SinkCommit("s", "another", 6))
     backend._loads._begin_to_count(staging.folder_of(backend.folder, interrupted.name), interrupted)
     backend.close()
     backend = open_journal(tmp_path / "store")
     assert backend.run(Counts("default"))["available"] == 3
-    assert not backend.load(load(Landing("s", "another", 6)))
+    assert not backend.load(load(SinkCommit("s", "another", 6)))
     [file] = (tmp_path / "store/.penstock/sinks").iterdir()
     assert json.loads(file.read_text().splitlines()[0]) == ["s", "another", 6]
     backend.close()

@@ -41,7 +41,7 @@ from penstock.contract.operations import (
 )
 from penstock.contract.settings import MAX_COUNT, MAX_PAYLOAD, Settings, seconds, whole
 from penstock.errors import LeaseExpired, StoreClosed
-from penstock.system import forks
+from penstock.system import processes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -86,7 +86,7 @@ class Store:
         self.url = url
         self._open_backend: AsyncBackend | None = backend
         self._is_forked = False
-        forks.watch(self)
+        processes.watch_forks(self)
 
     def forked(self) -> None:
         """In a child: the event loop is the parent's, and so are the threads and connections."""

@@ -1,6 +1,9 @@
 """What carries out operations: the narrow interface behind the contract, one implementation per kind of store."""
 
-from collections.abc import AsyncIterator, Awaitable
+import threading
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.contract.message import Message
@@ -39,12 +42,34 @@ class AsyncBackend(Protocol):
         """Let go of everything; waiting consumers get StoreClosed."""
 
 
+class Histogram:
+    """Counts values by bounds; a value that is a bound is below it. Safe for threads."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+        self._lock = threading.Lock()
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        at = bisect_left(self.bounds, value)
+        with self._lock:
+            self._counts[at] += 1
+            self._sum += value
+
+    def read(self) -> tuple[list[int], float]:
+        """How many values are below each bound, the last being all there are; and their sum."""
+        with self._lock:
+            return list(accumulate(self._counts)), self._sum
+
+
 class Served(AsyncBackend, Protocol):
     """What a server needs of a store, beyond its operations."""
 
     descriptors: int  # that a request takes which waits
-    commit_seconds: Any  # histograms of commits: how long, and how many records
-    commit_records: Any
+    commit_seconds: Histogram  # that commits took
+    commit_records: Histogram  # that commits made durable
 
     def tend(self) -> "Future[None]":
         """Let time have passed in queues where nobody comes by."""

@@ -8,16 +8,16 @@ from typing import Annotated, Any, NamedTuple
 
 from penstock.contract import names, schemas
 from penstock.contract.arguments import a_text, a_whole, check_known, settings_from_json
-from penstock.contract.landing import LONGEST, Landing
 from penstock.contract.operation import BATCH, LIST, Answer, Argument, Operation, Runner, operation
 from penstock.contract.operations import DONE
 from penstock.contract.roles import READ, WRITE
 from penstock.contract.schemas import integer, nullable, record, ref, text
 from penstock.contract.settings import MAX_COUNT, Settings, whole
 from penstock.contract.settings import text as text_of
-from penstock.errors import InvalidArgument, PenstockError
+from penstock.errors import InvalidArgument, PenstockError, StreamMismatch
 
 MAX_RUN = 255  # bytes
+MAX_SINK = 255  # characters of a sink's name
 _MAX_NUMBER = 2**63 - 1
 _LONG = 600.0  # seconds that an answer may take beyond the usual
 
@@ -48,6 +48,31 @@ class Brought(NamedTuple):
     bytes: int  # of payloads
 
 
+class SinkCommit(NamedTuple):
+    """A batch of a query, and the sink that it is for.
+
+    Spark numbers the batches of a query one after the other, and writes only the last one again: to remember one
+    number of each sink is enough.
+    """
+
+    sink: str
+    query: str
+    batch: int
+
+
+def is_repeated(landing: SinkCommit, last: SinkCommit) -> bool:
+    """Whether a batch has landed, if `last` was the last; StreamMismatch if a new query's numbers start anew."""
+    if landing.batch > last.batch:
+        return False
+    if landing.query != last.query:
+        raise StreamMismatch(
+            f"batch {landing.batch} for sink {landing.sink!r} is of a new query (another checkpoint), and batch "
+            f"{last.batch} of the one before has landed: give the new query a sinkId of its own, or go on with "
+            "the checkpoint of the other"
+        )
+    return True
+
+
 class Loads:
     """The loads of a store. Everything here may wait for a disk."""
 
@@ -66,7 +91,7 @@ class Loads:
         """Stage the next batch of a part, on stable storage; the last one again changes nothing."""
         self._carry_out(AddToLoad(load, part, number, queue, frame))
 
-    def commit(self, load: str, sent: Sequence[Sent], run: str | None, sink: Landing | None = None) -> Outcome:
+    def commit(self, load: str, sent: Sequence[Sent], run: str | None, sink: SinkCommit | None = None) -> Outcome:
         """Let the parts that are named take effect, in this order, all at once."""
         return self._carry_out(CommitLoad(load, sent, run, sink))
 
@@ -96,8 +121,8 @@ _SINK = {
     **nullable(
         record(
             {
-                "id": text("What it is written by.", minLength=1, maxLength=LONGEST),
-                "query": text("The query, whose batches are numbered.", minLength=1, maxLength=LONGEST),
+                "id": text("What it is written by.", minLength=1, maxLength=MAX_SINK),
+                "query": text("The query, whose batches are numbered.", minLength=1, maxLength=MAX_SINK),
                 "batch": integer("The batch's number.", 0, _MAX_NUMBER),
             },
             "id",
@@ -134,15 +159,15 @@ def _run(name: str, value: Any) -> str | None:
     return value
 
 
-def _sink(name: str, value: Any) -> Landing | None:
+def _sink(name: str, value: Any) -> SinkCommit | None:
     if value is None:
         return None
     if not isinstance(value, dict):
         raise InvalidArgument('"sink" is an object: {"id": NAME, "query": ID, "batch": NUMBER}')
     check_known(value, ("id", "query", "batch"), "a sink")
     members: dict[str, Any] = {"id": None, "query": None, "batch": None, **value}
-    sink, query = (text_of(member, members[member], 1, LONGEST) for member in ("id", "query"))
-    return Landing(sink, query, whole("batch", members["batch"], 0, _MAX_NUMBER))
+    sink, query = (text_of(member, members[member], 1, MAX_SINK) for member in ("id", "query"))
+    return SinkCommit(sink, query, whole("batch", members["batch"], 0, _MAX_NUMBER))
 
 
 def _utf8(run: str) -> str:
@@ -153,7 +178,7 @@ def _sends_queues(queues: Mapping[str, Settings]) -> dict[str, Any]:
     return {name: dict(settings) for name, settings in queues.items()}
 
 
-def _sends_sink(sink: Landing) -> dict[str, Any]:
+def _sends_sink(sink: SinkCommit) -> dict[str, Any]:
     return dict(zip(("id", "query", "batch"), sink, strict=True))
 
 
@@ -284,7 +309,7 @@ class CommitLoad(Operation[Outcome]):
         ),
     ]
     run: Annotated[str | None, Argument(check=_run, schema=nullable(_RUN))] = None
-    sink: Annotated[Landing | None, Argument(check=_sink, schema=_SINK, omit=True, send=_sends_sink)] = None
+    sink: Annotated[SinkCommit | None, Argument(check=_sink, schema=_SINK, omit=True, send=_sends_sink)] = None
 
 
 @operation(

@@ -14,6 +14,7 @@ from itertools import islice
 from math import inf
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from penstock.contract.backend import Histogram
 from penstock.contract.message import Entry, Message, Plain
 from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
@@ -24,7 +25,6 @@ from penstock.engine.queue import STEPS, Figures, LiveQueue, Waiter
 from penstock.engine.views import Taken
 from penstock.errors import LeaseExpired, PenstockError
 from penstock.system.clock import pause
-from penstock.system.histogram import Histogram
 
 _THREADS = 32  # commits of different queues side by side
 _LOADERS = 4  # what loads do side by side: each has much in memory

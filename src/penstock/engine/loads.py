@@ -19,13 +19,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from penstock.contract.landing import Landing
-from penstock.contract.loads import MAX_RUN, Brought, Outcome, Sent, TooManyLoads
-from penstock.contract.message import Entry, Plain
+from penstock.contract.loads import MAX_RUN, Brought, Outcome, Sent, SinkCommit, TooManyLoads
+from penstock.contract.message import Attempt, Entry, Plain
 from penstock.contract.names import DEFAULT
 from penstock.contract.settings import Settings, text
 from penstock.errors import DiskFull, InvalidArgument, LoadNotFound
 from penstock.rules.ledger import Ledger
+from penstock.rules.recent import pack
+from penstock.rules.records import Restore
+from penstock.rules.rows import AVAILABLE, DONE, FAILED
 from penstock.system.clock import Alarm, Clock
 from penstock.system.files import is_full
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 MOST = 100  # loads that are open at a time
 MOST_BATCHES = 250_000  # and parts that all of them have
 MOST_QUEUES = 100_000  # that all of them would make
+_KEPT = ("failed", "released")  # an attempt that was acknowledged is the message's own
 _DAY = 24 * 3600 * 1000
 _WEEK = 7 * _DAY
 _OWNERS = re.compile(r"0-0-([0-9]{1,15})\.[0-9a-f]{16}", re.ASCII)  # no process has the number 0
@@ -85,14 +88,14 @@ class Depot(Protocol):
         parts: Sequence[StagedPart],
         queues: Mapping[str, Settings],
         run: str | None,
-        sink: Landing | None,
+        sink: SinkCommit | None,
     ) -> bool:
         """Let these parts take effect, all of them or none; False if the run or the batch has before."""
 
     def counts(self, load: str) -> bool:
         """After an error: whether a load takes effect when the store is opened, and cannot be repeated here."""
 
-    def has_landed(self, sink: Landing) -> bool:
+    def has_landed(self, sink: SinkCommit) -> bool:
         """Whether a batch of a stream has taken effect; StreamMismatch."""
 
     def taken(self, run: str) -> Taken | None:
@@ -181,7 +184,7 @@ class OpenLoads:
             with self._changed:
                 self._grow(opened)
 
-    def commit(self, load: str, sent: Sequence[Sent], run: str | None, sink: Landing | None = None) -> Outcome:
+    def commit(self, load: str, sent: Sequence[Sent], run: str | None, sink: SinkCommit | None = None) -> Outcome:
         """Let the parts that are named take effect, in this order, all at once.
 
         As that run, or as that batch of a stream, if one is given: then it is remembered as such.
@@ -282,7 +285,7 @@ class OpenLoads:
                 return opened.queues[queue]
             raise
 
-    def _before(self, load: str, run: str | None, sink: Landing | None) -> Outcome:
+    def _before(self, load: str, run: str | None, sink: SinkCommit | None) -> Outcome:
         """The answer to a commit of a load that is not open: it may have taken effect before."""
         if sink is not None and self._depot.has_landed(sink):
             return Outcome(False, 0)  # by this load, or by another
@@ -376,3 +379,46 @@ def began_at(load: str) -> int | None:
     """When a load of the store's owner began; None for any other name."""
     matched = _OWNERS.fullmatch(load)
     return int(matched[1]) if matched else None
+
+
+# Messages that were elsewhere before, with what became of them there
+
+
+class Restored(NamedTuple):
+    """What became of messages, a value for each in every column; all of them are done, or none is."""
+
+    received_at: Sequence[int]
+    states: Sequence[int]
+    attempts: Sequence[int]
+    claimed_at: Sequence[int]  # 0 = never
+    settled_at: Sequence[int]
+    consumers: Sequence[str | None]
+    reasons: Sequence[str | None]
+    histories: Sequence[Sequence[Attempt] | None]
+
+    @property
+    def done(self) -> bool:
+        """Whether they are done."""
+        return self.states[0] == DONE
+
+
+def restore(restored: Restored) -> Restore:
+    """The record; who was at work on a message is no longer."""
+    _, states, attempts, claimed_at, settled_at, consumers, reasons, histories = restored
+    settled = [state in (DONE, FAILED) for state in states]
+    history = {
+        at: b"".join(pack(each) for each in ended if each.outcome in _KEPT)
+        for at, ended in enumerate(histories)
+        if ended
+    }
+    return Restore(
+        0,
+        0,
+        bytes(state if kept else AVAILABLE for state, kept in zip(states, settled, strict=True)),
+        attempts,
+        claimed_at,
+        settled_at,
+        [consumer if kept else None for consumer, kept in zip(consumers, settled, strict=True)],
+        reasons,
+        {at: packed for at, packed in history.items() if packed},
+    )

@@ -16,7 +16,7 @@ from penstock.engine.storage import Body
 from penstock.errors import InvalidArgument, StoreClosed
 from penstock.rules.ledger import Ledger
 from penstock.rules.records import Put, Record
-from penstock.system import forks
+from penstock.system import processes
 from penstock.system.clock import Clock, SystemClock
 from penstock.system.threads import Lock
 
@@ -76,7 +76,7 @@ class MemoryBackend(Engine):
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.create(DEFAULT, Settings())
-        forks.watch(self)
+        processes.watch_forks(self)
 
     def forked(self) -> None:
         """In a child: refuse, as what is put here nobody else would see, and what is claimed both would have."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock.contract.backend import Backend
+from penstock.contract.backend import Backend, Histogram
 from penstock.contract.message import Message
 from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
@@ -21,7 +21,6 @@ from penstock.engine.coroutines import COMMIT_RECORDS, COMMIT_SECONDS, some
 from penstock.engine.queue import Figures
 from penstock.errors import PenstockError
 from penstock.system.clock import SystemClock, pause
-from penstock.system.histogram import Histogram
 
 _THREADS = 32
 _TAKERS = 8  # consumers that are given messages side by side: nobody knows before how large those are

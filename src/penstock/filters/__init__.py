@@ -23,11 +23,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.errors import InvalidFilter
-from penstock.filters.evaluation import Check, compile_check
 from penstock.filters.expressions import (
     FIELDS,
     And,
     Between,
+    Check,
     Compare,
     Expression,
     Field,
@@ -39,6 +39,7 @@ from penstock.filters.expressions import (
     Operand,
     Or,
     Subject,
+    compile_check,
     integer,
     numeric,
 )

@@ -1,9 +1,13 @@
-"""What a filter means: a tree of these nodes, which is all that a compiler for another engine has to know."""
+"""What a filter means: a tree of nodes, which is all that a compiler for another engine has to know.
 
+compile_check() makes a function of one message of it, with SQL's three-valued logic.
+"""
+
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from penstock.contract.message import Entry
 from penstock.system.clock import at_least_one
@@ -130,3 +134,165 @@ def integer(text: str) -> int | None:
         return None
     value = int(match[1] + match[2])
     return value if -(2**63) <= value < 2**63 else None
+
+
+# A tree as a function
+
+_SHORT = 64  # letters of a part with _ that may be compared again at each place
+Check: TypeAlias = Callable[[Subject], bool | None]
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def compile_check(node: Expression) -> Check:
+    """A function that answers for one message at a time, with every decision about the filter already taken."""
+    match node:
+        case And(terms):
+            return _combine([compile_check(term) for term in terms], decisive=False)
+        case Or(terms):
+            return _combine([compile_check(term) for term in terms], decisive=True)
+        case Between(operand, low, high):
+            checks = [compile_check(Compare(">=", operand, low)), compile_check(Compare("<=", operand, high))]
+            return _combine(checks, decisive=False)
+        case Not(term):
+            check = compile_check(term)
+            return lambda subject: None if (result := check(subject)) is None else not result
+        case IsNull(operand):
+            value = _value(operand, number=False)
+            return lambda subject: value(subject) is None
+        case Compare(symbol, left, right):
+            return _compare(_COMPARISONS[symbol], left, right)
+        case In(operand, values):
+            value, members = _value(operand, numeric(*values)), frozenset(values)
+            return lambda subject: None if (found := value(subject)) is None else found in members
+        case Like(operand, pattern):
+            value, match = _value(operand, number=False), _like(pattern)
+            return lambda subject: None if (found := value(subject)) is None else match(found)
+
+
+def _combine(checks: Sequence[Check], decisive: bool) -> Check:
+    def check(subject: Subject) -> bool | None:
+        result: bool | None = not decisive
+        for check in checks:
+            answer = check(subject)
+            if answer is decisive:
+                return answer
+            if answer is None:
+                result = None
+        return result
+
+    return check
+
+
+def _compare(test: Callable[[Any, Any], bool], left: Operand, right: Operand) -> Check:
+    number = numeric(left, right)
+    first, second = _value(left, number), _value(right, number)
+
+    def check(subject: Subject) -> bool | None:
+        a, b = first(subject), second(subject)
+        return None if a is None or b is None else test(a, b)
+
+    return check
+
+
+def _value(operand: Operand, number: bool) -> Callable[[Subject], Any]:
+    match operand:
+        case Field(name):
+            return operator.attrgetter(name)
+        case Header(name) if number:
+            return lambda subject: None if (text := subject.headers.get(name)) is None else integer(text)
+        case Header(name):
+            return lambda subject: subject.headers.get(name)
+        case literal:
+            return lambda subject: literal
+
+
+def _like(pattern: str) -> Callable[[str], bool]:
+    """Whether a text is like the pattern, found by going over the text once.
+
+    The first place where a part between two % fits is as good as any later one, so nothing is tried twice.
+    """
+    parts: list[list[str | None]] = [[]]  # letters, None for _
+    for piece in re.findall(r"\\.|.", pattern, re.DOTALL):
+        if piece == "%":
+            parts.append([])
+        else:
+            parts[-1].append(None if piece == "_" else piece[-1])
+    first, last = _fits(parts[0]), _fits(parts[-1])
+    if len(parts) == 1:
+        return lambda text: len(text) == len(parts[0]) and first(text, 0)
+    finders = [_find(part) for part in parts[1:-1] if part]
+    begin, end = len(parts[0]), len(parts[-1])
+
+    def check(text: str) -> bool:
+        tail = len(text) - end
+        if tail < begin or not first(text, 0) or not last(text, tail):
+            return False
+        at = begin
+        for find in finders:
+            at = find(text, at, tail)
+            if at < 0:
+                return False
+        return True
+
+    return check
+
+
+def _fits(part: list[str | None]) -> Callable[[str, int], bool]:
+    """Whether a part stands at that place of a text."""
+    plain = "".join(letter or "" for letter in part)
+    if len(plain) == len(part):
+        return lambda text, at: text.startswith(plain, at)
+    letters = [(at, letter) for at, letter in enumerate(part) if letter is not None]
+    return lambda text, start: all(text[start + at] == letter for at, letter in letters)
+
+
+def _find(part: list[str | None]) -> Callable[[str, int, int], int]:
+    """Where the first place ends at which a part stands, between two places of a text; -1 if there is none."""
+    size, plain = len(part), "".join(letter or "" for letter in part)
+    if len(plain) == size:
+        return lambda text, start, end: -1 if (at := text.find(plain, start, end)) < 0 else at + size
+    if size <= _SHORT:
+        letters = "".join("." if letter is None else re.escape(letter) for letter in part)
+        search = re.compile(letters, re.DOTALL).search
+        return lambda text, start, end: -1 if (found := search(text, start, end)) is None else found.end()
+    wanted: dict[str, list[int]] = {}  # where in the part
+    for at, letter in enumerate(part):
+        if letter is not None:
+            wanted.setdefault(letter, []).append(at)
+
+    def look(text: str, start: int, end: int) -> int:
+        for at in range(start, end - size + 1, 4 * size):
+            found = _first(text[at : min(at + 5 * size - 1, end)], wanted, size)
+            if found >= 0:
+                return at + found + size
+        return -1
+
+    return look
+
+
+def _first(text: str, wanted: dict[str, list[int]], size: int) -> int:
+    """The first place of a text from which on these letters are where they are wanted, or -1.
+
+    Places are bits of an integer, so that all of them are compared with a letter at once.
+    """
+    there: dict[str, list[int]] = {}
+    for at, letter in enumerate(text):
+        there.setdefault(letter, []).append(at)
+    left = (1 << max(len(text) - size + 1, 0)) - 1
+    for letter, offsets in wanted.items():
+        places = bytearray(len(text) // 8 + 1)
+        for at in there.get(letter, ()):
+            places[at >> 3] |= 1 << (at & 7)
+        bits = int.from_bytes(places, "little")
+        for offset in offsets:
+            left &= bits >> offset
+        if not left:
+            return -1
+    return (left & -left).bit_length() - 1

@@ -33,7 +33,7 @@ from penstock.sharing.ownership import (
     prepare,
 )
 from penstock.stores.owner_operations import Pack, Stored
-from penstock.system import blocking, forks
+from penstock.system import blocking, processes
 from penstock.system.clock import Clock
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class SharedBackend(Shared):
         self._moving = blocking.Lock()
         self._closing = threading.Event()
         is_guest = blocking.run(self.enter())
-        forks.watch(self)
+        processes.watch_forks(self)
         if is_guest:
             try:
                 folder.kind.check_guest(folder.url, self)

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, TypeVar
 
+from penstock.contract.backend import Histogram
 from penstock.contract.kinds import Options
 from penstock.contract.loads import TooManyLoads
 from penstock.contract.message import MESSAGE_FIELDS, Message
@@ -20,7 +21,6 @@ from penstock.http.client.coroutines import RemoteBackend
 from penstock.http.client.failures import Refused
 from penstock.sharing.backend import Gone, Guest, Shared
 from penstock.sharing.ownership import SETTLED, Folder, Owner, become_owner, folder_for, prepare
-from penstock.system.histogram import Histogram
 
 Result = TypeVar("Result")
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.contract.kinds import Kind, Options, kind_of
 from penstock.engine.backend import Engine
 from penstock.errors import StoreLocked, StoreUnreachable
-from penstock.system import forks
+from penstock.system import processes
 from penstock.system import socket_path as place
 from penstock.system.clock import Clock, SystemClock
 from penstock.system.files import OWN_FOLDER, ReadingDisk, unavailable
@@ -133,7 +133,7 @@ class Owner:
             raise
         if self._host is not None:
             self._host.start(self.backend)
-        forks.watch(self)
+        processes.watch_forks(self)
 
     def close(self) -> None:
         """Answer who has asked, and hand over."""

@@ -16,7 +16,7 @@ from zlib_ng.zlib_ng import crc32
 
 from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
-from penstock.engine.restored import Restored, restore
+from penstock.engine.loads import Restored, restore
 from penstock.rules.records import Put, Restore
 from penstock.spark.checking import Column, RowChecker, binary, histories, integers, runs, slices
 from penstock.stores.journal import bodies, groups

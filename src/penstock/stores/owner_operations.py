@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from penstock.contract.arguments import QueueName, a_text, settings_from_json
-from penstock.contract.landing import Landing
+from penstock.contract.loads import SinkCommit
 from penstock.contract.operation import Answer, Argument, Operation, Runner, operation
 from penstock.contract.roles import ANYONE  # whoever may connect may do everything
 from penstock.contract.settings import Settings
@@ -60,7 +60,9 @@ Queues = Annotated[
     ),
 ]
 RunName = Annotated[str | None, Argument(check=lambda name, value: value, schema={})]
-Sink = Annotated[Landing | None, Argument(check=lambda name, value: Landing(*value) if value else None, schema={})]
+Sink = Annotated[
+    SinkCommit | None, Argument(check=lambda name, value: SinkCommit(*value) if value else None, schema={})
+]
 
 
 @operation(

@@ -1,7 +1,12 @@
-"""Processes of this machine: names that no later process takes over, and whether one is still there."""
+"""Processes: names that no later process takes over, whether one is still there; forks and garbage of this one."""
 
+import gc
 import os
 import re
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
 
 from penstock.errors import InvalidArgument
 
@@ -63,3 +68,41 @@ def _stat(pid: int) -> list[str]:
 
 def _number_space() -> int:
     return os.stat("/proc/self/ns/pid").st_ino
+
+
+# Forks: a child has copies of everything that its parent holds, but no threads
+
+
+class Forked(Protocol):
+    """Something that has to know that it is in a child now."""
+
+    def forked(self) -> None:
+        """Called in the child, before anything else."""
+
+
+_all: "weakref.WeakSet[Forked]" = weakref.WeakSet()
+
+
+def watch_forks(each: Forked) -> None:
+    """Tell it of forks, for as long as it lives."""
+    _all.add(each)
+
+
+def _tell() -> None:
+    for each in list(_all):
+        each.forked()
+
+
+os.register_at_fork(after_in_child=_tell)
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Make very many objects that stay, and are in no cycle: half of the time would go into looking for cycles."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

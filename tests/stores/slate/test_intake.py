@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.contract.landing import Landing
+from penstock.contract.loads import SinkCommit
 from penstock.contract.message import Entry
 from penstock.contract.operations import Counts, Put
 from penstock.stores.slate.bucket import BucketPlace
@@ -15,7 +15,7 @@ from penstock.stores.slate.store import SlateBackend, open_slate
 from penstock.wire.frames import encode_entries
 
 
-def staged(backend: SlateBackend, sink: Landing | None = None, run: str | None = None) -> Load:
+def staged(backend: SlateBackend, sink: SinkCommit | None = None, run: str | None = None) -> Load:
     """A load of two messages, in frames of their own."""
     name = new_name(os.getpid())
     for number in range(2):
@@ -29,34 +29,34 @@ def waiting(backend: SlateBackend) -> int:
 
 def test_a_batch_lands_once_and_a_new_query_must_say_that_it_is_one(tmp_path: Path) -> None:
     backend = open_slate(f"slate:{tmp_path}")
-    assert backend.intake.take_in(staged(backend, Landing("s", "q", 4)))
-    assert not backend.intake.take_in(staged(backend, Landing("s", "q", 4)))
-    assert not backend.intake.take_in(staged(backend, Landing("s", "q", 3)))
+    assert backend.intake.take_in(staged(backend, SinkCommit("s", "q", 4)))
+    assert not backend.intake.take_in(staged(backend, SinkCommit("s", "q", 4)))
+    assert not backend.intake.take_in(staged(backend, SinkCommit("s", "q", 3)))
     with pytest.raises(penstock.StreamMismatch, match="of a new query"):
-        backend.intake.take_in(staged(backend, Landing("s", "another", 4)))
+        backend.intake.take_in(staged(backend, SinkCommit("s", "another", 4)))
     assert waiting(backend) == 2
-    assert backend.intake.take_in(staged(backend, Landing("s", "another", 5)))
-    assert backend.intake.take_in(staged(backend, Landing("t", "q", 4)))
+    assert backend.intake.take_in(staged(backend, SinkCommit("s", "another", 5)))
+    assert backend.intake.take_in(staged(backend, SinkCommit("t", "q", 4)))
     backend.close()
     backend = open_slate(f"slate:{tmp_path}")
-    assert not backend.intake.take_in(staged(backend, Landing("s", "another", 5)))
+    assert not backend.intake.take_in(staged(backend, SinkCommit("s", "another", 5)))
     assert waiting(backend) == 6
     backend.close()
 
 
 def test_a_batch_that_a_crash_interrupted_has_landed_when_the_store_is_open_again(tmp_path: Path) -> None:
     backend = open_slate(f"slate:{tmp_path}")
-    load = staged(backend, Landing("s", "q", 1))
+    load = staged(backend, SinkCommit("s", "q", 1))
     backend._writer.lead(lambda: backend._writer.write_now([_Progress(load, 0).row]))
     backend.close()
     backend = open_slate(f"slate:{tmp_path}")
     assert waiting(backend) == 2
-    assert not backend.intake.take_in(staged(backend, Landing("s", "q", 1)))
+    assert not backend.intake.take_in(staged(backend, SinkCommit("s", "q", 1)))
     assert waiting(backend) == 2
     backend.close()
 
 
-@pytest.mark.parametrize("what", [{"sink": Landing("s", "q", 1)}, {"run": "nightly"}])
+@pytest.mark.parametrize("what", [{"sink": SinkCommit("s", "q", 1)}, {"run": "nightly"}])
 def test_what_an_error_interrupted_is_finished_before_the_same_comes_under_another_name(
     tmp_path: Path, what: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

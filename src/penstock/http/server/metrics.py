@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeAlias
 
+from penstock.contract.backend import Histogram
 from penstock.engine.queue import Figures
 from penstock.errors import PenstockError
 from penstock.http.server.exchange import Answer, Problem, Request, json_answer
-from penstock.system.histogram import Histogram
 from penstock.version import __version__
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -17,8 +17,7 @@ from pyspark.sql.types import StructType
 
 from penstock.contract import names
 from penstock.contract.kinds import check_exists
-from penstock.contract.landing import LONGEST, Landing
-from penstock.contract.loads import Sent
+from penstock.contract.loads import MAX_SINK, Sent, SinkCommit
 from penstock.contract.operations import Lookup, Queues
 from penstock.contract.streams import not_supported
 from penstock.contract.urls import is_remote, is_shared, is_slate
@@ -52,7 +51,7 @@ class _Sink(NamedTuple):
     id: str | None  # None: the query's own id
     checkpoint: str | None
 
-    def landing(self, batch: int) -> Landing:
+    def landing(self, batch: int) -> SinkCommit:
         """A batch of the query."""
         if self.checkpoint is None:
             raise InvalidArgument(
@@ -60,7 +59,7 @@ class _Sink(NamedTuple):
                 "says of the query tells a batch that is written again from a new one"
             )
         query = query_id(self.checkpoint)
-        return Landing(self.id or query, query, batch)
+        return SinkCommit(self.id or query, query, batch)
 
 
 @dataclass
@@ -209,8 +208,8 @@ def stream_writer_for(given: Mapping[str, str], schema: StructType) -> DataSourc
     """What writes into the store that the options name."""
     options = {name.lower(): value for name, value in given.items()}
     sink = _Sink(options.get("sinkid"), options.get("checkpointlocation"))
-    if sink.id is not None and not 1 <= len(sink.id) <= LONGEST:
-        raise InvalidArgument(f"option sinkId has {len(sink.id)} characters; give 1 to {LONGEST}")
+    if sink.id is not None and not 1 <= len(sink.id) <= MAX_SINK:
+        raise InvalidArgument(f"option sinkId has {len(sink.id)} characters; give 1 to {MAX_SINK}")
     store, queue, run = parse_writing({name: value for name, value in options.items() if name not in _OWN})
     if run is not None:
         raise InvalidArgument("option id is for df.write; a stream's batches are told apart by query and number")

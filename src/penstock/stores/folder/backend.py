@@ -29,7 +29,7 @@ from penstock.stores.folder.queue import FolderQueue
 from penstock.stores.folder.recovery import Upkeep
 from penstock.stores.folder.shared import SECOND, Neighbours, Shared, SystemNeighbours
 from penstock.stores.folder.tree import Tree, is_full
-from penstock.system import forks
+from penstock.system import processes
 from penstock.system.clock import Clock, SteadyClock, SystemClock
 from penstock.system.files import Disk, SystemDisk
 from penstock.system.threads import SystemThreads, Threads
@@ -64,7 +64,7 @@ class FolderBackend(Unowned):
         self._again: Callable[[], None] = lambda: self._open(
             folder, disk, threads, SystemNeighbours(), sync, peers
         )
-        forks.watch(self)
+        processes.watch_forks(self)
 
     def _open(
         self, folder: str, disk: Disk, threads: Threads, neighbours: Neighbours, sync: str, peers: int

@@ -15,9 +15,8 @@ from itertools import pairwise
 
 from penstock.contract.message import STATES, Message
 from penstock.contract.streams import Ahead, BatchPlan, Lost, boot
-from penstock.engine.follow import PAGE, fitting, parts_of
 from penstock.engine.queue import LiveQueue
-from penstock.engine.streams import Known, LiveStreams
+from penstock.engine.streams import PAGE, Known, LiveStreams, fitting, parts_of
 from penstock.engine.views import fill
 from penstock.errors import PenstockError, QueueNotFound, StoreCorrupt
 from penstock.rules.records import Put

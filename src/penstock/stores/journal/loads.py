@@ -22,14 +22,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from penstock.contract import names
-from penstock.contract.landing import Landing, is_repeated
-from penstock.contract.loads import Brought
+from penstock.contract.loads import Brought, SinkCommit, is_repeated
 from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
 from penstock.engine.backend import check_start
-from penstock.engine.loads import StagedPart, Taken, began_at, full
+from penstock.engine.loads import Restored, StagedPart, Taken, began_at, full
 from penstock.engine.queue import LiveQueue
-from penstock.engine.restored import Restored
 from penstock.errors import DiskFull, QueueExists, QueueNotFound
 from penstock.rules.ledger import Ledger
 from penstock.rules.records import Put
@@ -56,10 +54,10 @@ _LONGEST = 200  # bytes of a file name
 _OWN = "queue-"  # how the names of files begin that a queue does not share
 
 
-def has_landed(disk: Disk, catalog: Catalog, landing: Landing) -> bool:
+def has_landed(disk: Disk, catalog: Catalog, landing: SinkCommit) -> bool:
     """Whether a batch has landed before; StreamMismatch if it is of another query, whose numbers start anew."""
     path = _path(catalog, SINKS, landing.sink)
-    return disk.exists(path) and is_repeated(landing, Landing(*read_line(disk, path)))
+    return disk.exists(path) and is_repeated(landing, SinkCommit(*read_line(disk, path)))
 
 
 def _path(catalog: Catalog, folder: str, name: str) -> str:
@@ -78,7 +76,7 @@ class Load:
     pieces: list[Piece]
     queues: dict[str, Settings] = field(default_factory=dict)
     run: str | None = None  # takes effect once under this name
-    sink: Landing | None = None  # or once as this batch of a stream
+    sink: SinkCommit | None = None  # or once as this batch of a stream
 
     def by_queue(self) -> dict[str, list[Piece]]:
         """The pieces of each queue, in the order in which they were staged."""
@@ -358,7 +356,7 @@ def _parse(path: str, disk: Disk) -> Load:
     pieces = [Piece(*piece) for piece in content["pieces"]]
     queues = {queue: Settings(**settings) for queue, settings in content["queues"].items()}
     sink = content.get("sink")
-    return Load(content["name"], pieces, queues, content["run"], None if sink is None else Landing(*sink))
+    return Load(content["name"], pieces, queues, content["run"], None if sink is None else SinkCommit(*sink))
 
 
 def _append(storage: JournalStorage, load: str, staged: Sequence[tuple[Piece, File]], now: int) -> None:
@@ -490,7 +488,7 @@ class JournalDepot:
         parts: Sequence[StagedPart],
         queues: Mapping[str, Settings],
         run: str | None,
-        sink: Landing | None,
+        sink: SinkCommit | None,
     ) -> bool:
         """Let these parts take effect."""
         pieces = [piece for part in parts for piece in cast("JournalPart", part).file.pieces]
@@ -500,7 +498,7 @@ class JournalDepot:
         """Whether opening the store will finish it."""
         return self._disk.exists(os.path.join(self._folder(load), MANIFEST))
 
-    def has_landed(self, sink: Landing) -> bool:
+    def has_landed(self, sink: SinkCommit) -> bool:
         """Whether a batch of a stream has taken effect."""
         return has_landed(self._disk, self._catalog, sink)
 

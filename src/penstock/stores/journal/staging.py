@@ -21,8 +21,7 @@ from typing import NamedTuple
 from zlib_ng.zlib_ng import crc32
 
 from penstock.contract.message import Entry, Plain
-from penstock.engine.loads import began_at
-from penstock.engine.restored import Restored, restore
+from penstock.engine.loads import Restored, began_at, restore
 from penstock.errors import InvalidArgument
 from penstock.rules.records import Put
 from penstock.stores.journal import bodies, groups

@@ -35,7 +35,7 @@ from penstock.stores.journal.reservation import Ballast
 from penstock.stores.journal.storage import JournalStorage, Sink
 from penstock.stores.journal.strays import check_folder, find_strays, is_journal, warn
 from penstock.stores.journal.upkeep import Upkeep
-from penstock.system import forks
+from penstock.system import processes
 from penstock.system.clock import Alarm, Clock, ElapsedClock, SystemClock
 from penstock.system.files import Disk, SystemDisk, is_full, unavailable
 from penstock.system.threads import Lock, Threads
@@ -87,7 +87,7 @@ class JournalBackend(Engine):
         except BaseException:
             self._catalog.close()
             raise
-        forks.watch(self)
+        processes.watch_forks(self)
 
     # Opening
 

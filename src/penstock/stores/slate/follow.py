@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.contract.message import Message
 from penstock.contract.streams import Ahead, BatchPlan, Lost
-from penstock.engine.follow import PAGE, fitting, parts_of
-from penstock.engine.streams import Known, LiveStreams
+from penstock.engine.streams import PAGE, Known, LiveStreams, fitting, parts_of
 from penstock.engine.views import fill
 from penstock.errors import InvalidPriority, PayloadTooLarge
 from penstock.rules.rows import Rows

@@ -29,12 +29,10 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from penstock.contract.landing import Landing, is_repeated
-from penstock.contract.loads import Brought
+from penstock.contract.loads import Brought, SinkCommit, is_repeated
 from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
-from penstock.engine.loads import StagedPart, Taken, began_at
-from penstock.engine.restored import Restored, restore
+from penstock.engine.loads import Restored, StagedPart, Taken, began_at, restore
 from penstock.engine.storage import Body
 from penstock.errors import InvalidArgument, QueueExists, StoreCorrupt
 from penstock.rules.ledger import Ledger
@@ -96,7 +94,7 @@ class Load(NamedTuple):
     frames: list[Frame]
     create: Mapping[str, Settings]  # queues to be made first
     run: str | None
-    sink: Landing | None = None  # the batch of a streaming sink that it is
+    sink: SinkCommit | None = None  # the batch of a streaming sink that it is
 
 
 class _Progress:
@@ -154,7 +152,7 @@ class LoadCommit:
             content = json.loads(value)
             frames = [Frame(*each) for each in content["frames"]]
             name = key[2:-1].decode()
-            sink = Landing(*content["sink"]) if content.get("sink") else None
+            sink = SinkCommit(*content["sink"]) if content.get("sink") else None
             create = {queue: Settings(**settings) for queue, settings in content.get("create", {}).items()}
             self._work(_Progress(Load(name, frames, create, content["run"], sink), content["done"]))
         for name in self._place.list_loads():
@@ -171,10 +169,10 @@ class LoadCommit:
         taken = self.taken(name)
         return None if taken is None else list(taken["brought"])
 
-    def has_landed(self, sink: Landing) -> bool:
+    def has_landed(self, sink: SinkCommit) -> bool:
         """Whether a batch of a streaming sink has taken effect; StreamMismatch."""
         value = self._backend._database.get(sink_key(sink.sink))
-        return value is not None and is_repeated(sink, Landing(sink.sink, *json.loads(value)))
+        return value is not None and is_repeated(sink, SinkCommit(sink.sink, *json.loads(value)))
 
     def may_count(self, load: str) -> bool:
         """Whether a load counts, or may: then what is staged of it must stay."""
@@ -420,7 +418,7 @@ class SlateDepot:
         parts: Sequence[StagedPart],
         queues: Mapping[str, Settings],
         run: str | None,
-        sink: Landing | None,
+        sink: SinkCommit | None,
     ) -> bool:
         """Let these parts take effect."""
         frames = [frame for part in parts for frame in cast("SlatePart", part).frames]
@@ -430,7 +428,7 @@ class SlateDepot:
         """No: what counts can be committed again here, which finishes it."""
         return False
 
-    def has_landed(self, sink: Landing) -> bool:
+    def has_landed(self, sink: SinkCommit) -> bool:
         """Whether a batch of a stream has taken effect."""
         return self._backend.intake.has_landed(sink)
 

@@ -8,7 +8,7 @@ for followers that have still to read it; extensions.py says what is known of th
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
-from penstock.engine import follow
+from penstock.engine import streams
 from penstock.rules.records import (
     StreamClaim,
     StreamDelete,
@@ -136,7 +136,7 @@ class RetainedForFollowers:
         """Whether there is anything to be let go of."""
         if not self._order:
             return False
-        return self._lowest is None or self._order[0] <= self._lowest or self._size > follow.HELD_BACK
+        return self._lowest is None or self._order[0] <= self._lowest or self._size > streams.HELD_BACK
 
     def released(self) -> list[int]:
         """Messages that nobody waits for, or that are too many; those of them whose bodies can go."""

@@ -12,10 +12,9 @@ from penstock.contract.names import DEFAULT
 from penstock.contract.settings import Settings
 from penstock.engine.backend import Engine
 from penstock.engine.commits import stopped
-from penstock.engine.follow import UNHEARD
 from penstock.engine.loads import OpenLoads
 from penstock.engine.queue import LiveQueue
-from penstock.engine.streams import Known
+from penstock.engine.streams import UNHEARD, Known
 from penstock.errors import (
     InvalidArgument,
     InvalidFilter,
@@ -42,10 +41,10 @@ from penstock.stores.slate.retained import BEFORE
 from penstock.stores.slate.routing import CatchingUp, Matches, RoutedQueue, Router, Subscriber, since_of
 from penstock.stores.slate.storage import NotedReceipts, SlateStorage
 from penstock.stores.slate.writing import Ids, Writer
-from penstock.system import forks
+from penstock.system import processes
 from penstock.system.clock import Clock, SystemClock
 from penstock.system.files import unavailable
-from penstock.system.garbage import without_collection
+from penstock.system.processes import without_collection
 from penstock.system.threads import Lock, Threads
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ class SlateBackend(Engine):
                 self._database.close()
             place.unlock()
             raise
-        forks.watch(self)
+        processes.watch_forks(self)
 
     # Opening
 

@@ -34,7 +34,7 @@ from penstock.stores.text.queue import TextFileQueue
 from penstock.stores.text.turns import Poller
 from penstock.stores.text.variables import read_head, write_head
 from penstock.stores.text.view import Shown, shown
-from penstock.system import forks
+from penstock.system import processes
 from penstock.system.clock import Clock, SteadyClock, SystemClock
 from penstock.system.files import (
     Disk,
@@ -84,7 +84,7 @@ class TextBackend(Unowned):
         self._skipped: set[str] = set()
         self._prepare()
         self._is_open = True
-        forks.watch(self)
+        processes.watch_forks(self)
 
     def _prepare(self) -> None:
         """Make the folder and the queue `default`, if they are not there."""

@@ -12,7 +12,7 @@ from penstock.contract.message import STATES, Attempt, Message, Moved, Plain
 from penstock.contract.message import Entry as Draft
 from penstock.contract.operations import Held
 from penstock.contract.settings import FIVE_MINUTES, Settings
-from penstock.engine.restored import Restored, restore
+from penstock.engine.loads import Restored, restore
 from penstock.engine.unowned import UnownedQueue, fitting
 from penstock.errors import DiskFull, LeaseExpired, PenstockError, QueueNotFound
 from penstock.rules.ledger import Receipt

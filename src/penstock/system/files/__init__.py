@@ -11,11 +11,25 @@ What every store may rely on, and nothing more:
   order has a moment in which the file is in neither.
 """
 
-from penstock.system.files.appenders import appenders, identity
-from penstock.system.files.door import OWN_FOLDER, Data, Disk, File, Kind, Status, StrPath
-from penstock.system.files.refusals import is_full, is_refused, refusal, unavailable
-from penstock.system.files.replacing import make_folder, refuse_links, replace_file, status_if_there, write_hint
-from penstock.system.files.system import ReadingDisk, SystemDisk, SystemFile
+from penstock.system.files.door import (
+    OWN_FOLDER,
+    Data,
+    Disk,
+    File,
+    Kind,
+    Status,
+    StrPath,
+    is_full,
+    is_refused,
+    make_folder,
+    refusal,
+    refuse_links,
+    replace_file,
+    status_if_there,
+    unavailable,
+    write_hint,
+)
+from penstock.system.files.system import ReadingDisk, SystemDisk, SystemFile, appenders, identity
 
 __all__ = [
     "OWN_FOLDER",

@@ -1,13 +1,37 @@
-"""What a disk is to every store: `File` and `Disk`, which the system's and the simulated one both are."""
+"""What a disk is to every store: `File` and `Disk`, which the system's and the simulated one both are.
 
+And what follows from that for every disk: errors in words, folders, small files that get new content as a whole.
+"""
+
+import errno
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Literal, NamedTuple, Protocol, Self
+
+from penstock.errors import StoreUnavailable
 
 StrPath = str | os.PathLike[str]
 OWN_FOLDER = ".penstock"  # in a store's folder: everything of ours that is in no published format
 Data = bytes | bytearray | memoryview
 Kind = Literal["file", "folder", "link", "other"]  # other: a pipe, a socket, a device
+_WORDS = {
+    errno.EACCES: "permission denied: ask the owner of the file for access, or run as a user who has it",
+    errno.EPERM: "permission denied: ask the owner of the file for access, or run as a user who has it",
+    errno.EROFS: "the file system is read-only: remount it for writing, or use a copy elsewhere",
+    errno.ENOENT: "this is gone: somebody has moved or deleted it",
+    errno.EISDIR: "this is a folder, where a file belongs: move it away",
+    errno.ENOTDIR: "this is a file, where a folder belongs: move it away",
+    errno.ELOOP: "this is a symbolic link, and links in a store are not followed: put the file itself there",
+    errno.EMLINK: "this file has several names (hard links), and no attribute says which of them has the lock: "
+    "use the name that was used first, or a symbolic link to it",
+    errno.ENXIO: "this is a pipe or a socket, where a file belongs: move it away",
+    errno.ENOSPC: "no space is left on the disk: free some, and try again",
+    errno.EDQUOT: "the disk quota is used up: free some space, and try again",
+    errno.EFBIG: "the file may not grow as this process is limited: raise `ulimit -f`",
+    errno.EMFILE: "this process has too many files open: raise `ulimit -n`",
+    errno.ENFILE: "this machine has too many files open: close some programs, and try again",
+}
 
 
 class Status(NamedTuple):
@@ -167,3 +191,102 @@ class Disk(Protocol):
 
     def is_being_written(self, path: StrPath) -> bool:
         """Whether someone has the file open to write, as far as the system can tell."""
+
+
+# Errors in words
+
+
+def refusal(path: StrPath, error: OSError) -> str:
+    """Why the system refuses a path, and the next step."""
+    words = _WORDS.get(error.errno or 0)
+    return f"{os.fspath(path)!r}: " + (words or f"the disk failed ({error.strerror or error}): see `dmesg`")
+
+
+def is_refused(error: OSError) -> bool:
+    """Whether the system has refused to do something, rather than failed at it or had no space."""
+    return error.errno in _WORDS and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.ENOENT)
+
+
+def unavailable(path: StrPath, error: OSError) -> StoreUnavailable:
+    """The error for a path of a store that the system refuses."""
+    return StoreUnavailable(refusal(path, error))
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an error says that there is no space."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+# Folders and small files
+
+
+def status_if_there(disk: Disk, path: StrPath) -> Status | None:
+    """What a file or folder is; None if there is none."""
+    try:
+        return disk.status(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def make_folder(disk: Disk, path: StrPath) -> None:
+    """Durably make a folder, and those above it that are missing."""
+    missing, there = [], os.fspath(path)
+    while not disk.exists(there):
+        missing.append(there)
+        there = os.path.dirname(there) or "."
+    with suppress(PermissionError):  # a folder that others have made, where this user may not look
+        # Even though it was there: who made it may have stopped before this.
+        disk.sync_folder(os.path.dirname(there) or ".")
+    for each in reversed(missing):
+        with suppress(FileExistsError):  # another process was quicker
+            disk.mkdir(each)
+        disk.sync_folder(os.path.dirname(each) or ".")
+
+
+def refuse_links(disk: Disk, folder: StrPath) -> None:
+    """Refuse a folder with a symbolic link in it: another user may have put it there, and it may lead anywhere."""
+    for name in disk.listlinks(folder):
+        raise unavailable(os.path.join(folder, name), OSError(errno.ELOOP, os.strerror(errno.ELOOP)))
+
+
+def write_hint(disk: Disk, path: StrPath, data: Data) -> None:
+    """Give a file new content that may be lost or torn by a crash: for what can be checked and done without."""
+    path = os.fspath(path)
+    temporary = path + ".new"
+    try:
+        with suppress(FileNotFoundError):  # a new file, or a crash could bring back what an earlier one left in it
+            disk.unlink(temporary)
+        with disk.open(temporary, exclusive=True, mode=_mode(disk, path)) as file:
+            file.write(0, data)
+        disk.rename(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            disk.unlink(temporary)
+        raise
+
+
+def replace_file(disk: Disk, path: StrPath, data: Data, mode: int | None = None) -> None:
+    """Durably give a small file new content: whenever the machine stops, it has the old or the new, whole.
+
+    A file that is there keeps its mode; `mode` is for a new one. After an OSError the program reads either; the
+    one that a crash leaves is as open. One writer at a time.
+    """
+    path = os.fspath(path)
+    temporary = path + ".new"
+    try:
+        with suppress(FileNotFoundError):  # a crash may have left one behind
+            disk.unlink(temporary)
+        with disk.open(temporary, exclusive=True, mode=_mode(disk, path) if mode is None else mode) as file:
+            file.write(0, data)
+            file.sync()  # before the rename, else the new name may outlive its content
+        disk.rename(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            disk.unlink(temporary)
+        raise
+    disk.sync_folder(os.path.dirname(path) or ".")
+
+
+def _mode(disk: Disk, path: str) -> int:
+    status = status_if_there(disk, path)
+    return 0o666 if status is None else status.mode

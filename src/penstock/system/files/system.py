@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Self
 
 from penstock.system.files.door import Data, Kind, Status, StrPath
@@ -26,6 +27,7 @@ _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _ITSELF = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # no link is followed, no pipe is waited for
 _SETLEASE: int = getattr(fcntl, "F_SETLEASE", 1024)
 _USER = "user."
+_PROCESSES = Path("/proc")
 _MOST_LINKS = 40  # in a chain; no system follows more
 _KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 
@@ -407,3 +409,36 @@ class ReadingDisk(SystemDisk):
         if create or exclusive:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), os.fspath(path))
         return _opened(path, os.O_RDONLY | os.O_NONBLOCK, follow)  # or a pipe would keep waiting for a writer
+
+
+# Other programs that have a file open to append to it, such as a shell's `>>`, as far as Linux tells
+
+
+def identity(path: StrPath) -> tuple[int, int] | None:
+    """What tells a file from every other one, whatever its name is by then; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def appenders(file: tuple[int, int] | None) -> list[int]:
+    """The ids of processes that have a file open to append, or for writing alone; without /proc there are none."""
+    try:
+        processes = [each for each in _PROCESSES.iterdir() if each.name.isdigit()] if file else []
+    except OSError:
+        return []
+    return sorted(int(each.name) for each in processes if _appends(each, file))
+
+
+def _appends(process: Path, file: tuple[int, int] | None) -> bool:
+    try:
+        for descriptor in (process / "fd").iterdir():
+            if identity(descriptor) == file:
+                flags = int((process / "fdinfo" / descriptor.name).read_text().split("flags:")[1].split()[0], 8)
+                if flags & os.O_ACCMODE == os.O_WRONLY or flags & os.O_APPEND:
+                    return True
+    except OSError:  # it has ended, or is another user's
+        pass
+    return False
