@@ -342,13 +342,7 @@ def _stamp_holder(tree: Tree, won: Won, consumer: str) -> None:
 
 
 def _finish(
-    tree: Tree,
-    queue: str,
-    won: list[Won],
-    source: str,
-    target: str,
-    stamp: Callable[[Won], None],
-    synced: bool,
+    tree: Tree, queue: str, won: list[Won], source: str, target: str, stamp: Callable[[Won], None], synced: bool
 ) -> list[str]:
     """Stamp what was won, make that durable, move it on, and make that durable.
 

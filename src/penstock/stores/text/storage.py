@@ -289,10 +289,7 @@ class TextStorage:
         return offsets
 
     def record(
-        self,
-        content: dict[str, Any],
-        notes: Sequence[tuple[int, Note]],
-        mirrors: Iterable[tuple[int, bytes]],
+        self, content: dict[str, Any], notes: Sequence[tuple[int, Note]], mirrors: Iterable[tuple[int, bytes]]
     ) -> None:
         """Durably change messages: what is noted, their control characters, and what their variables say."""
         view = self.current()
