@@ -128,7 +128,7 @@ def test_a_load_that_was_interrupted_is_finished_when_the_store_is_opened(
         frames.append(Frame("default", str(number), 10, sum(map(len, payloads))))
     backend = open_slate(url)
     taken = 0
-    put = backend.intake._put
+    put = backend.loads._put
 
     def stop(queue: str, staged: Any) -> None:
         nonlocal taken
@@ -137,9 +137,9 @@ def test_a_load_that_was_interrupted_is_finished_when_the_store_is_opened(
             raise KeyboardInterrupt
         put(queue, staged)
 
-    monkeypatch.setattr(backend.intake, "_put", stop)
+    monkeypatch.setattr(backend.loads, "_put", stop)
     with pytest.raises(KeyboardInterrupt):
-        backend.intake.take_in(Load(name, frames, {}, "run"))
+        backend.loads.take_in(Load(name, frames, {}, "run"))
     backend.close()
     with penstock.open(url) as store:
         found = [message.payload.decode() for message in store.queue().messages()]

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 OWNER = """
 import os, signal, sys, penstock
 store = penstock.open(sys.argv[1])
-intake = store.backend.owned.intake
+intake = store.backend.owned.loads
 take_in, put, batches = intake.take_in, intake._put, 0
 
 def die(*ignored):

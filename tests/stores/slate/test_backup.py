@@ -97,8 +97,8 @@ def test_a_load_that_counts_and_has_not_arrived_is_in_the_copy(tmp_path: Path) -
     folder, dest = tmp_path / "store", tmp_path / "copy"
     backend = open_slate(f"slate:{folder}")
     Folder(str(folder), "never").stage("load", "0", encode_entries(Plain([b"1", b"2"])))
-    backend.intake._work = lambda progress: None  # type: ignore[method-assign]
-    backend.intake.take_in(Load("load", [Frame("default", "0", 2, 2)], {}, None))
+    backend.loads._work = lambda progress: None  # type: ignore[method-assign]
+    backend.loads.take_in(Load("load", [Frame("default", "0", 2, 2)], {}, None))
     backup(f"slate:{folder}", dest)
     backend.close()
     assert [payload for _, payload, _ in contents(f"slate:{dest}")["default"]] == [b"1", b"2"]

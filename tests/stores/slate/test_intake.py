@@ -19,7 +19,7 @@ def staged(backend: SlateBackend, sink: SinkCommit | None = None, run: str | Non
     """A load of two messages, in frames of their own."""
     name = new_name(os.getpid())
     for number in range(2):
-        backend.intake._place.stage(name, f"frame-{number}", encode_entries([Entry(b"x")]))
+        backend.loads._place.stage(name, f"frame-{number}", encode_entries([Entry(b"x")]))
     return Load(name, [Frame("default", f"frame-{number}", 1, 1) for number in range(2)], {}, run, sink)
 
 
@@ -29,17 +29,17 @@ def waiting(backend: SlateBackend) -> int:
 
 def test_a_batch_lands_once_and_a_new_query_must_say_that_it_is_one(tmp_path: Path) -> None:
     backend = open_slate(f"slate:{tmp_path}")
-    assert backend.intake.take_in(staged(backend, SinkCommit("s", "q", 4)))
-    assert not backend.intake.take_in(staged(backend, SinkCommit("s", "q", 4)))
-    assert not backend.intake.take_in(staged(backend, SinkCommit("s", "q", 3)))
+    assert backend.loads.take_in(staged(backend, SinkCommit("s", "q", 4)))
+    assert not backend.loads.take_in(staged(backend, SinkCommit("s", "q", 4)))
+    assert not backend.loads.take_in(staged(backend, SinkCommit("s", "q", 3)))
     with pytest.raises(penstock.StreamMismatch, match="of a new query"):
-        backend.intake.take_in(staged(backend, SinkCommit("s", "another", 4)))
+        backend.loads.take_in(staged(backend, SinkCommit("s", "another", 4)))
     assert waiting(backend) == 2
-    assert backend.intake.take_in(staged(backend, SinkCommit("s", "another", 5)))
-    assert backend.intake.take_in(staged(backend, SinkCommit("t", "q", 4)))
+    assert backend.loads.take_in(staged(backend, SinkCommit("s", "another", 5)))
+    assert backend.loads.take_in(staged(backend, SinkCommit("t", "q", 4)))
     backend.close()
     backend = open_slate(f"slate:{tmp_path}")
-    assert not backend.intake.take_in(staged(backend, SinkCommit("s", "another", 5)))
+    assert not backend.loads.take_in(staged(backend, SinkCommit("s", "another", 5)))
     assert waiting(backend) == 6
     backend.close()
 
@@ -51,7 +51,7 @@ def test_a_batch_that_a_crash_interrupted_has_landed_when_the_store_is_open_agai
     backend.close()
     backend = open_slate(f"slate:{tmp_path}")
     assert waiting(backend) == 2
-    assert not backend.intake.take_in(staged(backend, SinkCommit("s", "q", 1)))
+    assert not backend.loads.take_in(staged(backend, SinkCommit("s", "q", 1)))
     assert waiting(backend) == 2
     backend.close()
 
@@ -61,19 +61,19 @@ def test_what_an_error_interrupted_is_finished_before_the_same_comes_under_anoth
     tmp_path: Path, what: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = open_slate(f"slate:{tmp_path}")
-    get, failing = backend.intake._place.staged, [True]
+    get, failing = backend.loads._place.staged, [True]
 
     def unreachable(load: str, name: str) -> bytes:
         if failing and failing.pop():
             raise penstock.StoreUnreachable("not now")
         return get(load, name)
 
-    monkeypatch.setattr(backend.intake._place, "staged", unreachable)
+    monkeypatch.setattr(backend.loads._place, "staged", unreachable)
     with pytest.raises(penstock.StoreUnreachable):
-        backend.intake.take_in(staged(backend, **what))  # type: ignore[arg-type]
-    assert not backend.intake.take_in(staged(backend, **what))  # type: ignore[arg-type]
+        backend.loads.take_in(staged(backend, **what))  # type: ignore[arg-type]
+    assert not backend.loads.take_in(staged(backend, **what))  # type: ignore[arg-type]
     assert waiting(backend) == 2
-    assert backend.intake._place.list_loads() == []
+    assert backend.loads._place.list_loads() == []
     backend.close()
 
 
@@ -88,7 +88,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_a_load_that_counts_and_is_missing_or_damaged_is_named_and_nothing_else_is_lost(url: str) -> None:
     backend = open_slate(url)
     backend.run(Put("default", [Entry(b"before")]))
-    load, place = staged(backend), backend.intake._place
+    load, place = staged(backend), backend.loads._place
     backend._writer.lead(lambda: backend._writer.write_now([_Progress(load, 0).row]))
     backend.close()
     frame = place.staged(load.name, "frame-1")
@@ -112,10 +112,10 @@ def test_a_load_that_was_given_up_is_set_aside_when_the_store_is_opened(url: str
     backend = open_slate(url)
     given_up, alive = "0-0-1767225600000.0123456789abcdef", new_name(os.getpid())
     for load in (given_up, alive):
-        backend.intake._place.stage(load, "a-0", load.encode())
+        backend.loads._place.stage(load, "a-0", load.encode())
     backend.close()
     backend = open_slate(url)
-    assert backend.intake._place.list_loads() == [alive]
+    assert backend.loads._place.list_loads() == [alive]
     place = backend._place
     if isinstance(place, BucketPlace):
         found = {name: place._bucket.get(name) for name in place._bucket.list("aside")}

@@ -123,7 +123,7 @@ class Witness:
 
     def check_loads(self, store: penstock.Store, backend: SlateBackend) -> None:
         """Each committed run once; one that nobody knows about as a whole, and not again."""
-        assert backend.intake._place.list_loads() == []
+        assert backend.loads._place.list_loads() == []
         names = Counter(message.payload.split(b":")[0].decode() for message in store.queue(LOADED).messages())
         assert not [name for name, count in names.items() if count > 1]
         found = Counter(".".join(name.split(".")[:-2]) for name in names)

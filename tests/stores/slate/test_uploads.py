@@ -48,7 +48,7 @@ def test_a_commit_in_doubt_is_repeated_and_takes_effect_once(
     for _ in range(2):
         assert backend.uploads().commit(load, [Sent("a", 2)], "run") == (True, 2)
     assert payloads(backend) == [b"0", b"1"]
-    assert backend.intake._place.list_loads() == []
+    assert backend.loads._place.list_loads() == []
     backend.close()
 
 
@@ -67,7 +67,7 @@ def test_what_may_count_is_kept_until_the_store_is_opened(
     backend.close()
     backend = open_slate(f"slate:{tmp_path}")
     assert payloads(backend) == [b"0", b"1"]
-    assert backend.intake._place.list_loads() == []
+    assert backend.loads._place.list_loads() == []
     backend.close()
 
 
@@ -79,7 +79,7 @@ def test_a_batch_that_could_not_be_kept_is_sent_again(tmp_path: Path, monkeypatc
         def unreachable(*arguments: object) -> None:
             raise penstock.StoreUnreachable("no answer")
 
-        patch.setattr(backend.intake._place, "stage", unreachable)
+        patch.setattr(backend.loads._place, "stage", unreachable)
         with pytest.raises(penstock.StoreUnreachable):
             backend.uploads().add(load, "a", 2, "default", encode_entries([Entry(b"2")]))
     backend.uploads().add(load, "a", 2, "default", encode_entries([Entry(b"2")]))
@@ -93,10 +93,10 @@ def test_a_load_goes_into_a_bucket(bucket: str) -> None:
     load = begun(backend)
     assert backend.uploads().commit(load, [Sent("a", 2)], None) == (True, 2)
     forgotten = begun(backend)
-    assert backend.intake._place.list_loads() == [forgotten]
+    assert backend.loads._place.list_loads() == [forgotten]
     backend.close()
     backend = open_slate(bucket)
-    assert backend.intake._place.list_loads() == []
+    assert backend.loads._place.list_loads() == []
     assert backend.uploads().commit(load, [Sent("a", 2)], None) == (True, 2)
     assert payloads(backend) == [b"0", b"1"]
     backend.close()

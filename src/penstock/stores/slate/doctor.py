@@ -8,9 +8,10 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.contract.examination import Examination, Finding
 from penstock.contract.message import STATES
@@ -32,62 +33,42 @@ from penstock.system.files import SystemDisk, unavailable
 _SECONDS = 60.0
 _AT_ONCE = 1_000
 _TEXT = re.compile(rb"[ -~]{4,}")
-NAMES = {
-    records.PAYLOAD: "payload",
-    records.ACTIVE: "active",
-    records.DONE: "done",
-    records.FAILED: "failed",
-    records.ATTEMPTS: "attempts",
-    records.CONFIG: "config",
-    records.SETTINGS: "settings",
-    records.SIZES: "sizes",
-    records.CLAIMS: "claims",
-    records.RECENT: "recent",
-    records.POSITION: "position",
-    records.EXPIRY: "expiry",
-    records.CLOCK: "clock",
-    records.LOG_END: "log end",
-    records.INSTANCE: "instance",
-    records.LOAD: "load",
-    records.RUN: "run",
-    records.SINK: "sink",
-    records.BATCHES: "batches",
-    records.STREAM: "stream",
-    records.FAILURES: "failures",
-    records.KEPT: "kept",
-    records.FOLLOWED: "followed",
-    records.HELD_BACK: "held back",
-    records.LOG: "log entry",
-    records.SEQ_BLOCK: "SeqBlock",
+_DECODERS: dict[int, tuple[str, Callable[[bytes], Any]]] = {  # names of records, and how each is read
+    records.PAYLOAD: ("payload", records.decode_payload),
+    records.ACTIVE: ("active", records.decode_active),
+    records.DONE: ("done", records.decode_settled),
+    records.FAILED: ("failed", records.decode_settled),
+    records.ATTEMPTS: ("attempts", records.decode_attempts),
+    records.CONFIG: ("config", records.decode_others_config),
+    records.SETTINGS: ("settings", bytes.decode),
+    records.SIZES: ("sizes", extensions.decode_sizes),
+    records.CLAIMS: ("claims", extensions.decode_claims),
+    records.RECENT: ("recent", extensions.decode_recent),
+    records.POSITION: ("position", extensions.decode_position),
+    records.EXPIRY: ("expiry", bytes),
+    records.CLOCK: ("clock", extensions.decode_clock),
+    records.LOG_END: ("log end", extensions.decode_log_end),
+    records.INSTANCE: ("instance", extensions.decode_instance),
+    records.LOAD: ("load", bytes.decode),
+    records.RUN: ("run", bytes.decode),
+    records.SINK: ("sink", bytes.decode),
+    records.BATCHES: ("batches", extensions.decode_last_batch),
+    records.STREAM: ("stream", extensions.decode_stream),
+    records.FAILURES: ("failures", extensions.decode_failures),
+    records.KEPT: ("kept", extensions.decode_kept),
+    records.FOLLOWED: ("followed", extensions.decode_marks),
+    records.HELD_BACK: ("held back", extensions.decode_retained),
+    records.LOG: ("log entry", records.decode_metadata),
+    records.SEQ_BLOCK: ("SeqBlock", records.decode_seq_block),
 }
-DECODERS = {
-    records.PAYLOAD: records.decode_payload,
-    records.ACTIVE: records.decode_active,
-    records.DONE: records.decode_settled,
-    records.FAILED: records.decode_settled,
-    records.ATTEMPTS: records.decode_attempts,
-    records.CONFIG: records.decode_others_config,
-    records.SETTINGS: bytes.decode,
-    records.SIZES: extensions.decode_sizes,
-    records.CLAIMS: extensions.decode_claims,
-    records.RECENT: extensions.decode_recent,
-    records.POSITION: extensions.decode_position,
-    records.EXPIRY: bytes,
-    records.CLOCK: extensions.decode_clock,
-    records.LOG_END: extensions.decode_log_end,
-    records.INSTANCE: extensions.decode_instance,
-    records.LOAD: bytes.decode,
-    records.RUN: bytes.decode,
-    records.SINK: bytes.decode,
-    records.BATCHES: extensions.decode_last_batch,
-    records.STREAM: extensions.decode_stream,
-    records.FAILURES: extensions.decode_failures,
-    records.KEPT: extensions.decode_kept,
-    records.FOLLOWED: extensions.decode_marks,
-    records.HELD_BACK: extensions.decode_retained,
-    records.LOG: records.decode_metadata,
-    records.SEQ_BLOCK: records.decode_seq_block,
-}
+_MOST = 20  # findings of one kind
+_AS_IT_IS = "nothing: it is left as it is"
+_HELD = (
+    "nothing is routed to it, and other queues are not affected: work it off, delete it, and create it anew with "
+    "a filter of Penstock's"
+)
+_RESTORE = "put the store back from a backup, or copy it and open the copy to see what is left"
+_RESTORE_FILES = "put these files back from a backup"
 
 
 def rows(folder: str | os.PathLike[str]) -> Iterator[tuple[bytes, bytes]]:
@@ -109,9 +90,9 @@ def rows(folder: str | os.PathLike[str]) -> Iterator[tuple[bytes, bytes]]:
 def dump(folder: str | os.PathLike[str]) -> Iterator[str]:
     """Every row as three lines: what it is, its key, its value; bytes are hexadecimal, with texts in quotes."""
     for key, value in rows(folder):
-        kind = parse_key(key).kind
-        decoded = str(DECODERS[kind](value))  # type: ignore[operator]
-        yield f"{NAMES[kind]}: {decoded if len(decoded) <= 300 else decoded[:300] + ' ...'}"
+        name, decode = _DECODERS[parse_key(key).kind]
+        decoded = str(decode(value))
+        yield f"{name}: {decoded if len(decoded) <= 300 else decoded[:300] + ' ...'}"
         yield f"    {readable(key)}"
         yield f"    {readable(value[:200])}{' ...' if len(value) > 200 else ''}".rstrip()
 
@@ -123,15 +104,6 @@ def readable(data: bytes) -> str:
         parts += [data[end : text.start()].hex(" "), f"'{text[0].decode()}'"]
         end = text.end()
     return " ".join(filter(None, [*parts, data[end:].hex(" ")]))
-
-
-_MOST = 20  # findings of one kind
-_AS_IT_IS = "nothing: it is left as it is"
-_HELD = (
-    "nothing is routed to it, and other queues are not affected: work it off, delete it, and create it anew with "
-    "a filter of Penstock's"
-)
-_RESTORE = "put the store back from a backup, or copy it and open the copy to see what is left"
 
 
 @dataclass
@@ -156,9 +128,8 @@ def examine(url: str, now: int | None = None) -> Examination[SlateQueue]:
     where = parse(url)
     found: Examination[SlateQueue] = Examination(where.where, SystemClock().now() if now is None else now)
     if not snapshot.exists(url):
-        found.findings.append(
-            Finding("problem", f"there is no slate store {where.where!r}", "check the name; opening it makes one")
-        )
+        text = f"there is no slate store {where.where!r}"
+        found.findings.append(_problem(text, "check the name; opening it makes one"))
         return found
     place = snapshot.place_at(url)
     if isinstance(place, Folder):
@@ -169,7 +140,7 @@ def examine(url: str, now: int | None = None) -> Examination[SlateQueue]:
             return found  # of what is read without that, nothing is certain
         moment = snapshot.take(url, os.getpid())
     except StoreCorrupt as error:
-        found.findings.append(Finding("problem", str(error), _RESTORE))
+        found.findings.append(_problem(str(error)))
         return found
     except PenstockError:
         raise
@@ -197,54 +168,49 @@ def _holder(place: Folder) -> str | None:
     return None
 
 
+def _problem(text: str, advice: str = _RESTORE, file: str | None = None) -> Finding:
+    return Finding("problem", text, advice, file)
+
+
+def _note(text: str, advice: str, file: str | None = None) -> Finding:
+    return Finding("note", text, advice, file)
+
+
 def _compare(place: Folder, found: Examination[SlateQueue]) -> list[str]:
     """Compare the files with what was synced; those that opening would set aside."""
+    tell = found.findings.append
     if found.holder is not None:
-        found.findings.append(
-            Finding(
-                "note",
-                f"the store is open in {found.holder}: it was looked at as it was at one moment, and files that "
-                "are left over or missing are not looked for, as they may be in use",
-                "for a certain answer close it there first",
-            )
-        )
+        text = f"the store is open in {found.holder}: it was looked at as it was at one moment, and files that"
+        text += " are left over or missing are not looked for, as they may be in use"
+        tell(_note(text, "for a certain answer close it there first"))
         return []
     try:
         compared = place.compare()
     except StoreCorrupt as error:
         text, _, advice = str(error).partition(": ")
-        found.findings.append(Finding("problem", text, advice, os.path.join(place.subfolder, "synced")))
+        tell(_problem(text, advice, os.path.join(place.subfolder, "synced")))
         return []
     if compared.record is None:
-        found.findings.append(Finding(
-            "note", "Penstock has never written here what is synced: another program made this database, or it is "
-            "a backup that was never opened", "nothing: opening does",
-        ))  # fmt: skip
-    left = [path for path in compared.aside if "#" in path]
-    if left:
-        found.findings.append(Finding(
-            "note", f"{len(left)} files were being written when the process that had the store ended",
-            "nothing: opening sets them aside",
-        ))  # fmt: skip
-    found.findings += _shortened([Finding("problem", text, RESTORE, place.folder) for text in compared.lost])
+        text = "Penstock has never written here what is synced: another program made this database, or it is"
+        tell(_note(f"{text} a backup that was never opened", "nothing: opening does"))
+    if left := [path for path in compared.aside if "#" in path]:
+        text = f"{len(left)} files were being written when the process that had the store ended"
+        tell(_note(text, "nothing: opening sets them aside"))
+    found.findings += _shortened([_problem(text, RESTORE, place.folder) for text in compared.lost])
     for path in reversed(compared.torn):
-        name = os.path.basename(path)
+        name = f"{os.path.basename(path)}, at the end of the log,"
         if compared.synced is not None:
-            found.findings.append(Finding(
-                "note", f"{name}, at the end of the log, was never acknowledged: it, or one before, is not whole",
-                "nothing: opening sets it aside", path,
-            ))  # fmt: skip
+            text = f"{name} was never acknowledged: it, or one before, is not whole"
+            tell(_note(text, "nothing: opening sets it aside", path))
         else:
-            found.findings.append(Finding(
-                "problem", f"{name}, at the end of the log, or one before it, is not whole, and whether it was "
-                "acknowledged is recorded nowhere: opening sets it aside", _RESTORE, path,
-            ))  # fmt: skip
+            text = f"{name} or one before it, is not whole, and whether it was acknowledged is recorded nowhere"
+            tell(_problem(f"{text}: opening sets it aside", file=path))
     return compared.aside
 
 
 def _compare_bucket(place: BucketPlace, found: Examination[SlateQueue]) -> list[str]:
     """Compare the objects with what is needed, and what was recorded; StoreCorrupt."""
-    found.findings += _shortened([Finding("problem", text, IN_A_BUCKET) for text in place.lost()])
+    found.findings += _shortened([_problem(text, IN_A_BUCKET) for text in place.lost()])
     return []
 
 
@@ -268,7 +234,7 @@ class _Seen:
         """Look at a row."""
         try:
             parsed = parse_key(key)
-            decoded = DECODERS[parsed.kind](value)  # type: ignore[operator]
+            decoded = _DECODERS[parsed.kind][1](value)
             self.counts[parsed.kind] += 1
             if parsed.kind == records.PAYLOAD:
                 self.payloads[parsed.number] = len(decoded) if isinstance(decoded, bytes) else 0
@@ -286,10 +252,8 @@ class _Seen:
             if key[:2] == bytes((records.VERSION, records.ATTEMPTS)):
                 self.unknown_consumers += 1
                 return
-            name = NAMES.get(key[1] if len(key) > 1 else 0, "unknown")
-            self.findings.append(
-                Finding("problem", f"a record ({name}, key {readable(key)}) cannot be read: {error}", _RESTORE)
-            )
+            name = _DECODERS.get(key[1] if len(key) > 1 else 0, ("unknown", None))[0]
+            self.findings.append(_problem(f"a record ({name}, key {readable(key)}) cannot be read: {error}"))
 
 
 def look(moment: Snapshot, place: Folder | BucketPlace, log: str, found: Examination[SlateQueue]) -> None:
@@ -304,40 +268,30 @@ def look(moment: Snapshot, place: Folder | BucketPlace, log: str, found: Examina
             if not seen.findings:
                 _look_at_queues(view, log, seen, found)
     except StoreCorrupt as error:
-        seen.findings.append(Finding("problem", str(error), _RESTORE))
+        seen.findings.append(_problem(str(error)))
     except InvalidArgument as error:  # it is another instance
-        seen.findings.append(Finding("problem", str(error), "give the store's URL with its instance"))
+        seen.findings.append(_problem(str(error), "give the store's URL with its instance"))
     found.findings += _shortened(seen.findings)
     if seen.unknown_consumers:
-        found.findings.append(
-            Finding(
-                "note",
-                f"{seen.unknown_consumers:,} lists of who claimed a message are not understood: another "
-                "program wrote them, or they are damaged",
-                _AS_IT_IS,
-            )
-        )
+        text = f"{seen.unknown_consumers:,} lists of who claimed a message are not understood: another program"
+        found.findings.append(_note(f"{text} wrote them, or they are damaged", _AS_IT_IS))
     found.findings += _objects(seen, place, found.holder)
     found.findings += _staged(seen, place, found.holder)
     if found.sound:
         rows = sum(seen.counts.values())
-        found.findings.append(
-            Finding("ok", f"{rows:,} records were read, and {len(seen.log):,} messages in the log")
-        )
+        text = f"{rows:,} records were read, and {len(seen.log):,} messages in the log"
+        found.findings.append(Finding("ok", text))
 
 
 def _look_at_queues(view: View, log: str, seen: _Seen, found: Examination[SlateQueue]) -> None:
     contents = recovery.load(view, log)
     if recovery.has_others(contents):
         recovery.measure(contents, view, log)
-    for name in contents.strangers:
-        found.findings.append(
-            Finding("note", f"there is a queue {name!a}, which no queue of Penstock can be called", _AS_IT_IS)
-        )
+    tell = found.findings.append
+    for name in sorted(contents.strangers):
+        tell(_note(f"there is a queue {name!a}, which no queue of Penstock can be called", _AS_IT_IS))
     if contents.leftovers:
-        found.findings.append(
-            Finding("note", "a queue was deleted, but not all of its records", "nothing: opening removes them")
-        )
+        tell(_note("a queue was deleted, but not all of its records", "nothing: opening removes them"))
     at, listed = max(found.at, contents.at), set[int]()
     for name, loaded in sorted(contents.queues.items()):
         ledger = loaded.ledger
@@ -352,28 +306,18 @@ def _look_at_queues(view: View, log: str, seen: _Seen, found: Examination[SlateQ
             if seq not in seen.payloads or seq not in seen.log:
                 missing.append(seq)
         if missing:
-            queue.findings.append(
-                Finding(
-                    "problem",
-                    f"{len(missing):,} messages have no payload or no entry in the log, message "
-                    f"{missing[0]} for example",
-                    f"put the store back from a backup, or `penstock remove {name} {missing[0]}`",
-                )
-            )
-        if (text := ledger.settings.filter) is not None and (reason := reason_against(text)) is not None:
-            queue.findings.append(Finding("note", f"its filter is not understood: {reason}", _HELD))
-        if ledger.settings.filter is not None:
-            own, held = loaded.position[-1] if loaded.position else (0, False)
+            text = f"{len(missing):,} messages have no payload or no entry in the log"
+            advice = f"put the store back from a backup, or `penstock remove {name} {missing[0]}`"
+            queue.findings.append(_problem(f"{text}, message {missing[0]} for example", advice))
+        wanted = ledger.settings.filter
+        if wanted is not None and (reason := reason_against(wanted)) is not None:
+            queue.findings.append(_note(f"its filter is not understood: {reason}", _HELD))
+        if wanted is not None:
+            own, held = loaded.position
             position = own if held else max(own, contents.position)
             queue.lag = max(0, seen.last_published + 1 - position)
     if bare := sorted(seen.log.keys() - seen.payloads.keys() - listed):
-        found.findings.append(
-            Finding(
-                "problem",
-                f"{len(bare):,} entries of the log have no payload, message {bare[0]} for example",
-                _RESTORE,
-            )
-        )
+        tell(_problem(f"{len(bare):,} entries of the log have no payload, message {bare[0]} for example"))
 
 
 def _objects(seen: _Seen, place: Folder | BucketPlace, holder: str | None) -> Iterator[Finding]:
@@ -388,23 +332,15 @@ def _objects(seen: _Seen, place: Folder | BucketPlace, holder: str | None) -> It
         except (StoreCorrupt, StoreUnavailable) as error:
             damaged.append(str(error))
     if damaged:
-        yield Finding(
-            "problem",
-            f"{len(damaged):,} large payloads cannot be read, for example: {damaged[0]}",
-            "put these files back from a backup",
-        )
+        text = f"{len(damaged):,} large payloads cannot be read, for example: {damaged[0]}"
+        yield _problem(text, _RESTORE_FILES)
     if lost and holder is None:
-        yield Finding(
-            "problem",
-            f"{len(lost):,} large payloads are missing, {os.path.join('objects', lost[0])} for example",
-            "put these files back from a backup",
-        )
+        text = f"{len(lost):,} large payloads are missing, {os.path.join('objects', lost[0])} for example"
+        yield _problem(text, _RESTORE_FILES)
     unused = {name for name in there - seen.objects.keys() if name.isdecimal()}
     if unused and holder is None:
-        yield Finding(
-            "note", f"{len(unused):,} large payloads belong to messages that are gone, or never came",
-            "nothing: opening sets them aside, for a week",
-        )  # fmt: skip
+        text = f"{len(unused):,} large payloads belong to messages that are gone, or never came"
+        yield _note(text, "nothing: opening sets them aside, for a week")
 
 
 def _staged(seen: _Seen, place: Place, holder: str | None) -> Iterator[Finding]:
@@ -414,27 +350,18 @@ def _staged(seen: _Seen, place: Place, holder: str | None) -> Iterator[Finding]:
         if holder is None and not content["frames"]:
             continue
         if name in staged or holder is not None:
-            yield Finding(
-                "note", f"load {name} took effect, and not all of its messages have arrived",
-                "nothing: opening takes them in, or the process that has the store open does",
-            )  # fmt: skip
+            text = f"load {name} took effect, and not all of its messages have arrived"
+            yield _note(text, "nothing: opening takes them in, or the process that has the store open does")
         else:
-            yield Finding(
-                "problem",
-                f"load {name} took effect, and what was staged of it is gone ({SUBFOLDER}/{STAGED})",
-                "put that folder back from a backup",
-            )
+            text = f"load {name} took effect, and what was staged of it is gone ({SUBFOLDER}/{STAGED})"
+            yield _problem(text, "put that folder back from a backup")
     for load in sorted(staged - set(seen.loads)):
         if holder is None and is_given_up(load):
-            yield Finding(
-                "note",
-                f"load {load} was given up by a process that is gone",
-                "nothing: opening sets it aside, for a week",
-            )
+            text = f"load {load} was given up by a process that is gone"
+            yield _note(text, "nothing: opening sets it aside, for a week")
 
 
 def _shortened(findings: list[Finding]) -> list[Finding]:
     if len(findings) <= _MOST:
         return findings
-    rest = Finding("problem", f"and {len(findings) - _MOST:,} more like these", _RESTORE)
-    return [*findings[:_MOST], rest]
+    return [*findings[:_MOST], _problem(f"and {len(findings) - _MOST:,} more like these")]

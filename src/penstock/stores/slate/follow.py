@@ -57,7 +57,6 @@ class SlateFeed:
         self._seqs, self._sizes = array("Q"), array("Q")
 
     def start(self, starting: str | int) -> tuple[int, int]:
-        """Where to begin, see Streams.start."""
         storage = self._known()
         with storage.lock:
             gaps = storage.follow().lost_up_to(self._log.gone or 0) + 1
@@ -80,7 +79,6 @@ class SlateFeed:
         self._seqs, self._sizes = array("Q"), array("Q")
 
     def ahead(self, after: int, gaps: int, rows: int, size: int, until: int) -> Ahead:
-        """What has entered, see Streams.ahead."""
         self._forget(after)
         if until:
             self._fill(min(until, self._reach()))
@@ -93,7 +91,6 @@ class SlateFeed:
         return Ahead(until, parts_of(self._seqs[:end], self._sizes[:end]), self._lost(max(after + 1, gaps)))
 
     def messages(self, after: int, until: int, limit: int) -> list[Message]:
-        """Some messages as they entered."""
         found = list(islice(self._entered(after, min(until, self._reach())), limit))
         found = found[: fitting([each.size for each in found], limit, PAGE)]
         bodies = self._bodies.look([each.metadata.id for each in found])

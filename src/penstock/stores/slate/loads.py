@@ -363,7 +363,6 @@ class SlatePart:
 
     @property
     def messages(self) -> int:
-        """How many messages it has."""
         return sum(frame.messages for frame in self.frames)
 
     def add(self, queue: str, settings: Settings, staged: "Staged", frame: bytes, now: int) -> None:
@@ -386,15 +385,12 @@ class SlateDepot:
         self._place: Place = backend._place
 
     def settings(self, queue: str) -> Settings:
-        """What a queue was created with; QueueNotFound."""
         return self._backend.find(queue).settings
 
     def ledger(self, queue: str, settings: Settings) -> Ledger:
-        """The rules of a queue."""
         return new_ledger(queue, settings, NotedReceipts())
 
     def check_settings(self, settings: Settings) -> None:
-        """Refuse a queue that cannot be made."""
         self._backend._check_settings(settings)
 
     def begin(self, load: str, forget_before: int) -> None:
@@ -409,7 +405,6 @@ class SlateDepot:
             self._backend._remove([(key, None) for key in gone])
 
     def new_part(self, load: str, part: str) -> SlatePart:
-        """Room for what one sender sends."""
         return SlatePart(self._backend, load, part)
 
     def take_in(
@@ -420,24 +415,21 @@ class SlateDepot:
         run: str | None,
         sink: SinkCommit | None,
     ) -> bool:
-        """Let these parts take effect."""
         frames = [frame for part in parts for frame in cast("SlatePart", part).frames]
-        return self._backend.intake.take_in(Load(load, frames, queues, run, sink))
+        return self._backend.loads.take_in(Load(load, frames, queues, run, sink))
 
     def counts(self, load: str) -> bool:
         """No: what counts can be committed again here, which finishes it."""
         return False
 
     def has_landed(self, sink: SinkCommit) -> bool:
-        """Whether a batch of a stream has taken effect."""
-        return self._backend.intake.has_landed(sink)
+        return self._backend.loads.has_landed(sink)
 
     def taken(self, run: str) -> Taken | None:
-        """What has taken effect under a name."""
-        taken = self._backend.intake.taken(run)
+        taken = self._backend.loads.taken(run)
         return None if taken is None else Taken(taken["load"], [Brought(*each) for each in taken["brought"]])
 
     def drop(self, load: str) -> None:
         """Remove what was sent, unless it counts, or may."""
-        if not self._backend.intake.may_count(load):
+        if not self._backend.loads.may_count(load):
             self._place.remove_load(load)

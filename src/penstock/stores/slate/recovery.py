@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from heapq import merge
 from itertools import groupby
 from typing import NamedTuple
@@ -27,44 +28,47 @@ from penstock.stores.slate.storage import NotedReceipts
 _MINUTE = 60_000
 _NEAR = 64  # entries of the log that a scan rather skips than begins again
 PRIORITIES = (0, 255)  # what the document's u8 holds
+_OF_THE_LOG = (records.POSITION, records.FOLLOWED)  # under the empty name they are about the log
 _UNCONFIGURED = records.Config(None, 0, 0)
 _PAYLOADS = bytes((VERSION, records.PAYLOAD))
 _ALWAYS = 253_402_300_800_000  # milliseconds: the year 10000; a message with a later deadline has none
 
 
-class Loaded(NamedTuple):
+@dataclass
+class Loaded:
     """A queue as it was found, and what its storage must know."""
 
     ledger: Ledger
     receipts: NotedReceipts
-    present: dict[int, frozenset[int]]
-    recent: list[tuple[int, int]]
-    published: dict[int, int]
-    large: set[int]
-    position: list[tuple[int, bool]]
-    streams: dict[str, Stream]  # but for what they keep, before the pages are there
-    held: dict[str, list[int]]  # messages that each of them holds
-    followed: list[Marks]  # one, if it was followed
-    held_back: dict[int, Retained]  # for followers
-    unmeasured: list[int]  # messages whose sizes only the log knows
-    others: set[int]  # messages that another program has listed under the document's key
-    unsorted: set[int]  # buckets that are still to be written because of these
+    present: dict[int, frozenset[int]] = field(default_factory=dict)
+    recent: list[tuple[int, int]] = field(default_factory=list)
+    published: dict[int, int] = field(default_factory=dict)
+    large: set[int] = field(default_factory=set)
+    position: tuple[int, bool] = (0, False)
+    streams: dict[str, Stream] = field(default_factory=dict)  # but for what they keep, before the pages are there
+    held: dict[str, list[int]] = field(default_factory=dict)  # messages that each of them holds
+    followed: Marks | None = None
+    held_back: dict[int, Retained] = field(default_factory=dict)  # for followers
+    unmeasured: list[int] = field(default_factory=list)  # messages whose sizes only the log knows
+    others: set[int] = field(default_factory=set)  # another program has listed them under the document's key
+    unsorted: set[int] = field(default_factory=set)  # buckets that are still to be written because of these
 
 
-class Contents(NamedTuple):
+@dataclass
+class Contents:
     """All that a database holds but the messages' bodies."""
 
-    queues: dict[str, Loaded]
-    seq_block: bytes | None
     at: int
-    highest: int  # of all numbers of messages that were seen
-    position: int
-    log_gone: int | None  # the highest number that has left the log; None: nobody has looked
-    leftovers: list[Row]  # of queues that were being deleted: what is still to be removed
-    leftover_messages: list[int]
-    strangers: list[str]  # queues of another program whose names no queue of ours can have
-    unconfigured: list[str]  # its queues that have no config
     is_recorded: bool  # whether the name of the instance is
+    seq_block: bytes | None
+    queues: dict[str, Loaded] = field(default_factory=dict)
+    highest: int = 0  # of all numbers of messages that were seen
+    position: int = 0
+    log_gone: int | None = None  # the highest number that has left the log; None: nobody has looked
+    leftovers: list[Row] = field(default_factory=list)  # of queues that were being deleted: to be removed
+    leftover_messages: list[int] = field(default_factory=list)
+    strangers: set[str] = field(default_factory=set)  # queues of another program with names of no queue of ours
+    unconfigured: list[str] = field(default_factory=list)  # its queues that have no config
 
 
 def of_kind(database: Database, kind: int) -> Iterator[tuple[bytes, bytes]]:
@@ -113,60 +117,43 @@ def load(database: Database, log: str) -> Contents:
             parse_key(unknown)
     clock = database.get(extensions.CLOCK_KEY)
     at = 0 if clock is None else extensions.decode_clock(clock)
+    contents = Contents(at, is_recorded, database.get(records.SEQ_BLOCK_KEY))
     settings, made_here = _settings_of(database)
-    is_ours = is_recorded or made_here
-    strangers = {name for name in settings if not is_legal(name)}
-    queues = {name: _new(name, each) for name, each in settings.items() if name not in strangers}
-    unconfigured: list[str] = []
-    leftovers: list[Row] = []
-    leftover_messages: list[int] = []
-    _load_streams(database, queues, leftovers)
-    for key, values, stored, others in _spread(_buckets(database)):
-        name, number = key.queue, key.number
-        found = queues.get(name)
-        if found is None and not is_legal(name):
-            strangers.add(name)
-            continue
-        if found is None and not is_ours:
-            unconfigured.append(name)
-            found = queues[name] = _new(name, extensions.settings_from(_UNCONFIGURED))
-        if found is None:
-            leftovers += [(records.queue_key(kind, name, number), None) for kind in values]
-            sizes = extensions.decode_sizes(values[records.SIZES]) if records.SIZES in values else []
-            leftover_messages += [each.id for each in sizes if not each.flags & extensions.PUBLISHED]
-        else:
-            _take_bucket(found, number, values, at)
-            if others is not None:
-                found.unsorted.add(number)
-                found.present[number] = stored
-            if others is not None and not number:
-                found.others.update(others)
-    _load_batches(database, queues, leftovers, leftover_messages)
-    _load_recent(database, queues, leftovers, at)
-    log_gone = _load_followed(database, queues, leftovers, leftover_messages)
-    seq_block = database.get(records.SEQ_BLOCK_KEY)
+    contents.strangers.update(name for name in settings if not is_legal(name))
+    queues = contents.queues
+    queues.update((name, _new(name, each)) for name, each in settings.items() if is_legal(name))
+    _load_streams(database, contents)
+    _load_buckets(database, contents, is_recorded or made_here)
+    _load_batches(database, contents)
+    _load_recent(database, contents)
+    _load_followed(database, contents)
     position = None
-    for row, value in of_kind(database, records.POSITION):
-        name = parse_key(row).queue
-        if name in queues:
-            queues[name].position.append(extensions.decode_position(value))
-        elif not name:
+    for key, value, found in _of_queues(database, contents, records.POSITION):
+        if found is not None:
+            found.position = extensions.decode_position(value)
+        elif not key.queue:
             position = extensions.decode_position(value)[0]
-        else:
-            leftovers.append((row, None))
     # Another program has looked after the queues as far as they have messages, or any was claimed.
     offered = max((max(found.others) for found in queues.values() if found.others), default=0)
-    highest = max((found.ledger.state.next_seq - 1 for found in queues.values()), default=0)
+    contents.highest = max((found.ledger.state.next_seq - 1 for found in queues.values()), default=0)
     if position is None:
         attempts = bytes((VERSION, records.ATTEMPTS))
-        offered = max(offered, highest, _last_number(database, attempts))
-        highest = max(highest, _last_number(database, _PAYLOADS))
-    if offered:
-        position = max(position or 0, offered + 1)
-    return Contents(
-        queues, seq_block, at, highest, position or 0, log_gone, leftovers, leftover_messages,
-        sorted(strangers), unconfigured, is_recorded,
-    )  # fmt: skip
+        offered = max(offered, contents.highest, _last_number(database, attempts))
+        contents.highest = max(contents.highest, _last_number(database, _PAYLOADS))
+    contents.position = max(position or 0, offered + 1 if offered else 0)
+    return contents
+
+
+def _of_queues(
+    database: Database, contents: Contents, kind: int
+) -> Iterator[tuple[records.Key, bytes, Loaded | None]]:
+    """Every row of a type with its queue; what is left of a queue that was deleted is noted, and has None."""
+    for row, value in of_kind(database, kind):
+        key = parse_key(row)
+        found = contents.queues.get(key.queue)
+        if found is None and (key.queue or kind not in _OF_THE_LOG):
+            contents.leftovers.append((row, None))
+        yield key, value, found
 
 
 def _last_number(database: Database, prefix: bytes) -> int:
@@ -285,8 +272,7 @@ def _settings_of(database: Database) -> tuple[dict[str, Settings], bool]:
 
 def _new(name: str, settings: Settings) -> Loaded:
     receipts = NotedReceipts()
-    ledger = new_ledger(name, settings, receipts)
-    return Loaded(ledger, receipts, {}, [], {}, set(), [], {}, {}, [], {}, [], set(), set())
+    return Loaded(new_ledger(name, settings, receipts), receipts)
 
 
 def new_ledger(name: str, settings: Settings, receipts: NotedReceipts) -> Ledger:
@@ -339,6 +325,30 @@ def _spread(
     yield from until(records.MAX_ID)
 
 
+def _load_buckets(database: Database, contents: Contents, is_ours: bool) -> None:
+    """The messages of all queues; of a queue without a config, if it is not ours, that of another program."""
+    for key, values, stored, others in _spread(_buckets(database)):
+        name, number = key.queue, key.number
+        found = contents.queues.get(name)
+        if found is None and not is_legal(name):
+            contents.strangers.add(name)
+            continue
+        if found is None and not is_ours:
+            contents.unconfigured.append(name)
+            found = contents.queues[name] = _new(name, extensions.settings_from(_UNCONFIGURED))
+        if found is None:
+            contents.leftovers += [(records.queue_key(kind, name, number), None) for kind in values]
+            sizes = extensions.decode_sizes(values[records.SIZES]) if records.SIZES in values else []
+            contents.leftover_messages += [each.id for each in sizes if not each.flags & extensions.PUBLISHED]
+            continue
+        _take_bucket(found, number, values, contents.at)
+        if others is not None:
+            found.unsorted.add(number)
+            found.present[number] = stored
+            if not number:
+                found.others.update(others)
+
+
 def _take_bucket(found: Loaded, number: int, values: dict[int, bytes], at: int) -> None:
     thawed = pages.decode(number, values, at)
     found.present[number] = pages.kinds_of(values)
@@ -373,102 +383,80 @@ def _take_held(found: Loaded, first: int, page: Page) -> None:
                 claims.ends_at[at] = 1
 
 
-def _load_streams(database: Database, queues: dict[str, Loaded], leftovers: list[Row]) -> None:
+def _load_streams(database: Database, contents: Contents) -> None:
     """Who reads what, and how far they are."""
-    for row, value in of_kind(database, records.BATCHES):
-        name = parse_key(row).queue
-        if name in queues:
-            queues[name].ledger.streams.thaw(FrozenStreams(extensions.decode_last_batch(value)))
-        else:
-            leftovers.append((row, None))
-    for row, value in of_kind(database, records.STREAM):
-        key = parse_key(row)
-        if key.queue in queues:
+    for _, value, found in _of_queues(database, contents, records.BATCHES):
+        if found is not None:
+            found.ledger.streams.thaw(FrozenStreams(extensions.decode_last_batch(value)))
+    for key, value, found in _of_queues(database, contents, records.STREAM):
+        if found is not None:
             reader, settled, before, position, held = extensions.decode_stream(value)
             batch = None if held is None else Batch(*held, ())
-            queues[key.queue].streams[key.stream] = Stream(reader, batch, settled, before, position=position)
-        else:
-            leftovers.append((row, None))
+            found.streams[key.stream] = Stream(reader, batch, settled, before, position=position)
 
 
-def _load_batches(
-    database: Database, queues: dict[str, Loaded], leftovers: list[Row], leftover_messages: list[int]
-) -> None:
+def _load_batches(database: Database, contents: Contents) -> None:
     """What streams hold and keep; the pages are there already."""
-    for row, value in of_kind(database, records.FAILURES):
-        _, name, _, _, of = parse_key(row)
-        held = queues[name].streams[of].held if name in queues and of in queues[name].streams else None
-        if held is None:
-            leftovers.append((row, None))
-        else:
-            held.failures.update(extensions.decode_failures(value))
-    for found in queues.values():
-        for name, seqs in found.held.items():
-            held = found.streams[name].held
+    for key, value, found in _of_queues(database, contents, records.FAILURES):
+        stream = None if found is None else found.streams.get(key.stream)
+        if stream is not None and stream.held is not None:
+            stream.held.failures.update(extensions.decode_failures(value))
+        elif found is not None:
+            contents.leftovers.append((extensions.failures_key(key.queue, key.stream, key.number), None))
+    for each in contents.queues.values():
+        for name, seqs in each.held.items():
+            held = each.streams[name].held
             if held is not None:
                 held.seqs = compact(seqs)
-        found.ledger.streams.thaw(FrozenStreams(found.ledger.streams.last_batch, found.streams))
-    for row, value in of_kind(database, records.KEPT):
-        _, name, number, _, of = parse_key(row)
-        page = pages.decode_kept(value, CONSUMER + of)
-        own_bodies = [
-            at for at, state in enumerate(page.state) if state and not page.crc[at] & extensions.PUBLISHED
-        ]
-        first = number << BUCKET_BITS
-        if name in queues and of in queues[name].streams:
-            queues[name].ledger.streams.thaw_kept(of, first, page)
-            queues[name].large.update([first + at for at in own_bodies if page.crc[at] & LARGE])
-        else:
-            leftovers.append((row, None))
-            leftover_messages += [first + at for at in own_bodies]
+        each.ledger.streams.thaw(FrozenStreams(each.ledger.streams.last_batch, each.streams))
+    for key, value, found in _of_queues(database, contents, records.KEPT):
+        page, first = pages.decode_kept(value, CONSUMER + key.stream), key.number << BUCKET_BITS
+        put_here = [at for at, state in enumerate(page.state) if state and not page.crc[at] & extensions.PUBLISHED]
+        if found is not None and key.stream in found.streams:
+            found.ledger.streams.thaw_kept(key.stream, first, page)
+            found.large.update([first + at for at in put_here if page.crc[at] & LARGE])
+            continue
+        if found is not None:
+            contents.leftovers.append((extensions.kept_key(key.queue, key.stream, key.number), None))
+        contents.leftover_messages += [first + at for at in put_here]
 
 
-def _load_followed(
-    database: Database, queues: dict[str, Loaded], leftovers: list[Row], leftover_messages: list[int]
-) -> int | None:
-    """What is held back for followers; the highest number that has left the log."""
-    log_gone = None
-    for row, value in of_kind(database, records.FOLLOWED):
-        name, marks = parse_key(row).queue, decode_marks(value)
-        if name in queues:
-            queues[name].followed.append(marks)
-        elif not name:
-            log_gone = marks.published
-        else:
-            leftovers.append((row, None))
-    for row, value in of_kind(database, records.HELD_BACK):
-        _, name, seq, *_ = parse_key(row)
+def _load_followed(database: Database, contents: Contents) -> None:
+    """What is held back for followers, and the highest number that has left the log."""
+    for key, value, found in _of_queues(database, contents, records.FOLLOWED):
+        marks = decode_marks(value)
+        if found is not None:
+            found.followed = marks
+        elif not key.queue:
+            contents.log_gone = marks.published
+    for key, value, found in _of_queues(database, contents, records.HELD_BACK):
         held = decode_retained(value)
-        if name in queues:
-            queues[name].held_back[seq] = held
+        if found is not None:
+            found.held_back[key.number] = held
             if held.flags == LARGE:
-                queues[name].large.add(seq)
-        else:
-            leftovers.append((row, None))
-            if not held.flags & extensions.PUBLISHED:
-                leftover_messages.append(seq)
-    return log_gone
+                found.large.add(key.number)
+        elif not held.flags & extensions.PUBLISHED:
+            contents.leftover_messages.append(key.number)
 
 
-def _load_recent(database: Database, queues: dict[str, Loaded], leftovers: list[Row], now: int) -> None:
+def _load_recent(database: Database, contents: Contents) -> None:
     """What was settled or put under a key within five minutes."""
     minutes: dict[str, list[tuple[int, list[extensions.Receipt]]]] = {}
-    for row, value in of_kind(database, records.RECENT):
-        _, name, number, *_ = parse_key(row)
-        if name not in queues:
-            leftovers.append((row, None))
+    for key, value, found in _of_queues(database, contents, records.RECENT):
+        if found is None:
             continue
-        found, (at, receipts, keys) = queues[name], extensions.decode_recent(value)
-        found.recent.append((number, at))
+        at, receipts, keys = extensions.decode_recent(value)
+        found.recent.append((key.number, at))
         if receipts:
-            lately = minutes.setdefault(name, [])
-            if not lately or at >= lately[-1][0] + _MINUTE:
-                lately.append((at, []))
-            lately[-1][1].extend(receipts)
+            recent = minutes.setdefault(key.queue, [])
+            if not recent or at >= recent[-1][0] + _MINUTE:
+                recent.append((at, []))
+            recent[-1][1].extend(receipts)
         end = at + FIVE_MINUTES
-        if keys and end > now:
-            found.ledger.state.thaw(Frozen(0, [], found.receipts, [(end, key, seq) for seq, key in keys], {}))
-    for name, lately in minutes.items():
-        for began, receipts in lately:
+        if keys and end > contents.at:
+            ended = [(end, name, seq) for seq, name in keys]
+            found.ledger.state.thaw(Frozen(0, [], found.receipts, ended, {}))
+    for queue, recent in minutes.items():
+        for began, receipts in recent:
             seqs, nonces, outcomes = zip(*receipts, strict=True)
-            queues[name].receipts.load(SettledMinute(began, seqs, nonces, bytes(outcomes)))
+            contents.queues[queue].receipts.load(SettledMinute(began, seqs, nonces, bytes(outcomes)))

@@ -179,12 +179,10 @@ class SlateStorage:
 
     @property
     def written(self) -> int:
-        """How many changes there were in the whole store so far."""
         return self._writer.written
 
     @property
     def durable(self) -> int:
-        """How many of them are on stable storage."""
         return self._writer.durable
 
     def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
@@ -337,11 +335,9 @@ class SlateStorage:
             self._writer.changed(self)
 
     def find(self, seqs: Sequence[int]) -> Wanted:
-        """Look for bodies."""
         return self._bodies.find(seqs)
 
     def sizes(self, seqs: Sequence[int]) -> list[int]:
-        """How long payloads are."""
         return [page.size[at] for page, at in map(self._state.locate, seqs)]
 
     def refuse(self, failure: Callable[[], StoreClosed]) -> None:
@@ -446,7 +442,6 @@ class SlateStorage:
             self.present[bucket] = pages.kinds_of(values)
 
     def commit(self, written: int) -> None:
-        """Return once that many changes are on stable storage."""
         self._writer.commit(written)
         if self._failure is not None:  # what was interrupted is not written, nor what came before in this commit
             raise self._failure()

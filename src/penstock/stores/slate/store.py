@@ -62,8 +62,8 @@ class BulkOwner:
 
     def __init__(self, backend: "SlateBackend") -> None:
         self._backend = backend
-        self.take_in = backend.intake.take_in
-        self.run = backend.intake.run
+        self.take_in = backend.loads.take_in
+        self.run = backend.loads.run
 
     def tidy(self) -> bool:
         """Let time take what it may, and remove files that nobody needs."""
@@ -148,7 +148,7 @@ class SlateBackend(Engine):
         self._log.needed = self._needed
         self._router = Router(self._log, self._clock, self._deferred)
         self._catching_up = CatchingUp(self._threads, self._router.catch_up, self._commit, self._catch_up_later)
-        self.intake = LoadCommit(self)
+        self.loads = LoadCommit(self)
         self._uploads = OpenLoads(SlateDepot(self), self._clock, self._alarm)
         self._owner = BulkOwner(self)
         self._remove_leftovers(found)
@@ -163,7 +163,7 @@ class SlateBackend(Engine):
         if any(storage.followed.marks is not None for storage in self._storages.values()):
             self.look_after_followers()
         self._router.recover()
-        self.intake.resume()
+        self.loads.resume()
         if DEFAULT not in self._queues:
             self.create(DEFAULT, Settings())
         self._commit()
@@ -180,7 +180,7 @@ class SlateBackend(Engine):
         for name in found.unconfigured:
             config = extensions.config_of(found.queues[name].ledger.settings)
             rows.append((records.queue_key(records.CONFIG, name), records.encode_config(config)))
-        for name in found.strangers:
+        for name in sorted(found.strangers):
             _log.warning(
                 "%s has a queue %a, which no queue of Penstock can be called: it is left as it is",
                 self._place.what, name,
@@ -250,7 +250,6 @@ class SlateBackend(Engine):
         self._writer.commit(self._writer.written)
 
     def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
-        """Change settings."""
         raise NotSupported("a slate store cannot change settings yet: delete the queue and create it anew")
 
     def _creating(self, queue: str, settings: Settings, first: int) -> None:
@@ -276,10 +275,10 @@ class SlateBackend(Engine):
         if (loaded := self._loaded.get(name)) is not None:
             storage.present, storage.recent.written = loaded.present, loaded.recent
             storage.published, storage.large = loaded.published, loaded.large
-            storage.position, storage.held = loaded.position[0] if loaded.position else (0, False)
+            storage.position, storage.held = loaded.position
             storage.streams.load(loaded.streams)
-            for marks in loaded.followed:
-                storage.followed.load(marks, loaded.held_back, loaded.streams)
+            if loaded.followed is not None:
+                storage.followed.load(loaded.followed, loaded.held_back, loaded.streams)
         else:
             storage.position, storage.held = self._start or (0, False)
         storage.was_held = storage.held
@@ -340,14 +339,12 @@ class SlateBackend(Engine):
     # Publishing
 
     def lag(self, queue: str) -> int | None:
-        """How far a queue with a filter is behind the end of the log."""
         storage = self._storages.get(queue)
         if storage is not None and not storage.is_understood:
             return self._log.behind(storage.position)
         return self._router.lag(queue)
 
     def publish(self, entry: Entry) -> str:
-        """Append to the log; what matches a queue's filter is delivered there."""
         self._check_published(entry)
         published = self._router.publish(entry)
         self._commit()
@@ -373,7 +370,6 @@ class SlateBackend(Engine):
         self._writer.check_space([entry])
 
     def tend(self) -> None:
-        """Let time have passed in queues where nobody comes by, and in the log."""
         super().tend()
         for name in self._router.behind():
             self.catch_up(name)
@@ -386,11 +382,9 @@ class SlateBackend(Engine):
             self._commit()
 
     def uploads(self) -> OpenLoads:
-        """Loads that clients send to this store."""
         return self._uploads
 
     def streams(self) -> SlateStreams:
-        """The streams that read queues of this store."""
         return self._streams
 
     def _tend_followers(self) -> None:
@@ -421,17 +415,14 @@ class SlateBackend(Engine):
         return Known(live, storage.ledger, storage)
 
     def shrink(self, queue: str) -> int:
-        """Not for this kind of store."""
         raise NotSupported("a slate store has nothing to pack: SlateDB compacts by itself")
 
     def stored(self, queue: str) -> int:
-        """Not for this kind of store."""
         raise NotSupported(
             "the queues of a slate store are in one database: look at the size of its folder or bucket"
         )
 
     def take_in(self, load: "Load") -> bool:
-        """Not for this kind of store."""
         raise NotSupported("a slate store takes no loads that were staged as journals: put the messages instead")
 
     def owner(self) -> BulkOwner:
@@ -450,7 +441,6 @@ class SlateBackend(Engine):
             _parents.append(self)
 
     def close(self) -> None:
-        """Write what is left and let go of the database."""
         if self._closed:
             return
         self._closed = True

@@ -90,7 +90,6 @@ class View(Database):
         )
 
     def get(self, key: bytes) -> bytes | None:
-        """The value under a key."""
         return self._known[key] if key in self._known else super().get(key)
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
@@ -99,7 +98,6 @@ class View(Database):
         return max([key for key in (super().last(start, end), *latest[-1:]) if key is not None], default=None)
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The rows from one key on, up to and without another, in the order of their keys."""
         for some in self.batches(start, end):
             yield from some
 
