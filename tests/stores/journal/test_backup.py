@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -61,8 +61,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def test_a_backup_is_a_store_with_the_same_queues(folder: Path, tmp_path: Path) -> None:
-    made = backup(folder, tmp_path / "copy")
+@pytest.mark.parametrize("there", [False, True], ids=["a new folder", "an empty folder"])
+def test_a_backup_is_a_store_with_the_same_queues_and_leaves_nothing_else(
+    folder: Path, tmp_path: Path, there: bool
+) -> None:
+    if there:
+        (tmp_path / "copy").mkdir()
+    steps: list[tuple[int, int]] = []
+    made = backup(folder, f"{tmp_path}/copy/", progress=lambda copied, total: steps.append((copied, total)))
+    assert steps[-1][0] == steps[-1][1] == sum(each.bytes for each in made)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "store"]
+    assert not list((folder / FOLDER / "pins").iterdir())
+    assert examine(tmp_path / "copy").sound
     assert listed(tmp_path / "copy") == listed(folder)
     with penstock.open(folder) as store, penstock.open(tmp_path / "copy") as copy:
         assert [(info.name, info.settings) for info in copy.queues()] == [
@@ -74,13 +84,6 @@ def test_a_backup_is_a_store_with_the_same_queues(folder: Path, tmp_path: Path) 
     }  # fmt: skip
 
 
-def test_a_backup_leaves_nothing_behind(folder: Path, tmp_path: Path) -> None:
-    backup(folder, tmp_path / "copy")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "store"]
-    assert not list((folder / FOLDER / "pins").iterdir())
-    assert examine(tmp_path / "copy").sound
-
-
 def test_leases_and_receipts_go_on_in_the_copy(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "store") as store:
         jobs = store.create("jobs", keep_done=None)
@@ -90,12 +93,6 @@ def test_leases_and_receipts_go_on_in_the_copy(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "copy") as copy:
         copy.queue("jobs").ack(message.receipt or "")
         assert copy.queue("jobs").counts()["done"] == 1
-
-
-def test_an_empty_folder_may_be_the_destination(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "copy").mkdir()
-    backup(folder, f"{tmp_path}/copy/")
-    assert listed(tmp_path / "copy") == listed(folder)
 
 
 def test_a_torn_end_is_not_copied(folder: Path, tmp_path: Path) -> None:
@@ -114,7 +111,6 @@ def test_queues_are_whole_and_at_one_moment_while_threads_use_rotate_and_pack_th
         jobs = store.create("jobs", keep_done=None)
         ending = threading.Event()
         acknowledged: list[int] = []  # puts that were answered, in order
-        errors: list[BaseException] = []
 
         def put() -> None:
             number = 0
@@ -133,27 +129,18 @@ def test_queues_are_whole_and_at_one_moment_while_threads_use_rotate_and_pack_th
                 backend.pack("jobs")
                 time.sleep(0.02)
 
-        def guarded(run: Callable[[], None]) -> Callable[[], None]:
-            def guard() -> None:
-                try:
-                    run()
-                except BaseException as error:
-                    errors.append(error)
-
-            return guard
-
-        threads = [threading.Thread(target=guarded(run)) for run in (put, work, pack)]
-        for thread in threads:
-            thread.start()
         before: list[int] = []
-        for number in range(8):
-            before.append(len(acknowledged))
-            backup(tmp_path / "store", tmp_path / f"copy{number}")
-            time.sleep(0.05)
-        ending.set()
-        for thread in threads:
-            thread.join()
-        assert not errors
+        with ThreadPoolExecutor() as pool:
+            running = [pool.submit(run) for run in (put, work, pack)]
+            try:
+                for number in range(8):
+                    before.append(len(acknowledged))
+                    backup(tmp_path / "store", tmp_path / f"copy{number}")
+                    time.sleep(0.05)
+            finally:
+                ending.set()
+            for each in running:
+                each.result()
         rest = Counter(message.payload for message in jobs.messages())
     for number, count in enumerate(before):
         copy = Counter(payload for *_, payload, _, _ in listed(tmp_path / f"copy{number}")["jobs"])
@@ -291,12 +278,6 @@ def test_a_backup_that_fails_leaves_nothing(folder: Path, tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
-def test_progress_reaches_the_end(folder: Path, tmp_path: Path) -> None:
-    steps: list[tuple[int, int]] = []
-    made = backup(folder, tmp_path / "copy", progress=lambda copied, total: steps.append((copied, total)))
-    assert steps[-1][0] == steps[-1][1] == sum(each.bytes for each in made)
-
-
 def test_damage_is_found_and_there_is_no_backup(folder: Path, tmp_path: Path) -> None:
     data = bytearray((folder / "jobs").read_bytes())
     data[200] ^= 1  # the snapshot of the index stands for it, so that opening does not look
@@ -307,20 +288,15 @@ def test_damage_is_found_and_there_is_no_backup(folder: Path, tmp_path: Path) ->
     assert not (tmp_path / "copy.partial").exists()
 
 
-def test_a_destination_that_is_not_empty_is_refused(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "copy").mkdir()
-    (tmp_path / "copy" / "mine").touch()
-    with pytest.raises(PenstockError, match="not empty"):
+@pytest.mark.parametrize(("taken", "why"), [("copy", "not empty"), ("copy.partial", "in the way")])
+def test_a_folder_of_others_in_the_place_of_the_copy_is_left_alone(
+    folder: Path, tmp_path: Path, taken: str, why: str
+) -> None:
+    (tmp_path / taken).mkdir()
+    (tmp_path / taken / "mine").touch()
+    with pytest.raises(PenstockError, match=why):
         backup(folder, tmp_path / "copy")
-    assert [path.name for path in (tmp_path / "copy").iterdir()] == ["mine"]
-
-
-def test_what_only_looks_like_an_unfinished_backup_is_left_alone(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "copy.partial").mkdir()
-    (tmp_path / "copy.partial" / "mine").touch()
-    with pytest.raises(PenstockError, match="in the way"):
-        backup(folder, tmp_path / "copy")
-    assert (tmp_path / "copy.partial" / "mine").exists()
+    assert [path.name for path in (tmp_path / taken).iterdir()] == ["mine"]
 
 
 def test_a_destination_inside_of_the_store_is_refused(folder: Path) -> None:
@@ -384,14 +360,7 @@ def run(store: str | Path, *arguments: str, code: int = 0) -> subprocess.Complet
     return done
 
 
-def test_the_command_shows_what_is_in_the_copy(folder: Path, tmp_path: Path) -> None:
-    done = run(folder, str(tmp_path / "copy"))
-    assert "odd/name~" in done.stdout
-    assert f"{tmp_path / 'copy'}: 4 queues, " in done.stdout
-    assert listed(tmp_path / "copy") == listed(folder)
-
-
-def test_the_command_has_json(folder: Path, tmp_path: Path) -> None:
+def test_the_command_tells_what_is_in_the_copy(folder: Path, tmp_path: Path) -> None:
     told = json.loads(run(folder, str(tmp_path / "copy"), "--json", "--no-verify").stdout)
     assert told["dest"] == str(tmp_path / "copy")
     assert told["bytes"] == sum(each["bytes"] for each in told["queues"]) > 0

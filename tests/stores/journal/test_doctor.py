@@ -1,6 +1,5 @@
 """The doctor of journal stores: every kind of finding, made for real, and that looking changes nothing."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -23,9 +22,7 @@ from penstock.stores.journal.reading import read_groups
 from penstock.stores.journal.store import open_journal
 from penstock.system.files import SystemDisk
 from tests.simulated_disk import SimulatedDisk
-
-VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "kestrel.json").read_text())["vectors"]
-NOW = SimulatedClock().now()
+from tests.stores.journal.journals import NOW, VECTORS, flip, item, written
 
 
 def everything(folder: Path) -> dict[str, tuple[bytes, int]]:
@@ -80,10 +77,12 @@ def groups(file: Path) -> list[tuple[int, int]]:
         return [(start, start + group.length) for start, group in read_groups(opened, opened.size(), 0)]
 
 
-def flip(file: Path, offset: int) -> None:
-    data = bytearray(file.read_bytes())
-    data[offset] ^= 4
-    file.write_bytes(data)
+def packed(folder: Path, *removed: str) -> int:
+    """Pack the queue, without some messages; the bytes it freed."""
+    with penstock.open(folder, clock=SimulatedClock()) as store:
+        store.queue("jobs").remove(*removed)
+        freed: int = store.backend.pack("jobs")  # type: ignore[attr-defined]
+    return freed
 
 
 def payloads(folder: Path, **arguments: Any) -> list[bytes]:
@@ -161,9 +160,7 @@ def test_what_packing_would_free_is_about_what_it_frees(tmp_path: Path) -> None:
     examination = examined(tmp_path)
     estimate = jobs_of(examination).packing_frees
     assert "`penstock pack jobs`" in found(examination, "packing would free about").next
-    with penstock.open(tmp_path, clock=SimulatedClock()) as store:
-        freed = store.backend.pack("jobs")  # type: ignore[attr-defined]
-    assert freed == pytest.approx(estimate, rel=0.01)
+    assert packed(tmp_path) == pytest.approx(estimate, rel=0.01)
     assert jobs_of(examined(tmp_path)).packing_frees < 1_000
 
 
@@ -176,16 +173,13 @@ def test_a_folder_that_is_not_there_is_a_problem_and_is_not_made(tmp_path: Path)
     assert not examine(tmp_path / "file").sound
 
 
-def test_an_empty_folder_stays_empty(tmp_path: Path) -> None:
+def test_an_empty_folder_stays_empty_and_an_unknown_dialect_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(penstock.InvalidArgument, match=r"none of doc, 2\.x"):
+        examine(tmp_path, dialect="3.x")  # type: ignore[arg-type]
     examination = examined(tmp_path)
     assert examination.sound
     assert found(examination, "Penstock never opened this folder").severity == "note"
     assert not examination.queues
-
-
-def test_an_unknown_dialect_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(penstock.InvalidArgument, match=r"none of doc, 2\.x"):
-        examine(tmp_path, dialect="3.x")  # type: ignore[arg-type]
 
 
 # Ends
@@ -283,12 +277,9 @@ def test_a_flipped_byte_in_a_body_that_a_snapshot_hides_is_found_and_the_advice_
     assert finding.severity == "problem"
     assert "`penstock remove jobs 2`, then `penstock pack jobs`" in finding.next
     assert jobs_of(examination).counts["available"] == 3
-    with penstock.open(tmp_path, clock=SimulatedClock()) as store:
-        jobs = store.queue("jobs")
-        with pytest.raises(penstock.StoreCorrupt):
-            list(jobs.messages())
-        jobs.remove("2")
-        store.backend.pack("jobs")  # type: ignore[attr-defined]
+    with pytest.raises(penstock.StoreCorrupt):
+        payloads(tmp_path)
+    packed(tmp_path, "2")
     assert payloads(tmp_path) == [b"aaaaaaaa", b"cccccccc"]
     assert examined(tmp_path).sound
 
@@ -302,8 +293,7 @@ def test_damage_that_hits_no_message_is_still_a_problem(tmp_path: Path) -> None:
     flip(tmp_path / "jobs", (tmp_path / "jobs").read_bytes().index(b"settled"))
     finding = found(examined(tmp_path), "no message is damaged")
     assert finding.severity == "problem"
-    with penstock.open(tmp_path, clock=SimulatedClock()) as store:
-        store.backend.pack("jobs")  # type: ignore[attr-defined]
+    packed(tmp_path)
     assert examined(tmp_path).sound
 
 
@@ -326,8 +316,8 @@ def test_a_packed_file_without_its_end_is_a_problem(tmp_path: Path) -> None:
         store.create("jobs").put_many([b"x" * 3_000_000, b"y" * 3_000_000, b"z"])
         store.backend.pack("jobs")  # type: ignore[attr-defined]
         shutil.copytree(tmp_path / "alive", folder)
-    [packed] = folder.glob("jobs.*")
-    os.truncate(packed, groups(packed)[1][0])
+    [pack] = folder.glob("jobs.*")
+    os.truncate(pack, groups(pack)[1][0])
     finding = found(examined(folder), "has lost its end")
     assert finding.severity == "problem"
     assert "1 message can be saved" in finding.text
@@ -362,22 +352,11 @@ def test_a_snapshot_that_does_not_hold_is_a_note(tmp_path: Path) -> None:
     flip(index, 20)
     assert found(examined(tmp_path), "the snapshot of the queue's index is not whole").severity == "note"
     index.write_bytes(whole)
-    with penstock.open(tmp_path, clock=SimulatedClock()) as store:
-        store.queue("jobs").pop()
-        store.backend.pack("jobs")  # type: ignore[attr-defined]
+    packed(tmp_path, "1")
     index.write_bytes(whole)
     examination = examined(tmp_path)
     assert found(examination, "is of another time than the journal").file == str(index)
     assert examination.sound
-
-
-def test_a_damaged_mark_of_closing_is_a_note(tmp_path: Path) -> None:
-    closed(tmp_path, b"a")
-    flip(tmp_path / ".penstock" / "clean", 3)
-    examination = examined(tmp_path)
-    assert found(examination, "the mark that the store was closed is damaged").severity == "note"
-    assert examination.sound
-    assert payloads(tmp_path) == [b"a"]
 
 
 def small_world() -> SimulatedDisk:
@@ -458,33 +437,31 @@ def test_a_temporary_file_is_a_note_until_opening_has_removed_it(tmp_path: Path)
 def test_dead_files_beside_a_packed_one_are_notes_until_opening_has_removed_them(tmp_path: Path) -> None:
     closed(tmp_path, b"a", b"b")
     dead = (tmp_path / "jobs").read_bytes()
-    with penstock.open(tmp_path, clock=SimulatedClock()) as store:
-        store.queue("jobs").pop()
-        store.backend.pack("jobs")  # type: ignore[attr-defined]
-    [packed] = tmp_path.glob("jobs.*")
-    packed.rename(f"{packed}.pack")
-    packed.write_bytes(dead)
+    packed(tmp_path, "1")
+    [pack] = tmp_path.glob("jobs.*")
+    pack.rename(f"{pack}.pack")
+    pack.write_bytes(dead)
     (tmp_path / "jobs.5").write_bytes(dead)
     examination = examined(tmp_path)
     assert examination.sound
-    for name in ("jobs.5", packed.name):
+    for name in ("jobs.5", pack.name):
         assert found(examination, f"{name} is dead").severity == "note"
-    assert found(examination, f"{packed.name}.pack was packed, and then came a crash").severity == "note"
+    assert found(examination, f"{pack.name}.pack was packed, and then came a crash").severity == "note"
     assert jobs_of(examination).counts["available"] == 1
     assert payloads(tmp_path) == [b"b"]
     assert {each.severity for _, each in examined(tmp_path).all_findings()} == {"ok"}
 
 
-def test_unfinished_files_of_the_subfolder_are_notes(tmp_path: Path) -> None:
+def test_unfinished_files_of_the_subfolder_and_a_damaged_mark_of_closing_are_notes(tmp_path: Path) -> None:
     closed(tmp_path, b"a")
+    flip(tmp_path / ".penstock" / "clean", 3)
     for name in ("clean.new", "queues/jobs.new", "index/jobs.new"):
         (tmp_path / ".penstock" / name).write_bytes(b"half")
     examination = examined(tmp_path)
     assert examination.sound
-    assert (
-        len([1 for _, each in examination.all_findings() if "was being written when a crash came" in each.text])
-        == 3
-    )
+    texts = [each.text for _, each in examination.all_findings()]
+    assert len([text for text in texts if "was being written when a crash came" in text]) == 3
+    assert found(examination, "the mark that the store was closed is damaged").severity == "note"
     assert payloads(tmp_path) == [b"a"]
 
 
@@ -517,13 +494,9 @@ def test_a_file_that_would_stop_a_kestrel_is_a_note_and_a_folder_is_nothing(tmp_
 # Kestrel
 
 
-def add(data: bytes) -> bytes:
-    return kestrel.encode(kestrel.AddX(NOW, 0, data))
-
-
 def test_a_folder_that_kestrel_left_is_explained_before_it_is_adopted(tmp_path: Path) -> None:
-    (tmp_path / "jobs.100").write_bytes(add(b"a") + add(b"b"))
-    (tmp_path / "jobs").write_bytes(kestrel.encode(kestrel.Remove()) + add(b"c"))
+    (tmp_path / "jobs.100").write_bytes(written(item(b"a"), item(b"b")))
+    (tmp_path / "jobs").write_bytes(written(kestrel.Remove(), item(b"c")))
     examination = examined(tmp_path)
     assert examination.sound
     assert found(examination, "it has nothing but journals of another program").severity == "note"
@@ -537,7 +510,7 @@ def test_a_folder_that_kestrel_left_is_explained_before_it_is_adopted(tmp_path: 
 def test_what_kestrel_appended_to_a_journal_of_ours_is_explained(tmp_path: Path) -> None:
     closed(tmp_path, b"a", b"b")
     with (tmp_path / "jobs").open("ab") as file:
-        file.write(kestrel.encode(kestrel.ConfirmRemove(1)) + add(b"c"))
+        file.write(written(kestrel.ConfirmRemove(1), item(b"c")))
     examination = examined(tmp_path)
     assert found(examination, "wrote 2 entries, which brought 1 message and took 1 message of ours")
     assert jobs_of(examination).counts["available"] == 2
@@ -545,7 +518,7 @@ def test_what_kestrel_appended_to_a_journal_of_ours_is_explained(tmp_path: Path)
 
 
 def test_what_cannot_be_read_of_kestrels_journal_is_a_problem(tmp_path: Path) -> None:
-    (tmp_path / "jobs").write_bytes(add(b"a") + add(b"b")[:-1])
+    (tmp_path / "jobs").write_bytes(written(item(b"a"), item(b"b"))[:-1])
     examination = examined(tmp_path)
     finding = found(examination, "cannot be read from offset 22 on")
     assert (finding.severity, finding.offset) == ("problem", 22)
@@ -553,7 +526,9 @@ def test_what_cannot_be_read_of_kestrels_journal_is_a_problem(tmp_path: Path) ->
     assert payloads(tmp_path) == [b"a"]
 
 
-@pytest.mark.parametrize("vector", [each for each in VECTORS if each["files"]], ids=lambda vector: vector["name"])
+@pytest.mark.parametrize(
+    "vector", [each for each in VECTORS["vectors"] if each["files"]], ids=lambda vector: vector["name"]
+)
 def test_of_every_published_journal_the_doctor_sees_what_opening_makes_of_it(
     tmp_path: Path, vector: dict[str, Any]
 ) -> None:

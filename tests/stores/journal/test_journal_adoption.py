@@ -1,16 +1,16 @@
 """Folders that Kestrel left behind, or went on writing to: opened as they are, by the document, losing nothing."""
 
-import json
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import penstock
-from penstock import SimulatedClock, Store
+from penstock import SimulatedClock
 from penstock.stores.journal import replay
 from penstock.stores.journal.catalog import Catalog
 from penstock.stores.journal.doctor import examine
@@ -27,33 +27,23 @@ from penstock.stores.journal.format import (
     RemoveTentative,
     RemoveTentativeXid,
     Unremove,
-    encode,
 )
 from penstock.stores.journal.groups import MAGIC
 from penstock.stores.journal.snapshot import StoreSnapshot
 from penstock.stores.journal.store import open_journal
 from penstock.system.files import ReadingDisk
-
-VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "kestrel.json").read_text())["vectors"]
-NOW = 1_700_000_000_000
-
-
-def journal(folder: Path, now: int = NOW, dialect: Dialect = "doc", clock: SimulatedClock | None = None) -> Store:
-    return Store(
-        str(folder), open_journal(folder, clock=clock or SimulatedClock(now), dialect=dialect, sync="never")
-    )
-
-
-def written(*entries: Entry) -> bytes:
-    return b"".join(map(encode, entries))
-
-
-def item(payload: bytes, expiry: int = 0) -> AddX:
-    return AddX(NOW - 60_000, expiry, payload)
-
-
-def payloads(queue: penstock.Queue) -> list[bytes]:
-    return [message.payload for message in queue.messages()]
+from tests.stores.journal.journals import (
+    NOW,
+    STRAYS,
+    VECTORS,
+    by_document,
+    content_of,
+    item,
+    journal,
+    payloads,
+    stray,
+    written,
+)
 
 
 def make(folder: Path, files: dict[str, bytes]) -> None:
@@ -67,16 +57,9 @@ def append(folder: Path, name: str, *entries: Entry) -> None:
         file.write(written(*entries))
 
 
-def by_document(folder: Path, name: str, dialect: Dialect = "doc") -> list[bytes]:
-    state = replay(folder, name, dialect)
-    assert not state.queue
-    assert state.broken is None
-    return sorted(state.open.values())
-
-
 CASES = [
     pytest.param(vector, dialect, id=f"{vector['name']}-{dialect}")
-    for vector in VECTORS
+    for vector in VECTORS["vectors"]
     for dialect in (DIALECTS if vector["dialect"] == "any" else [vector["dialect"]])
 ]
 
@@ -89,7 +72,7 @@ def test_a_published_folder_opens_as_it_is(
     expected = vector.get("after_restart")
     expected = [b"keep"] if expected is None else [bytes.fromhex(payload) for payload in expected]
     broken = replay(tmp_path, "q", dialect).broken
-    with journal(tmp_path, vector["now_ms"], dialect) as store:
+    with journal(tmp_path, SimulatedClock(vector["now_ms"]), dialect=dialect) as store:
         if not vector["files"]:
             assert [info.name for info in store.queues()] == ["default"]
             return
@@ -118,17 +101,23 @@ def test_a_published_folder_opens_as_it_is(
         assert str(kept) in warning.getMessage()
     left = expected[1:] + [b"ours"]
     for _ in range(2):
-        with journal(tmp_path, vector["now_ms"], dialect) as store:
+        with journal(tmp_path, SimulatedClock(vector["now_ms"]), dialect=dialect) as store:
             assert payloads(store.queue("q")) == left
     assert by_document(tmp_path, "q", dialect) == sorted(left)
 
 
-def test_no_file_but_the_broken_one_loses_anything(tmp_path: Path) -> None:
+def test_no_file_but_the_broken_one_loses_anything_and_its_rest_is_in_quarantine_for_good(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     make(tmp_path, {"q.5": written(item(b"a")) + b"\xff rest", "q.7": written(item(b"b"))})
     make(tmp_path, {"q": written(item(b"c")) + b"\xfe", "other": written(item(b"d"))})
-    with journal(tmp_path) as store:
-        assert payloads(store.queue("q")) == [b"a", b"b", b"c"]
-        assert payloads(store.queue("other")) == [b"d"]
+    for opening in range(2):
+        caplog.clear()
+        with journal(tmp_path) as store:
+            assert payloads(store.queue("q")) == [b"a", b"b", b"c"]
+            assert payloads(store.queue("other")) == [b"d"]
+        assert len([each for each in caplog.messages if "the rest was moved to" in each]) == (0 if opening else 2)
+        assert not any(b"\xff rest" in file.read_bytes() for file in tmp_path.glob("q*"))
     kept = {file.read_bytes() for file in (tmp_path / ".penstock" / "quarantine").iterdir()}
     assert kept == {b"\xff rest", b"\xfe"}
 
@@ -154,17 +143,13 @@ NO_JOURNALS = {
 }
 
 
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
-
-
 @pytest.mark.parametrize("name", NO_JOURNALS)
 def test_a_folder_with_files_of_others_does_not_become_a_store(tmp_path: Path, name: str) -> None:
     make(tmp_path, {name: NO_JOURNALS[name]})
     for _ in range(2):
         with pytest.raises(penstock.StoreUnavailable, match=f"'{name}' in it is no journal"):
             penstock.open(tmp_path)
-    assert tree(tmp_path) == {name: NO_JOURNALS[name]}
+    assert content_of(tmp_path) == {name: NO_JOURNALS[name]}
     assert os.listdir(tmp_path) == [name]
 
 
@@ -173,7 +158,7 @@ def test_a_view_of_a_folder_with_files_of_others_gives_no_advice_to_open_it(tmp_
     with pytest.raises(penstock.StoreUnavailable, match="is no store") as refused:
         StoreSnapshot(str(tmp_path), ReadingDisk(), NOW)
     assert "penstock.open" not in str(refused.value)
-    assert tree(tmp_path) == NO_JOURNALS
+    assert content_of(tmp_path) == NO_JOURNALS
 
 
 def test_a_view_of_a_store_does_not_see_files_of_others(tmp_path: Path) -> None:
@@ -183,7 +168,7 @@ def test_a_view_of_a_store_does_not_see_files_of_others(tmp_path: Path) -> None:
     assert sorted(StoreSnapshot(str(tmp_path), ReadingDisk(), NOW).settings()) == ["default", "jobs"]
 
 
-@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "link to nothing"])
+@pytest.mark.parametrize("kind", STRAYS)
 def test_a_folder_with_what_is_no_file_does_not_become_a_store(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -191,19 +176,6 @@ def test_a_folder_with_what_is_no_file_does_not_become_a_store(tmp_path: Path, k
     with pytest.raises(penstock.StoreUnavailable, match="'x' in it is no journal"):
         journal(folder)
     assert os.listdir(folder) == ["x"]
-
-
-def stray(path: Path, kind: str, elsewhere: Path) -> None:
-    match kind:
-        case "folder":
-            path.mkdir()
-        case "pipe":
-            os.mkfifo(path)
-        case "link":
-            elsewhere.write_bytes(written(item(b"secret")))
-            path.symlink_to(elsewhere)
-        case "link to nothing":
-            path.symlink_to(elsewhere)
 
 
 @pytest.mark.parametrize("name", ["lost+found", ".gitkeep"])
@@ -218,7 +190,7 @@ def test_files_of_others_that_appear_in_a_store_are_left_alone_and_told_of(
 ) -> None:
     with journal(tmp_path) as store:
         store.create("jobs").put(b"a")
-    others = {**NO_JOURNALS, "jobs.5": b"notes", "jobs~~notes": b"notes"}
+    others = {**NO_JOURNALS, "jobs.5": b"notes", "jobs~~notes": b"notes", "q.bak": b"1", "q.7.packed": b"2"}
     make(tmp_path, others)
     for number in range(2):
         caplog.clear()
@@ -240,7 +212,7 @@ def test_files_of_others_that_appear_in_a_store_are_left_alone_and_told_of(
         assert payloads(store.queue("Makefile")) == [b"ours"]
 
 
-@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "link to nothing"])
+@pytest.mark.parametrize("kind", STRAYS)
 @pytest.mark.parametrize("name", ["x", "x.5", "jobs.5", "default"])
 def test_what_is_no_file_in_a_store_is_left_alone_and_told_of(
     tmp_path: Path, kind: str, name: str, caplog: pytest.LogCaptureFixture
@@ -261,7 +233,7 @@ def test_what_is_no_file_in_a_store_is_left_alone_and_told_of(
     assert os.listdir(tmp_path).count("secret") == (kind == "link")
 
 
-@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "link to nothing"])
+@pytest.mark.parametrize("kind", STRAYS)
 def test_what_is_no_file_in_the_place_of_a_journal_is_an_error(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "store"
     with journal(folder) as store:
@@ -296,28 +268,6 @@ def test_a_store_can_be_reached_through_a_link(tmp_path: Path) -> None:
             assert len(store.queue()) == number + 1
 
 
-def test_what_cannot_be_read_is_moved_to_quarantine_and_not_found_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    make(tmp_path, {"q.5": written(item(b"a")) + b"\xff" * 10, "q": b""})
-    with journal(tmp_path):
-        assert "the rest was moved to" in caplog.text
-        assert not any(b"\xff" * 10 in file.read_bytes() for file in tmp_path.glob("q*"))
-    caplog.clear()
-    with journal(tmp_path):
-        assert not caplog.records
-
-
-def test_files_that_are_no_journals_are_left_alone(tmp_path: Path) -> None:
-    others = {"q.bak": b"1", "q.1.bak": b"2", "notes.txt": b"3", "q.7.packed": b"4", ".hidden": b"5"}
-    make(tmp_path, {**others, "q": written(item(b"a"))})
-    (tmp_path / "folder").mkdir()
-    with journal(tmp_path) as store:
-        assert [info.name for info in store.queues()] == ["default", "q"]
-        store.queue("q").put(b"b")
-    assert {name: (tmp_path / name).read_bytes() for name in others} == others
-
-
 @pytest.mark.parametrize("name", ["q.100", "q~~100", "q.100.pack", "sub", "sub.5"])
 def test_a_subfolder_is_ignored_whatever_its_name(tmp_path: Path, name: str) -> None:
     make(tmp_path, {"q": written(item(b"a"))})
@@ -343,7 +293,7 @@ def test_a_queue_can_have_the_name_of_a_subfolder(tmp_path: Path) -> None:
 def test_items_that_have_expired_are_gone_and_others_expire_in_time(tmp_path: Path) -> None:
     make(tmp_path, {"q": written(item(b"past", NOW - 1), item(b"soon", NOW + 5_000), item(b"never"))})
     clock = SimulatedClock(NOW)
-    with journal(tmp_path, clock=clock) as store:
+    with journal(tmp_path, clock) as store:
         assert payloads(store.queue("q")) == [b"soon", b"never"]
         clock.advance(5)
         assert payloads(store.queue("q")) == [b"never"]
@@ -387,19 +337,17 @@ def test_a_queue_of_kestrel_is_there_under_its_own_or_an_escaped_name(tmp_path: 
         assert by_document(tmp_path, found) == [b"0", b"a", b"new"]
 
 
-def test_a_fanout_queue_is_one_of_its_own(tmp_path: Path) -> None:
-    names = ["work", "work+a", "work+b", "work+a+b"]
+@pytest.mark.parametrize(
+    "names",
+    [["work", "work+a", "work+b", "work+a+b"], ["a+b", "a%2Bb"], ["é" * 100], ["+" * 100], [" " * 120]],
+    ids=["fanout", "one name for both", "accents", "plus signs", "spaces"],
+)
+def test_each_file_is_a_queue_of_its_own_that_can_be_opened(tmp_path: Path, names: list[str]) -> None:
     make(tmp_path, {name: written(item(name.encode())) for name in names})
-    with journal(tmp_path) as store:
-        assert [payloads(store.queue(name)) for name in names] == [[name.encode()] for name in names]
-
-
-def test_two_files_are_two_queues_even_if_they_could_mean_the_same_name(tmp_path: Path) -> None:
-    make(tmp_path, {"a+b": written(item(b"plus")), "a%2Bb": written(item(b"percent"))})
     for _ in range(2):
         with journal(tmp_path) as store:
             found = [payload for info in store.queues() for payload in payloads(store.queue(info.name))]
-        assert sorted(found) == [b"percent", b"plus"]
+        assert sorted(found) == sorted(name.encode() for name in names)
 
 
 def test_a_file_of_kestrel_does_not_hide_a_queue_of_ours(tmp_path: Path) -> None:
@@ -409,14 +357,6 @@ def test_a_file_of_kestrel_does_not_hide_a_queue_of_ours(tmp_path: Path) -> None
     with journal(tmp_path) as store:
         found = [payload for info in store.queues() for payload in payloads(store.queue(info.name))]
     assert sorted(found) == [b"ours", b"theirs"]
-
-
-@pytest.mark.parametrize("name", ["é" * 100, "+" * 100, " " * 120], ids=["accents", "plus signs", "spaces"])
-def test_every_queue_that_is_listed_can_be_opened(tmp_path: Path, name: str) -> None:
-    make(tmp_path, {name: written(item(b"a"))})
-    with journal(tmp_path) as store:
-        found = [payload for info in store.queues() for payload in payloads(store.queue(info.name))]
-    assert found == [b"a"]
 
 
 def test_an_empty_file_of_kestrel_is_an_empty_queue(tmp_path: Path) -> None:
@@ -454,7 +394,7 @@ def test_only_the_last_pack_counts_however_often_the_store_is_opened(tmp_path: P
 
 def ours(folder: Path, clock: SimulatedClock, dialect: Dialect = "doc") -> list[penstock.Message]:
     """A store with five messages, of which Kestrel sees the transactions 1 to 5."""
-    with journal(folder, clock=clock, dialect=dialect) as store:
+    with journal(folder, clock, dialect=dialect) as store:
         queue = store.create("jobs", max_attempts=1)
         queue.put(b"1", priority=5, headers={"a": "b"})
         queue.put(b"2", priority=-5, created_at=7)
@@ -466,9 +406,9 @@ def ours(folder: Path, clock: SimulatedClock, dialect: Dialect = "doc") -> list[
 
 
 def look(folder: Path, clock: SimulatedClock, dialect: Dialect = "doc") -> list[penstock.Message]:
-    with journal(folder, clock=clock, dialect=dialect) as store:
+    with journal(folder, clock, dialect=dialect) as store:
         first = list(store.queue("jobs").messages())
-    with journal(folder, clock=clock, dialect=dialect) as store:
+    with journal(folder, clock, dialect=dialect) as store:
         assert list(store.queue("jobs").messages()) == first
     seen = sorted(message.payload for message in first if message.state != "done")
     assert by_document(folder, "jobs", dialect) == seen
@@ -503,22 +443,14 @@ def test_what_kestrel_removed_is_gone_and_what_it_added_is_there(tmp_path: Path,
     assert not {message.id for message in after[2:]} & {message.id for message in before}
 
 
-def test_kestrel_may_go_on_after_a_crash_of_ours(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sync", ["never", "always"], ids=["right behind", "behind the filling"])
+def test_kestrel_may_go_on_after_a_crash_of_ours(tmp_path: Path, sync: str) -> None:
     clock = SimulatedClock(NOW)
-    with journal(tmp_path / "a", clock=clock) as store:
-        store.create("jobs").put_many([b"1", b"2"])
-        (tmp_path / "b").mkdir()
-        (tmp_path / "b" / "jobs").write_bytes((tmp_path / "a" / "jobs").read_bytes())
-    append(tmp_path / "b", "jobs", *backed_out(1, 2), Remove(), item(b"3"))
-    assert [(message.id, message.payload) for message in look(tmp_path / "b", clock)] == [("2", b"2"), ("3", b"3")]
-
-
-def test_kestrel_may_go_on_behind_the_filling_after_a_crash_of_ours(tmp_path: Path) -> None:
-    clock = SimulatedClock(NOW)
-    with Store("", open_journal(tmp_path / "a", clock=clock)) as store:
+    with journal(tmp_path / "a", clock, sync) as store:
         store.create("jobs").put_many([b"1", b"2"])
         shutil.copytree(tmp_path / "a", tmp_path / "b")
-    assert (tmp_path / "b" / "jobs").stat().st_size > (tmp_path / "a" / "jobs").stat().st_size
+    filled = (tmp_path / "b" / "jobs").stat().st_size > (tmp_path / "a" / "jobs").stat().st_size
+    assert filled == (sync == "always")
     append(tmp_path / "b", "jobs", *backed_out(1, 2), Remove(), item(b"3"))
     assert [(message.id, message.payload) for message in look(tmp_path / "b", clock)] == [("2", b"2"), ("3", b"3")]
 
@@ -554,7 +486,7 @@ def test_a_continue_of_kestrel_ends_one_of_ours_and_adds_an_item(tmp_path: Path)
 
 def test_what_expired_and_was_swept_by_kestrel_is_gone(tmp_path: Path) -> None:
     clock = SimulatedClock(NOW)
-    with journal(tmp_path, clock=clock) as store:
+    with journal(tmp_path, clock) as store:
         store.create("jobs").put(b"short", retention=10)
         store.queue("jobs").put(b"long")
     append(tmp_path, "jobs", *backed_out(1, 2), Remove())
@@ -574,35 +506,38 @@ def test_what_we_packed_can_be_taken_over_and_back(tmp_path: Path) -> None:
     assert [message.payload for message in after[4:]] == [b"new"]
 
 
-def test_ids_are_not_given_twice_after_kestrel_has_rewritten_the_journal(tmp_path: Path) -> None:
-    clock = SimulatedClock(NOW)
-    before = {message.id for message in ours(tmp_path, clock)}
-    (tmp_path / "jobs").write_bytes(written(item(b"5"), item(b"new")))
-    after = look(tmp_path, clock)
-    assert [message.payload for message in after] == [b"5", b"new"]
-    assert not {message.id for message in after} & before
+def rewritten_by_kestrel(folder: Path, clock: SimulatedClock) -> list[str]:
+    before = ours(folder, clock)
+    (folder / "jobs").write_bytes(b"")
+    return [message.id for message in before]
 
 
-def test_ids_are_not_given_twice_after_a_journal_shrank_to_nothing_and_kestrel_went_on(tmp_path: Path) -> None:
-    clock = SimulatedClock(NOW)
-    backend = open_journal(tmp_path, clock=clock)
-    before = Store("", backend).create("jobs").put_many([b"1", b"2", b"3"])
-    Store("", backend).queue("jobs").purge()
-    clock.advance(1000)
-    backend.pack("jobs")
-    backend.close()
-    append(tmp_path, "jobs", item(b"new"))
-    assert [message.payload for message in look(tmp_path, clock)] == [b"new"]
-    assert not {message.id for message in look(tmp_path, clock)} & set(before)
+def shrunk_to_nothing(folder: Path, clock: SimulatedClock) -> list[str]:
+    with journal(folder, clock) as store:
+        before = store.create("jobs").put_many([b"1", b"2", b"3"])
+        store.queue("jobs").purge()
+        clock.advance(1000)
+        store.backend.pack("jobs")  # type: ignore[attr-defined]
+    return before
 
 
-def test_ids_of_a_deleted_queue_are_not_given_to_what_kestrel_puts_there(tmp_path: Path) -> None:
-    clock = SimulatedClock(NOW)
-    with journal(tmp_path, clock=clock) as store:
+def deleted(folder: Path, clock: SimulatedClock) -> list[str]:
+    with journal(folder, clock) as store:
         before = store.create("jobs").put_many([b"1", b"2", b"3"])
         store.delete("jobs")
-    append(tmp_path, "jobs", item(b"new"))
-    assert not {message.id for message in look(tmp_path, clock)} & set(before)
+    return before
+
+
+@pytest.mark.parametrize("leave", [rewritten_by_kestrel, shrunk_to_nothing, deleted])
+def test_ids_are_not_given_twice_when_kestrel_goes_on(
+    tmp_path: Path, leave: Callable[[Path, SimulatedClock], list[str]]
+) -> None:
+    clock = SimulatedClock(NOW)
+    before = leave(tmp_path, clock)
+    append(tmp_path, "jobs", item(b"5"), item(b"new"))
+    after = look(tmp_path, clock)
+    assert [message.payload for message in after] == [b"5", b"new"]
+    assert not {message.id for message in after} & set(before)
 
 
 def test_a_crash_right_after_a_rewritten_journal_was_adopted_does_no_harm(
@@ -618,7 +553,7 @@ def test_a_crash_right_after_a_rewritten_journal_was_adopted_does_no_harm(
     with monkeypatch.context() as patch:
         patch.setattr(Catalog, "forget_clean", power_failure)
         with pytest.raises(KeyboardInterrupt):
-            journal(tmp_path, clock=clock)
+            journal(tmp_path, clock)
     assert [message.payload for message in look(tmp_path, clock)] == [b"5", b"new"]
 
 

@@ -18,17 +18,7 @@ from penstock.stores.journal.catalog import _text
 from penstock.stores.journal.doctor import examine
 from penstock.stores.journal.store import open_journal
 from penstock.system.files import StrPath, SystemDisk, SystemFile
-
-NOW = 1_700_000_000_000
-
-
-def journal(folder: Path, **options: Any) -> Store:
-    return Store(str(folder), open_journal(folder, clock=SimulatedClock(NOW), sync="never", **options))
-
-
-def content_of(folder: Path) -> dict[str, bytes]:
-    files = [each for each in folder.rglob("*") if each.is_file() and each.name != "lock"]
-    return {str(each.relative_to(folder)): each.read_bytes() for each in files}
+from tests.stores.journal.journals import NOW, content_of, journal
 
 
 def lively(folder: Path, packed: bool = False) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +22,6 @@ import penstock
 from penstock import Draft, Message, Queue, SimulatedClock, Store
 from penstock.contract.message import Entry, Plain
 from penstock.contract.operations import Counts, Put
-from penstock.stores.journal import format as kestrel
 from penstock.stores.journal import replay
 from penstock.stores.journal.files import JournalFiles, Segment, replay_order
 from penstock.stores.journal.format import DIALECTS, Dialect
@@ -31,6 +30,7 @@ from penstock.stores.journal.storage import JournalStorage
 from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.system.files import StrPath, SystemDisk, SystemFile
 from penstock.system.threads import SystemThreads, Task
+from tests.stores.journal.journals import by_document
 
 SMALL = 4_000  # bytes after which a file is rotated
 NONE = {"delayed": 0, "available": 0, "in_flight": 0, "done": 0, "failed": 0}
@@ -94,43 +94,10 @@ def of_others(queue: Queue) -> list[bytes]:
     return sorted(message.payload for message in queue.messages() if message.state != "done")
 
 
-def by_document(folder: Path, name: str = "jobs", dialect: Dialect = "doc") -> list[bytes]:
-    state = replay(folder, name, dialect)
-    assert (list(state.queue), state.broken) == ([], None)
-    return sorted(state.open.values())
-
-
 def by_kestrel(folder: Path, name: str = "jobs") -> list[bytes]:
-    """What a real Kestrel 2.x has in its queue after it started on the folder."""
-    queue: deque[bytes] = deque()
-    opened: dict[int, bytes] = {}
-    for file in replay_order(os.listdir(folder), name):
-        data, offset = (folder / file).read_bytes(), 0
-        while offset < len(data):
-            entry, offset = kestrel.decode(data, offset, "2.x")
-            match entry:
-                case kestrel.Add(data=added) | kestrel.AddX(data=added) | kestrel.AddXid(data=added):
-                    queue.append(added)
-                case kestrel.Remove():
-                    if queue:
-                        queue.popleft()
-                case kestrel.RemoveTentativeXid(xid):
-                    if queue:
-                        opened[xid] = queue.popleft()
-                case kestrel.RemoveTentative():
-                    if queue:
-                        opened[0] = queue.popleft()
-                case kestrel.Unremove(xid):
-                    if xid in opened:
-                        queue.appendleft(opened.pop(xid))
-                case kestrel.ConfirmRemove(xid):
-                    opened.pop(xid, None)
-                case kestrel.Continue(xid=xid, data=added):
-                    opened.pop(xid, None)
-                    queue.append(added)
-    for xid in sorted(opened, reverse=True):
-        queue.appendleft(opened[xid])
-    return list(queue)
+    """What a real Kestrel 2.x has in its queue after it started on the folder: open transactions are put back."""
+    state = replay(folder, name, "2.x")
+    return [*[state.open[xid] for xid in sorted(state.open)], *state.queue]
 
 
 # What others read
@@ -252,16 +219,6 @@ def test_nothing_but_journals_is_in_the_folder(journal: Journal) -> None:
     assert {name.partition(".")[0] for name in os.listdir(journal.folder)} == {"", "default"}
 
 
-def test_files_are_rotated_and_read_in_their_order(journal: Journal) -> None:
-    queue = journal.store.create("jobs")
-    for number in range(100):
-        queue.put(b"%03d" % number + bytes(200))
-    assert len(journal.files()) > 5
-    journal.reopen()
-    assert [message.payload[:3] for message in journal.queue().messages()] == [b"%03d" % n for n in range(100)]
-    assert len(by_document(journal.folder)) == 100
-
-
 def test_what_expires_in_the_moment_of_a_refusal_is_gone_for_every_reader(
     journal: Journal, clock: SimulatedClock
 ) -> None:
@@ -330,40 +287,30 @@ NAMES = [
 ]  # fmt: skip
 
 
-def test_every_name_is_a_queue_of_its_own_after_reopening(journal: Journal) -> None:
+def test_every_name_is_a_queue_of_its_own_in_the_folder_also_after_it_was_deleted_and_made_again(
+    journal: Journal,
+) -> None:
+    before = set(os.listdir(journal.folder.parent))
+    payloads = {name: name.encode() for name in NAMES}
     for name in NAMES:
         journal.store.create(name, description=name).put(name)
-    for _ in range(2):
+    for again in (NAMES[::2], []):
+        files = [file for file in os.listdir(journal.folder) if file != ".penstock"]
+        assert len({file.casefold() for file in files}) == len(NAMES)
+        assert max(map(len, files)) <= 200
+        assert set(os.listdir(journal.folder.parent)) == before
         journal.reopen()
         assert [info.name for info in journal.store.queues()] == sorted([*NAMES, "default"])
         for name in NAMES:
-            assert [message.payload for message in journal.queue(name).messages()] == [name.encode()]
+            assert [message.payload for message in journal.queue(name).messages()] == [payloads[name]]
             assert journal.queue(name).settings.description == name
-            assert by_document(journal.folder, name) == [name.encode()]
-
-
-def test_no_name_escapes_the_folder_or_is_too_long_for_a_file_system(journal: Journal) -> None:
-    before = set(os.listdir(journal.folder.parent))
-    for name in NAMES:
-        journal.store.create(name).put(name)
-    files = [file for file in os.listdir(journal.folder) if file != ".penstock"]
-    assert len({file.casefold() for file in files}) == len(NAMES)
-    assert max(map(len, files)) <= 200
-    assert set(os.listdir(journal.folder.parent)) == before
-
-
-def test_names_that_are_deleted_and_made_again_are_not_confused(journal: Journal) -> None:
-    for name in NAMES:
-        journal.store.create(name).put(name)
-    for name in NAMES[::2]:
-        journal.store.delete(name)
-    journal.reopen()
-    for name in NAMES[::2]:
-        journal.store.create(name).put("new " + name)
-    journal.reopen()
-    for number, name in enumerate(NAMES):
-        expected = name if number % 2 else "new " + name
-        assert [message.payload.decode() for message in journal.queue(name).messages()] == [expected]
+            assert by_document(journal.folder, name) == [payloads[name]]
+        for name in again:
+            journal.store.delete(name)
+        journal.reopen()
+        for name in again:
+            payloads[name] = b"new " + name.encode()
+            journal.store.create(name, description=name).put(payloads[name])
 
 
 def test_a_new_folder_has_the_queue_default_and_no_journal(tmp_path: Path) -> None:
@@ -448,33 +395,6 @@ def test_another_process_is_told_who_has_the_store_until_that_ends(tmp_path: Pat
 # When a change is stored
 
 
-@pytest.mark.parametrize("sync", ["always", "interval", "never"])
-def test_what_was_done_before_closing_is_stored_however_it_is_synced(tmp_path: Path, sync: str) -> None:
-    with penstock.open(tmp_path, sync=sync) as store:
-        queue = store.create("jobs")
-        queue.put_many([b"a", b"b", b"c"])
-        queue.ack(*queue.claim(1))
-        before = everything(queue)
-    with penstock.open(tmp_path, sync=sync) as store:
-        assert everything(store.queue("jobs")) == before
-    assert by_document(tmp_path) == [b"b", b"c"]
-
-
-def test_with_always_nothing_depends_on_closing(tmp_path: Path, clock: SimulatedClock) -> None:
-    journal = Journal(tmp_path / "data", clock, sync="always")
-    queue = journal.store.create("jobs", keep_done=None)
-    for number in range(40):
-        queue.put(bytes([number]) * 300, headers={"number": str(number)})
-    queue.ack(*queue.claim(3))
-    queue.claim(1)[0].fail(reason="no")
-    before = everything(queue)
-    after = journal.crash()
-    assert everything(after.queue()) == before
-    assert by_document(after.folder) == of_others(after.queue())
-    after.store.close()
-    journal.store.close()
-
-
 def test_few_and_many_messages_may_share_a_group(journal: Journal) -> None:
     journal.store.create("jobs")
     live = journal.backend._queues["jobs"]
@@ -544,6 +464,8 @@ def test_with_interval_what_was_written_is_synced_also_after_the_clock_was_set_b
         clock.advance(2)
         while disk.syncs["jobs"] == before:
             time.sleep(0.001)
+    journal.reopen()
+    assert len(journal.queue()) == 3
     journal.store.close()
 
 
@@ -564,32 +486,27 @@ def lively(journal: Journal) -> None:
     queue.put(b"short", retention=60)
 
 
-def damage_nothing(file: Path) -> None:
-    pass
+DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
+    "none": lambda data: data,
+    "cut": lambda data: data[:-5],
+    "emptied": lambda data: b"",
+    "flipped": lambda data: (
+        data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 4]) + data[len(data) // 2 + 1 :]
+    ),
+    "garbage": lambda data: b"\xff" * 1000,
+    "gone": lambda data: None,
+}
 
 
-def truncate(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-5])
+def damage(file: Path, how: str) -> None:
+    data = DAMAGES[how](file.read_bytes())
+    file.unlink() if data is None else file.write_bytes(data)
 
 
-def empty(file: Path) -> None:
-    file.write_bytes(b"")
-
-
-def flip(file: Path) -> None:
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 4
-    file.write_bytes(data)
-
-
-def garbage(file: Path) -> None:
-    file.write_bytes(b"\xff" * 1000)
-
-
-@pytest.mark.parametrize("damage", [damage_nothing, truncate, empty, flip, garbage, Path.unlink])
+@pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_snapshot_that_is_gone_or_damaged_makes_no_difference(
-    journal: Journal, clock: SimulatedClock, damage: Callable[[Path], None], packed: bool
+    journal: Journal, clock: SimulatedClock, how: str, packed: bool
 ) -> None:
     lively(journal)
     if packed:
@@ -597,18 +514,13 @@ def test_a_snapshot_that_is_gone_or_damaged_makes_no_difference(
         journal.queue().put(b"after packing")
     before = everything(journal.queue())
     attempts = [journal.queue().attempts(message.id) for message in before]
-    journal.reopen(lambda: damage(journal.index() / "jobs"))
+    journal.reopen(lambda: damage(journal.index() / "jobs", how))
     assert everything(journal.queue()) == before
     assert [journal.queue().attempts(message.id) for message in before] == attempts
     assert journal.queue().put(b"again", key="k7") == "8"
     clock.advance(60)
-    assert journal.queue().counts() == {
-        "delayed": 1,
-        "available": 40 + packed,
-        "in_flight": 0,
-        "done": 5,
-        "failed": 5,
-    }
+    expected = {"delayed": 1, "available": 40 + packed, "in_flight": 0, "done": 5, "failed": 5}
+    assert journal.queue().counts() == expected
 
 
 def test_an_older_snapshot_makes_no_difference(journal: Journal, clock: SimulatedClock) -> None:
@@ -816,50 +728,6 @@ def test_thousands_of_messages_with_gaps_survive_packing(journal: Journal) -> No
     assert by_document(journal.folder) == of_others(journal.queue())
 
 
-def test_traffic_goes_on_during_packing(tmp_path: Path) -> None:
-    store = Store("", backend := open_journal(tmp_path, segment_size=20_000, sync="never"))
-    queue = store.create("jobs", keep_done=None)
-    done, errors = threading.Event(), []
-    acked: list[set[str]] = [set(), set()]
-    put: list[set[str]] = [set(), set()]
-
-    def work(number: int) -> None:
-        try:
-            for step in range(150):
-                put[number] |= set(queue.put_many([b"%d %d" % (number, step) + bytes(100)] * 3))
-                for message in queue.claim(2):
-                    assert message.payload.endswith(bytes(100))
-                    message.ack()
-                    acked[number].add(message.id)
-        except BaseException as error:
-            errors.append(error)
-
-    def pack() -> None:
-        try:
-            while not done.is_set():
-                backend.pack("jobs")
-        except BaseException as error:
-            errors.append(error)
-
-    workers = [threading.Thread(target=work, args=(number,)) for number in range(2)]
-    packer = threading.Thread(target=pack)
-    for thread in (*workers, packer):
-        thread.start()
-    for thread in workers:
-        thread.join()
-    done.set()
-    packer.join()
-    assert not errors
-    assert not acked[0] & acked[1]
-    before = everything(queue)
-    assert {message.id for message in before} == put[0] | put[1]
-    assert {message.id for message in before if message.state == "done"} == acked[0] | acked[1]
-    store.close()
-    with penstock.open(tmp_path) as again:
-        assert everything(again.queue("jobs")) == before
-    assert len(by_document(tmp_path)) == 900 - len(acked[0] | acked[1])
-
-
 def test_a_file_may_be_rotated_in_the_moment_in_which_packing_adds_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1006,22 +874,6 @@ def test_a_queue_may_be_deleted_while_others_use_and_pack_it(tmp_path: Path) -> 
 
 
 # Damage
-
-
-def test_damage_at_the_end_of_a_closed_journal_is_found_every_time(journal: Journal) -> None:
-    journal.store.create("jobs").put_many([b"a", b"b"])
-    journal.queue().put(b"c")
-    journal.store.close()
-    file = journal.folder / "jobs"
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-3])
-    for _ in range(2):
-        with pytest.raises(penstock.StoreCorrupt, match="jobs' is damaged at offset"):
-            journal.open()
-        assert file.read_bytes() == whole[:-3]
-    file.write_bytes(whole)
-    journal.open()
-    assert len(journal.queue()) == 3
 
 
 def test_a_write_that_a_crash_tore_is_cut_off_whatever_its_payload(

@@ -1,6 +1,5 @@
 """Kestrel's journal format, against byte vectors and on random entries."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,19 @@ import penstock
 from penstock.stores.journal import format as kestrel
 from penstock.stores.journal import replay
 from penstock.stores.journal.files import replay_order
+from tests.stores.journal.journals import VECTORS
 
-VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "kestrel.json").read_text())
 KINDS: dict[str, Any] = {
-    "ADD 0": kestrel.Add,
-    "REMOVE 1": kestrel.Remove,
-    "ADDX 2": kestrel.AddX,
-    "REMOVE_TENTATIVE 3": kestrel.RemoveTentative,
-    "SAVE_XID 4": kestrel.SaveXid,
-    "UNREMOVE 5": kestrel.Unremove,
-    "CONFIRM_REMOVE 6": kestrel.ConfirmRemove,
-    "ADD_XID 7": kestrel.AddXid,
-    "CONTINUE 8": kestrel.Continue,
-    "REMOVE_TENTATIVE_XID 9": kestrel.RemoveTentativeXid,
-}
+    f"{name} {opcode}": kind
+    for opcode, (name, kind) in enumerate(
+        {
+            "ADD": kestrel.Add, "REMOVE": kestrel.Remove, "ADDX": kestrel.AddX,
+            "REMOVE_TENTATIVE": kestrel.RemoveTentative, "SAVE_XID": kestrel.SaveXid, "UNREMOVE": kestrel.Unremove,
+            "CONFIRM_REMOVE": kestrel.ConfirmRemove, "ADD_XID": kestrel.AddXid, "CONTINUE": kestrel.Continue,
+            "REMOVE_TENTATIVE_XID": kestrel.RemoveTentativeXid,
+        }.items()
+    )
+}  # fmt: skip
 XID = st.integers(-(2**31), 2**31 - 1)
 TIME = st.integers(-(2**63), 2**63 - 1)
 DATA = st.binary(max_size=40)
