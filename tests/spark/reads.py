@@ -1,5 +1,6 @@
 """Reading a store as Spark's processes do, but in this one; and what there should be to read."""
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +10,9 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock import Draft, Message, Queue, Store
+from penstock.contract.kinds import kind_of
+from penstock.contract.tables import Part
 from penstock.spark.options import parse
-from penstock.spark.planning import plan
-from penstock.spark.scan import read_plan
 from penstock.spark.tables import TABLES
 from penstock.stores.journal.store import open_journal
 
@@ -24,20 +25,30 @@ def arrow(table: str = "messages", columns: Sequence[str] = ()) -> pa.Schema:
     return pa.schema([schema.field(name) for name in columns or schema.names])
 
 
-def batches(folder: Path, columns: Sequence[str] = (), **options: str) -> list[pa.RecordBatch]:
+def plan(url: str | Path, schema: pa.Schema, **options: str) -> Sequence[Any]:
+    """The parts of a table."""
+    read = parse({"store": str(url), **options})
+    return kind_of(read.store).tables(read.store).parts(read, schema, os.getpid())
+
+
+def read(parts: Sequence[Part], schema: pa.Schema) -> list[dict[str, Any]]:
+    """The rows of parts; times are milliseconds, as Penstock has them."""
+    return in_milliseconds([row for part in parts for batch in part.read(schema) for row in batch.to_pylist()])
+
+
+def batches(url: str | Path, columns: Sequence[str] = (), **options: str) -> list[pa.RecordBatch]:
     """All that there is to read, planned and read."""
     schema = arrow(options.get("table", "messages"), columns)
-    parts = plan(parse({"store": str(folder), **options}), schema)
-    read = [batch for part in parts for batch in read_plan(*part, schema)]
-    for batch in read:
+    found = [batch for part in plan(url, schema, **options) for batch in part.read(schema)]
+    for batch in found:
         batch.validate(full=True)
         assert batch.schema.equals(schema)
-    return read
+    return found
 
 
-def rows(folder: Path, columns: Sequence[str] = (), **options: str) -> list[dict[str, Any]]:
+def rows(url: str | Path, columns: Sequence[str] = (), **options: str) -> list[dict[str, Any]]:
     """The same as rows; times are milliseconds, as Penstock has them."""
-    return in_milliseconds([row for batch in batches(folder, columns, **options) for row in batch.to_pylist()])
+    return in_milliseconds([row for batch in batches(url, columns, **options) for row in batch.to_pylist()])
 
 
 def in_milliseconds(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

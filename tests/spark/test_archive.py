@@ -17,7 +17,7 @@ from penstock.http.server import serve_in_thread
 from penstock.spark.jobs import Summary, archive, archived
 from penstock.spark.jobs.archive_table import Folder, Move, confirmed, parquet
 from penstock.spark.jobs.archiving import remove_archived
-from penstock.spark.jobs.stores import own_session
+from penstock.spark.jobs.runs import own_session
 from tests.spark.reads import COLUMNS, TIMES, listed, varied
 
 KEPT = [name for name in COLUMNS if name != "receipt"]

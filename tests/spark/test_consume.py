@@ -16,9 +16,9 @@ from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import StreamInfo, boot, reader_name
 from penstock.errors import InvalidArgument, NotSupported
 from penstock.http.server import serve_in_thread
-from penstock.spark.streaming.batches import drop, parts_of, read_part
-from penstock.spark.streaming.offsets import BatchName
-from penstock.spark.streaming.options import parse_stream
+from penstock.spark.options import parse_stream
+from penstock.spark.streaming.consuming import parts_of_batch
+from penstock.spark.streaming.settling import BatchName
 from penstock.spark.tables import schema_of
 from penstock.system import processes
 from tests.spark.streams import Recorder, consuming, forget_last, run
@@ -287,20 +287,20 @@ def test_who_sees_no_files_asks_for_the_messages_of_its_part(tmp_path: Path) -> 
             given.next("jobs", "s", reader_name(), 0, 1_600, 1 << 30)
             schema = to_arrow_schema(schema_of("messages"), timezone="UTC")
             name = BatchName(1, "s", "jobs", server.url)
-            [asked] = parts_of(given.read("jobs", "s", 1, None), name, schema)[0]
-            assert asked.path == ""
+            [asked] = parts_of_batch(given.read("jobs", "s", 1, None), name, schema)[0]
+            assert asked.files is None
             pins = f"{processes.name_of(os.getpid())}@{boot()}"
-            [seen], folder = parts_of(given.read("jobs", "s", 1, pins), name, schema)
-            assert os.path.exists(seen.path)
+            [seen], files = parts_of_batch(given.read("jobs", "s", 1, pins), name, schema)
+            assert seen.files.exists()
             rows = [
-                sorted((row for batch in read_part(part, schema) for row in batch.to_pylist()), key=by_id)
+                sorted((row for batch in part.read(schema) for row in batch.to_pylist()), key=by_id)
                 for part in (asked, seen)
             ]
             assert rows[0] == rows[1]
             assert len({row["id"] for row in rows[0]}) == 1_600
-            assert folder is not None
-            drop(folder)
-            assert not os.path.exists(folder)
+            assert files is not None
+            files.drop()
+            assert not os.path.exists(os.path.dirname(seen.files.path))
         finally:
             server.stop()
 

@@ -13,8 +13,8 @@ from penstock.contract.stream_operations import Streams
 from penstock.contract.streams import reader_name
 from penstock.errors import NotSupported
 from penstock.http.server import serve_in_thread
-from penstock.spark.streaming.batches import parts_of, read_part
-from penstock.spark.streaming.offsets import BatchName
+from penstock.spark.streaming.consuming import parts_of_batch
+from penstock.spark.streaming.settling import BatchName
 from penstock.spark.tables import schema_of
 from tests.spark.streams import Recorder, consuming, forget_last, run
 
@@ -69,10 +69,10 @@ def test_a_task_on_another_machine_is_told_to_ask_a_server(tmp_path: Path) -> No
         streams, schema = Streams(store.run), to_arrow_schema(schema_of("messages"), timezone="UTC")
         streams.begin("jobs", "s", reader_name())
         streams.next("jobs", "s", reader_name(), 0, 9, 1 << 30)
-        [part] = parts_of(streams.read("jobs", "s", 1, None), BatchName(1, "s", "jobs", url), schema)[0]
-        assert sum(len(batch) for batch in read_part(part, schema)) == 2
+        [part] = parts_of_batch(streams.read("jobs", "s", 1, None), BatchName(1, "s", "jobs", url), schema)[0]
+        assert sum(len(batch) for batch in part.read(schema)) == 2
         with pytest.raises(NotSupported, match="give Spark its http://host:port"):
-            list(read_part(replace(part, machine="another"), schema))
+            list(replace(part, machine="another").read(schema))
 
 
 @pytest.mark.parametrize("kind", ["", "slate:"])

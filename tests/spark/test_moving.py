@@ -248,7 +248,7 @@ def test_what_the_target_cannot_hold_is_named_and_nothing_is_written(spark: Spar
         assert opened.queue().count() == 0
     with pytest.raises(InvalidArgument, match="are the same store"):
         jobs.convert(spark, source, f"journal:{source}")
-    with pytest.raises(NotSupported, match="jobs work with stores on disk"):
+    with pytest.raises(NotSupported, match="Spark works with stores on disk"):
         jobs.convert(spark, source, "memory:")
 
 

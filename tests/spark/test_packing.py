@@ -16,9 +16,10 @@ import penstock
 from penstock import NotSupported, PenstockError, QueueNotFound, Store, StoreCorrupt, StoreLocked
 from penstock.cli import cli
 from penstock.spark import jobs
-from penstock.spark.jobs import Summary, tasks
-from penstock.spark.jobs.packing import _build
+from penstock.spark.jobs import Summary
+from penstock.spark.jobs.runs import SparkTasks, spread
 from penstock.stores.journal import replay
+from penstock.stores.journal.packer import build
 from penstock.stores.journal.packing import Round
 from tests.spark.reads import expired, listed, open_small, varied
 from tests.stores.journal.test_journal_parallel import backend_of, half_done, temporaries
@@ -29,14 +30,14 @@ import os, signal, sys
 import penstock.spark
 from penstock.stores.journal.packing import Round
 from penstock.stores.journal.store import open_journal
-from penstock.spark.jobs import tasks
-from penstock.spark.jobs.packing import _build
+from penstock.spark.jobs.runs import SparkTasks
+from penstock.stores.journal.packer import build
 
 spark = penstock.spark.session("local[2]")
 backend = open_journal(sys.argv[1])
 with Round(backend, [info.name for info in backend.queues()]) as packing:
     orders = packing.begin()
-    answers = tasks.run(spark, _build, orders, [order.size for order in orders], "packing")
+    answers = SparkTasks(spark).run(build, orders, [order.size for order in orders], "packing")
     assert len(answers) == len(orders) == 2, answers
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -94,13 +95,13 @@ def test_packing_changes_nothing_but_the_bytes(spark: SparkSession, tmp_path: Pa
 
 def test_a_thousand_queues_are_a_few_tasks() -> None:
     sizes = [10_000] * 1_000
-    together = tasks.spread(range(1_000), sizes, cores=2)
+    together = spread(range(1_000), sizes, cores=2)
     assert 2 <= len(together) <= 8
     assert sorted(each for task in together for each in task) == list(range(1_000))
     assert max(map(len, together)) - min(map(len, together)) <= 1
-    large = tasks.spread(["large", *"abcdefg"], [1 << 30, *[1 << 20] * 7], cores=2)
+    large = spread(["large", *"abcdefg"], [1 << 30, *[1 << 20] * 7], cores=2)
     assert ["large"] in large
-    assert tasks.spread(["one"], [0], cores=64) == [["one"]]
+    assert spread(["one"], [0], cores=64) == [["one"]]
 
 
 def test_a_driver_that_is_killed_before_the_swap_loses_nothing(tmp_path: Path) -> None:
@@ -127,7 +128,7 @@ def test_a_task_that_fails_leaves_everything_as_it_was(spark: SparkSession, tmp_
                 orders = packing.begin()
                 (tmp_path / orders[0].files[-1][1]).rename(tmp_path / name)
                 try:
-                    tasks.run(spark, _build, orders, [1], "packing")
+                    SparkTasks(spark).run(build, orders, [1], "packing")
                 finally:
                     (tmp_path / name).rename(tmp_path / orders[0].files[-1][1])
 

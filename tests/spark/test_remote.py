@@ -11,14 +11,13 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock import Draft
 from penstock.errors import PenstockError, QueueNotFound, StoreCorrupt, StoreUnreachable
+from penstock.http.client import tables
 from penstock.http.server import serve_in_thread
-from penstock.spark import remote
 from penstock.spark.errors import as_ours
-from penstock.spark.options import parse
 from tests.spark import reads
-from tests.spark.reads import arrow, expired, in_milliseconds, listed, varied
-from tests.spark.test_planning import ODD_NAMES, flip
+from tests.spark.reads import arrow, expired, listed, varied
 from tests.spark.test_read import collected
+from tests.stores.journal.test_journal_tables import ODD_NAMES, flip
 
 
 class Served:
@@ -30,24 +29,11 @@ class Served:
         self._server = serve_in_thread(self.store)
         self.url = self._server.url
 
-    def plan(self, **options: str) -> list[list[remote.Range]]:
-        return remote.plan(parse({"store": self.url, **options}))
-
-    def read(
-        self, parts: Sequence[list[remote.Range]], columns: Sequence[str] = (), **options: str
-    ) -> list[dict[str, Any]]:
-        """The rows of all tasks; times are milliseconds, as Penstock has them."""
-        wanted, schema = parse({"store": self.url, **options}), arrow(options.get("table", "messages"), columns)
-        found = []
-        for part in parts:
-            for batch in remote.read(wanted, part, schema):
-                batch.validate(full=True)
-                assert batch.schema.equals(schema)
-                found.append(batch)
-        return in_milliseconds([row for batch in found for row in batch.to_pylist()])
+    def plan(self, columns: Sequence[str] = (), **options: str) -> Sequence[Any]:
+        return reads.plan(self.url, arrow(options.get("table", "messages"), columns), **options)
 
     def rows(self, columns: Sequence[str] = (), **options: str) -> list[dict[str, Any]]:
-        return self.read(self.plan(**options), columns, **options)
+        return reads.rows(self.url, columns, **options)
 
     def stop(self) -> None:
         self._server.stop()
@@ -99,8 +85,8 @@ def test_queues_of_any_name_are_read(served: Served) -> None:
 def test_a_large_queue_is_read_in_parts_and_small_ones_together(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "_PART", 3_000)
-    monkeypatch.setattr(remote, "_SMALL_PART", 3_000)
+    monkeypatch.setattr(tables, "_PART", 3_000)
+    monkeypatch.setattr(tables, "_SMALL_PART", 3_000)
     large = served.store.create("large")
     for start in range(0, 10_000, 1_000):
         large.put_many([b"%d" % number for number in range(start, start + 1_000)])
@@ -108,7 +94,7 @@ def test_a_large_queue_is_read_in_parts_and_small_ones_together(
         served.store.create(f"small-{number}").put_many([b"x"] * 10)
     parts = served.plan(payload="false")
     assert 4 <= len(parts) <= 6
-    sizes = [len(served.read([part], ["id"])) for part in parts]
+    sizes = [len(reads.read([part], arrow(columns=["id"]))) for part in parts]
     assert sum(sizes) == 10_500
     assert max(sizes) < 4_100
     found = served.rows(["payload"], queue="large")
@@ -130,7 +116,7 @@ def test_what_stays_is_there_once_and_what_is_put_later_is_not(served: Served) -
     queue.put_many([b"new"] * 10)
     queue.ack(*queue.claim(100))
     queue.remove("5000")
-    found = served.read(parts, ["payload", "state"])
+    found = reads.read(parts, arrow(columns=["payload", "state"]))
     assert [int(row["payload"]) for row in found] == list(range(3_999, 4_999))
     assert sum(row["state"] == "done" for row in found) == 100  # each as it was when it was listed
 
@@ -142,7 +128,7 @@ def test_a_queue_that_is_deleted_meanwhile_has_no_rows(served: Served) -> None:
         parts = served.plan(table=table)
         if table == "messages":
             served.store.delete("a")
-        assert {row["queue"] for row in served.read(parts, ["queue"], table=table)} <= {"b"}
+        assert {row["queue"] for row in reads.read(parts, arrow(table, ["queue"]))} <= {"b"}
     with pytest.raises(QueueNotFound, match="there is no queue 'a'"):
         served.plan(queue="a")
 
@@ -165,7 +151,7 @@ def test_a_server_that_is_not_there_is_an_error_that_says_so(tmp_path: Path) -> 
     with pytest.raises(StoreUnreachable, match=f"the server at {served.url} cannot be reached"):
         served.plan()
     with pytest.raises(StoreUnreachable, match=f"the server at {served.url} cannot be reached"):
-        served.read(parts)
+        reads.read(parts, arrow())
 
 
 def test_spark_reads_through_a_server_what_it_reads_from_the_files(spark: SparkSession, served: Served) -> None:
@@ -202,10 +188,10 @@ def test_what_is_wrong_is_said_in_one_line(spark: SparkSession, served: Served) 
 
 def test_columns_of_a_page_may_be_the_same_for_all_or_missing() -> None:
     kinds = {field.name: field.type for field in arrow()}
-    assert remote._array("x", kinds["state"], 2).to_pylist() == ["x", "x"]
-    assert remote._array(None, kinds["headers"], 2).to_pylist() == [[], []]
-    assert remote._array([{"a": "b"}, None], kinds["headers"], 2).to_pylist() == [[("a", "b")], []]
-    times = remote._array([1, None, 1 << 60], kinds["expires_at"], 3)
+    assert tables._array("x", kinds["state"], 2).to_pylist() == ["x", "x"]
+    assert tables._array(None, kinds["headers"], 2).to_pylist() == [[], []]
+    assert tables._array([{"a": "b"}, None], kinds["headers"], 2).to_pylist() == [[("a", "b")], []]
+    times = tables._array([1, None, 1 << 60], kinds["expires_at"], 3)
     assert times.type == pa.timestamp("us", "UTC")
     assert times.cast(pa.int64()).to_pylist()[:2] == [1000, None]
     assert times.to_pylist()[2].year == 9999

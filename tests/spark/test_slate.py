@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock
+import penstock.spark
 from penstock import Draft
 from penstock.stores.slate import snapshot
 from tests.spark.reads import in_milliseconds, listed

@@ -1,6 +1,7 @@
 """`route`: the log of a slate store routed by a stream of Spark."""
 
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.spark import jobs
-from penstock.spark.jobs.routing import default_checkpoint
+from penstock.stores.slate.log_tables import Router
 
 
 @pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.long)])
@@ -54,7 +55,8 @@ def test_every_message_enters_each_queue_once_whoever_routes(spark: SparkSession
         assert not sum(routed(spark, url).values())
     with penstock.open(off) as store:
         publish(store, 50, 60)
-    shutil.rmtree(default_checkpoint(off))  # which is a hint, and no more
+    with closing(Router(off, penstock.open)) as router:
+        shutil.rmtree(router.checkpoint)  # which is a hint, and no more
     assert routed(spark, off) == {"threes": 1, "odd": 5}
     with penstock.open(url) as store:
         assert payloads(store, "threes") == [3, 13, 23, 33, 43, 53]

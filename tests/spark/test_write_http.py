@@ -14,10 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock
 from penstock.contract.loads import Sent
+from penstock.engine import arrow_rows
+from penstock.engine.arrow_rows import Sender
 from penstock.http.client.backend import RemoteLoads
 from penstock.http.server import serve_in_thread
-from penstock.spark import jobs, sending
-from penstock.spark.sending import Sender
+from penstock.spark import jobs
 from tests.harness.children import ServerChild
 from tests.spark.reads import listed, varied
 
@@ -276,8 +277,8 @@ def test_batches_are_small_whatever_the_rows_are(served: Served) -> None:
     sender.add(pa.record_batch({"payload": [b"d", b"j"] * 1000, "queue": ["default", "jobs"] * 1000}))
     sent = sender.finish()
     assert sent.batches == len(sizes)
-    assert max(sizes) < 10_000_000 + 2 * sending._BATCH
-    assert len([size for size in sizes if size > 2 * sending._BATCH]) == 1
+    assert max(sizes) < 10_000_000 + 2 * arrow_rows._BATCH
+    assert len([size for size in sizes if size > 2 * arrow_rows._BATCH]) == 1
     assert backend.commit(load, [Sent(*sent)], None).messages == 300 + 150_000 + 2 + 100 + 2000
     backend.close()
     found = [message.payload[:1] for message in served.store.queue("jobs").messages()]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.contract.backend import AsyncBackend, Backend
     from penstock.contract.examination import Examination
+    from penstock.contract.tables import Packer, Tables
     from penstock.system.clock import Clock
 
 _MODULES = {
@@ -67,7 +68,11 @@ class Kind:
 
     name: ClassVar[str]
     owned: ClassVar[bool] = False  # one process has the store open, and serves it to the others (sharing/)
+    remote: ClassVar[bool] = False  # a server keeps the store, and does not see whether this process lives
+    fenced: ClassVar[bool] = False  # opening the store on another machine takes it away from its owner
     has_log: ClassVar[bool] = False  # published messages are kept in a log, from which queues may start
+    has_tables: ClassVar[bool] = False  # many processes at once read and write the store
+    has_streams: ClassVar[bool] = False  # its queues are read and written as streams
 
     def check(self, url: str, options: Options) -> None:
         """Refuse options that the kind has no use for."""
@@ -115,6 +120,22 @@ class Kind:
         if not path or "://" in path:  # nothing, of which opening tells, or a bucket
             return url
         return url[: len(url) - len(path)].lower() + os.path.abspath(path)
+
+    def place(self, url: str) -> str:
+        """The same text for all URLs of one store: runs of jobs are known by it."""
+        return self.absolute(url)
+
+    def only_queue(self, url: str) -> str | None:
+        """The queue of a store that is a single one."""
+        return None
+
+    def tables(self, url: str) -> Tables:
+        """The tables of the store, for processes that read and write it at once. This loads Arrow."""
+        raise NotSupported(f"store {url!r} has no tables")
+
+    def packer(self, url: str) -> Packer:
+        """How tasks of Spark free the space that the store no longer needs."""
+        raise NotSupported(f"store {url!r} has no journals to pack: this is for journal stores")
 
     def examine(self, url: str) -> Examination[Any]:
         """Examine the store without changing it (`penstock doctor`)."""

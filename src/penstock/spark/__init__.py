@@ -6,8 +6,7 @@
 Spark itself is imported when the first session is asked for, not before.
 """
 
-from penstock.spark.registration import views
-from penstock.spark.sessions import session
+from penstock.spark.sessions import session, views
 from penstock.spark.streaming.settling import drain, fail, settle
 
 __all__ = ["drain", "fail", "session", "settle", "views"]

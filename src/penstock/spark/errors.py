@@ -4,10 +4,7 @@ What goes wrong in Spark's own processes comes back as text, with the calls of J
 error of Penstock's says all that there is to say: here it is found again.
 """
 
-import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from penstock import errors
 from penstock.errors import LeaseExpired, PenstockError
@@ -17,19 +14,6 @@ _TRACEBACK = "Traceback (most recent call last):\n"
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]*\] ")  # Spark's name for the error
 _STATE = re.compile(r"\.?\s*SQLSTATE: \w{5}")
 _CALL = re.compile(r"An error occurred while calling [^\n]*\n: (?:[\w$]+\.)*[\w$]+(?:: |\n)")  # of Java
-
-
-@contextmanager
-def in_one_line() -> Iterator[None]:
-    """An error of ours says all that there is to say: Spark need not show the calls that led to it.
-
-    The process of Spark in which it happens ends with it, so that nothing else is hidden.
-    """
-    try:
-        yield
-    except PenstockError:
-        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-        raise
 
 
 def is_of_spark(error: BaseException) -> bool:

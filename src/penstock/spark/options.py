@@ -1,72 +1,176 @@
-"""The options of spark.read.format("penstock"), checked."""
+"""The options of format("penstock"), checked: of reads, of writes, of streams and of logs."""
 
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from penstock.contract import names
+from penstock.contract.kinds import Kind, kind_of
 from penstock.contract.message import STATES
-from penstock.contract.urls import absolute, is_remote, is_shared, is_slate, journal_folder
+from penstock.contract.streams import checked_stream, not_supported
+from penstock.contract.tables import Read
 from penstock.errors import InvalidArgument, NotSupported
 from penstock.spark.tables import TABLES
 
+_READING = ("store", "queue", "state", "table", "payload")
 _WRITING = ("store", "queue", "id")
-_KNOWN = ("store", "queue", "state", "table", "payload")
+_STREAM = (
+    "store", "queue", "mode", "stream", "maxRowsPerBatch", "maxBytesPerBatch", "startingOffset", "failOnDataLoss",
+    "payload",
+)  # fmt: skip
+_LOG = ("startingoffset", "maxrowsperbatch", "_route")
+ONLY_STREAMS = frozenset(name.lower() for name in _STREAM) - {"store", "queue", "payload"}
+_MOST = 2**63 - 1
+_MOST_LOGGED = 2**62
+_ROWS, _LOG_ROWS = 1_000_000, 500_000
+_BYTES = 1 << 30
 _TRUTH = {"true": True, "false": False}
 
 
-@dataclass(frozen=True)
-class Options:
-    """What is to be read."""
+@dataclass(frozen=True, kw_only=True)
+class Options(Read):
+    """The rows to read, with or without payloads."""
 
-    store: str  # a folder, or the URL of a server
-    queue: str | None  # None: all of them
-    table: str
     payload: bool
-    states: tuple[str, ...] = STATES  # of messages
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether any number of processes may open the store."""
-        return is_shared(self.store)
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether a server keeps the store."""
-        return is_remote(self.store)
+@dataclass(frozen=True)
+class StreamOptions:
+    """The queue to read as a stream, and how much of it at a time."""
 
-    @property
-    def is_slate(self) -> bool:
-        """Whether it is a slate store."""
-        return is_slate(self.store)
+    store: str
+    queue: str
+    consumes: bool
+    stream: str | None
+    rows: int
+    size: int
+    starting: str | int  # "earliest", "latest", or a time
+    fail_on_data_loss: bool
+    payload: bool
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """The log to read, and how much of it at a time."""
+
+    read: Options
+    starting: int | None  # a sequence; None: where the log ends when the stream begins
+    rows: int
+    route: bool  # the queues that want its entries, instead of the entries
+
+
+def _known(given: Mapping[str, str], known: Sequence[str], which: str = "which", of: str = "") -> dict[str, str]:
+    """Options by their names in lower case; InvalidArgument if one is not known, or the store is missing."""
+    options = {name.lower(): value for name, value in given.items()}
+    if "path" in options and "store" not in options:  # the argument of load() or save()
+        options["store"] = options.pop("path")
+    there = {name.lower() for name in known}
+    for name in options:
+        if name not in there and not (known is _WRITING and name.startswith("_")):
+            listed = f"{', '.join(known[:-1])} and {known[-1]}" if of else ", ".join(known)
+            raise InvalidArgument(f"there is no option {name!r}{of}; there are {listed}")
+    if not options.get("store"):
+        raise InvalidArgument(f'{which} store? Give a folder or a URL, as in .option("store", "data")')
+    return options
 
 
 def parse(given: Mapping[str, str]) -> Options:
-    """What the options say; InvalidArgument names the one that is wrong."""
-    options = {name.lower(): value for name, value in given.items()}
-    if "path" in options and "store" not in options:  # what load() was given
-        options["store"] = options.pop("path")
-    for name in options:
-        if name not in _KNOWN:
-            raise InvalidArgument(f"there is no option {name!r}; there are {', '.join(_KNOWN)}")
-    if not options.get("store"):
-        raise InvalidArgument('which store? Give a folder or a URL, as in .option("store", "data")')
+    """The options of a read; InvalidArgument names the one that is wrong."""
+    options = _known(given, _READING)
     table = options.get("table", "messages")
     if table not in TABLES:
         raise InvalidArgument(f"there is no table {table!r}; there are {', '.join(TABLES)}")
-    payload = options.get("payload", "true").lower()
-    if payload not in _TRUTH:
-        raise InvalidArgument(f"option payload is true or false, not {payload!r}")
+    payload = _truth(options, "payload")
     queue = names.checked(options["queue"]) if "queue" in options else None
     states = _states(options["state"], table) if "state" in options else STATES
     store = options["store"]
     if table == "log":
         _check_log(store, queue)
-    return Options(located(store), queue, table, _TRUTH[payload], states)
+    return Options(located(store), table, queue, states, payload=payload)
+
+
+def parse_writing(given: Mapping[str, str]) -> tuple[str, str | None, str | None]:
+    """The store, the queue and the run that a write names."""
+    options = _known(given, _WRITING, "into which")
+    queue = names.checked(options["queue"]) if "queue" in options else None
+    run, store = options.get("id"), options["store"]
+    if run is not None and not 1 <= len(run) <= 255:
+        raise InvalidArgument(f"option id has {len(run)} characters; give 1 to 255, or leave it out")
+    return located(store), queue, run
+
+
+def parse_stream(given: Mapping[str, str]) -> StreamOptions:
+    """The options of a stream; InvalidArgument names the one that is wrong."""
+    options = _known(given, _STREAM, of=" of a stream")
+    store = options["store"]
+    kind = _kind(store)
+    check_streams(store)
+    mode = options.get("mode", "follow")
+    if mode not in ("follow", "consume"):
+        raise InvalidArgument(f"option mode is follow or consume, not {mode!r}")
+    stream = checked_stream(options["stream"]) if "stream" in options else None
+    if mode == "consume":
+        for name in ("startingoffset", "failondataloss"):
+            if name in options:
+                raise InvalidArgument(f"option {name} is for mode follow: who consumes takes what is there")
+        if stream is None:
+            raise InvalidArgument('which stream? Name it, as in .option("stream", "nightly")')
+    return StreamOptions(
+        Kind.absolute(kind, store),  # with the scheme that was given: checkpoints have it so
+        names.checked(options.get("queue", "")),
+        mode == "consume",
+        stream,
+        _number(options, "maxrowsperbatch", _ROWS),
+        _number(options, "maxbytesperbatch", _BYTES),
+        _starting(options.get("startingoffset", "earliest")),
+        _truth(options, "failondataloss"),
+        _truth(options, "payload"),
+    )
+
+
+def is_log(given: Mapping[str, str]) -> bool:
+    """Whether the options are about a log."""
+    return any(name.lower() == "table" and value == "log" for name, value in given.items())
+
+
+def parse_log(given: Mapping[str, str]) -> LogOptions:
+    """The options of a log, read at once or as a stream; InvalidArgument names the one that is wrong."""
+    options = {name.lower(): value for name, value in given.items()}
+    read = parse({name: value for name, value in options.items() if name not in _LOG})
+    start: int | None = None
+    if (text := options.get("startingoffset", "earliest")) != "latest":
+        name = "startingOffset (of a log also earliest or latest)"
+        start = 1 if text == "earliest" else _whole(name, text, 0, _MOST_LOGGED)
+    rows = _whole("maxRowsPerBatch", options.get("maxrowsperbatch", str(_LOG_ROWS)), 1, _MOST_LOGGED)
+    return LogOptions(read, start, rows, options.get("_route") == "true")
+
+
+def located(url: str) -> str:
+    """The store for processes that are in other folders; NotSupported if it is of a kind that they cannot open."""
+    return _kind(url).absolute(url)
+
+
+def _kind(url: str) -> Kind:
+    try:
+        kind = kind_of(url)
+    except NotSupported:
+        kind = None
+    if kind is None or not kind.has_tables:
+        raise NotSupported(
+            f"store {url!r}: Spark works with stores on disk, in buckets and of servers: give a folder, "
+            "journal:DIR, text:DIR, NAME.tq, folder:DIR, slate:DIR, slate:s3://bucket/prefix or http://host:port"
+        )
+    return kind
+
+
+def check_streams(url: str) -> None:
+    """Refuse a store whose queues are no streams."""
+    if not kind_of(url).has_streams:
+        raise not_supported(f"store {url!r}")
 
 
 def _check_log(store: str, queue: str | None) -> None:
-    if not is_slate(store):
+    if not _kind(store).has_log:
         raise InvalidArgument(f"table 'log' is for slate stores, and {store!r} keeps no log")
     if queue is not None:
         raise InvalidArgument("the log is of all queues: leave out the option queue, and filter by the column")
@@ -82,34 +186,30 @@ def _states(given: str, table: str) -> tuple[str, ...]:
     return tuple(state for state in STATES if state in wanted)
 
 
-def parse_writing(given: Mapping[str, str]) -> tuple[str, str | None, str | None]:
-    """The store (a folder, or the URL of a server), the queue and the run that a write names."""
-    options = {name.lower(): value for name, value in given.items()}
-    if "path" in options and "store" not in options:  # what save() was given
-        options["store"] = options.pop("path")
-    for name in options:
-        if name not in _WRITING and not name.startswith("_"):
-            raise InvalidArgument(f"there is no option {name!r}; there are {', '.join(_WRITING)}")
-    if not options.get("store"):
-        raise InvalidArgument('into which store? Give a folder or a URL, as in .option("store", "data")')
-    queue = names.checked(options["queue"]) if "queue" in options else None
-    run, store = options.get("id"), options["store"]
-    if run is not None and not 1 <= len(run) <= 255:
-        raise InvalidArgument(f"option id has {len(run)} characters; give 1 to 255, or leave it out")
-    return located(store), queue, run
+def _number(options: Mapping[str, str], name: str, usual: int) -> int:
+    return _whole(name, options.get(name, str(usual)), 1, _MOST)
 
 
-def located(url: str) -> str:
-    """The store for processes that are in other folders; NotSupported if it is of a kind that they cannot open."""
-    known = is_remote(url) or is_shared(url) or is_slate(url)
-    return absolute(url) if known else _folder(url)
+def _whole(name: str, text: str, least: int, most: int) -> int:
+    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+        raise InvalidArgument(f"option {name} is a whole number from {least} on, not {text!r}")
+    return int(text)
 
 
-def _folder(url: str) -> str:
-    folder = journal_folder(url)
-    if folder is None:
-        raise NotSupported(
-            f"store {url!r}: Spark works with stores on disk, in buckets and of servers: give a folder, "
-            "journal:DIR, text:DIR, NAME.tq, folder:DIR, slate:DIR, slate:s3://bucket/prefix or http://host:port"
-        )
-    return os.path.abspath(folder)
+def _truth(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name, "true").lower()
+    if text not in _TRUTH:
+        raise InvalidArgument(f"option {name} is true or false, not {text!r}")
+    return _TRUTH[text]
+
+
+def _starting(text: str) -> str | int:
+    if text in ("earliest", "latest"):
+        return text
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"option startingOffset is earliest, latest or a time, as in 2026-11-16T12:00:00Z, not {text!r}"
+        ) from None
+    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import penstock
+from penstock.contract.kinds import kind_of
 from penstock.errors import InvalidArgument, NotSupported
 
 if TYPE_CHECKING:
@@ -91,6 +92,26 @@ def session(master: str | None = None, **conf: object) -> "SparkSession":
         if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started this process, with its own settings
             return SparkSession.builder.config(map=dict(asked)).getOrCreate()
         return _started(asked)
+
+
+def views(spark: "SparkSession", url: str | os.PathLike[str]) -> None:
+    """Register the store's tables as temporary views: penstock_messages, penstock_queues, penstock_attempts.
+
+    Of a slate store there is penstock_log as well.
+
+        penstock.spark.views(spark, "data")
+        spark.sql("SELECT state, count(*) FROM penstock_messages WHERE queue = 'jobs' GROUP BY state").show()
+
+    Each query sees the store as it is when the query is planned. Those of another store take their place.
+    """
+    from penstock.spark.tables import TABLES
+
+    kind = kind_of(os.fspath(url))
+    store = kind.absolute(os.fspath(url))  # Spark's own processes may be elsewhere
+    for table in TABLES:
+        if table != "log" or kind.has_log:
+            frame = spark.read.format("penstock").option("store", store).option("table", table).load()
+            frame.createOrReplaceTempView(f"penstock_{table}")
 
 
 def is_running() -> bool:

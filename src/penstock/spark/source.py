@@ -1,9 +1,8 @@
 """format("penstock"): a store's messages, queues and attempts as tables of Spark."""
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -12,21 +11,15 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     InputPartition,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from penstock.contract.kinds import check_exists
+from penstock.contract.kinds import check_exists, kind_of
 from penstock.errors import PenstockError
-from penstock.spark.errors import in_one_line
-from penstock.spark.options import Options, parse
-from penstock.spark.slate.options import is_log, log_schema, parse_log
-from penstock.spark.slate.part import SlatePart
-from penstock.spark.streaming.options import ONLY_STREAMS, parse_stream
-from penstock.spark.tables import check_schema, schema_of
-
-if TYPE_CHECKING:
-    from penstock.spark.remote import Range
+from penstock.spark.options import ONLY_STREAMS, LogOptions, Options, is_log, parse, parse_log, parse_stream
+from penstock.spark.processes import driver, in_one_line
+from penstock.spark.tables import PartsReader, check_schema, partitions, schema_of
 
 
 class DefaultSource(DataSource):
@@ -62,7 +55,7 @@ class DefaultSource(DataSource):
         """The columns, unless .schema() names some of them."""
         with in_one_line():
             if is_log(self._given):
-                return log_schema(parse_log(self._given))
+                return _log_schema(parse_log(self._given))
             if ONLY_STREAMS.intersection(name.lower() for name in self._given):
                 return schema_of("messages", parse_stream(self._given).payload)
             options = parse(self._given)
@@ -97,7 +90,7 @@ class DefaultSource(DataSource):
         return FollowingReader(options, schema)
 
     def _log_reader(self, schema: StructType) -> DataSourceStreamReader:
-        from penstock.spark.slate.following import LogReader
+        from penstock.spark.streaming.following import LogReader
 
         options = parse_log(self._given)
         check_exists(options.read.store)
@@ -107,7 +100,7 @@ class DefaultSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Puts every batch of a query into queues, once."""
-        from penstock.spark.streaming.sink import stream_writer_for
+        from penstock.spark.sink import stream_writer_for
 
         with in_one_line():
             return stream_writer_for(self._given, schema)
@@ -137,33 +130,8 @@ class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     getDefaultReadLimit = prepareForTriggerAvailableNow = _refuse  # noqa: N815
 
 
-class Part(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, path: str, number: int) -> None:
-        super().__init__(number)
-        self.path = path
-        self.number = number
-
-
-class RemotePart(InputPartition):
-    """What one task reads through a server."""
-
-    def __init__(self, number: int, ranges: "list[Range]") -> None:
-        super().__init__(number)
-        self.ranges = ranges
-
-
-class SharedPart(InputPartition):
-    """The queues that one task reads, of a store that it opens itself."""
-
-    def __init__(self, number: int, queues: list[str]) -> None:
-        super().__init__(number)
-        self.queues = queues
-
-
-class Reader(DataSourceReader):
-    """Plans in one process what it reads in others.
+class Reader(PartsReader, DataSourceReader):
+    """Plans in one process the parts that others read.
 
     It takes no filters from Spark, whose 4.3 gives the plan that was made for one filter of a DataFrame to all
     other uses of the same DataFrame, filtered or not: rows would be missing. Hence the options queue and state.
@@ -175,43 +143,13 @@ class Reader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Take the view that all tasks read, and cut it up."""
+        store = self._options.store
         with in_one_line():
-            if self._options.is_remote:
-                from penstock.spark import remote
+            return partitions(kind_of(store).tables(store).parts(self._options, self._arrow(), driver()))
 
-                return [RemotePart(number, each) for number, each in enumerate(remote.plan(self._options))]
-            if self._options.is_shared:
-                from penstock.spark import shared
 
-                return [SharedPart(number, each) for number, each in enumerate(shared.plan(self._options))]
-            if self._options.is_slate:
-                from penstock.spark.slate import planning
-
-                found = planning.plan(self._options, self._arrow())
-                return [SlatePart(number, each) for number, each in enumerate(found)]
-            from penstock.spark.planning import plan
-
-            return [Part(path, number) for path, number in plan(self._options, self._arrow())]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The batches of one part."""
-        with in_one_line():
-            if isinstance(partition, RemotePart):
-                from penstock.spark import remote
-
-                yield from remote.read(self._options, partition.ranges, self._arrow())
-            elif isinstance(partition, SharedPart):
-                from penstock.spark import shared
-
-                yield from shared.read(self._options, partition.queues, self._arrow())
-            elif isinstance(partition, SlatePart):
-                from penstock.spark.slate import scan
-
-                yield from scan.read(partition.work, self._arrow())
-            elif isinstance(partition, Part):  # else there is nothing to read at all
-                from penstock.spark.scan import read_plan
-
-                yield from read_plan(partition.path, partition.number, self._arrow())
-
-    def _arrow(self) -> pa.Schema:
-        return to_arrow_schema(self._schema, timezone="UTC")
+def _log_schema(options: LogOptions) -> StructType:
+    if not options.route:
+        return schema_of("log", options.read.payload)
+    store = options.read.store
+    return from_arrow_schema(kind_of(store).tables(store).match_schema())

@@ -1,16 +1,24 @@
-"""The tables that Spark can read, and their columns. A column has the name of what it shows in Penstock itself."""
+"""The tables of a store for Spark: their columns, and the parts that tasks read.
 
-from dataclasses import asdict, fields
+A column has the name of what it shows in Penstock itself.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from typing import Any
 
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    ByteType,
     DataType,
     DoubleType,
     IntegerType,
     LongType,
     MapType,
+    ShortType,
     StringType,
     StructField,
     StructType,
@@ -19,7 +27,9 @@ from pyspark.sql.types import (
 
 from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
+from penstock.contract.tables import Part
 from penstock.errors import InvalidArgument
+from penstock.spark.processes import in_one_line
 
 _TEXT, _NUMBER, _TIME = StringType(), LongType(), TimestampType()
 _SETTINGS: dict[str, DataType] = {
@@ -90,43 +100,39 @@ TABLES = {
         retention=DoubleType(),  # as it was asked for: 0 for ever, NULL as each queue says
     ),
 }
-BODY = frozenset(("payload", "headers", "created_at", "received_at"))  # what is not in the index of a queue
+_BODY = {"payload", "headers", "created_at", "received_at"}
 _NEVER_NULL = {
-    "messages": BODY | {"id", "queue", "priority", "visible_at", "attempts", "state"},
+    "messages": _BODY | {"id", "queue", "priority", "visible_at", "attempts", "state"},
     "queues": {"name", "max_size", "max_attempts", "start", "max_payload", "max_lease", "retention", *STATES},
     "attempts": {"queue", "id", "attempt", "claimed_at"},
-    "log": BODY | {"sequence", "id", "size", "priority", "visible_at"},
+    "log": _BODY | {"sequence", "id", "size", "priority", "visible_at"},
+}
+_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+_SETTABLE: dict[str, tuple[type[DataType], ...]] = {
+    "payload": (BinaryType, StringType),
+    "queue": (StringType,),
+    "headers": (MapType,),
+    "priority": _INTEGERS,
+    "created_at": (TimestampType,),
+    "visible_at": (TimestampType,),
+    "expires_at": (TimestampType,),
+}
+_RESTORED: dict[str, tuple[type[DataType], ...]] = {
+    **_SETTABLE,
+    "received_at": (TimestampType,),
+    "attempts": _INTEGERS,
+    "state": (StringType,),
+    "claimed_at": (TimestampType,),
+    "settled_at": (TimestampType,),
+    "consumer": (StringType,),
+    "reason": (StringType,),
+    "history": (ArrayType,),
 }
 
 
 def schema_of(table: str, payload: bool = True) -> StructType:
     """All columns of a table; of messages perhaps without the payload."""
     return StructType([each for each in TABLES[table] if payload or each.name != "payload"])
-
-
-def queue_row(name: str, settings: Settings) -> dict[str, Any]:
-    """A row of the table of queues, but for the counts."""
-    row = {"name": name, **asdict(settings)}
-    row["start"] = str(row["start"])
-    return row
-
-
-def attempt_row(
-    queue: str,
-    id: str,  # noqa: A002 - the column's name
-    attempt: int,
-    consumer: str | None,
-    claimed_at: int,
-    ended_at: int | None,
-    outcome: str | None,
-    reason: str | None,
-) -> dict[str, Any]:
-    """A row of the table of attempts; times are microseconds there."""
-    ended_at = None if ended_at is None else ended_at * 1000
-    return {
-        "queue": queue, "id": id, "attempt": attempt, "consumer": consumer, "claimed_at": claimed_at * 1000,
-        "ended_at": ended_at, "outcome": outcome, "reason": reason,
-    }  # fmt: skip
 
 
 def check_schema(table: str, schema: StructType) -> None:
@@ -143,3 +149,58 @@ def check_schema(table: str, schema: StructType) -> None:
             raise InvalidArgument(f"column {column.name!r} of table {table!r} is {has}, not {given}")
         if not column.nullable and column.name not in _NEVER_NULL[table]:
             raise InvalidArgument(f"column {column.name!r} of table {table!r} may be NULL: leave out NOT NULL")
+
+
+def check_columns(schema: StructType, restore: bool, queue: str | None) -> None:
+    """Refuse columns that cannot be written, before anything is. A queue, or a column queue, says where to."""
+    settable = _RESTORED if restore else _SETTABLE
+    for column in schema:
+        if column.name not in settable:
+            known = column.name in TABLES["messages"].fieldNames()
+            why = "is the queue's to set" if known else "is not one of a message"
+            raise InvalidArgument(
+                f"column {column.name!r} {why}: drop it. What can be written are {', '.join(_SETTABLE)}"
+            )
+        if not isinstance(column.dataType, settable[column.name]):
+            kinds = " or ".join(kind().simpleString() for kind in settable[column.name] if kind is not MapType)
+            wanted = kinds or "map<string,string>"
+            raise InvalidArgument(
+                f"column {column.name!r} is {column.dataType.simpleString()}, not {wanted}: cast it"
+            )
+        if isinstance(column.dataType, MapType) and column.dataType.simpleString() != "map<string,string>":
+            raise InvalidArgument(
+                f"column {column.name!r} is {column.dataType.simpleString()}, not map<string,string>"
+            )
+    given = schema.fieldNames()
+    if "payload" not in given:
+        raise InvalidArgument(f"there is no column 'payload' among {', '.join(given)}: name one of them so")
+    if queue is None and "queue" not in given:
+        raise InvalidArgument('into which queue? Give .option("queue", NAME), or a column queue')
+
+
+class TablePart(InputPartition):
+    """A part of a table, read by one task."""
+
+    def __init__(self, number: int, part: Part) -> None:
+        super().__init__(number)
+        self.part = part
+
+
+class PartsReader:
+    """Reads parts of a table."""
+
+    _schema: StructType
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The batches of one part."""
+        with in_one_line():
+            if isinstance(partition, TablePart):  # else there is nothing to read at all
+                yield from partition.part.read(self._arrow())
+
+    def _arrow(self) -> Any:
+        return to_arrow_schema(self._schema, timezone="UTC")
+
+
+def partitions(parts: Sequence[Part]) -> list[TablePart]:
+    """A partition for each part."""
+    return [TablePart(number, part) for number, part in enumerate(parts)]

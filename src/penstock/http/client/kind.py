@@ -2,6 +2,7 @@
 
 from penstock.contract.backend import AsyncBackend
 from penstock.contract.kinds import Kind, Options
+from penstock.contract.tables import Tables
 from penstock.errors import InvalidArgument
 from penstock.http.client.backend import RemoteBackend, open_remote
 
@@ -10,6 +11,9 @@ class RemoteKind(Kind):
     """`http://host:port` or `https://host:port`."""
 
     name = "remote"
+    remote = True
+    has_tables = True
+    has_streams = True
 
     def check(self, url: str, options: Options) -> None:
         super().check(url, options)
@@ -27,6 +31,11 @@ class RemoteKind(Kind):
         from penstock.http.client.coroutines import open_remote  # here, as most programs have no event loop
 
         return await open_remote(url, options.timeout, options.clock, options.token, options.ca)
+
+    def tables(self, url: str) -> Tables:
+        from penstock.http.client.tables import RemoteTables
+
+        return RemoteTables()
 
     def absolute(self, url: str) -> str:
         return url

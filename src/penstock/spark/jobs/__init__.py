@@ -8,11 +8,10 @@ started.
 from penstock.spark.jobs.archive_table import archived
 from penstock.spark.jobs.archiving import archive
 from penstock.spark.jobs.converting import convert
-from penstock.spark.jobs.expiring import expire
 from penstock.spark.jobs.loading import load
-from penstock.spark.jobs.packing import pack
+from penstock.spark.jobs.packing import expire, pack
 from penstock.spark.jobs.reporting.job import report
 from penstock.spark.jobs.routing import route
-from penstock.spark.jobs.summary import Summary
+from penstock.spark.jobs.runs import Summary
 
 __all__ = ["Summary", "archive", "archived", "convert", "expire", "load", "pack", "report", "route"]

@@ -34,7 +34,7 @@ from pyspark.sql.types import ArrayType, DateType, LongType, StringType, StructF
 
 from penstock.contract import names
 from penstock.errors import InvalidArgument, PenstockError, StoreLocked
-from penstock.spark.jobs.stores import own_session, table
+from penstock.spark.jobs.runs import own_session, table
 from penstock.spark.tables import TABLES
 from penstock.system import processes
 from penstock.system.files import SystemDisk, replace_file

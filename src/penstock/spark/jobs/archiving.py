@@ -14,7 +14,6 @@ from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
 import penstock
 from penstock.contract.store import Queue, Store
-from penstock.contract.urls import journal_folder
 from penstock.errors import QueueNotFound
 from penstock.spark.jobs.archive_table import (
     Folder,
@@ -29,9 +28,7 @@ from penstock.spark.jobs.archive_table import (
     unarchived,
     without,
 )
-from penstock.spark.jobs.runs import run_id
-from penstock.spark.jobs.stores import check_store, own_session
-from penstock.spark.jobs.summary import Cell, Summary
+from penstock.spark.jobs.runs import Cell, Summary, check_store, own_session, place_of, run_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -59,15 +56,15 @@ def archive(
     """
     url = os.fspath(store)
     check_store(url)
-    folder_of_store = journal_folder(url)
-    folder = Folder(dest, folder_of_store)
+    place = place_of(url)
+    folder = Folder(dest, place if os.path.isdir(place) else None)
     if id is not None and (before := folder.run(run_id(id, "archive"))) and before["state"] == "done":
         return _repeated(before)
     session = own_session(spark)
     there = _counts(settled(session, url, _SETTLED))
     since = min((row["day"] for row in there), default=None)  # the archive need not be read from its beginning
-    inputs = {"store": os.path.abspath(folder_of_store) if folder_of_store else url, "dest": str(folder.path)}
-    run = run_id(id, "archive", **inputs, remove=remove, settled=_fingerprint(there))
+    inputs = {"store": place, "dest": str(folder.path), "remove": remove, "settled": _fingerprint(there)}
+    run = run_id(id, "archive", **inputs)
     if dry_run:
         return _would_do(session, url, folder, run, there, remove)
     with ExitStack() as held:

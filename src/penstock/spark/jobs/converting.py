@@ -7,16 +7,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import penstock
-from penstock.contract.kinds import check_exists
+from penstock.contract.kinds import absolute, check_exists, exists, kind_of
 from penstock.contract.message import STATES
 from penstock.contract.names import DEFAULT
 from penstock.contract.settings import Settings
-from penstock.contract.urls import absolute, is_file, is_remote, is_slate
 from penstock.errors import InvalidArgument, NotSupported, PenstockError
-from penstock.spark.jobs.runs import run_id
-from penstock.spark.jobs.summary import Summary
-from penstock.spark.jobs.targets import already_loaded, exists, place_of, same, settings_in
-from penstock.stores.text.backend import queue_of
+from penstock.spark.jobs.runs import Summary, already_loaded, place_of, run_id, table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,7 +42,7 @@ def convert(
     check_exists(source)
     queues = _queues(spark, source)
     run = run_id(id, "convert", source=place_of(source), target=place_of(target))
-    if same(source, target):
+    if _real(place_of(source)) == _real(place_of(target)):  # links followed
         raise InvalidArgument(f"{source!r} and {target!r} are the same store")
     before = already_loaded(target, run) if exists(target) else None
     if before is not None:
@@ -71,10 +67,17 @@ def convert(
     return Summary("convert", run, _COLUMNS, rows, dry_run, notes=notes)
 
 
+def _real(place: str) -> str:
+    if "://" in place:
+        return place
+    kind, slash, path = place.partition("/")
+    return kind + os.path.realpath(slash + path)
+
+
 def _queues(spark: "SparkSession", source: str) -> _Queues:
     """Every queue: its settings, and how many messages are in each state."""
     found = {}
-    for row in _table(spark, source, "queues").collect():
+    for row in table(spark, source, "queues").collect():
         settings = {name: row[name] for name in Settings().keys()}  # noqa: SIM118 - no dict
         for name in ("keep_done", "max_lease", "retention"):
             if settings[name] is not None and settings[name].is_integer():
@@ -93,7 +96,7 @@ def _seen(spark: "SparkSession", source: str, run: str, queues: _Queues) -> str:
     settled = f.when(f.col("state").isin("done", "failed"), f.col("state")).otherwise("")
     headers = f.sort_array(f.map_entries("headers"))
     each = f.xxhash64("queue", "id", settled, "attempts", headers, *_CHANGING).cast("decimal(38,0)")
-    messages = _table(spark, source, "messages").agg(f.sum(each).alias("all")).collect()[0]["all"]
+    messages = table(spark, source, "messages").agg(f.sum(each).alias("all")).collect()[0]["all"]
     settings = {name: asdict(settings) for name, (settings, _) in queues.items()}
     text = json.dumps([str(messages), settings], sort_keys=True)
     return f"{run}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -121,17 +124,23 @@ def _changed(source: str, target: str, before: list[list[Any]], queues: _Queues)
 def _kept(target: str, queues: _Queues) -> _Queues:
     """The queues that go into the target: a file has no room for `default` beside another, if that is empty."""
     settings, counts = queues.get(DEFAULT, (None, {}))
-    if not is_file(target) or len(queues) == 1 or settings != Settings() or any(counts.values()):
+    if (
+        kind_of(target).only_queue(target) is None
+        or len(queues) == 1
+        or settings != Settings()
+        or any(counts.values())
+    ):
         return queues
     return {name: each for name, each in queues.items() if name != DEFAULT}
 
 
 def _to_be_made(target: str, wanted: dict[str, Settings]) -> dict[str, Settings]:
     """The queues that the target has not; what it cannot hold is refused."""
-    known = settings_in(target) if exists(target) else {DEFAULT: Settings()}
+    kind = kind_of(target)
+    tables = kind.tables(target)
+    known = tables.settings(target, penstock.open) if exists(target) else {DEFAULT: Settings()}
     refused = []
-    if is_file(target):
-        only = queue_of(os.path.basename(target)) or next(iter(known))
+    if (only := kind.only_queue(target)) is not None:
         known = {only: known.get(only, Settings()), DEFAULT: known.get(only, Settings())}
         if len(wanted) > 1 or not known.keys() >= wanted.keys():
             refused = [f"a file is the queue {only!r} alone, and these are {', '.join(wanted)} (give text:DIR)"]
@@ -143,7 +152,7 @@ def _to_be_made(target: str, wanted: dict[str, Settings]) -> dict[str, Settings]
     refused += [
         f"queue {name!r} has start={settings.start!r}, and that store keeps no log"
         for name, settings in wanted.items()
-        if settings.start != "now" and not (is_slate(target) or is_remote(target))  # which says so itself
+        if settings.start != "now" and not (kind.has_log or kind.remote)  # a server says so itself
     ]
     if refused:
         raise NotSupported(f"{target!r} cannot hold this, and nothing was written: {'; '.join(refused)}")
@@ -159,13 +168,9 @@ def _messages(spark: "SparkSession", source: str) -> "DataFrame":
     """All messages, with the attempts that have ended."""
     from pyspark.sql import functions as f
 
-    messages = _table(spark, source, "messages")
-    attempts = _table(spark, source, "attempts").groupBy("queue", "id")
+    messages = table(spark, source, "messages")
+    attempts = table(spark, source, "attempts").groupBy("queue", "id")
     history = attempts.agg(f.sort_array(f.collect_list(f.struct(*_HISTORY))).alias("history"))
     joined = messages.join(history, ["queue", "id"], "left")
     # Messages arrive in the order in which they were put: ids that are no numbers do not tell, times do.
     return joined.orderBy("queue", f.expr("try_cast(id AS bigint)"), "received_at", "id").drop(*_DROPPED)
-
-
-def _table(spark: "SparkSession", store: str, table: str) -> "DataFrame":
-    return spark.read.format("penstock").option("store", absolute(store)).option("table", table).load()

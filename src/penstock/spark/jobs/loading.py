@@ -3,13 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import penstock
 from penstock.contract import names
-from penstock.contract.kinds import check_exists
-from penstock.contract.urls import absolute
+from penstock.contract.kinds import absolute, check_exists, kind_of
 from penstock.errors import InvalidArgument
-from penstock.spark.jobs.runs import run_id
-from penstock.spark.jobs.summary import Summary
-from penstock.spark.jobs.targets import already_loaded, loaded, place_of, settings_in
+from penstock.spark.jobs.runs import Summary, already_loaded, place_of, run_id
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -71,7 +69,7 @@ def load(
         return Summary("load", run, _COLUMNS, _would_load(messages, store, queue), dry_run=True)
     writer = messages.write.format("penstock").mode("append").option("store", absolute(store)).option("id", run)
     (writer if queue is None else writer.option("queue", queue)).save()
-    return Summary("load", run, _COLUMNS, loaded(store, run))
+    return Summary("load", run, _COLUMNS, already_loaded(store, run) or [])
 
 
 def _read(spark: "SparkSession", source: str, kind: str | None, options: Mapping[str, str]) -> "DataFrame":
@@ -175,7 +173,7 @@ def _would_load(messages: "DataFrame", store: str, queue: str | None) -> list[li
         f.count("*").alias("messages"), f.sum(size).alias("bytes"), f.max(size).alias("longest"),
         f.count_if(f.col("payload").isNull()).alias("missing"),
     ).orderBy("queue").collect()  # fmt: skip
-    known = settings_in(store)
+    known = kind_of(store).tables(store).settings(store, penstock.open)
     for row in found:
         if row["queue"] is None:
             raise InvalidArgument(f"{row['messages']} rows name no queue")

@@ -10,15 +10,11 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import penstock
 from penstock.contract.kinds import kind_of
-from penstock.contract.urls import absolute, is_slate
+from penstock.contract.tables import Router
 from penstock.errors import InvalidArgument, NotSupported
-from penstock.sharing.backend import SharedBackend, open_shared
-from penstock.spark.jobs.runs import run_id
-from penstock.spark.jobs.stores import check_store, own_session
-from penstock.spark.jobs.summary import Summary
-from penstock.stores.owner_operations import SlateOwner
-from penstock.stores.slate.place import SUBFOLDER, parse
+from penstock.spark.jobs.runs import Summary, check_store, own_session, run_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,21 +44,21 @@ def route(
     interval: seconds between two looks at the log
     stopped: asked twice a second; once it says so, routing ends
     """
-    if not is_slate(store):
+    if not kind_of(store).has_log:
         raise NotSupported(f"store {store!r} keeps no log: what is published there is put into queues at once")
     if rows < 1:
         raise InvalidArgument(f"rows={rows}: look at one at least")
-    url = absolute(store)
+    url = kind_of(store).absolute(store)
     check_store(url)
     session = own_session(spark)
-    with closing(open_shared(_without_router(url))) as backend:
-        routing = _Routing(backend)
+    with closing(kind_of(url).tables(url).router(url, penstock.open)) as router:
+        routing = _Routing(router)
         stream = session.readStream.format("penstock")
         stream = stream.options(store=url, table="log", maxRowsPerBatch=str(rows), _route="true")
         # Where the store is; of a checkpoint that is there Spark takes no other start.
-        frame = stream.option("startingOffset", str(SlateOwner(backend.run).position())).load()
+        frame = stream.option("startingOffset", str(router.position())).load()
         writing = frame.writeStream.foreachBatch(routing.deliver)
-        writing = writing.option("checkpointLocation", os.fspath(checkpoint or default_checkpoint(url)))
+        writing = writing.option("checkpointLocation", os.fspath(checkpoint or router.checkpoint))
         trigger = writing.trigger(availableNow=True) if available_now else writing.trigger(
             processingTime=f"{interval} seconds"
         )  # fmt: skip
@@ -82,28 +78,10 @@ def route(
 class _Routing:
     """Batches of the log on their way to the owner."""
 
-    def __init__(self, backend: SharedBackend) -> None:
-        self._backend = backend
+    def __init__(self, router: Router) -> None:
+        self._router = router
         self.routed: Counter[str] = Counter()
 
     def deliver(self, batch: "DataFrame", number: int) -> None:
-        """Find out who wants what of a batch, and have it delivered."""
-        from penstock.spark.slate.routing import collected
-
-        matches = collected(batch)
-        if matches is not None:
-            self.routed.update(SlateOwner(self._backend.run).route(matches))
-
-
-def _without_router(url: str) -> str:
-    """The store as who routes it in bulk opens it."""
-    where, _, query = url.partition("?")
-    kept = [each for each in query.split("&") if each and not each.startswith("router=")]
-    return f"{where}?{'&'.join([*kept, 'router=off'])}"
-
-
-def default_checkpoint(url: str) -> str:
-    """Where Spark's notes are; of a bucket in a folder of this machine, as nothing is lost without them."""
-    where = parse(url).where
-    folder = kind_of(url).meeting_folder(url) if "://" in where else where
-    return os.path.join(folder, SUBFOLDER, "route")
+        """Have delivered what queues want of a batch."""
+        self.routed.update(self._router.deliver(batch.toArrow()))

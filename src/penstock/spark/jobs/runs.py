@@ -1,13 +1,63 @@
-"""The names of runs: a run that is asked for again is the same one, and takes effect once."""
+"""A run of a job: its name, the store and the session it works with, its tasks, and its summary.
+
+A run that is asked for again is the same one, and takes effect once.
+"""
 
 import hashlib
+import heapq
 import json
 import re
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.errors import InvalidArgument
+import penstock
+from penstock.contract.kinds import check_exists, kind_of
+from penstock.contract.store import Store
+from penstock.errors import InvalidArgument, PenstockError
+from penstock.sharing.backend import engine_of
+from penstock.spark.options import located
+from penstock.spark.processes import task
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Cell = str | int | float | None
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}", re.ASCII)
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # what everyone reads, unlike INT96
+}
+_TASK = 8 << 20  # bytes that are worth a task
+_BESIDE = 32 << 10  # what each thing costs by itself, in bytes
+_PER_CORE = 4  # tasks, so that none is waited for long
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What one run of a job did, or with dry_run would do: a table, and remarks."""
+
+    job: str
+    id: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    dry_run: bool = False
+    repeated: bool = False  # the same run had taken effect before, so that this one did nothing
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain values."""
+        return {
+            "job": self.job,
+            "id": self.id,
+            "dry_run": self.dry_run,
+            "repeated": self.repeated,
+            "rows": [dict(zip(self.columns, row, strict=True)) for row in self.rows],
+            "notes": list(self.notes),
+        }
 
 
 def run_id(given: str | None, job: str, **what: Any) -> str:
@@ -18,3 +68,96 @@ def run_id(given: str | None, job: str, **what: Any) -> str:
     if not _NAME.fullmatch(given):
         raise InvalidArgument(f"id {given!r}: give 1 to 100 letters, digits and any of _ . : -")
     return given
+
+
+# Stores
+
+
+def check_store(url: str) -> None:
+    """An error of ours if there is no such store: what Spark says of it is long."""
+    located(url)
+    check_exists(url)
+    kind_of(url).tables(url).check(url)
+
+
+def place_of(url: str) -> str:
+    """The same for all spellings of a store's URL: runs are known by it."""
+    located(url)
+    return kind_of(url).place(url)
+
+
+def already_loaded(url: str, run: str) -> list[list[Any]] | None:
+    """The messages and bytes that a run has brought into each queue; None if it has not taken effect."""
+    return kind_of(url).tables(url).brought(url, run, penstock.open)
+
+
+def own_session(spark: "SparkSession") -> "SparkSession":
+    """A session beside the given one, so that a job's settings are not the caller's."""
+    own = spark.newSession()
+    for name, value in _SETTINGS.items():
+        own.conf.set(name, value)
+    return own
+
+
+def table(session: "SparkSession", url: str, name: str, schema: str = "", **options: str) -> "DataFrame":
+    """A table of a store, or some columns of it."""
+    reader = session.read.format("penstock").options(store=kind_of(url).absolute(url), table=name, **options)
+    return (reader.schema(schema) if schema else reader).load()
+
+
+# Tasks
+
+
+class SparkTasks:
+    """Work for Spark's tasks: many small things in few tasks, and errors that say what was wrong."""
+
+    def __init__(self, spark: "SparkSession") -> None:
+        self._spark = spark
+
+    def open(self, url: str) -> tuple[Store, Any]:
+        """Open a store; with its engine, if this process owns it."""
+        store = penstock.open(url)
+        return store, engine_of(store)
+
+    def run(
+        self,
+        work: Callable[[list[Item], int], Iterable[Answer]],
+        items: Sequence[Item],
+        sizes: Sequence[int],
+        what: str,
+    ) -> list[Answer]:
+        """The answers of tasks that each do some of the work, in no order; errors name `what` it is."""
+        if not items:
+            return []
+        context = self._spark.sparkContext
+        tasks = spread(items, sizes, context.defaultParallelism)
+        try:
+            return list(context.parallelize(tasks, len(tasks)).flatMap(partial(_work, work)).collect())
+        except Exception as error:  # of Java, of PySpark, of their connection
+            raise PenstockError(
+                f"{what} failed in a task of Spark, which changed nothing: {_reason(str(error))}. Tasks need "
+                "Penstock, and the store's folder under the same path"
+            ) from error
+
+
+def _work(work: Callable[[list[Item], int], Iterable[Answer]], items: list[Item]) -> Iterator[Answer]:
+    yield from work(items, task()[1])
+
+
+def spread(items: Sequence[Item], sizes: Sequence[int], cores: int) -> list[list[Item]]:
+    """Items in about equally heavy lists, one for each task."""
+    weights = [_BESIDE + size for size in sizes]
+    count = max(1, min(len(items), _PER_CORE * cores, max(cores, sum(weights) // _TASK)))
+    tasks: list[list[Item]] = [[] for _ in range(count)]
+    lightest = [(0, number) for number in range(count)]
+    for at in sorted(range(len(items)), key=weights.__getitem__, reverse=True):
+        weight, number = lightest[0]
+        tasks[number].append(items[at])
+        heapq.heapreplace(lightest, (weight + weights[at], number))
+    return tasks
+
+
+def _reason(text: str) -> str:
+    """The line that says what was wrong, among those that say where."""
+    said = text.split("\n\tat ")[0].split("\n\n")[0].strip().splitlines()
+    return said[-1].strip() if said else "it does not say why"

@@ -9,12 +9,13 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -24,30 +25,84 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 import penstock
+from penstock.contract.kinds import kind_of
 from penstock.contract.stream_operations import Streams
-from penstock.contract.streams import HEARTBEAT, boot, reader_name
-from penstock.contract.urls import is_remote
-from penstock.errors import PenstockError, StreamInUse
-from penstock.spark.errors import in_one_line
-from penstock.spark.plans import driver
-from penstock.spark.streaming import batches
-from penstock.spark.streaming.batches import BatchPart
-from penstock.spark.streaming.offsets import batch_of, offset_of
-from penstock.spark.streaming.options import StreamOptions
+from penstock.contract.streams import HEARTBEAT, BatchPlan, boot, reader_name
+from penstock.contract.tables import BatchFiles
+from penstock.engine.arrow_columns import messages_as_batch, parts_of, rows_of, sources_of
+from penstock.errors import NotSupported, PenstockError, StreamInUse
+from penstock.spark.options import StreamOptions
+from penstock.spark.processes import driver, in_one_line
+from penstock.spark.streaming.settling import BatchName, batch_of, offset_of, receipt_ends
+from penstock.spark.tables import PartsReader, partitions
 from penstock.system import processes
 from penstock.system.clock import rest
 
 _PATIENCE = 15.0  # seconds in which the process that read the stream before may end
 _PAUSE = 0.1
 _MOST = 100_000_000  # messages of a batch, whatever is asked for
+_PAGE = 1_000
 
 
-class Part(InputPartition):
-    """What one task reads."""
+def opened_from(machine: str, url: str) -> penstock.Store:
+    """Open a store in a task, whose owner was on that machine when the read was planned."""
+    if kind_of(url).fenced and machine != boot():
+        raise NotSupported(
+            f"the process that has {url!r} open is on another machine and cannot be asked from here: "
+            "run `penstock serve` there, and give Spark its http://host:port"
+        )
+    return penstock.open(url)
 
-    def __init__(self, part: BatchPart) -> None:
-        super().__init__(part.number)
-        self.part = part
+
+@dataclass(frozen=True)
+class BatchPart:
+    """A part of a batch: in files that this machine may see, and a range of ids to ask the store's owner for."""
+
+    batch: BatchName
+    after: str
+    until: str
+    machine: str  # on which the process is that has the store open
+    files: Any  # a Part, or None
+
+    def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The messages; either way the same ones."""
+        if self.files is not None and self.files.exists():
+            yield from self.files.read(schema)
+            return
+        batch, (before, end) = self.batch, receipt_ends(self.batch)
+        with closing(opened_from(self.machine, batch.store)) as store:
+            streams, after = Streams(store.run), self.after
+            while int(after) < int(self.until):
+                page = streams.messages(batch.queue, batch.stream, batch.batch, after, self.until, _PAGE)
+                if not page:
+                    return
+                found = messages_as_batch(page, schema)
+                if "receipt" in schema.names:
+                    receipts = pa.array([f"{before}{message.id}{end}" for message in page], pa.string())
+                    found = found.set_column(schema.names.index("receipt"), schema.field("receipt"), receipts)
+                yield found
+                after = page[-1].id
+
+
+def parts_of_batch(
+    plan: BatchPlan, batch: BatchName, schema: pa.Schema
+) -> tuple[list[BatchPart], BatchFiles | None]:
+    """The parts of a batch, and its files, if this machine sees some."""
+    if not plan.pages:
+        return [], None
+    wanted = dict.fromkeys(["seq", *sources_of([*schema.names, "payload"])])
+    rows = rows_of(plan.pages, 0, wanted)
+    order = np.argsort(rows["seq"].to_numpy(), kind="stable")
+    if not (order[1:] > order[:-1]).all():
+        rows = rows.take(pa.array(order))
+    slices = parts_of(rows, bodies=True)
+    tables = kind_of(batch.store).tables(batch.store)
+    files = tables.batch_files(plan, slices, batch.queue, receipt_ends(batch))
+    parts = []
+    for number, part in enumerate(slices):
+        after, until = str(part["seq"][0].as_py() - 1), str(part["seq"][-1].as_py())
+        parts.append(BatchPart(batch, after, until, boot(), None if files is None else files.parts[number]))
+    return parts, files
 
 
 class _Session:
@@ -64,7 +119,7 @@ class _Session:
         except BaseException:
             self._store.close()
             raise
-        if is_remote(options.store):  # who is elsewhere cannot see whether this process lives
+        if kind_of(options.store).remote:
             threading.Thread(target=self._say_so, name="penstock-heartbeat", daemon=True).start()
 
     def begin(self) -> None:
@@ -93,18 +148,18 @@ class _Session:
         self._store.close()
 
 
-class ConsumingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ConsumingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a queue batch by batch, and settles what Spark has committed."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._open: _Session | None = None
-        self._plans: list[str] = []  # folders of batches that may still be read
+        self._files: list[BatchFiles] = []  # of batches that may still be read
         self._run: str | None = None  # of a run that ends, the name
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": None, "_plans": []}
+        return {**self.__dict__, "_open": None, "_files": []}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Before the first batch."""
@@ -122,8 +177,8 @@ class ConsumingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Settle what Spark has committed, and offer what comes next."""
         with in_one_line():
             session, options = self._session(), self._options
-            while self._plans:
-                batches.drop(self._plans.pop())
+            while self._files:
+                self._files.pop().drop()
             known = batch_of(start)
             rows = _MOST if isinstance(limit, ReadAllAvailable) else min(options.rows, _MOST)
             after = known.batch if known else 0
@@ -144,16 +199,10 @@ class ConsumingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             pins = f"{processes.name_of(driver())}@{boot()}"
             plan = session.streams.read(options.queue, options.stream or "", batch.batch, pins)
             here = batch._replace(store=options.store, queue=options.queue)
-            parts, folder = batches.parts_of(plan, here, self._arrow())
-            if folder is not None:
-                self._plans.append(folder)
-            return [Part(each) for each in parts]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of one part."""
-        with in_one_line():
-            if isinstance(partition, Part):
-                yield from batches.read_part(partition.part, self._arrow())
+            parts, files = parts_of_batch(plan, here, self._arrow())
+            if files is not None:
+                self._files.append(files)
+            return partitions(parts)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Not every commit is told: latestOffset() settles."""
@@ -168,6 +217,3 @@ class ConsumingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._open is None:
             self._open = _Session(self._options)
         return self._open
-
-    def _arrow(self) -> pa.Schema:
-        return to_arrow_schema(self._schema, timezone="UTC")

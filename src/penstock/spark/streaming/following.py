@@ -1,15 +1,19 @@
-"""readStream with mode "follow": what enters a queue, in order, and nothing is taken from it.
+"""readStream with mode "follow", or of a log: what enters a queue or a log, in order. Nothing is taken from it.
 
-An offset is the number of a message: {"after": 1200, "from": 0, "gaps": 1}. It says where its batch began, as
-Spark asks for that again when it repeats the first, and below which number messages were missing from the start.
+An offset of a queue is the number of a message: {"after": 1200, "from": 0, "gaps": 1}. It says where its batch
+began, as Spark asks for that again when it repeats the first, and below which number messages were missing from
+the start. An offset of a log is a number, {"sequence": 1200}: everything before it was read.
 """
 
+import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -18,42 +22,38 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.contract.streams import Ahead, Lost
-from penstock.contract.urls import is_remote, is_slate
+import penstock
+from penstock.contract.kinds import kind_of
+from penstock.contract.stream_operations import Streams
+from penstock.contract.streams import HEARTBEAT, Ahead, Lost, boot, reader_name
+from penstock.contract.tables import Follower, LogFollower
+from penstock.engine.arrow_columns import messages_as_batch
 from penstock.errors import PenstockError
-from penstock.spark.errors import in_one_line
-from penstock.spark.streaming import following_asked, following_files
-from penstock.spark.streaming.following_asked import Asked, AskedPart
-from penstock.spark.streaming.following_files import FilePart, FromFiles
-from penstock.spark.streaming.options import StreamOptions
+from penstock.spark.options import LogOptions, StreamOptions
+from penstock.spark.processes import driver, in_one_line
+from penstock.spark.streaming.consuming import opened_from
+from penstock.spark.tables import PartsReader, partitions
 
 _BEGINNING: dict[str, Any] = {"after": None}
 _ALL = 2**40
 _ANY_SIZE = 2**63 - 1
+_PAGE = 1_000
+_SEQUENCE = "sequence"
 
 
-class _Entering(Protocol):
-    """What enters a queue, wherever it is."""
-
-    def start(self, starting: str | int) -> tuple[int, int]: ...
-    def has_read(self, position: int) -> None: ...
-    def ahead(self, after: int, gaps: int, rows: int, size: int, until: int = 0) -> Ahead: ...
-    def parts(self, after: int, until: int, ahead: Ahead) -> Sequence[InputPartition]: ...
-    def close(self) -> None: ...
-
-
-class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class FollowingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what enters a queue."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._open: _Entering | None = None
+        self._open: Follower | None = None
+        self._named: Named | None = None
         self._began: dict[str, Any] = {}
         self._stop_at: int | None = None  # the last message of an availableNow run
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": None}
+        return {**self.__dict__, "_open": None, "_named": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Wherever it was that the query began: the first batch says it."""
@@ -76,6 +76,8 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             after, gaps = began["after"], began["gaps"]
             entering = self._entering()
             entering.has_read(after)
+            if self._named is not None:
+                self._named.has_read(after)
             everything = isinstance(limit, ReadAllAvailable)
             ahead = entering.ahead(
                 after, gaps, *((_ALL, _ANY_SIZE) if everything else (self._options.rows, self._options.size))
@@ -94,29 +96,27 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return []
             ahead = self._entering().ahead(after, end["gaps"], 0, 1, until)
             self._check(ahead.lost)
-            return self._entering().parts(after, until, ahead)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of one part."""
-        with in_one_line():
-            if isinstance(partition, FilePart):
-                yield from following_files.read(partition, self._arrow())
-            elif isinstance(partition, AskedPart):
-                yield from following_asked.read(partition, self._arrow())
+            return partitions(self._entering().parts(after, until, ahead))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Not every commit is told: latestOffset() lets go of what was read."""
 
     def stop(self) -> None:
         """Let go of the store."""
-        if self._open is not None:
-            self._open.close()
-            self._open = None
+        for held in (self._open, self._named):
+            if held is not None:
+                held.close()
+        self._open = self._named = None
 
-    def _entering(self) -> _Entering:
+    def _entering(self) -> Follower:
         if self._open is None:
-            asks = is_remote(self._options.store) or is_slate(self._options.store)
-            self._open = Asked(self._options) if asks else FromFiles(self._options, self._arrow())
+            options = self._options
+            tables = kind_of(options.store).tables(options.store)
+            self._open = tables.follower(options.store, options.queue, self._arrow(), driver())
+            if self._open is None:
+                self._open = Asked(options)
+            elif options.stream is not None:
+                self._named = Named(options)
         return self._open
 
     def _resolved(self) -> dict[str, Any]:
@@ -137,5 +137,169 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             'option("failOnDataLoss", "false"), and name the stream, so that the store waits for it'
         )
 
-    def _arrow(self) -> pa.Schema:
-        return to_arrow_schema(self._schema, timezone="UTC")
+
+class Named:
+    """Tells the store how far a follower has come."""
+
+    def __init__(self, options: StreamOptions) -> None:
+        self._options = options
+        self._store = penstock.open(options.store)
+        self._last: int | None = None
+
+    def has_read(self, position: int) -> None:
+        """All up to this number was read."""
+        if position != self._last:
+            queue, stream = self._options.queue, self._options.stream or ""
+            Streams(self._store.run).follow(queue, stream, reader_name(), position)
+            self._last = position
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._store.close()
+
+
+class Asked:
+    """Follows by asking a server, or the owner of a store. It holds what was not read, while it is asked."""
+
+    def __init__(self, options: StreamOptions) -> None:
+        self._options = options
+        self._store = penstock.open(options.store)
+        self._streams = Streams(self._store.run)
+        self._follower = token_hex(8)
+        self._position: int | None = None  # that the store was told, if the follower has a name
+        self._after: int | None = None  # what is held begins here
+        self._lock = threading.Lock()  # so that a heartbeat is never behind
+        self._closing = threading.Event()
+        threading.Thread(target=self._say_so, name="penstock-heartbeat", daemon=True).start()
+
+    def start(self, starting: str | int) -> tuple[int, int]:
+        """Where to begin."""
+        return self._streams.start(self._options.queue, self._follower, starting)
+
+    def has_read(self, position: int) -> None:
+        """All up to this number was read, and its batch is over."""
+        with self._lock:
+            if position != self._position:
+                self._tell(position)
+                self._position = position
+
+    def ahead(self, after: int, gaps: int, rows: int, size: int, until: int = 0) -> Ahead:
+        """What has entered."""
+        with self._lock:
+            self._after = after
+            return self._streams.ahead(self._options.queue, self._follower, after, gaps, rows, size, until)
+
+    def parts(self, after: int, until: int, ahead: Ahead) -> "list[AskedPart]":
+        """The parts of a batch."""
+        parts = []
+        for last, messages in ahead.parts:
+            parts.append(AskedPart(self._options, self._follower, after, last, messages, boot()))
+            after = last
+        return parts
+
+    def close(self) -> None:
+        """Let go of the store, and of what is held there."""
+        self._closing.set()
+        with suppress(PenstockError):
+            self._streams.leave(self._options.queue, self._follower)
+        self._store.close()
+
+    def _tell(self, position: int) -> None:
+        """Of one with a name the store remembers how far it has come."""
+        if self._options.stream is not None:
+            self._streams.follow(self._options.queue, self._options.stream, reader_name(), position)
+
+    def _say_so(self) -> None:
+        while not self._closing.wait(HEARTBEAT):
+            with self._lock, suppress(PenstockError):  # the next batch will tell
+                if self._position is not None:
+                    self._tell(self._position)
+                if self._after is not None:
+                    self._streams.ahead(self._options.queue, self._follower, self._after, 0, 0, 1)
+
+
+@dataclass(frozen=True)
+class AskedPart:
+    """A part of a batch, given in pages."""
+
+    options: StreamOptions
+    follower: str
+    after: int
+    until: int
+    messages: int  # that there were when the batch was planned
+    machine: str
+
+    def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The messages; PenstockError if some have gone meanwhile."""
+        options, after, count = self.options, self.after, 0
+        with closing(opened_from(self.machine, options.store)) as store:
+            while after < self.until:
+                page = Streams(store.run).entered(options.queue, self.follower, after, self.until, _PAGE)
+                if not page:
+                    break
+                yield messages_as_batch(page, schema)
+                after, count = int(page[-1].id), count + len(page)
+        if count < self.messages and options.fail_on_data_loss:
+            raise PenstockError(
+                f"{self.messages - count} messages of queue {options.queue!r} have gone while they were read, "
+                f"between {self.after + 1} and {self.until}: go on without them with "
+                'option("failOnDataLoss", "false")'
+            )
+
+
+class LogReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows a log."""
+
+    def __init__(self, options: LogOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._open: LogFollower | None = None
+        self._until: int | None = None  # where an availableNow run ends
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where the option says."""
+        with in_one_line():
+            starting = self._options.starting
+            return {_SEQUENCE: self._log().end() if starting is None else starting}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """What the option says."""
+        return ReadMaxRows(self._options.rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Up to where the log is complete now."""
+        with in_one_line():
+            self._until = self._log().end()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next batch ends."""
+        with in_one_line():
+            before = int(start[_SEQUENCE])
+            end = self._log().end() if self._until is None else self._until
+            if isinstance(limit, ReadMaxRows):
+                end = min(end, self._log().reach(before, end, limit.max_rows))
+            return {_SEQUENCE: max(before, end)}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The parts of a batch, which may have been read before."""
+        first, last = int(start[_SEQUENCE]), int(end[_SEQUENCE])
+        with in_one_line():
+            return partitions(self._log().parts(first, last)) if first < last else []
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is held back for those who read on."""
+
+    def stop(self) -> None:
+        """Let go of the files."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def _log(self) -> LogFollower:
+        if self._open is None:
+            store, route = self._options.read.store, self._options.route
+            self._open = kind_of(store).tables(store).log(store, self._arrow(), route, driver())
+        return self._open

@@ -6,6 +6,7 @@ from typing import Any
 
 from penstock.contract.examination import Examination
 from penstock.contract.kinds import Kind, Options, folder_has, split
+from penstock.contract.tables import Tables
 from penstock.stores.folder.backend import FolderBackend, open_folder
 from penstock.stores.text.kind import copied_by_hand
 
@@ -14,6 +15,7 @@ class FolderKind(Kind):
     """`folder:DIR`."""
 
     name = "folder"
+    has_tables = True
 
     def check(self, url: str, options: Options) -> None:
         """Every option is of use, `peers` too."""
@@ -29,6 +31,11 @@ class FolderKind(Kind):
         from penstock.stores.folder.daemons import tended
 
         return tended(backend)
+
+    def tables(self, url: str) -> Tables:
+        from penstock.stores.unowned import UnownedTables
+
+        return UnownedTables()
 
     def examine(self, url: str) -> Examination[Any]:
         from penstock.stores.folder.doctor import examine  # here, as opening needs none of it

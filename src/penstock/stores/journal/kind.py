@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.contract.examination import Examination
 from penstock.contract.kinds import Copy, Kind, Options, folder_has, names_in, split
+from penstock.contract.tables import Packer, Tables
 from penstock.errors import InvalidArgument, StoreLocked
 from penstock.stores.journal.catalog import Catalog
 from penstock.stores.journal.format import DIALECTS
@@ -21,6 +22,8 @@ class JournalKind(Kind):
 
     name = "journal"
     owned = True
+    has_tables = True
+    has_streams = True
 
     def check(self, url: str, options: Options) -> None:
         super().check(url, options)
@@ -53,6 +56,16 @@ class JournalKind(Kind):
 
     def absolute(self, url: str) -> str:
         return os.path.abspath(folder_of(url))
+
+    def tables(self, url: str) -> Tables:
+        from penstock.stores.journal.tables import JournalTables
+
+        return JournalTables()
+
+    def packer(self, url: str) -> Packer:
+        from penstock.stores.journal.packer import JournalPacker
+
+        return JournalPacker()
 
     def examine(self, url: str) -> Examination[Any]:
         from penstock.stores.journal.doctor import examine

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
+from penstock.contract.tables import Packed
 from penstock.errors import DiskFull, PenstockError, QueueNotFound, StoreCorrupt
 from penstock.rules.rows import DONE, Page
 from penstock.rules.state import Frozen
@@ -391,14 +392,6 @@ def _stamp(storage: JournalStorage, cut: Cut) -> int:
 
 
 Item = TypeVar("Item")
-
-
-class Packed(NamedTuple):
-    """A journal that was packed, and its bytes."""
-
-    queue: str
-    before: int
-    after: int
 
 
 class _Begun(NamedTuple):

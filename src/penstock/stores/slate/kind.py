@@ -11,6 +11,7 @@ from typing import Any
 from penstock.contract.backend import Backend
 from penstock.contract.examination import Examination
 from penstock.contract.kinds import Copy, Kind, Options, folder_has, names_in, split
+from penstock.contract.tables import Packer, Tables
 
 
 class SlateKind(Kind):
@@ -18,6 +19,9 @@ class SlateKind(Kind):
 
     name = "slate"
     owned = True
+    fenced = True
+    has_tables = True
+    has_streams = True
     has_log = True
 
     def open(self, url: str, options: Options) -> Backend:
@@ -61,6 +65,16 @@ class SlateKind(Kind):
         from penstock.stores.slate import snapshot
 
         return snapshot.exists(url)
+
+    def tables(self, url: str) -> Tables:
+        from penstock.stores.slate.tables import SlateTables
+
+        return SlateTables()
+
+    def packer(self, url: str) -> Packer:
+        from penstock.stores.slate.packer import SlatePacker
+
+        return SlatePacker()
 
     def examine(self, url: str) -> Examination[Any]:
         from penstock.stores.slate.doctor import examine

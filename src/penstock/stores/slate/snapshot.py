@@ -17,8 +17,8 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import Coroutine, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -87,6 +87,18 @@ def opened_for(snapshot: Snapshot, log: str) -> tuple[Snapshot, View]:
 def drop(snapshot: Snapshot) -> None:
     """A snapshot is not needed any more."""
     _database(snapshot.url).drop(snapshot.held)
+
+
+@contextmanager
+def read_only(url: str) -> Iterator[tuple[View, str]]:
+    """The store as it is now, without large payloads, and the key of its log."""
+    taken, log = take(url, os.getpid(), objects=False), parse(url).log
+    try:
+        _, view = opened_for(taken, log)
+        with closing(view):
+            yield view, log
+    finally:
+        drop(taken)
 
 
 def _database(where: str) -> "_InFolder | _InBucket":

@@ -4,13 +4,15 @@ import os
 import shlex
 
 from penstock.contract.kinds import Kind, Options, folder_has, split
-from penstock.stores.text.backend import SUFFIX, TextBackend, open_text
+from penstock.contract.tables import Tables
+from penstock.stores.text.backend import SUFFIX, TextBackend, open_text, queue_of
 
 
 class TextKind(Kind):
     """`text:DIR`, or one file `NAME.tq`."""
 
     name = "text"
+    has_tables = True
 
     def open(self, url: str, options: Options) -> TextBackend:
         return open_text(url, clock=options.clock, sync=options.sync)
@@ -22,6 +24,20 @@ class TextKind(Kind):
         return not path or folder_has(
             path, lambda entry: entry.name.endswith(SUFFIX) and os.path.isfile(entry.path)
         )
+
+    def place(self, url: str) -> str:
+        place = self.absolute(url)
+        return place.removeprefix("text:") if place.endswith(SUFFIX) else place
+
+    def only_queue(self, url: str) -> str | None:
+        _, path = split(url)
+        file = os.path.basename(path)
+        return (queue_of(file) or file.removesuffix(SUFFIX)) if file.endswith(SUFFIX) else None
+
+    def tables(self, url: str) -> Tables:
+        from penstock.stores.text.tables import TextTables
+
+        return TextTables()
 
     def how_to_make(self, url: str) -> str:
         _, path = split(url)

@@ -7,14 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import penstock
+from penstock.contract.kinds import kind_of
 from penstock.contract.message import STATES
 from penstock.contract.names import DEFAULT
 from penstock.errors import InvalidArgument, NotSupported
 from penstock.spark.jobs.reporting.numbers import Figures, Numbers, compute, gathered, parse_window
-from penstock.spark.jobs.reporting.streams import streams_of
-from penstock.spark.jobs.runs import run_id
-from penstock.spark.jobs.stores import check_store, own_session, table
-from penstock.spark.jobs.summary import Cell, Summary
+from penstock.spark.jobs.runs import Cell, Summary, check_store, own_session, run_id, table
 from penstock.system.clock import SystemClock
 from penstock.system.files import SystemDisk, replace_file
 
@@ -65,7 +64,7 @@ def report(
     used = {each.queue for each in numbers.queues if each.put or each.queue != DEFAULT}
     not_kept = sorted(row["name"] for row in settings if row["keep_done"] == 0 and row["name"] in used)
     shown = re.sub(r"(?<=//)[^/@]*@", "", url)  # no password
-    streams = streams_of(url)
+    streams = kind_of(url).tables(url).streams(url, penstock.open)
     document: dict[str, Any] = {
         "store": shown,
         "archive": path,

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 from penstock.contract.message import STATES
 from penstock.errors import InvalidArgument
 from penstock.spark.jobs.archive_table import archived
-from penstock.spark.jobs.stores import table
+from penstock.spark.jobs.runs import table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession

@@ -1,78 +1,33 @@
 """The bodies of many messages at once: from the bytes of journal files, mapped into memory, to Arrow columns.
 
-A body is an item, one byte or an xid, and perhaps a control item with headers and created_at (journal/bodies.py).
-Where payloads begin and end is computed for all rows together; only rows with a control item are looked at one by
+A body is an item, one byte or an xid, and perhaps a control item with headers and created_at (bodies.py). NumPy
+computes for all rows together where payloads begin and end; only rows with a control item are looked at one by
 one. Every body is checked before anything in it is believed.
+
+One call checks all bodies of a run that touch each other: the crc32 of a and then b is that of a, moved on by the
+length of b, xor that of b. To move one on by a number of bytes is to multiply it by a power of x modulo the
+polynomial. That is linear: so a table says for each digit of the number, in base 256, what becomes of each byte of
+a crc, and NumPy does it for all pieces at once.
 """
 
-import json
+import functools
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from zlib_ng.zlib_ng import crc32
 
+from penstock.engine.arrow_columns import times
 from penstock.errors import PenstockError, StoreCorrupt
-from penstock.spark.checksums import joined
-from penstock.spark.rows import shown, times
-from penstock.spark.tables import BODY
 from penstock.stores.journal import bodies
 
-_MOST_ROWS = 10_000  # in a batch with bodies
-_MOST_BYTES = 12 << 20  # of bodies in it; one that is larger has a batch of its own
-_MOST_INDEX_ROWS = 50_000  # in a batch without bodies
 _SPAN = 30  # bits: bodies whose places agree above them are near enough for offsets of 32 bits
 _TIMES = 16
+_POLYNOMIAL = np.uint32(0xEDB88320)
 Column = Any  # of numpy
-
-
-def read_plan(path: str, number: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of one part of a plan, in batches of the schema that Spark wants."""
-    try:
-        with pa.memory_map(path) as file:
-            plan = pa.ipc.open_file(file)
-            rows = plan.get_batch(number)
-            os.utime(os.path.dirname(path))  # it is in use
-    except FileNotFoundError:
-        raise PenstockError(
-            f"the plan of this DataFrame is gone ({path!r}), as it was not used for long: load() it again"
-        ) from None
-    names = json.loads(plan.schema.metadata[b"penstock"])
-    if not names:
-        for start in range(0, len(rows), _MOST_INDEX_ROWS):
-            yield rows.slice(start, _MOST_INDEX_ROWS).replace_schema_metadata(None)
-        return
-    queues = pa.array(names["queues"], pa.string())
-    scan = _Scan(os.path.dirname(path), names["queues"], names["files"])
-    wanted = BODY.intersection(schema.names)
-    for start, end in _cuts(rows, bool(wanted)):
-        part = rows.slice(start, end - start)
-        found = scan.columns(part, wanted) if wanted else {}
-        if "receipt" in names and "receipt" in schema.names:
-            before, after = names["receipt"]
-            found["receipt"] = pc.binary_join_element_wise(before, shown("id", part, queues), after, "")
-        columns = [found[name] if name in found else shown(name, part, queues) for name in schema.names]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _cuts(rows: pa.RecordBatch, with_bodies: bool) -> Iterator[tuple[int, int]]:
-    """From where to where each batch goes."""
-    count, start = len(rows), 0
-    if not with_bodies:
-        for start in range(0, count, _MOST_INDEX_ROWS):
-            yield start, min(start + _MOST_INDEX_ROWS, count)
-        return
-    ends = np.cumsum(rows["size"].to_numpy(), dtype=np.int64)
-    before = 0
-    while start < count:
-        end = int(np.searchsorted(ends, before + _MOST_BYTES, side="right"))
-        end = min(max(end, start + 1), start + _MOST_ROWS, count)
-        yield start, end
-        start, before = end, int(ends[end - 1])
 
 
 class _Bodies(NamedTuple):
@@ -84,7 +39,7 @@ class _Bodies(NamedTuple):
     headers: dict[int, dict[str, str]]  # by row, of those that have any
 
 
-class _Scan:
+class Scan:
     """Reads bodies from the files of a plan."""
 
     def __init__(self, folder: str, queues: Sequence[str], files: Sequence[tuple[str, str]]) -> None:
@@ -161,7 +116,7 @@ class _Scan:
         lasts = np.append(runs[1:], len(crcs)) - 1
         places = zip(offset[runs].tolist(), end[lasts].tolist(), strict=True)
         found = np.array([crc32(view[first:last]) for first, last in places], np.uint32)
-        expected = crcs if len(runs) == len(crcs) else joined(crcs, end, runs)
+        expected = crcs if len(runs) == len(crcs) else joined_crcs(crcs, end, runs)
         for run in np.flatnonzero(found != expected).tolist():
             self._name_damage(rows, int(runs[run]), int(lasts[run]) + 1, offset, end)
 
@@ -211,3 +166,64 @@ def _maps(parts: Sequence[tuple[int, dict[int, dict[str, str]]]]) -> pa.Array:
         first += count
     offsets = pa.array(np.cumsum(counts, dtype=np.int32))
     return pa.MapArray.from_arrays(offsets, pa.array(names, pa.string()), pa.array(values, pa.string()))
+
+
+# The crc32 of many pieces as that of the whole
+
+
+def joined_crcs(crcs: Column, ends: Column, runs: Column) -> Column:
+    """The crc32 of each run of pieces that touch each other. `runs` has the number of the first piece of each."""
+    lasts = np.append(runs[1:], len(crcs)) - 1
+    after = np.repeat(ends[lasts], lasts - runs + 1) - ends  # bytes of the run that follow each piece
+    return np.bitwise_xor.reduceat(_moved(crcs, after), runs)
+
+
+def _moved(crcs: Column, by: Column) -> Column:
+    """Each moved on by so many bytes."""
+    digit = 0
+    while (left := by >> 8 * digit).any():
+        table, row = _table(digit), (left & 255) << 10
+        crcs = (
+            table[row + (crcs & 255)]
+            ^ table[row + (256 + (crcs >> 8 & 255))]
+            ^ table[row + (512 + (crcs >> 16 & 255))]
+            ^ table[row + (768 + (crcs >> 24))]
+        )
+        digit += 1
+    return crcs
+
+
+@functools.cache
+def _table(digit: int) -> Column:
+    """For each value of a digit: what becomes of each value of each of the four bytes of a crc."""
+    moved = np.empty((256, 32), np.uint32)  # of crcs with a single bit
+    moved[0] = np.uint32(1) << np.arange(32, dtype=np.uint32)
+    moved[1] = _one_byte(moved[0]) if digit == 0 else _by_one(digit - 1, 255, _by_one(digit - 1, 1, moved[0]))
+    for value in range(2, 256):
+        moved[value] = _apply(_bytes(moved[1][None])[0], moved[value - 1])
+    return _bytes(moved).ravel()
+
+
+def _by_one(digit: int, value: int, crcs: Column) -> Column:
+    """Crcs moved on by a value of a digit."""
+    return _apply(_table(digit).reshape(256, 4, 256)[value], crcs)
+
+
+def _one_byte(crcs: Column) -> Column:
+    for _ in range(8):
+        crcs = np.where(crcs & 1, crcs >> 1 ^ _POLYNOMIAL, crcs >> 1)
+    return crcs
+
+
+def _bytes(bits: Column) -> Column:
+    """From what becomes of each bit to what becomes of each byte, for many tables at once."""
+    table = np.zeros((len(bits), 4, 256), np.uint32)
+    for byte in range(4):
+        for bit in range(8):
+            size = 1 << bit
+            table[:, byte, size : 2 * size] = table[:, byte, :size] ^ bits[:, 8 * byte + bit, None]
+    return table
+
+
+def _apply(table: Column, crcs: Column) -> Column:
+    return table[0][crcs & 255] ^ table[1][crcs >> 8 & 255] ^ table[2][crcs >> 16 & 255] ^ table[3][crcs >> 24]

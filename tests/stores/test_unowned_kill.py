@@ -1,26 +1,24 @@
 """A driver that writes into a text or folder store is killed: each queue has all of its messages, or none."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StringType, StructField, StructType
 
 import penstock
-from penstock.spark import shared_sink
-from penstock.spark.shared_sink import SharedWriter
-from penstock.spark.sink import Target
+from penstock.contract.tables import Target
+from penstock.stores.unowned import FrameLoader
 from tests.harness.children import SYNCS, is_killed_before
 
-SCHEMA = StructType([StructField("payload", StringType()), StructField("queue", StringType())])
 QUEUES = ("one", "two", "three")
 TIMES = ("received_at", "expires_at", "claimed_at", "settled_at")
 ROWS = 20
 
 
 def write(url: str, restore: bool) -> None:
-    """What Spark has a writer do, in one process: a task, and the commit."""
+    """A load in one process: a task, and the commit."""
     rows = ROWS * len(QUEUES)
     columns: dict[str, pa.Array] = {
         "payload": pa.array([f"row {row}" for row in range(ROWS)] * len(QUEUES)),
@@ -32,18 +30,9 @@ def write(url: str, restore: bool) -> None:
         columns |= {name: pa.nulls(rows, pa.timestamp("us", "UTC")) for name in TIMES}
         columns |= {name: pa.nulls(rows, pa.string()) for name in ("consumer", "reason")}
         columns["history"] = pa.nulls(rows, pa.list_(pa.struct([])))
-    writer = SharedWriter(Target(url, None, "monday", {}, restore), SCHEMA)
-    writer.commit([writer.write(iter([pa.RecordBatch.from_pydict(columns)]))])
-
-
-def write_until_killed(url: str, last: int, restore: bool) -> bool:
-    """Let a process write, and kill it before its sync of that number; whether it was killed."""
-
-    def work() -> None:
-        vars(shared_sink)["driver"] = os.getpid  # the fork is the driver, and not the process that runs the tests
-        write(url, restore)
-
-    return is_killed_before(last, work, SYNCS)
+    loader = FrameLoader(Target(url, None, "monday", {}, restore), os.getpid())
+    if not loader.repeated:
+        loader.commit([loader.stage([pa.RecordBatch.from_pydict(columns)], 0, 0)])
 
 
 def counts(url: str, restored: bool) -> dict[str, int]:
@@ -67,7 +56,7 @@ def test_a_killed_driver_leaves_each_queue_with_all_of_its_messages_or_none(
         with penstock.open(url) as store:
             for name in QUEUES:
                 store.create(name, keep_done=None)
-        killed = write_until_killed(url, last, restore)
+        killed = is_killed_before(last, partial(write, url, restore), SYNCS)
         found = counts(url, restore)
         assert set(found.values()) <= {0, ROWS}, f"killed before sync {last}: {found}"
         seen.add(tuple(found.values()))

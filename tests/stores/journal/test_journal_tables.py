@@ -1,4 +1,4 @@
-"""What Spark's processes do to read a journal store, but without Spark: planning, pins, decoding in vectors."""
+"""The tables of a journal store, as processes of Spark read them but without Spark: plans, pins, columns."""
 
 import errno
 import json
@@ -7,11 +7,14 @@ import random
 import subprocess
 import sys
 import time
+import zlib
 from collections import Counter
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -19,17 +22,17 @@ import penstock
 from penstock import Draft
 from penstock.contract.message import Entry
 from penstock.contract.operations import Put
+from penstock.engine import arrow_columns
 from penstock.errors import NotSupported, PenstockError, QueueNotFound, StoreCorrupt
 from penstock.sharing.backend import engine_of
-from penstock.spark import planning, plans, scan
-from penstock.spark.options import parse
-from penstock.stores.journal import loads, pins, snapshot
+from penstock.stores.journal import loads, pins, snapshot, tables
 from penstock.stores.journal.format import AddX, encode
 from penstock.stores.journal.reading import read_groups
+from penstock.stores.journal.scan import joined_crcs
 from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.system.files import Disk, SystemDisk
 from penstock.system.processes import name_of
-from tests.spark.reads import arrow, batches, expired, listed, open_small, rows, varied
+from tests.spark.reads import arrow, batches, expired, listed, open_small, plan, rows, varied
 from tests.stores.journal.test_journal_load import staged
 
 ODD_NAMES = ["..", "/", "a/b", "A", "a", "%41", "~", "a~~1", "a.1", "a.1.pack", ":", "-", "x" * 255, "X" * 255]
@@ -43,7 +46,7 @@ def packed(store: penstock.Store, queue: str) -> None:
 
 def pinned(folder: Path) -> list[Path]:
     """Every file that is pinned, without the rows of plans."""
-    return [path for path in folder.glob(".penstock/pins/*/*/*") if path.name != plans.ROWS]
+    return [path for path in folder.glob(".penstock/pins/*/*/*") if path.name != tables.ROWS]
 
 
 def flip(path: Path, offset: int) -> None:
@@ -176,15 +179,15 @@ def test_many_small_queues_share_parts_and_batches(tmp_path: Path) -> None:
 def test_large_reads_are_cut_into_parts_of_about_the_same_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "_PART", 100_000)
-    monkeypatch.setattr(scan, "_MOST_BYTES", 10_000)
+    monkeypatch.setattr(arrow_columns, "_PART", 100_000)
+    monkeypatch.setattr(arrow_columns, "_BATCH_BYTES", 10_000)
     payloads = [bytes([number % 256]) * (number % 2000) for number in range(1_000)]
     with open_small(tmp_path, segment_size=70_000) as store:
         for start in range(0, 1_000, 100):
             store.queue().put_many(payloads[start : start + 100])
     schema = arrow(columns=["payload"])
-    parts = planning.plan(parse({"store": str(tmp_path)}), schema)
-    sizes = [sum(batch.nbytes for batch in scan.read_plan(*part, schema)) for part in parts]
+    parts = plan(tmp_path, schema)
+    sizes = [sum(batch.nbytes for batch in part.read(schema)) for part in parts]
     assert len(parts) == 6
     assert max(sizes) < 1.2 * min(sizes)
     assert [
@@ -263,6 +266,21 @@ def test_a_load_that_has_only_arrived_in_part_is_not_read(tmp_path: Path, monkey
     assert [len(row["payload"]) for row in rows(tmp_path)] == [6, 5 << 20, 1, 5 << 20, 1]
 
 
+@pytest.mark.parametrize("sizes", [[777], [0, 1, 2, 30, 1_000, 70_000], [1 << 18, (1 << 18) + 1, 3]])
+def test_the_checksum_of_the_whole_follows_from_those_of_its_pieces(sizes: list[int]) -> None:
+    dice = random.Random(str(sizes))
+    counts = [1, 2, 3, 1, 100, 1023] if max(sizes) < 1_000 else [1, 5, 1, 200]
+    runs = [[dice.randbytes(dice.choice(sizes)) for _ in range(count)] for count in counts]
+    crcs = np.array([zlib.crc32(piece) for run in runs for piece in run], np.uint32)
+    ends = np.array(list(accumulate(len(piece) for run in runs for piece in run)))
+    starts = np.array([0, *accumulate(map(len, runs[:-1]))])
+    expected = [zlib.crc32(b"".join(run)) for run in runs]
+    assert joined_crcs(crcs, ends, starts).tolist() == expected
+    crcs[-1] ^= 1 << dice.randrange(32)
+    assert joined_crcs(crcs, ends, starts).tolist()[:-1] == expected[:-1]
+    assert joined_crcs(crcs, ends, starts)[-1] != expected[-1]
+
+
 # Pins
 
 
@@ -272,11 +290,11 @@ def test_what_was_planned_stays_readable_when_the_store_packs_it_away(tmp_path: 
         for number in range(50):
             queue.put(b"%d" % number * 100)
         schema = arrow(columns=["id", "payload"])
-        parts = planning.plan(parse({"store": str(tmp_path)}), schema)
+        parts = plan(tmp_path, schema)
         queue.ack(*queue.claim(50))
         packed(store, "jobs")
         store.delete("jobs")
-        read = [row for part in parts for batch in scan.read_plan(*part, schema) for row in batch.to_pylist()]
+        read = [row for part in parts for batch in part.read(schema) for row in batch.to_pylist()]
         assert [row["payload"] for row in read] == [b"%d" % number * 100 for number in range(50)]
         assert rows(tmp_path) == []
 
@@ -319,17 +337,17 @@ def test_plans_that_no_one_reads_any_more_are_dropped(tmp_path: Path, monkeypatc
     with penstock.open(tmp_path) as store:
         store.queue().put(b"x")
         schema = arrow(columns=["payload"])
-        old, kept = (planning.plan(parse({"store": str(tmp_path)}), schema) for _ in range(2))
+        old, kept = (plan(tmp_path, schema) for _ in range(2))
         yesterday = time.time() - 25 * 3600
         for part in (old[0], kept[0]):
             os.utime(os.path.dirname(part[0]), (yesterday, yesterday))
-        assert list(scan.read_plan(*kept[0], schema))  # in use again
+        assert list(kept[0].read(schema))  # in use again
         rows(tmp_path)
-        assert list(scan.read_plan(*kept[0], schema))
+        assert list(kept[0].read(schema))
         with pytest.raises(PenstockError, match=r"not used for long: load\(\) it again"):
-            list(scan.read_plan(*old[0], schema))
-        monkeypatch.setattr(plans, "_MOST", 1)
-        monkeypatch.setattr(plans, "_IN_USE", -1)
+            list(old[0].read(schema))
+        monkeypatch.setattr(tables, "_MOST", 1)
+        monkeypatch.setattr(tables, "_IN_USE", -1)
         rows(tmp_path)
         assert len(list(tmp_path.glob(".penstock/pins/*/*"))) == 2  # the one before it, and the new one
 
@@ -498,11 +516,9 @@ def test_a_read_beside_a_process_that_writes_and_packs_sees_one_moment(tmp_path:
         for turn in range(25):
             before = writer.so_far()
             schema = arrow(columns=["queue", "payload"])
-            parts = planning.plan(parse({"store": str(writer.store)}), schema)
+            parts = plan(writer.store, schema)
             time.sleep(0.1 if turn % 5 == 0 else 0)  # in which what was planned is packed away
-            table = pa.Table.from_batches(
-                [batch for part in parts for batch in scan.read_plan(*part, schema)], schema
-            )
+            table = pa.Table.from_batches([batch for part in parts for batch in part.read(schema)], schema)
             read = [(row["queue"], row["payload"].decode().rstrip(".")) for row in table.to_pylist()]
             writer.check(before, read)
             counted = rows(writer.store, table="queues")

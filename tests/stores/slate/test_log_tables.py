@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.errors import StoreCorrupt
-from penstock.spark.slate.log import Entries
 from penstock.spark.tables import TABLES
 from penstock.stores.slate import entries
 from penstock.stores.slate.format import decode_metadata, encode_metadata
+from penstock.stores.slate.log_tables import Entries
 from penstock.stores.slate.view import joined
 
 TIME = st.integers(0, 2**42)

@@ -1,11 +1,13 @@
-"""Rows of Spark to staged groups of a journal, by columns: what one task of a write does.
+"""Loads into journal stores: Arrow rows to staged groups of a journal, by columns, and the commit of all of them.
 
 The bodies of a batch are made in one go, ordered by queue, and cut up; groups are written when enough has come
 together. Whatever is wrong with a row is said before anything of its batch is staged.
 """
 
+import os
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -14,16 +16,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from zlib_ng.zlib_ng import crc32
 
+from penstock.contract import names
+from penstock.contract.loads import SinkCommit
 from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
+from penstock.contract.tables import Opener, Staged, Target
+from penstock.engine.arrow_rows import Column, RowChecker, binary, histories, integers, runs, slices
 from penstock.engine.loads import Restored, restore
 from penstock.rules.records import Put, Restore
-from penstock.spark.checking import Column, RowChecker, binary, histories, integers, runs, slices
-from penstock.stores.journal import bodies, groups
+from penstock.stores.journal import bodies, groups, staging
+from penstock.stores.journal.catalog import Catalog
 from penstock.stores.journal.fields import Bodies
+from penstock.stores.journal.kind import KIND, folder_of
+from penstock.stores.journal.loads import has_run, make_folder
 from penstock.stores.journal.records import encode_put, encode_record
+from penstock.stores.journal.snapshot import StoreSnapshot
 from penstock.stores.journal.staging import GROUP, Part, Piece
-from penstock.system.clock import at_least_one
+from penstock.stores.owner_operations import TakeIn
+from penstock.system.clock import SystemClock, at_least_one
+from penstock.system.files import ReadingDisk, SystemDisk
 
 _AT_ONCE = 32 << 20  # bytes of payloads that are put together at once
 _WAITING = 64 << 20  # bytes of bodies that wait for more of their queue
@@ -37,6 +48,61 @@ class _Chunk(NamedTuple):
     content: bytes | memoryview
     columns: dict[str, Column]
     restored: dict[str, list[Any]] | None
+
+
+class JournalLoader:
+    """Loads messages into the journals of a folder."""
+
+    def __init__(self, target: Target, owner: int, opened: Opener) -> None:
+        self._target = target
+        self._opened = opened
+        self._folder = folder_of(target.store)
+        view = StoreSnapshot(self._folder, ReadingDisk(), SystemClock().now())
+        self._queues = {**target.create, **view.settings()}
+        if target.queue is not None and names.checked(target.queue) not in self._queues:
+            view.settings(target.queue)  # says that there is none
+        self._load = staging.new_name(owner)
+        disk = SystemDisk()
+        self.repeated = has_run(disk, Catalog(self._folder, disk), target.run)
+        if not self.repeated and not target.streams:
+            if KIND.is_held(target.store):
+                opened(target.store).close()  # or says, before the work begins, that it is not shared
+            make_folder(disk, self._folder, self._load)
+
+    def stage(self, batches: Iterable[pa.RecordBatch], partition: int, attempt: int) -> Staged:
+        """Stage the rows of one task."""
+        disk, target = SystemDisk(), self._target
+        folder = staging.folder_of(self._folder, self._load)
+        part = Part(disk, folder, self._load, f"part-{partition:05}-{attempt}")
+        stager = Stager(part, self._queues, target.queue, partition, target.restore, SystemClock().now())
+        try:
+            for batch in batches:
+                if target.streams and len(batch) and not os.path.isdir(folder):
+                    with suppress(FileExistsError):
+                        make_folder(disk, self._folder, self._load)
+                stager.add(batch)
+            return Staged(self._load, stager.finish())
+        except BaseException:
+            part.discard()
+            raise
+
+    def commit(self, staged: Sequence[Staged], batch: Callable[[], SinkCommit] | None = None) -> None:
+        """Have the owner take in what was staged, if it has not before."""
+        target = self._target
+        pieces = [piece for each in staged for piece in each.pieces]
+        if batch is not None and not pieces:
+            return
+        load = next((each.load for each in staged if each.pieces), self._load)
+        with closing(self._opened(target.store)) as store:
+            store.run(TakeIn(load, pieces, target.create, target.run, None if batch is None else batch()))
+
+    def abort(self, staged: Sequence[Staged]) -> None:
+        """Remove what was staged, unless it counts already."""
+        begun = set() if self._target.streams else {self._load}  # tasks of a stream had a loader of their own
+        for load in begun | {each.load for each in staged}:
+            folder = staging.folder_of(self._folder, load)
+            if not os.path.exists(os.path.join(folder, staging.MANIFEST)):
+                staging.remove_folder(SystemDisk(), folder)
 
 
 class Stager(RowChecker):

@@ -1,25 +1,38 @@
-"""Text stores: the messages of a queue's file, all as they are at one moment, as Arrow columns."""
+"""Tables of text stores: the messages of a queue's file, all as they are at one moment, as Arrow columns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
-from penstock.spark.columns import column_of, messages_as_batch
+from penstock.contract.tables import Read
+from penstock.engine.arrow_columns import column_of, messages_as_batch
 from penstock.stores.text.snapshot import Plain, Snapshot, payloads
+from penstock.stores.unowned import UnownedTables
 
 _ROWS, _BYTES = 10_000, 8 << 20  # of a batch
 
 
-def batches(snapshot: Snapshot, queue: str, states: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The messages in these states, in batches of the schema that Spark wants."""
-    plain = snapshot.plain
-    if "available" in states and len(plain.starts):
+class TextTables(UnownedTables):
+    """The tables of text stores."""
+
+    def messages(self, backend: Any, queue: str, read: Read, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The messages of one moment; as they are listed, where the file cannot be read so."""
+        found = backend.snapshot(queue)
+        if found is None:
+            return super().messages(backend, queue, read, schema)
+        return _messages(found, queue, read, schema)
+
+
+def _messages(found: Snapshot, queue: str, read: Read, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    plain = found.plain
+    if "available" in read.states and len(plain.starts):
         rows = max(1, min(_ROWS, _BYTES // int((plain.stops - plain.starts).max() + 1)))
         for at in range(0, len(plain.starts), rows):
             some = plain.part(at, at + rows)
-            arrays = [_column(field, queue, snapshot.data, some) for field in schema]
+            arrays = [_column(field, queue, found.data, some) for field in schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-    others = [message for message in snapshot.others if message.state in states]
+    others = [message for message in found.others if message.state in read.states]
     for at in range(0, len(others), _ROWS):
         yield messages_as_batch(others[at : at + _ROWS], schema)
 

@@ -1,22 +1,32 @@
-"""The log of a slate store as Arrow columns.
+"""The log of a slate store as Arrow columns: read at once, followed, and matched with the filters of queues.
 
-Entries are understood by columns: where each begins and ends is a list, all the rest is done by numpy and Arrow on
-the bytes as they came, some thousand entries at a time.
+Entries are understood by columns: a list has where each begins and ends, NumPy and Arrow do the rest on the bytes
+as they came, some thousand entries at a time.
+
+A row of matches is an entry and a queue that wants it. The rows of a batch, in the order of the log, are what the
+owner of the store is given (routing.py). Tasks match the entries that they scan, so that nothing else is sent.
 """
 
+import os
 from collections.abc import Iterator
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NoReturn
+from contextlib import closing
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, islice, pairwise
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock import filters
+from penstock.contract.tables import Opener
+from penstock.engine.arrow_columns import column_of, times
 from penstock.errors import StoreCorrupt
-from penstock.spark.columns import column_of
-from penstock.spark.rows import times
-from penstock.stores.slate import entries
+from penstock.filters.dispatch import Dispatcher
+from penstock.stores.owner_operations import SlateOwner
+from penstock.stores.slate import entries, extensions, recovery, snapshot
 from penstock.stores.slate.format import (
     decode_metadata,
     decode_payload,
@@ -25,10 +35,11 @@ from penstock.stores.slate.format import (
     object_of,
     payload_key,
 )
-from penstock.stores.slate.view import Values, View
-
-if TYPE_CHECKING:
-    from penstock.spark.slate.planning import Work
+from penstock.stores.slate.kind import KIND
+from penstock.stores.slate.log import Published
+from penstock.stores.slate.place import SUBFOLDER, parse
+from penstock.stores.slate.routing import COLUMNS, Matches, Wanted, subject_of
+from penstock.stores.slate.view import Snapshot, Values, View
 
 _HEAD = np.dtype(
     [
@@ -43,16 +54,126 @@ _HEAD = np.dtype(
 _OURS = sorted(entries.OURS)
 _ROWS = 16_000  # in a batch, about
 _MOST_BYTES = 12 << 20  # of payloads or entries in a batch, about
+_PART, _SMALL_PART = 500_000, 20_000  # entries that one task reads
+_MOST_PARTS = 1_000
+_LOOKED_AT = 10_000  # entries
+MATCHED = pa.schema([("queue", pa.string()), *((name, pa.int64()) for name in COLUMNS)])
 Numbers = npt.NDArray[np.int64]
+Filters = tuple[tuple[str, str], ...]  # queues and their filters
 
 
-def log_batches(view: View, work: "Work", schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The entries of a part of the log, in batches of the schema that Spark wants."""
-    prefix = log_prefix(work.log)
+@dataclass(frozen=True)
+class LogPart:
+    """Entries of the log from one number on and before another, or the queues that want them."""
+
+    snapshot: Snapshot
+    log: str
+    first: int
+    end: int
+    filters: Filters | None = None
+
+    def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows, as of the snapshot."""
+        with closing(snapshot.opened(self.snapshot)) as view:
+            yield from log_batches(view, self, schema) if self.filters is None else match(view, self, self.filters)
+
+
+def log_end(view: View, log: str) -> int:
+    """Up to where the log is complete; all of it is, if only another program has written it."""
+    value = view.get(extensions.LOG_END_KEY)
+    return recovery.adoption(view, log).last + 1 if value is None else extensions.decode_log_end(value)
+
+
+def log_parts(view: View, taken: Snapshot, log: str, end: int) -> list[LogPart]:
+    """All of the log before a number."""
+    prefix = log_prefix(log)
+    for key, _ in view.scan(prefix + key_u64(0), prefix + key_u64(end)):
+        return _parts(taken, log, int.from_bytes(key[-8:]), end)
+    return []
+
+
+def _parts(taken: Snapshot, log: str, first: int, end: int, wanted: Filters | None = None) -> list[LogPart]:
+    total = end - first
+    count = max(-(-total // _PART), min(os.cpu_count() or 1, total // _SMALL_PART), 1)
+    if count > _MOST_PARTS:  # most numbers are missing, as in the log of another program
+        count = os.cpu_count() or 1
+    cuts = pairwise(first + total * number // count for number in range(count + 1))
+    return [LogPart(sliced(taken, log, *cut), log, *cut, wanted) for cut in cuts]
+
+
+def sliced(taken: Snapshot, log: str, first: int, end: int) -> Snapshot:
+    """A snapshot for a task that reads only the messages from one number on and before another."""
+    prefix = log_prefix(log)
+    return taken.within((payload_key(first), payload_key(end)), (prefix + key_u64(first), prefix + key_u64(end)))
+
+
+class LogFollower:
+    """Follows a log: all that was committed, in the order of its numbers, each entry once.
+
+    Numbers are given before they are committed, and not always committed in order; so a batch ends where the store
+    has written that nothing lower will come (extensions.py).
+    """
+
+    def __init__(self, store: str, schema: pa.Schema, route: bool, owner: int) -> None:
+        self._store, self._route, self._owner = store, route, owner
+        self._objects = bool({"payload", "size"}.intersection(schema.names))
+        self._log = parse(store).log
+        self._taken: Snapshot | None = None  # the latest, which batches are read from
+        self._view: View | None = None  # of it
+        self._end = 0  # of the log in it
+        self._filters: Filters | None = None  # in it, if matches are wanted
+
+    def end(self) -> int:
+        """Where the log ends now; all batches that were read from an earlier snapshot are done."""
+        if self._taken is not None and snapshot.tail(self._store) == self._taken.tail:
+            return self._end
+        self.close()
+        self._taken = snapshot.take(self._store, self._owner, objects=self._objects)  # dropped, whatever happens
+        self._taken, view = snapshot.opened_for(self._taken, self._log)
+        recovery.check_instance(view, self._log)
+        self._view, self._end = view, log_end(view, self._log)
+        if self._route:
+            self._filters = _filters_in(view)
+        return self._end
+
+    def reach(self, start: int, end: int, rows: int) -> int:
+        """A number after so many entries at most; those that are missing make no batch of their own."""
+        if self._view is None or start >= end:
+            return start
+        prefix = log_prefix(self._log)
+        keys = (key for key, _ in self._view.scan(prefix + key_u64(start), prefix + key_u64(end)))
+        first = next(keys, None)
+        if first is None:
+            return end
+        reached = int.from_bytes(first[-8:]) + rows
+        if reached < end:  # the numbers may lie far apart, as another program's
+            last = max(islice(keys, min(rows, _LOOKED_AT) - 1), default=first)
+            reached = max(reached, int.from_bytes(last[-8:]) + 1)
+        return reached
+
+    def parts(self, first: int, last: int) -> list[LogPart]:
+        """The parts of a batch, which may have been read before."""
+        if self._taken is None or self._end < last:
+            self.end()
+        return [] if self._taken is None else _parts(self._taken, self._log, first, last, self._filters)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self._view is not None:
+            self._view.close()
+            self._view = None
+        if self._taken is not None:
+            snapshot.drop(self._taken)
+            self._taken = None
+
+
+def log_batches(view: View, part: LogPart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The entries of a part of the log, in batches of that schema."""
+    prefix = log_prefix(part.log)
     payloads = None
     if not {"payload", "size"}.isdisjoint(schema.names):
-        payloads = Payloads(view, work.first, work.end, "payload" in schema.names)
-    for some in _larger(view.values(prefix + key_u64(work.first), prefix + key_u64(work.end))):
+        payloads = Payloads(view, part.first, part.end, "payload" in schema.names)
+    for some in _larger(view.values(prefix + key_u64(part.first), prefix + key_u64(part.end))):
         found = Entries(some)
         if payloads is None:
             yield found.batch(schema, [], [])
@@ -285,3 +406,97 @@ class Payloads:
             except FileNotFoundError:
                 return None
         return content if self.wanted else b"", len(content)
+
+
+# Matches
+
+
+def _filters_in(view: View) -> Filters:
+    """The filters of queues; a queue with one that is not understood gets nothing."""
+    found = [(queue, each.filter) for queue, each in sorted(recovery.settings_of(view).items()) if each.filter]
+    return tuple((queue, text) for queue, text in found if filters.reason_against(text) is None)
+
+
+@lru_cache(maxsize=4)
+def _dispatcher(wanted: Filters) -> Dispatcher[str]:
+    """A process of Spark has many tasks; filters are understood once."""
+    return Dispatcher([(filters.parse(text), queue) for queue, text in wanted])
+
+
+def match(view: View, part: LogPart, wanted: Filters) -> Iterator[pa.RecordBatch]:
+    """The matches in a part of the log; rows without a queue say from where to where entries were looked at."""
+    prefix, find = log_prefix(part.log), _dispatcher(wanted).matching
+    payloads = Payloads(view, part.first, part.end, wanted=False)
+    for some in view.batches(prefix + key_u64(part.first), prefix + key_u64(part.end)):
+        rows: list[tuple[str | None, int, int, int, int, int, int]] = []
+        looked_at: list[int] = []
+        for _, value in some:
+            metadata = decode_metadata(value)
+            if not entries.is_published(metadata):
+                continue
+            size = entries.size_of(metadata)
+            if size is None:
+                size = (payloads.next(metadata.id) or (b"", 0))[1]
+            looked_at.append(metadata.id)
+            queues = find(subject_of(Published(metadata, size)))
+            if queues:
+                expires_at = entries.expires_at_of(metadata)
+                told = (
+                    metadata.id,
+                    entries.priority_of(metadata),
+                    metadata.visible_at,
+                    metadata.received_at,
+                    -1 if expires_at is None else expires_at,
+                    size,
+                )
+                rows += [(queue, *told) for queue in queues]
+        if looked_at:
+            rows += [(None, each, 0, 0, 0, 0, 0) for each in (looked_at[0], looked_at[-1])]
+            columns = [
+                pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), MATCHED.types, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=MATCHED)
+
+
+def matches_in(found: pa.Table) -> Matches:
+    """The entries that each queue wants, from the rows of all parts."""
+    names = found["queue"].combine_chunks().dictionary_encode()
+    queue = names.indices.fill_null(-1).to_numpy()
+    columns = [found[name].to_numpy() for name in COLUMNS]
+    sequence = columns[0]
+    start, end = int(sequence.min()), int(sequence.max()) + 1
+    order = np.lexsort((sequence, queue))
+    order = order[np.searchsorted(queue[order], 0) :]
+    rows: list[Wanted] = list(zip(*(column[order].tolist() for column in columns), strict=True))
+    known = names.dictionary.to_pylist()
+    cuts = np.searchsorted(queue[order], np.arange(len(known) + 1)).tolist()
+    return Matches(start, end, {name: rows[cuts[at] : cuts[at + 1]] for at, name in enumerate(known)})
+
+
+class Router:
+    """Delivers matches to queues, through the owner of the store; without one this process opens the store."""
+
+    def __init__(self, store: str, opened: Opener) -> None:
+        self._store = opened(_without_router(store))
+        self._owner = SlateOwner(self._store.run)
+        folder = KIND.meeting_folder(store)  # of a bucket one of this machine: nothing is lost without it
+        self.checkpoint = os.path.join(folder, SUBFOLDER, "route")
+
+    def position(self) -> int:
+        """How far the queues are in the log."""
+        return self._owner.position()
+
+    def deliver(self, found: pa.Table) -> dict[str, int]:
+        """Deliver what queues want of a batch; how many messages, by queue."""
+        return self._owner.route(matches_in(found)) if len(found) else {}
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._store.close()
+
+
+def _without_router(url: str) -> str:
+    """The store, opened without a router of its own."""
+    where, _, query = url.partition("?")
+    kept = [each for each in query.split("&") if each and not each.startswith("router=")]
+    return f"{where}?{'&'.join([*kept, 'router=off'])}"

@@ -1,0 +1,262 @@
+"""Messages as Arrow columns: first as the index of a queue has them, then as a table shows them.
+
+A plan has columns of the first kind, those that are needed, so that it is small and quickly made; tasks make the
+second of them. `seq` is the message's number, `queue` a number in the plan's list of names, `place` and `crc` say
+where the body is, `size` how long, and `ends_at` is the end of the lease or when the message was settled.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.contract.message import LATEST, STATES, Attempt, Message
+from penstock.contract.settings import Settings
+from penstock.rules.rows import DONE, FAILED, IN_FLIGHT, Page
+
+Column = Any  # of numpy
+BODY = frozenset(("payload", "headers", "created_at", "received_at"))  # what is not in the index of a queue
+_PLACE = ("seq", "queue", "place", "size", "crc")
+SOURCES: Mapping[str, tuple[str, ...]] = {
+    "id": ("seq",),
+    "queue": ("queue",),
+    "payload": _PLACE,
+    "headers": _PLACE,
+    "priority": ("priority",),
+    "created_at": _PLACE,
+    "received_at": _PLACE,
+    "visible_at": ("visible_at",),
+    "expires_at": ("expires_at",),
+    "attempts": ("attempts",),
+    "state": ("state",),
+    "receipt": ("state",),
+    "claimed_at": ("claimed_at", "state"),
+    "lease_until": ("ends_at", "state"),
+    "consumer": ("consumer", "state"),
+    "settled_at": ("ends_at", "state"),
+    "reason": ("reason",),
+}
+TIME = pa.timestamp("us", "UTC")
+_STATES = pa.array([None, *STATES], pa.string())
+_CLAIMED = (IN_FLIGHT, DONE, FAILED)
+_PART, _SMALL_PART = 96 << 20, 4 << 20  # bytes of bodies that one task reads, at most and at least
+_PART_ROWS, _SMALL_PART_ROWS = 2_000_000, 100_000  # and rows
+_BATCH_ROWS, _BATCH_BYTES = 10_000, 12 << 20  # of a batch with bodies; a larger body has a batch of its own
+INDEX_ROWS = 50_000  # of a batch without
+
+
+def sources_of(columns: Iterable[str]) -> list[str]:
+    """The columns of an index that these columns of a table are made of."""
+    return list(dict.fromkeys(source for column in columns for source in SOURCES[column])) or ["state"]
+
+
+def rows_of(
+    pages: Sequence[tuple[int, Page]], queue: int, wanted: Iterable[str], states: Sequence[str] = STATES
+) -> pa.RecordBatch:
+    """The rows of a queue, in the order of their places if these are wanted."""
+    wanted = list(wanted)
+    state = _joined(pages, lambda page: np.frombuffer(page.state, np.uint8), np.uint8)
+    chosen = state if len(states) == len(STATES) else np.isin(state, [STATES.index(each) + 1 for each in states])
+    there = None if chosen.all() else np.flatnonzero(chosen)
+    place: Column = _numbers(pages, "place") if "place" in wanted else None
+    order = there
+    if place is not None:
+        lying = place if there is None else place[there]
+        if (lying[1:] < lying[:-1]).any():
+            by_place = np.argsort(lying, kind="stable")
+            order = by_place if there is None else there[by_place]
+    columns: dict[str, pa.Array] = {}
+    for name in wanted:
+        if name in ("consumer", "reason"):
+            columns[name] = _texts(pages, name, order)
+            continue
+        values = place if name == "place" else _column(name, pages, state, queue)
+        columns[name] = pa.array(values if order is None else values[order])
+    return pa.record_batch(columns)
+
+
+def _column(name: str, pages: Sequence[tuple[int, Page]], state: Column, queue: int) -> Column:
+    if name == "state":
+        return state
+    if name == "queue":
+        return np.full(len(state), queue, np.int32)
+    if name == "seq":
+        return _joined(pages, _seqs, np.int64, with_first=True)
+    if name in ("claimed_at", "ends_at"):
+        return _joined(pages, lambda page: _claims(page, name), np.int64)
+    return _numbers(pages, name)
+
+
+def _joined(pages: Sequence[tuple[int, Page]], part: Any, dtype: Any, with_first: bool = False) -> Column:
+    parts = [part(first, page) if with_first else part(page) for first, page in pages]
+    return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+
+def _numbers(pages: Sequence[tuple[int, Page]], name: str) -> Column:
+    typecode = getattr(Page(), name).typecode
+    return _joined(pages, lambda page: np.frombuffer(getattr(page, name), typecode), typecode)
+
+
+def _seqs(first: int, page: Page) -> Column:
+    count = len(page.state)
+    if page.positions is None:
+        return np.arange(first, first + count, dtype=np.int64)
+    return first + np.fromiter(page.keys(), np.int64, count)
+
+
+def _claims(page: Page, name: str) -> Column:
+    """What only claimed messages have; the columns may be longer or shorter than the page."""
+    values = np.zeros(len(page.state), np.int64)
+    if page.claims is not None:
+        known = np.frombuffer(getattr(page.claims, name), np.int64)[: len(values)]
+        values[: len(known)] = known
+    return values
+
+
+def _texts(pages: Sequence[tuple[int, Page]], name: str, order: Column) -> pa.Array:
+    parts = []
+    for _, page in pages:
+        count = len(page.state)
+        known = [] if page.claims is None else getattr(page.claims, name)[:count]
+        parts.append(pa.nulls(count, pa.string()) if not any(known) else _text(known, count))
+    texts = pa.concat_arrays(parts) if parts else pa.nulls(0, pa.string())
+    return texts if order is None else texts.take(pa.array(order))
+
+
+def _text(known: list[str | None], count: int) -> pa.Array:
+    return pa.array(known + [None] * (count - len(known)), pa.string())
+
+
+# Plans cut into parts, and parts into batches
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of several batches in one."""
+    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def parts_of(
+    rows: pa.RecordBatch,
+    bodies: bool,
+    beside: int = 0,
+    most: int = _PART_ROWS,
+    least: int = _SMALL_PART_ROWS,
+) -> list[pa.RecordBatch]:
+    """Parts that take about the same time, at least one for each processor if there is enough to do.
+
+    `beside` is what a body costs beside its bytes; a part has at most `most` rows, and `least` are worth a task.
+    """
+    sizes = rows["size"].to_numpy().astype(np.int64) + beside if bodies else np.ones(len(rows), np.int64)
+    sums = np.cumsum(sizes)
+    total, size = int(sums[-1]), len(rows)
+    worth = max(total // _SMALL_PART if bodies else 0, size // least)
+    count = max(-(-total // _PART) if bodies else 1, -(-size // most), min(os.cpu_count() or 1, worth), 1)
+    cuts = np.searchsorted(sums, [total * number // count for number in range(1, count)], side="right")
+    ends = dict.fromkeys([0, *(cut for cut in cuts.tolist() if 0 < cut < size), size])
+    return [rows.slice(start, end - start) for start, end in pairwise(ends)]
+
+
+def batches_of(rows: pa.RecordBatch, bodies: bool) -> Iterator[pa.RecordBatch]:
+    """The rows of a part, as many as a batch has."""
+    count, start, before = len(rows), 0, 0
+    if not bodies:
+        for start in range(0, count, INDEX_ROWS):
+            yield rows.slice(start, INDEX_ROWS)
+        return
+    ends = np.cumsum(rows["size"].to_numpy(), dtype=np.int64)
+    while start < count:
+        end = int(np.searchsorted(ends, before + _BATCH_BYTES, side="right"))
+        end = min(max(end, start + 1), start + _BATCH_ROWS, count)
+        yield rows.slice(start, end - start)
+        start, before = end, int(ends[end - 1])
+
+
+# Columns as a table shows them
+
+
+def table_of(
+    found: Mapping[str, pa.Array], rows: pa.RecordBatch, queues: pa.Array, schema: pa.Schema
+) -> pa.RecordBatch:
+    """Rows of an index as a table shows them; `found` has the columns that need bodies."""
+    columns = [found[name] if name in found else shown(name, rows, queues) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def shown(name: str, rows: pa.RecordBatch, queues: pa.Array) -> pa.Array:
+    """A column that needs no body."""
+    if name == "id":
+        return pc.cast(rows["seq"], pa.string())
+    if name == "queue":
+        return queues.take(rows["queue"])
+    if name == "state":
+        return _STATES.take(rows["state"])
+    if name == "priority":
+        return rows["priority"]
+    if name == "attempts":
+        return pc.cast(rows["attempts"], pa.int32())
+    if name == "visible_at":
+        return times(_numpy(rows["visible_at"]))
+    if name == "expires_at":
+        expires_at = _numpy(rows["expires_at"])
+        return times(expires_at, expires_at == 0)
+    if name == "receipt":
+        return pa.nulls(len(rows), pa.string())
+    if name == "reason":
+        return rows["reason"]
+    states = {"lease_until": (IN_FLIGHT,), "settled_at": (DONE, FAILED)}.get(name, _CLAIMED)
+    applies = np.isin(_numpy(rows["state"]), states)
+    if name == "consumer":
+        return pc.if_else(pa.array(applies), rows["consumer"], pa.scalar(None, pa.string()))
+    if name == "claimed_at":
+        return times(_numpy(rows["claimed_at"]), ~applies)
+    ends_at = _numpy(rows["ends_at"])
+    return times(ends_at, ~applies | (ends_at == 0))  # what a stream holds has no end
+
+
+def times(milliseconds: Column, missing: Column | None = None) -> pa.Array:
+    """Times in microseconds; Spark knows none after the year 9999."""
+    return pa.array(np.minimum(milliseconds, LATEST) * 1000, mask=missing).view(TIME)
+
+
+def _numpy(column: pa.Array) -> Column:
+    return column.to_numpy(zero_copy_only=False)
+
+
+# Rows that come one by one
+
+
+def column_of(values: Any, kind: pa.DataType) -> pa.Array:
+    """A list or an array of values as messages have them."""
+    if pa.types.is_timestamp(kind):
+        milliseconds = pc.min_element_wise(pa.array(values, pa.int64()), LATEST, skip_nulls=False)
+        return pc.multiply(milliseconds, 1000).cast(kind)
+    if pa.types.is_map(kind):
+        values = [list((each or {}).items()) for each in values]
+    return pa.array(values, kind)
+
+
+def messages_as_batch(messages: Sequence[Message], schema: pa.Schema) -> pa.RecordBatch:
+    """Messages as columns."""
+    arrays = [column_of([getattr(each, field.name) for each in messages], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def queue_row(name: str, settings: Settings, counts: Mapping[str, int]) -> dict[str, Any]:
+    """A row of the table of queues."""
+    return {"name": name, **asdict(settings), "start": str(settings.start), **counts}
+
+
+def attempt_row(queue: str, id: str, attempt: Attempt) -> dict[str, Any]:  # noqa: A002 - the column's name
+    """A row of the table of attempts; times are microseconds there."""
+    row = {"queue": queue, "id": id, **attempt._asdict()}
+    return row | {name: None if row[name] is None else 1000 * row[name] for name in ("claimed_at", "ended_at")}
+
+
+def rows_as_batch(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Rows as columns, of which some may be wanted."""
+    return pa.RecordBatch.from_pylist([{name: row[name] for name in schema.names} for row in rows], schema=schema)

@@ -1,0 +1,181 @@
+"""Tables of a server's store: tasks list parts of queues page by page, and send the rows of loads as frames.
+
+The server goes on meanwhile, so that a read is not of one moment. Parts end where the queues ended when the read
+was planned, and in a part ids only grow: so no message is there twice, and none that was put later.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.contract.loads import Sent, SinkCommit
+from penstock.contract.message import STATES
+from penstock.contract.operations import PAGE, AllAttempts, Lookup, Messages, Parts, Queues, Show
+from penstock.contract.settings import QueueInfo
+from penstock.contract.stream_operations import Streams
+from penstock.contract.streams import BatchPlan, StreamInfo
+from penstock.contract.tables import BatchFiles, Opener, Read, Staged, Tables, Target, grouped
+from penstock.engine.arrow_columns import attempt_row, column_of, queue_row, rows_as_batch
+from penstock.engine.arrow_rows import send
+from penstock.errors import NotSupported, QueueNotFound
+from penstock.http.client.backend import RemoteBackend, RemoteLoads, open_remote
+from penstock.http.client.calls import columns_of
+
+Range = tuple[str, str, str]  # a queue, after which id to begin, and with which to end
+_PART = 50_000  # messages that one task reads, about
+_SMALL_PART = 5_000  # and at least, where there are tasks for all processors
+
+
+class RemoteTables(Tables):
+    """The tables of stores that servers keep."""
+
+    def parts(self, read: Read, schema: pa.Schema, owner: int) -> list["RangesPart"]:
+        with closing(open_remote(read.store, None, None)) as backend:
+            infos = _infos(backend, read.queue)
+            if read.table == "queues":
+                return [RangesPart(read, ())]
+            states = read.states if read.table == "messages" else STATES
+            counted = [(info, sum(info.counts.get(state, 0) for state in states)) for info in infos]
+            size = max(_SMALL_PART, min(_PART, sum(count for _, count in counted) // (os.cpu_count() or 1)))
+            return [RangesPart(read, tuple(each)) for each in grouped(_ranges(backend, counted, size), size)]
+
+    def loader(self, target: Target, owner: int, opened: Opener) -> "RemoteLoader":
+        return RemoteLoader(target)
+
+    def streams(self, store: str, opened: Opener) -> list[StreamInfo]:
+        with closing(RemoteBackend(store)) as backend, suppress(NotSupported):  # a text or folder store is served
+            return Streams(backend.run).all()
+        return []
+
+    def batch_files(
+        self, plan: BatchPlan, rows: Sequence[pa.RecordBatch], queue: str, receipt: tuple[str, str]
+    ) -> BatchFiles | None:
+        """A server of journals on this machine names its files."""
+        if not plan.files:
+            return None
+        from penstock.stores.journal.tables import JournalTables  # here, as few servers are so near
+
+        return JournalTables().batch_files(plan, rows, queue, receipt)
+
+    def brought(self, store: str, run: str, opened: Opener) -> list[list[Any]] | None:
+        with closing(RemoteLoads(store)) as loads:
+            brought = loads.run(run)
+        return None if brought is None else [[each.queue, each.messages, each.bytes] for each in brought]
+
+
+def _infos(backend: RemoteBackend, queue: str | None) -> list[QueueInfo]:
+    return backend.run(Queues()) if queue is None else [backend.run(Show(queue))]
+
+
+def _ranges(
+    backend: RemoteBackend, counted: Sequence[tuple[QueueInfo, int]], size: int
+) -> Iterator[tuple[Range, int]]:
+    """Parts of queues, each with about how many messages it has."""
+    for info, count in counted:
+        if not count:
+            continue
+        n, after = -(-count // size), ""
+        with suppress(QueueNotFound):  # it was deleted meanwhile
+            for until in backend.run(Parts(info.name, n)):
+                yield (info.name, after, until), count // n
+                after = until
+
+
+@dataclass(frozen=True)
+class RangesPart:
+    """Parts of queues."""
+
+    asked: Read
+    ranges: tuple[Range, ...]
+
+    def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows, as of now."""
+        with closing(RemoteBackend(self.asked.store)) as backend:
+            if self.asked.table == "queues":
+                infos = _infos(backend, self.asked.queue)
+                yield rows_as_batch((queue_row(info.name, info.settings, info.counts) for info in infos), schema)
+            for each in self.ranges:
+                with suppress(QueueNotFound):  # it was deleted meanwhile, and its messages with it
+                    rows = _messages if self.asked.table == "messages" else _attempts
+                    yield from rows(backend, each, self.asked.states, schema)
+
+
+def _messages(
+    backend: RemoteBackend, part: Range, states: Sequence[str], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    queue, after, until = part
+    fields = list(dict.fromkeys(["id", "state", *schema.names]))
+    some = len(states) < len(STATES)
+    state = states[0] if len(states) == 1 else None
+    while True:
+        columns, payloads = backend.ask(columns_of(Messages(queue, PAGE, fields, state, after, until)))
+        if not payloads:
+            return
+        ids = columns["id"]
+        after = ids[-1] if isinstance(ids, list) else ids
+        columns["queue"], columns["payload"] = queue, payloads
+        arrays = [_array(columns.get(field.name), field.type, len(payloads)) for field in schema]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        if some:  # also of one state, as a message may be listed while it changes
+            found = _array(columns["state"], pa.string(), len(payloads))
+            batch = batch.filter(pc.is_in(found, value_set=pa.array(states)))
+        yield batch
+
+
+def _array(column: Any, kind: pa.DataType, count: int) -> pa.Array:
+    """A column of a frame, which has a value for each message or one for all."""
+    return column_of(column if isinstance(column, list) else [column] * count, kind)
+
+
+def _attempts(
+    backend: RemoteBackend, part: Range, states: Sequence[str], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    queue, after, until = part
+    goes_on: str | None = after
+    while goes_on is not None:
+        page, goes_on = backend.run(AllAttempts(queue, goes_on, until))
+        yield rows_as_batch((attempt_row(queue, id_, attempt) for id_, attempt in page), schema)
+
+
+class RemoteLoader:
+    """Loads messages into the queues of a server, which stages them."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        with closing(RemoteLoads(target.store)) as loads:
+            loads.backend.connect()
+            self._queues = {**target.create, **{info.name: info.settings for info in loads.backend.run(Queues())}}
+            if target.queue is not None and target.queue not in self._queues:
+                loads.backend.run(Lookup(target.queue))  # says that there is none
+            self.repeated = target.run is not None and loads.run(target.run) is not None
+            self._load = "" if self.repeated else loads.begin(target.create)
+
+    def stage(self, batches: Iterable[pa.RecordBatch], partition: int, attempt: int) -> Staged:
+        """Send the rows of one task."""
+        with closing(RemoteLoads(self._target.store)) as loads:
+            sent = send(loads, self._load, self._target, self._queues, batches, partition, attempt)
+        return Staged(self._load, [sent] if sent.batches else [])
+
+    def commit(self, staged: Sequence[Staged], batch: Callable[[], SinkCommit] | None = None) -> None:
+        """Let what tasks have sent take effect, if it has not before."""
+        sent = [Sent(*piece) for each in staged for piece in each.pieces]
+        load = next((each.load for each in staged if each.pieces), self._load)
+        with closing(RemoteLoads(self._target.store)) as loads:
+            if batch is None or sent:
+                loads.commit(load, sent, self._target.run, None if batch is None else batch())
+            self._abort(loads, staged, load if batch is None or sent else "")
+
+    def abort(self, staged: Sequence[Staged]) -> None:
+        """Drop what tasks have sent."""
+        with closing(RemoteLoads(self._target.store)) as loads:
+            self._abort(loads, staged, "")
+
+    def _abort(self, loads: RemoteLoads, staged: Sequence[Staged], committed: str) -> None:
+        """Also the load that this loader has begun for tasks that it never had."""
+        for load in {self._load, *(each.load for each in staged)} - {committed}:
+            loads.abort(load)

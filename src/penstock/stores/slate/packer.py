@@ -1,0 +1,50 @@
+"""Space in slate stores: their owner lets time take what it may, and SlateDB tidies its files."""
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from penstock.contract.operations import Lookup
+from penstock.contract.tables import Expired, Packed, Tasks
+from penstock.stores.owner_operations import SlateOwner
+from penstock.stores.slate import recovery
+from penstock.stores.slate.snapshot import read_only
+from penstock.system.clock import SystemClock
+
+
+class SlatePacker:
+    """Frees space; SlateDB knows nothing of how much each queue takes."""
+
+    note = "SlateDB compacts by itself, all queues together: files that nobody needs were looked for"
+
+    def pack(self, url: str, queues: Sequence[str], dry_run: bool, tasks: Tasks) -> list[Packed]:
+        """Have SlateDB's files tidied."""
+        store, _ = tasks.open(url)
+        with closing(store):
+            for queue in queues:
+                store.run(Lookup(queue))
+            if not dry_run:
+                SlateOwner(store.run).tidy()
+        return []
+
+    def expire(self, url: str, dry_run: bool, tasks: Tasks) -> tuple[list[Expired], int]:
+        """Take out what time has let go; how much that frees is not known."""
+        with read_only(url) as (view, log):
+            found = recovery.load(view, log)
+            recovery.measure(found, view, log)
+        now = max(SystemClock().now(), found.at)
+        rows = []
+        for name, loaded in sorted(found.queues.items()):
+            ledger = loaded.ledger
+            places = {seq: ledger.state.locate(seq) for seq in ledger.state.listed(None, 0, ledger.state.next_seq)}
+            sizes = {seq: page.size[at] for seq, (page, at) in places.items()}
+            before, expired = ledger.state.counts()["done"], ledger.state.expired
+            ledger.state.advance(now)
+            if ledger.state.gone:
+                gone = ledger.state.expired - expired
+                done = max(0, len(ledger.state.gone) - gone) if before else 0
+                rows.append(Expired(name, gone, done, sum(sizes.get(seq, 0) for seq in ledger.state.gone), None))
+        if not dry_run:
+            store, _ = tasks.open(url)
+            with closing(store):
+                SlateOwner(store.run).tidy()
+        return rows, len(found.queues)

@@ -1,0 +1,254 @@
+"""Tables of stores that any process may open, as text and folder stores: tasks open the store themselves.
+
+Tasks read queues as they are listed, not of one moment. Rows that are written are put aside as frames
+(wire/frames.py), durably, in a folder beside the store's own; the commit opens the store and puts the messages of
+each queue in one durable step, after which the run remembers that queue. So a driver that is killed leaves each
+queue with all of its messages or with none. The next load into the store removes what it had put aside.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.contract import names
+from penstock.contract.kinds import Options, kind_of, split
+from penstock.contract.loads import SinkCommit
+from penstock.contract.message import STATES, Entry, Moved
+from penstock.contract.operations import PAGE, Attempts, Create, Lookup, Messages, Put, Queues
+from penstock.contract.settings import Settings
+from penstock.contract.tables import Opener, Read, Staged, Tables, Target, grouped
+from penstock.engine.arrow_columns import attempt_row, messages_as_batch, queue_row, rows_as_batch
+from penstock.engine.arrow_rows import send
+from penstock.errors import QueueExists, QueueNotFound
+from penstock.stores.folder.shared import SystemNeighbours, process_name
+from penstock.stores.journal.staging import remove_folder
+from penstock.system.clock import SystemClock
+from penstock.system.files import Disk, ReadingDisk, SystemDisk, make_folder, replace_file
+from penstock.wire.frames import decode_staged
+
+_FOLDER = ".penstock"
+_DAY = 86_400.0  # seconds of silence after which a driver of another host is taken for dead
+_COMPLETE = ""  # no queue's name
+_BATCH = 2_000  # messages
+
+
+def opened(store: str) -> Any:
+    """The backend of a store."""
+    return kind_of(store).open(store, Options())
+
+
+class UnownedTables(Tables):
+    """The tables of stores that no process owns."""
+
+    def parts(self, read: Read, schema: pa.Schema, owner: int) -> Sequence["QueuesPart"]:
+        with closing(opened(read.store)) as backend:
+            sizes, part = backend.sizes(read.queue), backend.part
+        if read.table == "queues":
+            return [QueuesPart(self, read, ())]
+        found = grouped([(name, size) for name, size in sizes.items() if size], part)
+        return [QueuesPart(self, read, tuple(queues)) for queues in found]
+
+    def messages(self, backend: Any, queue: str, read: Read, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The messages of a queue, as they are listed."""
+        listed = backend.run(Messages(queue, PAGE, state=read.states[0] if len(read.states) == 1 else None))
+        while some := list(islice(listed, _BATCH)):
+            if len(read.states) < len(STATES):
+                some = [message for message in some if message.state in read.states]
+            yield messages_as_batch(some, schema)
+
+    def loader(self, target: Target, owner: int, opened: Opener) -> "FrameLoader":
+        return FrameLoader(target, owner)
+
+    def brought(self, store: str, run: str, opened: Opener) -> list[list[Any]] | None:
+        known = Run(ReadingDisk(), store, run)
+        return known.brought() if known.is_complete else None
+
+
+@dataclass(frozen=True)
+class QueuesPart:
+    """Whole queues."""
+
+    tables: UnownedTables
+    asked: Read
+    queues: tuple[str, ...]
+
+    def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows, as of now."""
+        with closing(opened(self.asked.store)) as backend:
+            if self.asked.table == "queues":
+                infos = [info for info in backend.run(Queues()) if self.asked.queue in (None, info.name)]
+                yield rows_as_batch((queue_row(info.name, info.settings, info.counts) for info in infos), schema)
+            for queue in self.queues:
+                with suppress(QueueNotFound):  # it was deleted meanwhile
+                    rows = _attempts if self.asked.table == "attempts" else self.tables.messages
+                    yield from rows(backend, queue, self.asked, schema)
+
+
+def _attempts(backend: Any, queue: str, read: Read, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    listed = backend.run(Messages(queue, PAGE))
+    while some := list(islice(listed, _BATCH)):
+        yield rows_as_batch(
+            (
+                attempt_row(queue, message.id, attempt)
+                for message in some
+                for attempt in backend.run(Attempts(queue, message.id))
+            ),
+            schema,
+        )
+
+
+# Loads
+
+
+class FrameFolder:
+    """Where the frames of one task go."""
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._disk = disk
+        self._folder = folder
+        self.files: list[tuple[str, str]] = []  # the queue and the path of each frame
+
+    def add(self, load: str, part: str, number: int, queue: str, frame: bytes) -> None:
+        """Keep a frame."""
+        path = os.path.join(self._folder, f"{part}-{number}")
+        with self._disk.open(path, exclusive=True) as file:
+            file.write(0, frame)
+            file.sync()  # a task may run on another machine, which may stop before the commit
+        self.files.append((queue, path))
+
+    def finish(self) -> None:
+        """Make the names of all frames durable."""
+        self._disk.sync_folder(self._folder)
+
+
+class Run:
+    """A run that may be repeated: the queues that have their messages.
+
+    The file is a JSON object: messages and bytes of each queue. A list of queues is what was written before.
+    """
+
+    def __init__(self, disk: Disk, store: str, run: str | None) -> None:
+        self._disk = disk
+        self._path = None if run is None else os.path.join(_home(store), "loads", names.file_name(run))
+        self.queues: dict[str, list[int | None]] = {}
+        if self._path is not None and disk.exists(self._path):
+            with disk.open(self._path) as file:
+                found = json.loads(file.read(0, file.size()) or json.dumps([_COMPLETE]))
+            self.queues = found if isinstance(found, dict) else {name: [None, None] for name in found}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is nothing left to do."""
+        return _COMPLETE in self.queues
+
+    def brought(self) -> list[list[Any]]:
+        """The messages and bytes that came into each queue; None where an older version has not noted them."""
+        return [[queue, *numbers] for queue, numbers in sorted(self.queues.items()) if queue != _COMPLETE]
+
+    def remember(self, queue: str = _COMPLETE, messages: int = 0, size: int = 0) -> None:
+        """Durably note that a queue has its messages, or that all have."""
+        self.queues[queue] = [messages, size]
+        if self._path is not None:
+            make_folder(self._disk, os.path.dirname(self._path))
+            replace_file(self._disk, self._path, json.dumps(self.queues).encode())
+
+
+def _home(store: str) -> str:
+    """The folder beside the store's own files."""
+    path = os.path.abspath(split(store)[1])
+    return os.path.join(os.path.dirname(path) if path.endswith(".tq") else path, _FOLDER)
+
+
+class FrameLoader:
+    """Loads messages into queues of a store that it opens when all is there."""
+
+    def __init__(self, target: Target, owner: int) -> None:
+        self._target = target
+        with closing(opened(target.store)) as backend:
+            there = {info.name: info.settings for info in backend.run(Queues())}
+            for queue in (names.DEFAULT, *([] if target.queue is None else [target.queue])):
+                there[queue] = backend.run(Lookup(queue))  # or say that there is none
+            self._queues: dict[str, Settings] = {**target.create, **there}
+        disk, staged = SystemDisk(), os.path.join(_home(target.store), "staged")
+        remove_left(disk, staged)
+        self._folder = os.path.join(staged, f"{process_name(owner)}.{secrets.token_hex(8)}")
+        self.repeated = Run(disk, target.store, target.run).is_complete
+        if not self.repeated:
+            make_folder(disk, self._folder)
+
+    def stage(self, batches: Iterable[pa.RecordBatch], partition: int, attempt: int) -> Staged:
+        """Put the rows of one task aside."""
+        frames = FrameFolder(SystemDisk(), self._folder)
+        send(frames, "", self._target, self._queues, batches, partition, attempt)
+        frames.finish()
+        return Staged(self._folder, frames.files)
+
+    def commit(self, staged: Sequence[Staged], batch: Callable[[], SinkCommit] | None = None) -> None:
+        """Put all that tasks have put aside, queue by queue."""
+        disk, target = SystemDisk(), self._target
+        files: dict[str, list[str]] = {}
+        for each in staged:
+            for queue, path in each.pieces:
+                files.setdefault(queue, []).append(path)
+        with closing(opened(target.store)) as backend:
+            run, now = Run(disk, target.store, target.run), SystemClock().now()
+            for queue, settings in target.create.items():
+                with suppress(QueueExists):
+                    backend.run(Create(queue, settings))
+            for queue, paths in files.items():
+                if queue not in run.queues:
+                    entries = [entry for path in paths for entry in _entries(disk, path, now)]
+                    _take_in(backend, queue, entries)
+                    run.remember(queue, len(entries), sum(len(entry.payload) for entry in entries))
+            run.remember()
+        self.abort(staged)
+
+    def abort(self, staged: Sequence[Staged]) -> None:
+        """Leave nothing aside."""
+        remove_folder(SystemDisk(), self._folder)
+
+
+def remove_left(disk: Disk, staged: str) -> None:
+    """Remove what drivers that are gone have put aside."""
+    neighbours = SystemNeighbours()
+    for name in disk.listdir(staged) if disk.exists(staged) else []:
+        folder = os.path.join(staged, name)
+        with suppress(FileNotFoundError):  # another was quicker
+            silent = neighbours.idle(disk.status(folder).changed)
+            if neighbours.is_gone(name, silent if silent > _DAY else 0):
+                remove_folder(disk, folder)
+
+
+def _take_in(backend: Any, queue: str, entries: list[Entry]) -> None:
+    """Put messages of one queue in one durable step, or let them come as they were in another store."""
+    moved = [entry for entry in entries if isinstance(entry, Moved)]
+    if not moved:
+        backend.run(Put(queue, entries))
+    else:
+        backend.restore(queue, moved)
+
+
+def _entries(disk: Disk, path: str, now: int) -> Iterator[Entry]:
+    """The entries of a frame; times become what put() is asked for."""
+    with disk.open(path) as file:
+        staged = decode_staged(file.read(0, file.size()))
+    visible_at, expires_at = staged.visible_at, staged.expires_at
+    for at, entry in enumerate(staged.entries):
+        if staged.restored is not None:
+            past = {name: column[at] for name, column in staged.restored._asdict().items()}
+            past["history"] = past["history"] or ()
+            times = {"visible_at": visible_at, "expires_at": expires_at}
+            past |= {name: column[at] for name, column in times.items() if column}
+            yield Moved(entry.payload, entry.priority, entry.headers, created_at=entry.created_at, **past)
+            continue
+        delay = max((visible_at[at] or 0) - now, 0) / 1000 if visible_at else 0
+        if expires_at and expires_at[at] is not None:
+            entry = replace(entry, retention=max((expires_at[at] or 0) - now, 1) / 1000)
+        yield replace(entry, delay=delay) if delay else entry
