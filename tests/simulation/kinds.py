@@ -58,6 +58,7 @@ FOLDER_SCRIPTS: dict[str, Script] = {
         scripts.queues_that_come_and_go,
         scripts.closing_and_opening,
         scripts.emptying,
+        scripts.settings_that_change,
     )
 }
 JOURNAL = Kind(

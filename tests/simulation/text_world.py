@@ -130,6 +130,7 @@ TEXT_SCRIPTS: dict[str, Script] = {
         scripts.queues_that_come_and_go,
         scripts.closing_and_opening,
         scripts.emptying,
+        scripts.settings_that_change,
         payloads_like_lines,
         two_processes,
         compacting,

@@ -4,7 +4,7 @@ Operations reach their queue by its name. Counts, parts and attempts come from l
 is published is copied into every queue whose filter matches.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -86,12 +86,6 @@ class Unowned:
         """What the queue was created with."""
         settings: Settings = self.find(queue).settings
         return settings
-
-    def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
-        """Change settings."""
-        raise NotSupported(
-            "text and folder stores cannot change settings yet: delete the queue and create it anew"
-        )
 
     def publish(self, entry: Entry) -> str:
         """Put a copy into every queue whose filter matches, or into none if one of them refuses it."""

@@ -558,9 +558,9 @@ class State:
         before = self.settings.keep_done
         self.use(record.settings)
         if record.settings.keep_done != before:
-            self._keep_done_anew(record.at)
+            self.keep_done_anew(record.at)
 
-    def _keep_done_anew(self, now: int) -> None:
+    def keep_done_anew(self, now: int) -> None:
         """Done messages stay as long as the settings now say; what has been there for longer goes at once."""
         for seq in list(self.rows.with_state(DONE)):
             page, at = self.rows[seq]

@@ -1,8 +1,9 @@
 """The folder store's backend: names to queues, publishing, waiting, opening and closing."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -133,17 +134,46 @@ class FolderBackend(Unowned):
                 self._catalog.clear(known)
             self._add(self._catalog.make(queue, settings, os.urandom(8).hex()))
 
+    def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
+        """Change settings; all of them as they are then. Other processes see it as they see that one was made."""
+        with self._guard, self._lock:
+            found = self.find(queue)
+            with self._catalog.locked():
+                listed = self._listed(queue)
+                settings = listed.settings.changed(changes)
+                check_start(settings)
+                if settings == listed.settings:
+                    return settings
+                found.use(listed.settings)
+                kept_anew = settings.keep_done != listed.settings.keep_done
+                if kept_anew:
+                    found.let_go_of_done()
+                self._made[queue] = self._catalog.update(listed, settings)
+            found.use(settings)
+            try:
+                if kept_anew:
+                    found.let_go_of_done()
+            except OSError as error:
+                if not is_full(error):  # else it stays in done/ for a while, and is not listed
+                    raise
+            return settings
+
     def delete(self, queue: str) -> None:
         """Remove a queue and its messages."""
         with self._guard, self._lock:
             self.find(queue)
             with self._catalog.locked():
-                listed = self._catalog.read().get(queue)
-                if listed is None or listed.deleted:
-                    self._drop(queue)
-                    raise not_found(queue)
+                listed = self._listed(queue)
                 self._drop(queue)
                 self._catalog.delete(listed)
+
+    def _listed(self, queue: str) -> Listed:
+        """The queue as it is on disk, by who holds the lock; QueueNotFound if another process has deleted it."""
+        listed = self._catalog.read().get(queue)
+        if listed is None or listed.deleted:
+            self._drop(queue)
+            raise not_found(queue)
+        return listed
 
     def _add(self, listed: Listed) -> None:
         queue = FolderQueue(self.shared, listed.name, listed.file, listed.settings, self._read)
@@ -172,8 +202,13 @@ class FolderBackend(Unowned):
                 return
             self._unread = True  # until it was read: an error must not make us miss the change
             there = {name: listed for name, listed in self._catalog.read().items() if not listed.deleted}
-            for name in list(self._made):
-                if self._made[name] != there.get(name):
+            for name, known in list(self._made.items()):
+                listed = there.get(name)
+                if listed is not None and replace(listed, settings=known.settings) == known:
+                    if listed != known:
+                        self._queues[name].use(listed.settings)
+                        self._made[name] = listed
+                else:
                     self._drop(name)
             for name, listed in there.items():
                 if name not in self._made:

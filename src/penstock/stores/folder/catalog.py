@@ -31,7 +31,7 @@ from penstock.stores.folder.layout import (
     queue_name,
 )
 from penstock.stores.folder.shared import Shared, Watch
-from penstock.stores.folder.tree import read_json, read_text
+from penstock.stores.folder.tree import is_full, read_json, read_text
 from penstock.system.files import replace_file, unavailable
 
 _ALL = "%"  # no queue's file name
@@ -60,7 +60,7 @@ class Catalog:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only one to make or delete queues."""
+        """Be the only one to make, change or delete queues."""
         with self._mutex, self._tree.disk.open(self._tree.path(f"{LOCKS}/{_ALL}"), create=True) as file:
             file.lock(wait=True)
             yield
@@ -179,6 +179,26 @@ class Catalog:
                     self._tree.sync(QUEUES)
             raise
         return listed
+
+    def update(self, listed: Listed, settings: Settings) -> Listed:
+        """Give a queue other settings; the lock is held. Where there is no space, it has those it had."""
+        changed, path = replace(listed, settings=settings), self._tree.path(f"{SETTINGS}/{listed.file}")
+        had_some = self._tree.disk.exists(path)
+        try:
+            self._write(changed)
+        except OSError:
+            if had_some:
+                self._write(listed)
+            elif self._tree.disk.exists(path):
+                self._tree.disk.unlink(path)
+                self._tree.sync(SETTINGS)
+            raise
+        try:
+            self._write(changed, KEPT)
+        except OSError as error:
+            if not is_full(error):
+                raise
+        return changed
 
     def adopt(self) -> None:
         """Let the queues of MQ-Core's tree redeliver for ever, as they did; the lock is held."""

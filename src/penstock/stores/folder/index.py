@@ -33,7 +33,6 @@ class MessageIndex:
     """The messages of one queue. Whoever uses it holds the queue's lock."""
 
     def __init__(self, keep_done: float | None) -> None:
-        self._keep_done = None if keep_done is None else max(1, round(keep_done * 1000))
         self._rows: dict[str, Row] = {}
         self._ready: list[tuple[int, int, str]] = []  # may have entries that no longer hold
         self._pool: list[tuple[int, int, str]] = []  # of the first, those that pick_any chooses from
@@ -41,6 +40,14 @@ class MessageIndex:
         self._due: list[tuple[int, str]] = []
         self._unfinished: set[str] = set()  # taken, as somebody was still writing them
         self._counts = dict.fromkeys(STATES, 0)
+        self.keep_done(keep_done)
+
+    def keep_done(self, seconds: float | None) -> None:
+        """How long messages that are done are known, those that are there included."""
+        self._keep_done = None if seconds is None else max(1, round(seconds * 1000))
+        for uid, row in self.items():
+            if row.state == "done":
+                self.put(uid, row)
 
     def __len__(self) -> int:
         return len(self._rows)

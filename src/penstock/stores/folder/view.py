@@ -32,7 +32,7 @@ class QueueView(UnownedQueue):
     settings: Settings
 
     def __init__(self, shared: Shared, name: str, file: str, settings: Settings) -> None:
-        self.name, self.file, self.settings = name, file, settings
+        self.name, self.file = name, file
         self.lock = shared.threads.rlock()
         self.admission = Admission(shared.tree, file, shared.threads)
         self._shared, self._tree, self._clock = shared, shared.tree, shared.clock
@@ -46,10 +46,20 @@ class QueueView(UnownedQueue):
         self._seen: dict[str, Listing] = {}  # what is known is of these; other queues may have had folders listed
         self._doubted = 0  # as of which change something may not be where it is thought to be
         self._distrusted = False  # whether nothing is known for sure
-        self._keeps_done = settings.keep_done != 0
-        self._watches = {QUEUES: self._own, DELAY: shared.delay, FAILED: shared.failed}
-        if self._keeps_done:
-            self._watches[DONE] = shared.done
+        self.use(settings)
+
+    def use(self, settings: Settings) -> None:
+        """Go by these settings from now on, which this process or another has written."""
+        with self.lock:
+            self.settings = settings
+            self._keeps_done = settings.keep_done != 0
+            self._rows.keep_done(settings.keep_done)
+            self._watches = {QUEUES: self._own, DELAY: self._shared.delay, FAILED: self._shared.failed}
+            if self._keeps_done:
+                self._watches[DONE] = self._shared.done
+            for uid, row in self._rows.items() if not self._keeps_done else ():
+                if row.state == "done":
+                    self._forget(uid)
 
     # What is known
 

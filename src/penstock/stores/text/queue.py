@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -12,9 +12,10 @@ from penstock.contract.message import STATES, Attempt, Message, Moved, Plain
 from penstock.contract.message import Entry as Draft
 from penstock.contract.operations import Held
 from penstock.contract.settings import FIVE_MINUTES, Settings
+from penstock.engine.backend import check_start
 from penstock.engine.loads import Restored, restore
 from penstock.engine.unowned import UnownedQueue, fitting
-from penstock.errors import DiskFull, LeaseExpired, PenstockError, QueueNotFound
+from penstock.errors import DiskFull, LeaseExpired, NotSupported, PenstockError, QueueNotFound, StoreUnavailable
 from penstock.rules.ledger import Receipt
 from penstock.rules.records import Put, Record, Restore
 from penstock.rules.state import ACKED, FAILED_ATTEMPT, RELEASED
@@ -24,7 +25,7 @@ from penstock.stores.text.ledger import held_under, noted
 from penstock.stores.text.mutex import Note
 from penstock.stores.text.text_queue import dropped, without
 from penstock.stores.text.turns import TurningQueue, in_turn
-from penstock.stores.text.variables import facts, free, held, unborn, unborn_plain
+from penstock.stores.text.variables import facts, free, held, replace_head, unborn, unborn_plain
 from penstock.stores.text.variables import removed as removed_entry
 from penstock.stores.text.view import View, message_of
 
@@ -246,6 +247,32 @@ class TextFileQueue(TurningQueue, UnownedQueue):
         return len(record.seqs)
 
     @in_turn
+    def update(self, view: View, now: int, changes: Mapping[str, Any]) -> Settings:
+        """Change settings: the file is written anew with another comment at its top. All settings then."""
+        settings = view.settings.changed(changes)
+        check_start(settings)
+        if settings == view.settings:
+            return settings
+        if self.files.names > 1:
+            raise NotSupported(
+                f"{self.path!r} has several names, which another file would part: edit the comment at its top"
+            )
+        self._record(view, now)
+        data = kept = self.files.read_all()
+        if settings.keep_done is None:  # whatever is marked as done would be listed from now on
+            kept = self._packed(view, now, data)
+        if not self.files.replace_file(replace_head(kept, settings, view.line_end), len(data)):
+            raise StoreUnavailable(
+                f"another program has {self.path!r} open to append, and would go on in the old file: try again "
+                "when it has closed it"
+            )
+        with suppress(DiskFull):  # time does the same, a little later
+            view = self.files.current()
+            view.ledger.state.keep_done_anew(self._advance(view))
+            self._record(view, now)
+        return settings
+
+    @in_turn
     def pack(self, view: View, now: int) -> int:
         """Drop what is done from the file, and what was taken out; how many bytes that frees."""
         if self.files.names > 1:
@@ -255,23 +282,25 @@ class TextFileQueue(TurningQueue, UnownedQueue):
             return 0
         self._record(view, now)
         data = self.files.read_all()
+        kept = self._packed(view, now, data)
+        if len(kept) < len(data) and not self.files.replace_file(kept, len(data)):
+            return 0
+        return len(data) - len(kept)
+
+    def _packed(self, view: View, now: int, data: bytes) -> bytes:
+        """The file without entries that are over, whose keys are noted before they go."""
         listed = {view.table.offsets[seq] for seq in view.ledger.state.listed("done", 0, len(view.table.ids))}
         over = dropped(parse(data), lambda entry: _is_over(entry, listed))
-        kept = without(data, over)
-        if len(kept) < len(data):
-            said = {facts(each).id for each in over}
-            keys = [[key, each, until] for key, (each, until) in view.keys.items() if each in said]
-            if keys:  # what stood in the file is noted before it goes
-                self.files.record({"at": now, "keys": keys}, [], [])
-            if not self.files.replace_file(kept, len(data)):
-                return 0
-        return len(data) - len(kept)
+        said = {facts(each).id for each in over}
+        if keys := [[key, each, until] for key, (each, until) in view.keys.items() if each in said]:
+            self.files.record({"at": now, "keys": keys}, [], [])
+        return without(data, over)
 
     # Looking
 
     @property
     def settings(self) -> Settings:
-        """What the queue was created with."""
+        """What the queue does."""
         return self.run(lambda view, now: view.settings)
 
     @in_turn

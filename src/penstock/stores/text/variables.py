@@ -26,7 +26,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -36,7 +36,7 @@ from zlib import crc32
 from penstock.contract.message import Entry as Draft
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY, Settings
 from penstock.errors import PenstockError
-from penstock.stores.text.format import COMMENT, Entry, Variable, encode
+from penstock.stores.text.format import COMMENT, Entry, Variable, encode, parse
 
 ATTEMPTS_ROOM = 5
 LEASE_ROOM = 41
@@ -297,14 +297,35 @@ _NAMES = [each.name for each in fields(Settings)]
 _TEXTS = ("filter", "description", "start")
 
 
-def write_head(settings: Settings, name: str | None) -> bytes:
-    """The comment; nothing if there is nothing to say. The name is for a file that could not be named after it."""
+def write_head(settings: Settings, name: str | None, others: Sequence[bytes] = ()) -> bytes:
+    """The comment; nothing if there is nothing to say. The name is for a file that could not be named after it.
+
+    Other variables are a person's, and stay.
+    """
     said = {} if name is None else {"name": name}
     for field in fields(settings):
         value = getattr(settings, field.name)
         if value != getattr(_USUAL, field.name):
             said[field.name] = _written(value)
-    return encode(COMMENT, f" {_TITLE}".encode(), [f"{k}={v}".encode() for k, v in said.items()]) if said else b""
+    variables = [*(f"{k}={v}".encode() for k, v in said.items()), *others]
+    return encode(COMMENT, f" {_TITLE}".encode(), variables) if variables else b""
+
+
+def replace_head(data: bytes, settings: Settings, line_end: bytes) -> bytes:
+    """A queue's file with other settings in its comment; a new one stands before the first entry."""
+    entries = parse(data).entries
+    for head in filter(is_head, entries):
+        others = [each.raw for each in head.variables if each.name not in (*_NAMES, "name")]
+        written = write_head(settings, read_head([head])[1], others)
+        start, end = head.offset, head.offset + head.length
+        break
+    else:
+        written = write_head(settings, None)
+        start = end = entries[0].offset if entries else len(data)
+    before = data[:start]
+    if before and not before.endswith(b"\n"):
+        before += line_end
+    return before + written.replace(b"\n", line_end) + data[end:]
 
 
 def is_head(entry: Entry) -> bool:
