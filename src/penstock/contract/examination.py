@@ -78,5 +78,5 @@ class Examination(Generic[Queue]):
         return found + [(queue.name, each) for queue in self.queues for each in queue.findings]
 
     def as_json(self) -> dict[str, Any]:
-        """The same for programs."""
+        """The examination as JSON, for programs."""
         return {"sound": self.sound, **asdict(self)}

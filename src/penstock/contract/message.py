@@ -165,7 +165,7 @@ def checked(item: Draft | Payload) -> Entry:
 
 
 def checked_many(items: Iterable[Draft | Payload]) -> Sequence[Entry]:
-    """The same of many; an error names the one that is wrong."""
+    """Many messages as they are put, checked; an error names the item that is wrong."""
     if isinstance(items, str | bytes | bytearray | memoryview | Draft):
         raise TypeError(f"put_many takes several messages, not one {type(items).__name__}: use put()")
     items = list(items)

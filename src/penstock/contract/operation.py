@@ -145,7 +145,7 @@ class Operation(Generic[Result]):
     listing: ClassVar[bool] = False  # it lists messages, and has rest(): what is still to be listed
     http: ClassVar[Http] = _later()
     call: ClassVar[Callable[[Any, Any], Any]] = _later()  # with a backend: that method, with the arguments
-    on_queue: ClassVar[Callable[[Any, Any], Any] | None] = _later()  # the same of the queue, where it names one
+    on_queue: ClassVar[Callable[[Any, Any], Any] | None] = _later()  # with a queue: its method of that name
     arguments: ClassVar[Mapping[str, Argument]] = _later()
     wires: ClassVar[Mapping[str, tuple[str, Argument]]] = _later()  # by their names over HTTP, with their own
     limits: ClassVar[Sequence[tuple[str, float]]] = _later()

@@ -56,7 +56,7 @@ class Engine:
         self._queues: dict[str, LiveQueue] = {}
         self._filters: dict[str, Filter] = {}
         self._first = 1  # above every id of a deleted queue: an old id never means a new message
-        self._refusal: Callable[[], StoreClosed] | None = None  # what everyone is told once the store is closed
+        self._refusal: Callable[[], StoreClosed] | None = None  # the error of every call once the store is closed
         self._failure: BaseException | None = None
 
     def run(self, operation: Operation[Result]) -> Result:
@@ -158,13 +158,13 @@ class Engine:
         return None
 
     def figures(self) -> list[Figures]:
-        """How every queue is, by name; also of a store that was stopped."""
+        """Figures of every queue, by name; also of a store that was stopped."""
         with self._lock:
             queues = sorted(self._queues.items())
         return [queue.figures() for _, queue in queues]
 
     def tend(self) -> None:
-        """Let time have passed in queues where nobody comes by."""
+        """Let time have passed in idle queues."""
         for queue in list(self._queues.values()):
             queue.tend()
 
@@ -174,7 +174,7 @@ class Engine:
 
     @property
     def failure(self) -> BaseException | None:
-        """What has stopped the store, if it was not closed."""
+        """The error that has stopped the store, if one has."""
         return self._failure
 
     def publish(self, entry: Entry) -> str:
@@ -193,7 +193,7 @@ class Engine:
         return published
 
     def begin_publishing(self, entry: Entry) -> tuple[str, Committing, int] | None:
-        """Publish for who commits it later, and never waits; None if that takes a thread: then publish()."""
+        """Publish without committing: the id, what to commit, and its number. None: call publish() in a thread."""
         return None
 
     def show(self, queue: str) -> QueueInfo:

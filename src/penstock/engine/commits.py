@@ -1,9 +1,9 @@
 """Commits that threads share: one thread leads and writes for all, the others wait until theirs is written.
 
-Whoever needs something on stable storage leads if no one does, and otherwise waits. The leader of the next commit
-is the first of those whose records were not in the last; the others wake one another in turn, because all at once
-they would fight for the interpreter. In a crowd a leader goes on for a few commits more, because handing over
-takes as long as half a commit.
+A thread that needs its records on stable storage leads if no other does, and otherwise waits. The leader of the
+next commit is the first thread whose records were not in the last; the others wake one another in turn, because
+all at once they would fight for the interpreter. In a crowd a leader goes on for a few commits more, because
+handing over takes as long as half a commit.
 
 A Ctrl-C may come at any line of this. Whom a thread still has to wake is noted with the thread before it wakes the
 first of them, and who leads is noted as well, so that an interrupted one can make good for what it left undone.
@@ -83,7 +83,7 @@ class Commits:
             self.failure = failure
 
     def stop(self, error: BaseException) -> StoreClosed:
-        """What was written last may be lost: nothing is committed any more. What to tell whoever asked."""
+        """The latest records may be lost: nothing is committed any more. The error for callers."""
         if self.failure is None:
             self.failure = lambda: stopped(error)
             self._failed(error)
@@ -149,7 +149,7 @@ class Commits:
         _wake(me)
 
     def _leave(self, me: _Committer) -> None:
-        """An interrupted thread goes: whoever relies on it must not wait for ever."""
+        """An interrupted thread goes, and leaves no other thread waiting for it."""
         with self._mutex:
             if me in self._waiting:
                 self._waiting.remove(me)
@@ -161,7 +161,7 @@ class Commits:
             _wake(me)
 
     def _sorted(self) -> tuple[tuple[_Committer, ...], deque[_Committer]]:
-        """Those who need wait no longer, each to wake the next, and those who must."""
+        """Threads whose records are durable, each to wake the next, and threads that go on waiting."""
         enough = self.durable if self.failure is None else _NEVER - 1
         ready = tuple([each for each in self._waiting if each.written <= enough])
         for each, following in pairwise(ready):
@@ -170,7 +170,7 @@ class Commits:
 
 
 def _wake(me: _Committer) -> None:
-    """Wake those whom this thread has to wake."""
+    """Wake the threads that this one has to wake."""
     for each in me.wakes:
         if each.gate is not None:
             with suppress(RuntimeError):  # it was woken already, before an interruption

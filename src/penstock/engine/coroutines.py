@@ -1,7 +1,7 @@
-"""A store of this process for coroutines: nobody waits in a thread of his own.
+"""A store of this process for coroutines: no consumer waits in a thread of its own.
 
-Operations run at once in the event loop, as they only touch memory. Their commits, and the reading of bodies, run
-in threads: while one commit of a queue runs, everything that comes gathers for the next one.
+Operations are decided at once in the event loop, as they only touch memory. Their commits, and the reading of
+bodies, run in threads: while one commit of a queue runs, later operations gather for the next one.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ Committed: TypeAlias = Callable[[BaseException | None], None]  # called back wit
 
 
 class _Pending(NamedTuple):
-    """Someone who waits for a commit, and what to do after it, still in the thread."""
+    """A coroutine that waits for a commit, and what to do after it, still in the thread."""
 
     written: int
     then: Callable[[], Any] | None
@@ -47,20 +47,20 @@ class _Pending(NamedTuple):
 
 
 class Asker(Protocol):
-    """Who waits for the id of a message: a future, or what is told as one is."""
+    """A caller that waits for the id of a message: a future, or something with its methods."""
 
     def done(self) -> bool:
-        """Whether nobody waits any more."""
+        """Whether the caller has gone."""
 
     def set_result(self, id: str, /) -> None:  # noqa: A002 - the contract's word
         """The message is on stable storage."""
 
     def set_exception(self, error: BaseException, /) -> None:
-        """It is not, or nobody can know."""
+        """The message is not on stable storage, or that cannot be known."""
 
 
 class _PlainPut(NamedTuple):
-    """A message that has nothing but a payload, and who waits for its id."""
+    """A message that has nothing but a payload, and the caller that waits for its id."""
 
     payload: bytes
     asker: Asker
@@ -84,7 +84,7 @@ class Gathering:
         if waiting is None:
             self._waiting[live] = [_PlainPut(payload, asker)]
             loop = asyncio.get_running_loop()
-            # Not in the next turn but in the one after it, with those who come a little later.
+            # Not in the next turn but in the one after it, with puts that come a little later.
             loop.call_soon(loop.call_soon, self._make, live)
         else:
             waiting.append(_PlainPut(payload, asker))
@@ -192,15 +192,15 @@ class LocalBackend:
         return time.monotonic() - min([*self._committing.values()], default=time.monotonic())
 
     def tend(self) -> "asyncio.Future[None]":
-        """Let time have passed in queues where nobody comes by."""
+        """Let time have passed in idle queues."""
         return asyncio.get_running_loop().run_in_executor(self._threads, self.engine.tend)
 
     def put_plainly(self, queue: str, payload: bytes, asker: Asker) -> None:
-        """Take in a message that has nothing but a payload; who asks is told its id."""
+        """Take in a message that has nothing but a payload; the caller is told its id."""
         self._gathering.put(self.engine.find(queue), payload, asker)
 
     def end_waiting(self) -> None:
-        """From now on nobody waits for messages: who does gets what is there."""
+        """From now on no consumer waits: those in line get what is available, or nothing."""
         self._hurried = True
         for woken in self._in_line:
             _wake(woken)
@@ -317,7 +317,7 @@ class LocalBackend:
         return pending.future
 
     def _commit(self, loop: asyncio.AbstractEventLoop, live: Committing, batch: list[_Pending]) -> None:
-        """In a thread: commit for all, and read for those who have something to read."""
+        """In a thread: commit for all, and read the bodies that some of them wait for."""
         results: list[Any]
         try:
             self._commit_now(live, max([pending.written for pending in batch]))

@@ -177,7 +177,7 @@ class LiveQueue:
             self._alarm.cancel(self._ring)
 
     def tend(self) -> None:
-        """Let time have passed where nobody comes by; and what it took may be worth packing."""
+        """Let time have passed in an idle queue; a journal may be worth packing after that."""
         due = self._state.next_time()
         if due is None or self._stopped is not None or due > self._clock.now():
             return
@@ -330,7 +330,7 @@ class LiveQueue:
         return fitting or min(1, len(seqs))
 
     def at_hand(self, taken: Taken) -> Taken | None:
-        """The same for hand_out(), which then need not wait for the disk; None if it must."""
+        """Messages that hand_out() can read without waiting for the disk; None if it must wait."""
         places = self._storage.at_hand(taken.places)
         return None if places is None else taken._replace(places=places)
 

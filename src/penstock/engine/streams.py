@@ -28,18 +28,18 @@ from penstock.rules.rows import Page, Rows
 from penstock.rules.streams import Run
 from penstock.system.clock import Clock
 
-UNHEARD = int(3 * HEARTBEAT * 1000)  # milliseconds after which one who is elsewhere counts as gone
-HELD_BACK = 1 << 30  # bytes that are held for one who follows
+UNHEARD = int(3 * HEARTBEAT * 1000)  # milliseconds after which a reader elsewhere counts as gone
+HELD_BACK = 1 << 30  # bytes that are held for one follower
 PAGE = 8 << 20  # bytes of messages that are listed at once
 _PART, _PART_MESSAGES = 16 << 20, 20_000  # what one task reads, about
 _TEND_EVERY = 1_000  # milliseconds
-_MOST = 1_000  # who follow at the same time
+_MOST = 1_000  # followers at the same time
 Result = TypeVar("Result")
 OneStorage = TypeVar("OneStorage", bound=Storage)
 
 
 class Feed(Protocol):
-    """What one who follows a queue is read from, by one thread at a time."""
+    """Where a follower's messages are read from, by one thread at a time."""
 
     @property
     def begin(self) -> int:
@@ -58,7 +58,7 @@ class Feed(Protocol):
         """Some messages as they entered."""
 
     def look(self) -> None:
-        """Hold all that is there, before some of it goes."""
+        """Hold all messages, before some of them go."""
 
     def held_back(self) -> int:
         """Bytes that are stored for its sake alone."""
@@ -68,7 +68,7 @@ class Feed(Protocol):
 
 
 class _Session:
-    """One who follows."""
+    """The session of a follower."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -78,7 +78,7 @@ class _Session:
 
 
 class Feeds:
-    """Everyone who follows a queue of one store; for any thread."""
+    """The sessions of all followers of a store, safe for threads."""
 
     def __init__(self, clock: Clock, make: Callable[[str], Feed]) -> None:
         self._clock = clock
@@ -91,7 +91,7 @@ class Feeds:
         return len(self._sessions)
 
     def start(self, queue: str, follower: str, starting: str | int) -> tuple[int, int]:
-        """Where one begins."""
+        """Where a follower begins."""
         with self._session(queue, follower) as session:
             feed = self._make(queue)
             try:
@@ -107,7 +107,7 @@ class Feeds:
 
     @contextmanager
     def feed(self, queue: str, follower: str, after: int) -> Iterator[Feed]:
-        """What is read by one who follows, and may ask for what entered after a number."""
+        """The feed of a follower that asks for messages that entered after a number."""
         with self._session(queue, follower) as session:
             feed = session.feed
             if feed is None or after < feed.begin:
@@ -115,14 +115,14 @@ class Feeds:
             yield feed
 
     def leave(self, queue: str, follower: str) -> None:
-        """Let go of what was held for one."""
+        """End a follower's session."""
         with self._lock:
             session = self._sessions.pop((queue, follower), None)
         if session is not None:
             _close(session)
 
     def look(self, queue: str) -> None:
-        """Hold all that is there of a queue for those who follow it, as far as that can be done."""
+        """Hold all messages of a queue for its followers, as far as that can be done."""
         with self._lock:
             sessions = [each for (name, _), each in self._sessions.items() if name == queue]
         for session in sessions:
@@ -131,7 +131,7 @@ class Feeds:
                     session.feed.look()
 
     def tend(self) -> None:
-        """Let go of those who have gone, or would have too much held for them."""
+        """End sessions whose followers have gone, or that hold too much."""
         now = self._tended = self._clock.now()
         with self._lock:
             idle = [(key, each) for key, each in self._sessions.items() if not each.users]
@@ -168,7 +168,7 @@ class Feeds:
                     del self._sessions[queue, follower]
 
     def _make_room(self) -> None:
-        """Under the lock: who was not heard for longest makes room for one more."""
+        """Under the lock: the follower that was not heard for longest makes room for another."""
         if len(self._sessions) >= _MOST:
             idle = [(each.heard, key) for key, each in self._sessions.items() if not each.users]
             if idle:
@@ -346,15 +346,15 @@ class LiveStreams(Generic[OneStorage]):
         self._feeds.leave(queue, follower)
 
     def tend(self) -> None:
-        """Let go of those who do not follow any longer."""
+        """End sessions whose followers have gone."""
         self._feeds.tend()
 
     def is_followed(self) -> bool:
-        """Whether there is anyone who follows."""
+        """Whether there are followers."""
         return bool(self._feeds)
 
     def close(self) -> None:
-        """Let go of all who follow."""
+        """End all sessions of followers."""
         self._feeds.close()
 
     def fail(
@@ -415,7 +415,7 @@ class LiveStreams(Generic[OneStorage]):
         raise NotImplementedError
 
     def _feed(self, queue: str) -> Feed:
-        """What one who follows is read from."""
+        """A feed for a follower."""
         raise NotImplementedError
 
     def _run(self, info: StreamInfo, name: str | None, start: int, now: int, ledger: Ledger) -> Run | None:

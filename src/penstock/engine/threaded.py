@@ -1,7 +1,7 @@
 """Any store for coroutines: each operation runs in a thread.
 
-For stores whose operations wait for files, as those of text files and folders do. Who waits for a message waits
-in the loop and asks again and again, so that a thousand long polls take no thousand threads.
+For stores whose operations wait for files, as those of text files and folders do. A consumer waits in the loop and
+looks again and again, so that a thousand long polls take no thousand threads.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class ThreadedBackend:
         """Let time have passed in queues where nobody comes by."""
 
         def look() -> None:
-            with suppress(PenstockError):  # whoever comes by is told
+            with suppress(PenstockError):  # the next caller is told
                 self._backend.run(Queues())
 
         return asyncio.get_running_loop().run_in_executor(self._threads, look)
@@ -142,7 +142,7 @@ class ThreadedBackend:
                 return taken
             line = self._lines.setdefault(queue, _Line())
         elif wait <= 0:
-            return _nothing(now) if line.waiting else await self._taken(now)  # nobody overtakes those who wait
+            return _nothing(now) if line.waiting else await self._taken(now)  # nobody overtakes the line
         line.waiting += 1
         try:
             return await self._wait(line, now, self._clock.monotonic() + wait)

@@ -416,7 +416,7 @@ class Rows:
         return page, seq & _MASK if page.positions is None else page.positions[seq & _MASK]
 
     def locate(self, seq: int) -> tuple[Page, int]:
-        """The same by a name."""
+        """The page and the position of a message that is known to be there, for callers of State."""
         return self[seq]
 
     def runs(self, seqs: Sequence[int]) -> list[tuple[Page, int, int]] | None:

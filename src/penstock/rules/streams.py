@@ -48,7 +48,7 @@ class Failure(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One run of a stream that reads what is there when it begins, each message once."""
+    """One run of a stream: it reads the messages that are there when it begins, each once."""
 
     name: str
     since: int  # when it began

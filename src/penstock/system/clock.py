@@ -98,8 +98,8 @@ class SimulatedClock:
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Wait until the event is set or another thread has advanced the clock far enough.
 
-        The seconds count from when this thread last looked at the clock: whoever has decided how long to wait
-        cannot miss what passes before it does, and is not left waiting by a clock that moves no more.
+        The seconds count from when this thread last looked at the clock: a caller that has decided how long to
+        wait cannot miss what passes before it does, and is not left waiting by a clock that moves no more.
         """
         deadline: int = getattr(self._looked, "at", self._elapsed) + milliseconds(seconds)
         while self._elapsed < deadline and not event.wait(0.0005):
@@ -152,7 +152,7 @@ class SteadyClock:
             self._move_to(time)
 
     def follow(self, time: int, source: str) -> bool:
-        """The same for files that other machines and people write: not followed if it is over an hour ahead."""
+        """Move on to a time that a file of other machines or people says, unless it is over an hour ahead."""
         if time <= self._latest:
             return True
         with self._lock:

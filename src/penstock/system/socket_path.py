@@ -3,7 +3,7 @@
     .penstock/share/socket    the socket
     .penstock/share/path      where it is instead, if its path would be longer than a socket's may be
 
-Whoever holds the store's lock makes them, and removes them before the lock is free again. What a killed owner left
+The holder of the store's lock makes them, and removes them before the lock is free again. What a killed owner left
 is removed by the next. Nothing here goes through the door to disks: sockets are the system's, and none of it has
 to outlive a crash.
 """

@@ -6,7 +6,7 @@ What every store may rely on, and nothing more:
   renamed, linked, unlinked) by `Disk.sync_folder` of that folder. Neither does the other's work.
 - Before it is synced, a write may be torn or overtake an earlier one if the machine stops.
 - A sync that fails must not be repeated: the kernel has marked the unwritten pages clean, so the next one
-  "succeeds" although they are lost. Whoever gets the error has to stop and verify what it finds on disk.
+  "succeeds" although they are lost. A caller that gets the error has to stop and verify what is on disk.
 - A rename from one folder to another is durable once both are synced. Sync the target first: the other
   order has a moment in which the file is in neither.
 """

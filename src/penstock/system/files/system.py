@@ -168,7 +168,7 @@ class SystemFile:
         self.close()
 
     def __del__(self) -> None:
-        # A file may be replaced while someone still reads the old one; it is closed by whoever is last.
+        # A file may be replaced while someone still reads the old one; the last reader closes it.
         self.close()
 
 
@@ -394,7 +394,7 @@ def _status(found: os.stat_result) -> Status:
 
 
 class ReadingDisk(SystemDisk):
-    """The same for those who only read files: the right to read is enough, and no mistake can change one."""
+    """A disk that only reads: the right to read is enough, and no mistake can change a file."""
 
     def open(
         self,
