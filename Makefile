@@ -25,13 +25,17 @@ check: setup lint ## Lint, type check, and the quick tests: formats, rules, and 
 	@$(BIN)/python -m pytest $(QUICK:%=tests/%)
 	@$(BIN)/python -m pytest tests/conformance -k 'memory and not http'
 
-# Three processes, as much of it is waiting for Java and for disks; what two of them have to say comes at the end.
-test: setup lint ## Lint, type check, and run the tests (a quarter of an hour)
+# Four processes, as much of it is waiting for Java, disks and other processes; what three of them have to say comes
+# at the end. Of simulations and transports it runs a share, of which tests/simulation/kinds.py and
+# tests/conformance/conftest.py tell.
+RULES := conformance simulation person rules filters
+test: setup lint ## Lint, type check, and run the tests (ten minutes)
 	@$(BIN)/python -m pytest tests/spark > .spark-tests.log 2>&1 & spark=$$!; \
-	$(BIN)/python -m pytest tests/conformance tests/simulation > .store-tests.log 2>&1 & stores=$$!; \
-	$(BIN)/python -m pytest tests --ignore tests/spark --ignore tests/conformance --ignore tests/simulation; others=$$?; \
-	wait $$stores; stored=$$?; wait $$spark; sparked=$$?; \
-	cat .store-tests.log .spark-tests.log; exit $$((others + stored + sparked))
+	$(BIN)/python -m pytest tests/stores > .store-tests.log 2>&1 & stores=$$!; \
+	$(BIN)/python -m pytest $(RULES:%=tests/%) > .rule-tests.log 2>&1 & rules=$$!; \
+	$(BIN)/python -m pytest tests --ignore tests/spark --ignore tests/stores $(RULES:%=--ignore tests/%); others=$$?; \
+	wait $$rules; ruled=$$?; wait $$stores; stored=$$?; wait $$spark; sparked=$$?; \
+	cat .rule-tests.log .store-tests.log .spark-tests.log; exit $$((others + ruled + stored + sparked))
 
 test-all: setup lint ## The same and every long test (an hour or so: a thousand kills, 100,000 crashes)
 	$(BIN)/python -m pytest -m ''

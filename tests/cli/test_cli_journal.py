@@ -1,16 +1,18 @@
-"""The command line on a store on disk, as someone meets it: every command in a process of its own."""
+"""The command line on a store on disk."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 import penstock
 from penstock.cli import cli
@@ -21,21 +23,17 @@ COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()"]
 
 
 class Shell:
-    """Runs commands in a folder, as a shell there would."""
+    """Runs commands in a folder, as a shell there would, but in this process; each opens the store anew."""
 
     def __init__(self, folder: Path, store: str | None = None) -> None:
         self.folder = folder
-        self.environment = {name: value for name, value in os.environ.items() if name != "PENSTOCK_STORE"}
-        if store is not None:
-            self.environment["PENSTOCK_STORE"] = store
+        self.store = store
 
-    def run(self, *arguments: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        result = subprocess.run(
-            [*COMMAND, *arguments], cwd=self.folder, env=self.environment, input=stdin, capture_output=True,
-            text=True, check=False,
-        )  # fmt: skip
-        assert result.returncode == code, result.stdout + result.stderr
-        assert "Traceback" not in result.stderr
+    def run(self, *arguments: str, code: int = 0, stdin: str = "") -> Result:
+        with contextlib.chdir(self.folder):
+            result = CliRunner().invoke(cli, arguments, input=stdin, env={"PENSTOCK_STORE": self.store})
+        assert result.exit_code == code, result.output
+        assert "Traceback" not in result.output
         return result
 
     def json(self, *arguments: str, code: int = 0) -> Any:
@@ -45,6 +43,23 @@ class Shell:
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
+
+
+def in_process(folder: Path, *arguments: str, code: int = 0, stdin: str = "") -> str:
+    """The same in a process of its own, as someone meets it."""
+    environment = {name: value for name, value in os.environ.items() if name != "PENSTOCK_STORE"}
+    result = subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=folder,
+        env=environment,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == code, result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+    return result.stdout + result.stderr
 
 
 @contextmanager
@@ -77,26 +92,27 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
 
 
-def test_a_message_goes_its_way_through_processes_that_end(shell: Shell) -> None:
-    assert shell.run("create", "jobs", "--max-attempts", "1").stdout == "created jobs\n"
-    assert (shell.folder / "penstock-data" / ".penstock").is_dir()
-    assert shell.run("put", "jobs", "resize cat.jpg", "-H", "kind=image").stdout == "1\n"
-    assert shell.run("put", "jobs", stdin="resize dog.jpg").stdout == "2\n"
-    assert shell.json("peek", "jobs")[0]["payload"] == "resize cat.jpg"
-    cat, dog = shell.json("claim", "jobs", "-n", "2", "--lease", "600")
+def test_a_message_goes_its_way_through_processes_that_end(tmp_path: Path) -> None:
+    run = partial(in_process, tmp_path)
+    assert run("create", "jobs", "--max-attempts", "1") == "created jobs\n"
+    assert (tmp_path / "penstock-data" / ".penstock").is_dir()
+    assert run("put", "jobs", "resize cat.jpg", "-H", "kind=image") == "1\n"
+    assert run("put", "jobs", stdin="resize dog.jpg") == "2\n"
+    assert json.loads(run("peek", "jobs", "--json"))[0]["payload"] == "resize cat.jpg"
+    cat, dog = json.loads(run("claim", "jobs", "-n", "2", "--lease", "600", "--json"))
     assert (cat["headers"], cat["attempts"]) == ({"kind": "image"}, 1)
     for _ in range(2):  # safe to repeat
-        assert shell.run("ack", "jobs", cat["receipt"]).stdout == "acknowledged 1 message\n"
-    shell.run("fail", "jobs", dog["receipt"], "--reason", "no such file")
-    assert shell.json("show", "jobs")["counts"]["failed"] == 1
-    assert "no such file" in shell.run("peek", "jobs", "--state", "failed").stdout
-    assert shell.run("redrive", "jobs").stdout == "1 message available again\n"
-    assert shell.run("pop", "jobs", "--raw").stdout == "resize dog.jpg"
-    shell.run("pop", "jobs", code=3)
-    assert "already" in shell.run("create", "jobs", code=1).stderr
+        assert run("ack", "jobs", cat["receipt"]) == "acknowledged 1 message\n"
+    run("fail", "jobs", dog["receipt"], "--reason", "no such file")
+    assert json.loads(run("show", "jobs", "--json"))["counts"]["failed"] == 1
+    assert "no such file" in run("peek", "jobs", "--state", "failed")
+    assert run("redrive", "jobs") == "1 message available again\n"
+    assert run("pop", "jobs", "--raw") == "resize dog.jpg"
+    run("pop", "jobs", code=3)
+    assert "already" in run("create", "jobs", code=1)
 
 
-def test_a_claim_holds_and_a_receipt_is_lost_across_processes(shell: Shell) -> None:
+def test_a_claim_holds_and_a_receipt_is_lost_by_commands_that_end(shell: Shell) -> None:
     shell.run("put", "default", "work")
     [claimed] = shell.json("claim", "--lease", "600")
     shell.run("claim", code=3)
@@ -106,7 +122,7 @@ def test_a_claim_holds_and_a_receipt_is_lost_across_processes(shell: Shell) -> N
     assert "no longer hold their message" in shell.run("ack", "default", claimed["receipt"], code=1).stderr
 
 
-def test_publishing_listing_and_deleting_across_processes(shell: Shell) -> None:
+def test_publishing_listing_and_deleting_by_commands_that_end(shell: Shell) -> None:
     shell.run("create", "orders", "--filter", "type = 'order'", "--description", "what people buy")
     published = shell.run("publish", '{"order": 17}', "-H", "type=order").stdout.strip()
     [copy] = shell.json("peek", "orders")
@@ -120,7 +136,7 @@ def test_publishing_listing_and_deleting_across_processes(shell: Shell) -> None:
     assert not list((shell.folder / "penstock-data").glob("orders*"))
 
 
-def test_a_key_is_remembered_across_processes(shell: Shell) -> None:
+def test_a_key_is_remembered_by_commands_that_end(shell: Shell) -> None:
     first = shell.json("put", "default", "x", "--key", "once")
     assert shell.json("put", "default", "x", "--key", "once") == first
 
