@@ -151,3 +151,11 @@ def stopped(folder: str, path: str, error: OSError) -> Callable[[], StoreClosed]
         f"the store in {folder!r} was stopped in this process, as nobody knows what is on the disk after {why}; "
         "then open the store again, which checks and completes what was begun"
     )
+
+
+def copied_by_hand(url: str, files: str) -> str:
+    """How a person copies a store that no process owns."""
+    return (
+        f"store {url!r} has no journals: its files are copied while nobody uses it. Stop those who do, "
+        f"then `cp -a {files} DEST` (which keeps extended attributes and times; rsync needs -aX)"
+    )

@@ -210,7 +210,7 @@ class Admission:
 
     def known(self, now: int) -> dict[str, str]:
         """The ids that were put under keys in the last five minutes."""
-        self._catch_up()
+        self.catch_up()
         self._keys = {key: (until, uid) for key, (until, uid) in self._keys.items() if until > now}
         return {key: uid for key, (_, uid) in self._keys.items()}
 
@@ -249,11 +249,8 @@ class Admission:
             self._read += len(line)
         self._keys |= {key: (now + FIVE_MINUTES, uid) for key, uid in keys.items()}
 
-    def roll_forward(self) -> None:
-        """Finish what someone died over; the lock is held."""
-        self._catch_up()
-
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
+        """Read what others have put under keys, and finish what a process died over; the lock is held."""
         tree = self._tree
         path = tree.path(f"{KEYS}/{self._queue}")
         status = tree.status(path)
@@ -276,12 +273,6 @@ class Admission:
             self._keys |= {key: (at + FIVE_MINUTES, uid) for key, uid in keys.items()}
         if any(tree.exists(NEW, self._queue, uid) for uid, _ in last):
             deliver(tree, self._queue, last)
-
-    def forget(self) -> None:
-        """The queue is deleted."""
-        # Not the lock: a process that waits for it would then hold one that no other knows.
-        with suppress(FileNotFoundError):
-            self._tree.disk.unlink(self._tree.path(f"{KEYS}/{self._queue}"))
 
 
 def _take_back(file: File, size: int) -> None:

@@ -20,10 +20,10 @@ from penstock.stores.folder.layout import (
     DONE,
     FAILED,
     KEPT,
+    KEYS,
     LOCKS,
     LONGEST,
     NEW,
-    OWN,
     QUEUES,
     REMOVE,
     SETTINGS,
@@ -239,11 +239,11 @@ class Catalog:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another process has just put something
                     raise
-        with suppress(FileNotFoundError):
-            tree.disk.unlink(tree.path(f"{OWN}/keys/{file}"))
-        with suppress(FileNotFoundError):
-            tree.disk.unlink(tree.path(f"{KEPT}/{file}"))
-        tree.sync(REMOVE, NEW, DELAY, FAILED, DONE, QUEUES, f"{OWN}/keys", KEPT)
+        # Not the queue's lock: a process that waits for it would then hold one that no other knows.
+        for each in (KEYS, KEPT):
+            with suppress(FileNotFoundError):
+                tree.disk.unlink(tree.path(f"{each}/{file}"))
+        tree.sync(REMOVE, NEW, DELAY, FAILED, DONE, QUEUES, KEYS, KEPT)
         with suppress(FileNotFoundError):
             tree.disk.unlink(tree.path(f"{SETTINGS}/{file}"))
         tree.sync(SETTINGS)

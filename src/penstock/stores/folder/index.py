@@ -49,9 +49,6 @@ class MessageIndex:
             if row.state == "done":
                 self.put(uid, row)
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def get(self, uid: str) -> Row | None:
         """What is known of a message."""
         return self._rows.get(uid)

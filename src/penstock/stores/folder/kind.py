@@ -7,8 +7,8 @@ from typing import Any
 from penstock.contract.examination import Examination
 from penstock.contract.kinds import Kind, Options, folder_has, split
 from penstock.contract.tables import Tables
+from penstock.engine.unowned import copied_by_hand
 from penstock.stores.folder.backend import FolderBackend, open_folder
-from penstock.stores.text.kind import copied_by_hand
 
 
 class FolderKind(Kind):

@@ -60,7 +60,7 @@ _PATIENCE = 60.0  # seconds after which a file in new/ that no process knows is 
 def recover(shared: Shared, catalog: Catalog) -> None:
     """Clean up after processes that are gone; others may be at work."""
     tree = shared.tree
-    gone = [process for process in tree.names(HELD) if process != tree.process and is_gone(shared, process)]
+    gone = _gone(shared)
     with catalog.locked():
         for listed in catalog.read().values():
             if listed.deleted:
@@ -232,7 +232,7 @@ def _drop_unfinished(shared: Shared, gone: list[str]) -> None:
     for queue, ids in by_queue.items():
         admission = Admission(tree, queue, shared.threads)
         with admission.locked():
-            admission.roll_forward()
+            admission.catch_up()
             for each in ids:
                 path = tree.place(NEW, queue, each)
                 status = tree.status(path)
@@ -292,7 +292,16 @@ def _is_foreign(shared: Shared, path: str, uid: str) -> bool:
         return False
 
 
-def is_gone(shared: Shared, process: str) -> bool:
+def _gone(shared: Shared) -> list[str]:
+    """The processes that will touch nothing any more."""
+    return [
+        process
+        for process in shared.tree.names(HELD)
+        if process != shared.tree.process and _is_gone(shared, process)
+    ]
+
+
+def _is_gone(shared: Shared, process: str) -> bool:
     """Whether a process will touch nothing any more."""
     folder = shared.tree.path(f"{HELD}/{process}")
     status = shared.tree.status(folder)
@@ -306,21 +315,20 @@ def is_gone(shared: Shared, process: str) -> bool:
 _MARK = "look"  # no name that a process has
 
 
-def _drop_orphans(tree: Tree, after_death: bool) -> int:
-    """Unlink them, if somebody has died since that was last done; how many."""
+def _drop_orphans(tree: Tree, after_death: bool) -> None:
+    """Unlink files in long/ that no message names, if a process has died since that was last done."""
     there = tree.names(LONG)
     if not there or not (after_death or _MARK in there):
-        return 0
+        return
     alone = _alone(tree)
     named = set(_named(tree)) if alone else set()
     if alone is None or _alone(tree) != alone:  # somebody is there, and may have moved a message past us
         tree.disk.open(tree.path(f"{LONG}/{_MARK}"), create=True).close()
-        return 0
-    dropped = [name for name in there if name not in named]
-    for name in dropped:
-        with suppress(FileNotFoundError):
-            tree.disk.unlink(tree.path(f"{LONG}/{name}"))
-    return len(dropped)
+        return
+    for name in there:
+        if name not in named:
+            with suppress(FileNotFoundError):
+                tree.disk.unlink(tree.path(f"{LONG}/{name}"))
 
 
 def _alone(tree: Tree) -> Status | None:
@@ -353,74 +361,63 @@ _MOST = 20_000  # files that are unlinked in one go
 
 
 class Upkeep:
-    """The share of one process in keeping a store tidy."""
+    """The share of one process in keeping a store tidy. `keep_done` says how long a queue lists what is done."""
 
     def __init__(self, shared: Shared, keep_done: Callable[[str], float | None]) -> None:
         self._shared = shared
         self._keep_done = keep_done
         self._last = self._last_thorough = shared.clock.monotonic()
 
-    def tend(self, thorough: bool = False) -> None:
+    def tend(self) -> None:
         """Do what is due, if it was not done just now."""
         now = self._shared.clock.monotonic()
-        if thorough or now - self._last_thorough >= _SELDOM:
+        if now - self._last_thorough >= _SELDOM:
             self._last = self._last_thorough = now
             self.help_the_dead()
             self.reap()
         elif now - self._last >= _OFTEN:
             self._last = now
-            reap(self._shared, REMOVE)
-
-    def reap(self) -> int:
-        """Unlink what nobody can ask for any more; how many."""
-        return reap(self._shared, DONE, self._keep_done) + reap(self._shared, REMOVE)
+            self._reap(REMOVE)
 
     def help_the_dead(self) -> None:
         """Finish or undo what processes began that are gone."""
-        shared = self._shared
-        others = [process for process in shared.tree.names(HELD) if process != shared.tree.process]
-        help_the_dead(shared, [process for process in others if is_gone(shared, process)])
-        deliver_foreign(shared)
+        help_the_dead(self._shared, _gone(self._shared))
+        deliver_foreign(self._shared)
 
+    def reap(self) -> int:
+        """Unlink what nobody can ask for any more; how many."""
+        return self._reap(DONE) + self._reap(REMOVE)
 
-def reap(
-    shared: Shared, folder: str, keep_done: Callable[[str], float | None] = lambda queue: 0, most: int = _MOST
-) -> int:
-    """Unlink messages that nobody can ask for any more; how many. `keep_done` says how long a queue lists them."""
-    tree, now = shared.tree, shared.clock.now()
-    reaped = 0
-    # A private name that is gone, but not durably, must not outlive its file.
-    tree.sync(*(f"{HELD}/{process}" for process in tree.names(HELD)))
-    for name in tree.names(folder):
-        if reaped >= most:
-            break
-        parsed = layout.parse_flat(name)
-        if parsed is None and (folder == DONE or ":" not in name):  # MQ-Core's ids may be of any kind
-            continue  # no message, and nothing of ours
-        if folder == DONE and parsed and layout.time_of(layout.order_of(parsed[1])) + FIVE_MINUTES > now:
-            continue  # put too lately to have been settled long ago: no need to look
-        path = tree.path(f"{folder}/{name}")
-        try:
-            stamp = tree.stamp_of(path, parsed[1]) if parsed else Stamp(0, stamped=False)
-            if parsed and (kept := _kept(folder, stamp, keep_done(parsed[0]))) is not None:
-                due = (tree.settled_at(path, stamp) if folder == DONE else tree.until(path)) + kept
-            else:
-                due = NEVER if parsed else 0
-            if due > now:
+    def _reap(self, folder: str) -> int:
+        tree, now = self._shared.tree, self._shared.clock.now()
+        reaped = 0
+        # A private name that is gone, but not durably, must not outlive its file.
+        tree.sync(*(f"{HELD}/{process}" for process in tree.names(HELD)))
+        for name in tree.names(folder):
+            if reaped >= _MOST:
+                break
+            parsed = layout.parse_flat(name)
+            if parsed is None and (folder == DONE or ":" not in name):  # MQ-Core's ids may be of any kind
+                continue  # no message, and nothing of ours
+            if folder == DONE and parsed and layout.time_of(layout.order_of(parsed[1])) + FIVE_MINUTES > now:
+                continue  # put too lately to have been settled long ago: no need to look
+            path = tree.path(f"{folder}/{name}")
+            try:
+                stamp = tree.stamp_of(path, parsed[1]) if parsed else Stamp(0, stamped=False)
+                if parsed and self._due(folder, path, stamp, parsed[0]) > now:
+                    continue
+                tree.disk.unlink(path)
+            except (FileNotFoundError, IsADirectoryError, PermissionError):
                 continue
-            tree.disk.unlink(path)
-        except (FileNotFoundError, IsADirectoryError, PermissionError):
-            continue
-        reaped += 1
-        for value in (stamp.headers, stamp.reason, stamp.history):
-            with suppress(OSError):
-                tree.forget(value)
-    return reaped
+            reaped += 1
+            tree.forget(stamp.headers, stamp.reason, stamp.history)
+        return reaped
 
-
-def _kept(folder: str, stamp: Stamp, keep_done: float | None) -> int | None:
-    """For how many milliseconds a settled message is listed, or its receipts are good; None: for ever."""
-    repeated = FIVE_MINUTES + 60_000
-    if folder == DONE:
-        return None if keep_done is None else max(repeated, milliseconds(keep_done))
-    return repeated if stamp.history is not None or stamp.settled_at is not None else 0
+    def _due(self, folder: str, path: str, stamp: Stamp, queue: str) -> int:
+        """When a settled message is no longer listed, and its receipts are no longer good."""
+        tree, repeated = self._shared.tree, FIVE_MINUTES + 60_000
+        if folder == REMOVE:
+            was_settled = stamp.history is not None or stamp.settled_at is not None
+            return tree.until(path) + (repeated if was_settled else 0)
+        kept = self._keep_done(queue)
+        return NEVER if kept is None else tree.settled_at(path, stamp) + max(repeated, milliseconds(kept))

@@ -5,6 +5,7 @@ import shlex
 
 from penstock.contract.kinds import Kind, Options, folder_has, split
 from penstock.contract.tables import Tables
+from penstock.engine.unowned import copied_by_hand
 from penstock.stores.text.backend import SUFFIX, TextBackend, open_text, queue_of
 
 
@@ -50,14 +51,6 @@ class TextKind(Kind):
     def how_to_copy(self, url: str) -> str:
         _, path = split(url)
         return copied_by_hand(url, f"{url}*" if path.endswith(SUFFIX) else os.path.abspath(path))
-
-
-def copied_by_hand(url: str, files: str) -> str:
-    """How a person copies a store that no process owns."""
-    return (
-        f"store {url!r} has no journals: its files are copied while nobody uses it. Stop those who do, "
-        f"then `cp -a {files} DEST` (which keeps extended attributes and times; rsync needs -aX)"
-    )
 
 
 def _leads_somewhere(path: str) -> bool:
