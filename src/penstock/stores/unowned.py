@@ -28,9 +28,8 @@ from penstock.engine.arrow_columns import attempt_row, messages_as_batch, queue_
 from penstock.engine.arrow_rows import send
 from penstock.errors import QueueExists, QueueNotFound
 from penstock.stores.folder.shared import SystemNeighbours, process_name
-from penstock.stores.journal.staging import remove_folder
 from penstock.system.clock import SystemClock
-from penstock.system.files import Disk, ReadingDisk, SystemDisk, make_folder, replace_file
+from penstock.system.files import Disk, ReadingDisk, SystemDisk, make_folder, remove_folder, replace_file
 from penstock.wire.frames import decode_staged
 
 _FOLDER = ".penstock"

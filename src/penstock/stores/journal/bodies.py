@@ -75,7 +75,7 @@ def encode(entries: Sequence[Entry], first: int, at: int, expires_at: Sequence[i
 
 
 def _encode_plain(payloads: list[bytes], ends: list[bytes], at: int, expires_at: int) -> Encoded:
-    """The same for payloads alone. They are not copied here: a second megabyte costs as much as all the rest."""
+    """Bodies of payloads alone. They are not copied here: a second megabyte costs as much as all the rest."""
     lengths = list(map(len, payloads))
     heads = {length: ITEM.pack(ADDX, TIMES + length, at, expires_at) for length in set(lengths)}
     crcs = {length: checksum(head) for length, head in heads.items()}
@@ -278,7 +278,7 @@ def read(found: Sequence[Extent], queue: str, is_closed: Callable[[], bool]) -> 
 
 
 def from_cache(found: Sequence[Extent]) -> list[Extent] | None:
-    """The same with the bytes, if they are few and had without waiting for the disk."""
+    """Extents with their bytes, if these are few and in the cache of the system; else None."""
     fetched, total = [], 0
     for each in found:
         if not each.data and each.file is not None:

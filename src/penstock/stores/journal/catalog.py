@@ -1,6 +1,6 @@
 """What a journal store keeps beside its journals, in the subfolder `.penstock`: nothing here is a journal.
 
-    lock            held while the store is open; says who holds it
+    lock            held while the store is open; names the process that holds it
     queues/FILE     a queue's name and settings, and where its numbering starts; FILE is also its journal's name.
                     Where settings were changed, the journal rules: `begins_with` has those that its replay begins
                     with, `settings` those it ends with, written once their record is synced. Opening mends it
@@ -87,7 +87,7 @@ class Catalog:
         self._lock: File | None = None
 
     def open(self) -> None:
-        """Make what is missing and lock the store; StoreLocked names who has it."""
+        """Make what is missing and lock the store; StoreLocked names the process that has it."""
         make_folder(self._disk, self.folder)
         with suppress(FileExistsError):
             self._disk.mkdir(self.path)

@@ -313,14 +313,14 @@ def _plural(count: int, noun: str, many: str = "") -> str:
 
 
 class _Subfolder(Catalog):
-    """The subfolder of a store, read by someone who may not touch it."""
+    """The subfolder of a store, of which nothing is changed."""
 
     def __init__(self, folder: str, disk: Disk) -> None:
         super().__init__(folder, disk)
         self.damage: list[Finding] = []
 
     def holder(self) -> str | None:
-        """Who has the store open."""
+        """The process that has the store open."""
         with suppress(FileNotFoundError), self._disk.open(self._in("lock")) as file:
             if not file.lock():
                 return file.read(0, 100).decode(errors="replace").strip() or "another process"
@@ -570,7 +570,7 @@ class Surveyed(NamedTuple):
     bytes: int
     packed: int  # bytes that packing would leave, about
     expired: int = 0  # messages whose expires_at has passed, and that are still in the files
-    done: int = 0  # the same for done messages that were listed as long as keep_done says
+    done: int = 0  # done messages that were listed as long as keep_done says, and are still in the files
     let_go: int = 0  # bytes that both take in the files
 
 
@@ -586,7 +586,7 @@ def survey(
 ) -> Iterator[tuple[str, Surveyed | PenstockError]]:
     """Look at queues as of now; or why that cannot be. Those that are deleted by then are left out.
 
-    What was let go is known only to who reads journals from their beginning, and is counted if that is asked for.
+    With `let_go` journals are read from their beginning, and messages that time has let go are counted.
     """
     store = StoreSnapshot(folder, disk, now, _witnessed if let_go else None)
     store.settings()  # of all queues, so that none is looked for by itself

@@ -92,7 +92,7 @@ def may_end_filling(place: int) -> bool:
 
 
 class Listing:
-    """The files in a folder by journal: one look for all of them, and a new one for who asks a second time."""
+    """The files in a folder by journal: one look for all, and a new one when a journal is asked for again."""
 
     def __init__(self, folder: str, disk: Disk) -> None:
         self._folder = folder

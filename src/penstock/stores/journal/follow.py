@@ -511,7 +511,7 @@ class JournalStreams(LiveStreams[JournalStorage]):
         """Pin files; None if one of them has another name by now."""
         name, _, machine = (process or "").partition("@")
         if machine != boot() or is_gone(name):
-            return []  # who is elsewhere could not say when it ends
+            return []  # of a process elsewhere nobody here sees when it ends
         pins = Pins(self._folder, name)
         try:
             return [(each.number, each.name, pins.pin(os.path.join(self._folder, each.name))) for each in segments]
@@ -520,7 +520,7 @@ class JournalStreams(LiveStreams[JournalStorage]):
             return None
 
     def before_packing(self, queue: str) -> None:
-        """A queue's files are about to be packed: those who follow it hold them."""
+        """A queue's files are about to be packed: its followers hold them."""
         self._feeds.look(queue)
 
     def _feed(self, queue: str) -> Follower:

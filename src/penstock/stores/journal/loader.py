@@ -34,7 +34,7 @@ from penstock.stores.journal.snapshot import StoreSnapshot
 from penstock.stores.journal.staging import GROUP, Part, Piece
 from penstock.stores.owner_operations import TakeIn
 from penstock.system.clock import SystemClock, at_least_one
-from penstock.system.files import ReadingDisk, SystemDisk
+from penstock.system.files import ReadingDisk, SystemDisk, remove_folder
 
 _AT_ONCE = 32 << 20  # bytes of payloads that are put together at once
 _WAITING = 64 << 20  # bytes of bodies that wait for more of their queue
@@ -102,7 +102,7 @@ class JournalLoader:
         for load in begun | {each.load for each in staged}:
             folder = staging.folder_of(self._folder, load)
             if not os.path.exists(os.path.join(folder, staging.MANIFEST)):
-                staging.remove_folder(SystemDisk(), folder)
+                remove_folder(SystemDisk(), folder)
 
 
 class Stager(RowChecker):

@@ -40,7 +40,7 @@ from penstock.stores.journal.reservation import Ballast
 from penstock.stores.journal.staging import MANIFEST, Part, Piece, bodies_of, number_group
 from penstock.stores.journal.storage import JournalStorage
 from penstock.stores.journal.upkeep import Upkeep
-from penstock.system.files import Disk, File, is_full
+from penstock.system.files import Disk, File, is_full, remove_folder
 
 if TYPE_CHECKING:
     from penstock.wire.frames import Staged
@@ -130,7 +130,7 @@ class Loads:
     def _take_in(self, folder: str, load: Load) -> bool:
         landed = load.sink is not None and has_landed(self._disk, self._catalog, load.sink)
         if landed or has_run(self._disk, self._catalog, load.run):
-            staging.remove_folder(self._disk, folder)
+            remove_folder(self._disk, folder)
             return False
         for settings in load.queues.values():
             check_start(settings)
@@ -145,7 +145,7 @@ class Loads:
         return True
 
     def recover(self, journals: dict[str, Journal]) -> None:
-        """Make good what a crash interrupted, and remove what nobody will finish."""
+        """Finish the loads that a crash interrupted, and remove those that were abandoned."""
         for name in list(staging.staged_loads(self._disk, self._store)):
             folder = staging.folder_of(self._store, name)
             path = os.path.join(folder, MANIFEST)
@@ -153,7 +153,7 @@ class Loads:
                 load = _parse(path, self._disk)
                 self._finish(folder, load, {queue: journal.loads for queue, journal in journals.items()})
             elif staging.is_abandoned(name):
-                staging.remove_folder(self._disk, folder)
+                remove_folder(self._disk, folder)
 
     # Before it counts
 
@@ -257,7 +257,7 @@ class Loads:
         with suppress(FileNotFoundError):
             self._disk.unlink(manifest)
         self._disk.sync_folder(folder)
-        staging.remove_folder(self._disk, folder)
+        remove_folder(self._disk, folder)
 
     def _begin_to_remember(self, folder: str, name: str) -> str:
         """Where the file of a sink or a run goes, in a folder that is there for good."""
@@ -377,7 +377,7 @@ def _append(storage: JournalStorage, load: str, staged: Sequence[tuple[Piece, Fi
 
 
 def _install(storage: JournalStorage, staged: Sequence[StagedFile], now: int) -> None:
-    """Let staged files follow those of the journal; by the one who leads its commits."""
+    """Let staged files follow those of the journal; called by the thread that leads its commits."""
     state, files, disk = storage.state, storage.files, storage.files.disk
     storage.reservation.skip_open_xids(sum(piece.messages for each in staged for piece in each.pieces))
     number = storage.leave_file()
@@ -515,7 +515,7 @@ class JournalDepot:
 
     def drop(self, load: str) -> None:
         """Remove what was sent."""
-        staging.remove_folder(self._disk, self._folder(load))
+        remove_folder(self._disk, self._folder(load))
 
     def _folder(self, load: str) -> str:
         return staging.folder_of(self._catalog.folder, load)

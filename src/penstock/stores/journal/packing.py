@@ -110,7 +110,7 @@ def build_order(order: Order, disk: Disk, attempt: int) -> Result | PenstockErro
 
 
 def refuse(error: BaseException, path: str) -> None:
-    """Raise what to tell someone whose journal was not packed and is as it was, if that is for sure.
+    """Raise why a journal was not packed, if it certainly is as it was.
 
     Here, because a frame that has its own exception in a variable would keep its files open.
     """
@@ -132,7 +132,7 @@ def _fill(
     go_on: Callable[[], bool] = lambda: True,
 ) -> list[Moved]:
     """Write a frozen state and its bodies, which are in these segments, to a new file, and sync it."""
-    file.reserve(estimate(frozen))  # or else not even begin, and leave the rest to those who settle
+    file.reserve(estimate(frozen))  # or else not even begin: the rest of the space is for settling
     moved = write_pack(file, frozen, from_segments(segments), next_group, at, dialect, go_on)
     file.sync()
     return moved
@@ -241,7 +241,7 @@ def from_segments(segments: Sequence[Segment]) -> Fetch:
 
 
 def _slim(moved: Moved) -> Moved:
-    """The same in arrays: a tenth of the bytes on its way to another process."""
+    """Locations in arrays: a tenth of the bytes on their way to another process."""
     offset, size, crc = moved.bodies
     places = Bodies(array("Q", offset), array("I", size), array("I", crc))
     return Moved(moved.first, array("H", moved.positions), places, moved.kept)
@@ -304,7 +304,7 @@ def is_whole(segments: Iterable[Segment], size: int) -> bool:
 
 
 def begin(storage: JournalStorage) -> Cut | None:
-    """Step 1; None if there are no files. Until step 4 is done, or will never be, no one else may begin."""
+    """Step 1; None if there are no files. Until step 4 is done, or given up, no other packing may begin."""
     return storage.rotate() if storage.segments else None
 
 
@@ -402,7 +402,7 @@ class _Begun(NamedTuple):
 
 
 class Round:
-    """Packs the journals of some queues, which no one else packs or deletes meanwhile.
+    """Packs the journals of some queues; packing or deleting one of them waits meanwhile.
 
     with Round(backend, queues) as packing:
         results = [build(order, disk, 0) for order in packing.begin()]  # in any processes

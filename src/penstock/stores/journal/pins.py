@@ -1,8 +1,8 @@
-"""Pins: second names for the files of journals, so that packing cannot take them from those who read.
+"""Pins: second names for the files of journals, so that packing cannot take them from readers.
 
     .penstock/pins/OWNER/PLAN/    what one plan of a reader holds: the files, and what the reader adds
 
-Who reads without the store's lock makes pins for a process that outlives the reading, the owner. They are dropped
+A reader without the store's lock makes pins for a process that outlives the reading, the owner. They are dropped
 when the owner is gone: by the next reader, or by the next process that opens the store.
 """
 
@@ -44,7 +44,7 @@ class Pins:
                 self._disk.mkdir(self.folder)
                 break
             except OSError as error:
-                # Who drops the owner's last plan drops the owner's folder, perhaps in this very moment.
+                # Dropping the owner's last plan drops the owner's folder, perhaps in this very moment.
                 if last or not isinstance(error, FileNotFoundError):
                     raise _impossible(self._store, error) from error
         self._made = True
@@ -81,14 +81,14 @@ def sweep(store: str, disk: Disk) -> None:
         for owner in disk.listdir(pins) if disk.exists(pins) else []:
             if is_gone(owner):
                 path = os.path.join(pins, owner)
-                with suppress(OSError):  # someone else is at it
+                with suppress(OSError):  # another process is at it
                     for plan in disk.listdir(path):
                         drop_plan(os.path.join(path, plan), disk)
                     disk.rmdir(path)
 
 
 def drop_plan(folder: str, disk: Disk) -> None:
-    """Drop what a plan holds; who has its files open can still read them."""
+    """Drop a plan's files; readers that have them open can still read them."""
     with suppress(OSError):
         for name in disk.listdir(folder):
             with suppress(FileNotFoundError):

@@ -184,7 +184,7 @@ class Loader:
         self.here = 0  # where the group is that comes next, or that could not be taken
         self.starts = starts  # numbers that the first group may have, if it is not packed; then the one it has
         self.begun = False
-        self.loads: set[str] = set()  # names of those whose messages have arrived
+        self.loads: set[str] = set()  # names of loads whose messages have arrived
         self._puts = _Puts()
 
     def resume(self, next_group: int, at: int) -> None:

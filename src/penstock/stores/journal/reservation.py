@@ -70,7 +70,7 @@ class Ballast:
         self.size = size
 
     def refill(self, size: int) -> None:
-        """Have so much again, for those who settle; OSError if there is not so much."""
+        """Have so much again, for settling; OSError if the disk has less."""
         with self._lock:
             if self.size < size:
                 self._reserve(size)
@@ -155,7 +155,7 @@ class Reservation:
         self.ballast.inherit(self._owed)
 
     def shrink(self) -> None:
-        """Reserve space for settling what is there, and no more."""
+        """Reserve space for settling the messages of the queue, and no more."""
         self._reserve(self._for_settling(), 0)
 
     def give_back(self) -> None:
@@ -195,7 +195,7 @@ class Reservation:
 
 def _skip_open_xids(state: State, count: int) -> None:
     """Leave out numbers whose xid is still open, after four billion messages."""
-    if (state.next_seq - state.oldest) // PERIOD > state.size():  # a number that cannot be: see what is there
+    if (state.next_seq - state.oldest) // PERIOD > state.size():  # a number that cannot be: look at every message
         rows = [(first, page, page.keys()) for first, page in state.freeze().pages]
         left = {
             (first + keys[row]) % PERIOD for first, page, keys in rows for row, at in enumerate(page.state) if at

@@ -1,4 +1,4 @@
-"""Staged messages: commit groups that are written beside a journal, by whoever loads many messages at once.
+"""Staged messages: commit groups that are written beside a journal by a load of many messages.
 
     .penstock/staged/LOAD/PART    commit groups, one after the other, of any queues
     .penstock/staged/LOAD/load    the manifest: from when it is there, the load counts
@@ -201,15 +201,6 @@ def number_group(piece: Piece, file: File, first: int, number: int, at: int) -> 
 def bodies_of(piece: Piece, file: File) -> bytes:
     """What is between the head and the tail of a staged group."""
     return file.read(piece.offset + groups.HEAD_SIZE, piece.tail - groups.HEAD_SIZE)
-
-
-def remove_folder(disk: Disk, folder: str) -> None:
-    """Remove what is staged there."""
-    with suppress(FileNotFoundError):
-        for name in disk.listdir(folder):
-            with suppress(FileNotFoundError):
-                disk.unlink(os.path.join(folder, name))
-        disk.rmdir(folder)
 
 
 def staged_loads(disk: Disk, store: str) -> Iterator[str]:

@@ -49,7 +49,7 @@ _TAIL = groups.OVERHEAD - groups.HEAD_SIZE
 
 
 class OpenGroup:
-    """The group of a number, which goes to a segment at an offset. Whoever fills it holds the queue's lock."""
+    """The group of a number, which goes to a segment at an offset. It is filled under the queue's lock."""
 
     __slots__ = ("at", "buffer", "next_seq", "number", "place", "records", "segment", "start", "written", "xid")
 
@@ -204,7 +204,7 @@ class LatestFile:
             each.sync()
 
     def finish(self) -> None:
-        """Make the file durable, without its filling: whoever opens it next relies on where it ends."""
+        """Make the file durable, without its filling: the next opening relies on where it ends."""
         if self.segment is None:
             return
         filled = self._filled > self.segment.size
@@ -342,7 +342,7 @@ class JournalStorage:
         else:
             group.records += encode_record(record)
             if isinstance(record, Ack | Pop | StreamSettle) and self.state.settings.keep_done != 0:
-                # Still listed by us, but no one else's any more.
+                # Still listed here, but gone for every other reader of the journal.
                 group.buffer += bodies.confirm(self._done(record))
         if record.at > self.at:
             self.at = record.at
@@ -379,7 +379,7 @@ class JournalStorage:
     # In any thread
 
     def at_hand(self, found: Sequence[Extent]) -> list[Extent] | None:
-        """The same with the bytes, if they can be had at once."""
+        """Extents with their bytes, if these can be had at once."""
         return bodies.from_cache(found)
 
     def read(self, found: Sequence[Extent]) -> list[Body]:
@@ -417,7 +417,7 @@ class JournalStorage:
         return cut
 
     def leave_file(self) -> int:
-        """By the one who leads, under the lock: end the latest file, so that others can follow; the next group."""
+        """End the latest file, so that others can follow; the next number of a group. The caller leads, locked."""
         self.commits.check()
         self.commits.flush()
         self._begin_writing()
@@ -449,7 +449,7 @@ class JournalStorage:
             self.stored += segment.size
 
     def replace(self, old: Sequence[Segment], new: Segment | None) -> None:
-        """Bodies are no longer read from the old files; who reads one just now still has it open."""
+        """Bodies are no longer read from the old files; a reader that is at it still has them open."""
         with self.lock:
             dead = {segment.number for segment in old}
             kept = {number: each for number, each in self.segments.items() if number not in dead}
@@ -539,7 +539,7 @@ class JournalStorage:
             raise self.commits.stop(error) from error
 
     def close(self) -> bool:
-        """Write what is left, which no one waits for; False: nothing may be written any more."""
+        """Write the records that no thread waits for; False: nothing may be written any more."""
         if self.commits.failure is None:
             self.commits.lead(self._finish)
         return self.commits.failure is None
@@ -553,7 +553,7 @@ class JournalStorage:
     def retire(self) -> None:
         """The queue is gone, and its files are about to be."""
 
-        def end() -> None:  # not beside one who writes, and would make a file again
+        def end() -> None:  # not beside a thread that writes, and would make a file again
             with self.lock:
                 self.segments, self.stored = {}, 0
                 self._latest.segment = None

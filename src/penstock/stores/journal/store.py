@@ -69,7 +69,7 @@ class JournalBackend(Engine):
             self._clock, elapsed, Alarm(elapsed), self._threads, sync, dialect, segment_size, ballast, self._failed
         )
         self._journals: dict[str, Journal] = {}
-        self._keeping = self._threads.lock()  # held by who writes what is known of a queue
+        self._keeping = self._threads.lock()  # held while `queues/FILE` is written
         self._taking_in = self._threads.lock()
         self._left = False  # whether the folder was let go of
         self._upkeep: dict[str, Upkeep] = {}
@@ -176,7 +176,7 @@ class JournalBackend(Engine):
 
     @contextmanager
     def packing(self, queue: str) -> Iterator[Upkeep]:
-        """The upkeep of a queue that no one else packs or deletes meanwhile."""
+        """The upkeep of a queue; packing or deleting it waits meanwhile."""
         with self._upkeep_of(queue).packing:
             self.find(queue).counts()  # it may have been deleted meanwhile; and lets time have passed
             yield self._upkeep[queue]
@@ -215,7 +215,7 @@ class JournalBackend(Engine):
         return self._streams
 
     def tend(self) -> None:
-        """Let time have passed in queues where nobody comes by, and for those who follow."""
+        """Let time have passed in queues without traffic, and for followers."""
         super().tend()
         self._streams.tend()
 
@@ -241,7 +241,7 @@ class JournalBackend(Engine):
         return upkeep
 
     def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
-        """Change settings. The journal's record decides; `queues/FILE` follows, for those who only look there."""
+        """Change settings. The journal's record decides; `queues/FILE` follows, for readers of that file alone."""
         settings = super().update(queue, changes)
         journal = self._journals.get(queue)
         if journal is not None:
@@ -364,7 +364,7 @@ class JournalBackend(Engine):
         try:
             self._wait_for_packing()
             if self._failure is None:
-                hints = not self._sink.ballast.short  # or else the space is for those who settle
+                hints = not self._sink.ballast.short  # or else the space is for settling
                 reached = {}
                 for upkeep in self._upkeep.values():
                     if upkeep.close(index=hints):
@@ -373,7 +373,7 @@ class JournalBackend(Engine):
                     with suppress(OSError):
                         self._catalog.keep_clean(reached)
         finally:
-            self._wait_for_packing()  # again if that was interrupted: nobody else may have the folder meanwhile
+            self._wait_for_packing()  # again if that was interrupted: before that the folder is not let go of
             for upkeep in self._upkeep.values():
                 upkeep.storage.let_go()
             self._sink.ballast.close()
@@ -405,7 +405,7 @@ class JournalBackend(Engine):
                 queue.stop(lambda: stopped(error))
 
         # On a thread of its own, because the one that failed may hold a queue's lock.
-        with suppress(RuntimeError):  # no thread to be had: who stands in line waits until its time is over
+        with suppress(RuntimeError):  # no thread to be had: consumers in line wait until their time is over
             self._threads.start("penstock-stop", stop)
 
 

@@ -56,7 +56,7 @@ def _later(subfolder: str, disk: Disk) -> bool:
 def is_journal(path: str, disk: Disk, dialect: Dialect) -> bool:
     """Whether a file has the name of a journal's, and begins as one."""
     name = os.path.basename(path)
-    if is_temporary(name):  # no one ever reads it
+    if is_temporary(name):  # never read
         return True
     if not journals([name]):
         return False

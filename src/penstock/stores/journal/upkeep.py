@@ -22,7 +22,7 @@ from penstock.system.files import is_full
 from penstock.system.threads import Lock, Task
 
 _EMPTY = 16 << 20  # an empty queue's journal shrinks from this size on, as Kestrel's does
-_HELD_BACK = 1 << 30  # bytes of a journal up to which it is not packed for the sake of those who follow
+_HELD_BACK = 1 << 30  # bytes of a journal up to which it is not packed, for the sake of followers
 _OVERHEAD = 192  # bytes that a waiting message may well take beside its body
 _SMALL = 1 << 20  # a snapshot of at most this size is always worth writing
 _REPLAYED = 256 << 10  # bytes that were replayed when a store was opened: then an index helps the next opening
@@ -48,7 +48,7 @@ class Upkeep:
         self.packing = storage.sink.threads.lock()
         self._catalog = catalog
         self._lock = lock  # the store's: no task starts once that is closed
-        self._keeping = keeping  # held by who writes what is known of a queue
+        self._keeping = keeping  # held while `queues/FILE` is written
         self._is_open = is_open
         self._pack_now = pack  # by way of the store, where the queue may be gone by then
         self.before_packing: Callable[[], None] = lambda: None  # called while the files are all there
@@ -77,7 +77,7 @@ class Upkeep:
         return self.storage.total() - state.stored - _OVERHEAD * state.size()
 
     def _waits(self) -> bool:
-        """Whether someone who follows the queue has still to read what packing would take; not for ever."""
+        """Whether a follower has still to read files that packing would take; not for ever."""
         return self.storage.state.streams.is_followed() and self.storage.total() < _HELD_BACK
 
     def _pack_soon(self) -> None:
@@ -111,7 +111,7 @@ class Upkeep:
             task.join()
 
     def pack(self, smaller: bool = False) -> int:
-        """Pack the journal, by who holds `packing`, perhaps only if that makes it smaller; the bytes it freed."""
+        """Pack the journal, perhaps only if that makes it smaller; the bytes freed. The caller holds `packing`."""
         if self._waits():
             return 0
         self._prepare()
@@ -120,10 +120,10 @@ class Upkeep:
         self._finish()
         return freed
 
-    # The same in steps, by who holds `packing` from the first to the last: see Round in packing.py
+    # Packing in steps; the caller holds `packing` from the first to the last: see Round in packing.py
 
     def begin(self) -> Cut | None:
-        """Cut the journal off where it is; None if it has no files, or someone has still to read them."""
+        """Cut the journal off where it is; None if it has no files, or a follower has still to read them."""
         if self._waits():
             return None
         self._prepare()

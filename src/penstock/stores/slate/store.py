@@ -49,7 +49,6 @@ from penstock.system.threads import Lock, Threads
 
 if TYPE_CHECKING:
     from penstock.engine.storage import Storage
-    from penstock.stores.journal.loads import Load
 
 
 _LATER = 1_000  # milliseconds after which a queue catches up that could not
@@ -422,7 +421,7 @@ class SlateBackend(Engine):
             "the queues of a slate store are in one database: look at the size of its folder or bucket"
         )
 
-    def take_in(self, load: "Load") -> bool:
+    def take_in(self, load: object) -> bool:
         raise NotSupported("a slate store takes no loads that were staged as journals: put the messages instead")
 
     def owner(self) -> BulkOwner:

@@ -290,3 +290,12 @@ def replace_file(disk: Disk, path: StrPath, data: Data, mode: int | None = None)
 def _mode(disk: Disk, path: str) -> int:
     status = status_if_there(disk, path)
     return 0o666 if status is None else status.mode
+
+
+def remove_folder(disk: Disk, folder: str) -> None:
+    """Remove a folder that has only files, if it is there."""
+    with suppress(FileNotFoundError):
+        for name in disk.listdir(folder):
+            with suppress(FileNotFoundError):
+                disk.unlink(os.path.join(folder, name))
+        disk.rmdir(folder)
