@@ -12,7 +12,7 @@ import penstock
 from penstock import DiskFull, Draft, PenstockError, Store, StoreCorrupt
 from penstock.sharing.backend import engine_of
 from penstock.stores.journal import packing
-from penstock.stores.journal.doctor import Surveyed, survey
+from penstock.stores.journal.packer import Surveyed, survey
 from penstock.stores.journal.packing import Order, Result, Round, build_order
 from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.system.files import SystemDisk

@@ -8,19 +8,19 @@ import shlex
 from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
 from penstock.contract.examination import Examination, Finding, QueueExamination
-from penstock.contract.settings import Settings
-from penstock.errors import InvalidArgument, PenstockError, StoreCorrupt, StoreUnavailable
+from penstock.errors import InvalidArgument, StoreCorrupt, StoreUnavailable
 from penstock.rules.ledger import Ledger
 from penstock.rules.rows import IN_FLIGHT, Page
-from penstock.rules.state import Frozen, State, Witness
-from penstock.stores.journal import bodies, groups, kestrel
+from penstock.rules.state import Frozen, State
+from penstock.stores.journal import bodies, kestrel
 from penstock.stores.journal.catalog import FOLDER, LOST, PUT_BACK, Catalog, Entry, queue_of
 from penstock.stores.journal.files import PLACE_BITS, Segment, is_temporary, journals, offset_of, replay_order
 from penstock.stores.journal.format import DIALECTS, Dialect
 from penstock.stores.journal.index import SavedIndex, read_index
+from penstock.stores.journal.packing import packed_size
 from penstock.stores.journal.reading import (
     Damage,
     FoundJournal,
@@ -31,12 +31,10 @@ from penstock.stores.journal.reading import (
     open_segments,
     read,
 )
-from penstock.stores.journal.records import encode_rest, encode_rows, encode_settings_image, encode_streams
-from penstock.stores.journal.snapshot import StoreSnapshot
 from penstock.stores.journal.staging import MANIFEST, is_abandoned
 from penstock.stores.journal.strays import check_folder, find_strays
 from penstock.system.clock import SystemClock
-from penstock.system.files import Disk, File, SystemDisk
+from penstock.system.files import Disk, SystemDisk
 
 _LOOKS = 3  # at a journal in motion, before what seems a problem is called one
 _WORTH_PACKING = 1 << 20
@@ -108,22 +106,6 @@ def _is_whole(segment: Segment, offset: int, page: Page, row: int) -> bool:
         return bodies.checksum(segment.file.read(offset, page.size[row])) == page.crc[row]
     except OSError:
         return False
-
-
-def packed_size(frozen: Frozen, next_group: int) -> int:
-    """About how many bytes a packed file needs."""
-    streams = encode_streams(frozen.streams)
-    settings = encode_settings_image(frozen)
-    if not (frozen.pages or frozen.receipts or frozen.keys or streams or settings):
-        return 0
-    kept = [each for stream in frozen.streams.streams.values() for each in stream.kept.pages()]
-    pages = [*frozen.pages, *kept]
-    stored = sum(sum(page.size) + 4 * page.live for _, page in pages)  # ADD_XID has an xid that ADDX has not
-    rows = sum(len(encode_rows(first, page)) + groups.OVERHEAD for first, page in pages)
-    # Checksums that are all the same, which is one number, differ by their xids then.
-    rows += sum(4 * page.live for _, page in pages if len(set(page.crc)) == 1)
-    named = sum(groups.OVERHEAD + len(each) for each in (streams, settings) if each)
-    return stored + rows + named + groups.OVERHEAD + len(encode_rest(frozen, next_group))
 
 
 def _all_whole(found: QueueExamination) -> Finding:
@@ -561,60 +543,3 @@ def _is_latest(name: str) -> bool:
 
 
 __all__ = ["Examination", "Finding", "QueueExamination", "examine"]
-
-
-class Surveyed(NamedTuple):
-    """A queue's journal as it lies there."""
-
-    queue: str
-    bytes: int
-    packed: int  # bytes that packing would leave, about
-    expired: int = 0  # messages whose expires_at has passed, and that are still in the files
-    done: int = 0  # done messages that were listed as long as keep_done says, and are still in the files
-    let_go: int = 0  # bytes that both take in the files
-
-
-def _witnessed(name: str, settings: Settings) -> Ledger:
-    """A ledger that counts what time takes from it."""
-    ledger = Ledger(name, settings)
-    ledger.state.witness = Witness()
-    return ledger
-
-
-def survey(
-    folder: str, queues: Iterable[str], disk: Disk, now: int, let_go: bool = False
-) -> Iterator[tuple[str, Surveyed | PenstockError]]:
-    """Look at queues as of now; or why that cannot be. Those that are deleted by then are left out.
-
-    With `let_go` journals are read from their beginning, and messages that time has let go are counted.
-    """
-    store = StoreSnapshot(folder, disk, now, _witnessed if let_go else None)
-    store.settings()  # of all queues, so that none is looked for by itself
-    for queue in queues:
-        try:
-            surveyed = _survey(store, queue, disk)
-        except PenstockError as error:
-            yield queue, error
-        else:
-            if surveyed is not None:
-                yield queue, surveyed
-
-
-def _survey(store: StoreSnapshot, queue: str, disk: Disk) -> Surveyed | None:
-    sizes: dict[str, int] = {}
-
-    def open_file(path: str) -> File:
-        file = disk.open(path)
-        sizes[path] = file.size()
-        return file
-
-    view = store.view(queue, open_file, lambda path: None)
-    if view is None:
-        return None
-    contents = view.contents
-    frozen = contents.freeze()
-    size = sum(sizes[each.path] for each in view.files)
-    found = Surveyed(queue, size, min(size, packed_size(frozen, 0)))
-    if (seen := contents.witness) is not None:
-        return found._replace(expired=seen.expired, done=seen.done, let_go=seen.bytes)
-    return found

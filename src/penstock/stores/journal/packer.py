@@ -4,25 +4,38 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.contract import names
 from penstock.contract.operations import Counts, Lookup, Queues
+from penstock.contract.settings import Settings
 from penstock.contract.store import Store
 from penstock.contract.tables import Expired, Packed, Tasks
 from penstock.errors import DiskFull, PenstockError
-from penstock.stores.journal.doctor import Surveyed, survey
+from penstock.rules.ledger import Ledger
+from penstock.rules.state import Witness
 from penstock.stores.journal.files import journals
 from penstock.stores.journal.kind import folder_of
-from penstock.stores.journal.packing import Order, Result, Round, build_order
+from penstock.stores.journal.packing import Order, Result, Round, build_order, packed_size
 from penstock.stores.journal.snapshot import StoreSnapshot
 from penstock.stores.journal.store import JournalBackend
 from penstock.stores.owner_operations import Pack, Stored
 from penstock.system.clock import SystemClock
-from penstock.system.files import ReadingDisk, SystemDisk
+from penstock.system.files import Disk, File, ReadingDisk, SystemDisk
 
 _MESSAGES = 2_000_000  # in one round: their index goes to tasks, and where they are comes back
 _BYTES = 4 << 30  # of journals in one round: while it lasts, they may take their space twice
+
+
+class Surveyed(NamedTuple):
+    """A queue's journal as it lies there."""
+
+    queue: str
+    bytes: int
+    packed: int  # bytes that packing would leave, about
+    expired: int = 0  # messages whose expires_at has passed, and that are still in the files
+    done: int = 0  # done messages that were listed as long as keep_done says, and are still in the files
+    let_go: int = 0  # bytes that both take in the files
 
 
 class JournalPacker:
@@ -155,3 +168,49 @@ def _sizes(folder: str) -> dict[str, int]:
                 except FileNotFoundError:  # packed away meanwhile
                     continue
     return sizes
+
+
+def _witnessed(name: str, settings: Settings) -> Ledger:
+    """A ledger that counts what time takes from it."""
+    ledger = Ledger(name, settings)
+    ledger.state.witness = Witness()
+    return ledger
+
+
+def survey(
+    folder: str, queues: Iterable[str], disk: Disk, now: int, let_go: bool = False
+) -> Iterator[tuple[str, Surveyed | PenstockError]]:
+    """Look at queues as of now; or why that cannot be. Those that are deleted by then are left out.
+
+    With `let_go` journals are read from their beginning, and messages that time has let go are counted.
+    """
+    store = StoreSnapshot(folder, disk, now, _witnessed if let_go else None)
+    store.settings()  # of all queues, so that none is looked for by itself
+    for queue in queues:
+        try:
+            surveyed = _look(store, queue, disk)
+        except PenstockError as error:
+            yield queue, error
+        else:
+            if surveyed is not None:
+                yield queue, surveyed
+
+
+def _look(store: StoreSnapshot, queue: str, disk: Disk) -> Surveyed | None:
+    sizes: dict[str, int] = {}
+
+    def open_file(path: str) -> File:
+        file = disk.open(path)
+        sizes[path] = file.size()
+        return file
+
+    view = store.view(queue, open_file, lambda path: None)
+    if view is None:
+        return None
+    contents = view.contents
+    frozen = contents.freeze()
+    size = sum(sizes[each.path] for each in view.files)
+    found = Surveyed(queue, size, min(size, packed_size(frozen, 0)))
+    if (seen := contents.witness) is not None:
+        return found._replace(expired=seen.expired, done=seen.done, let_go=seen.bytes)
+    return found

@@ -29,7 +29,13 @@ from penstock.stores.journal.fields import Bodies
 from penstock.stores.journal.files import PLACE_BITS, JournalFiles, Segment, is_temporary, mode_of, offset_of
 from penstock.stores.journal.format import Dialect
 from penstock.stores.journal.groups import last_xid
-from penstock.stores.journal.records import encode_page, encode_rest, encode_settings_image, encode_streams
+from penstock.stores.journal.records import (
+    encode_page,
+    encode_rest,
+    encode_rows,
+    encode_settings_image,
+    encode_streams,
+)
 from penstock.stores.journal.storage import Cut, JournalStorage
 from penstock.system.files import Disk, File, is_full
 from penstock.system.threads import Task, Threads
@@ -206,6 +212,22 @@ def estimate(frozen: Frozen) -> int:
         + len(encode_settings_image(frozen))
         + 1024
     )
+
+
+def packed_size(frozen: Frozen, next_group: int) -> int:
+    """About how many bytes a packed file needs."""
+    streams = encode_streams(frozen.streams)
+    settings = encode_settings_image(frozen)
+    if not (frozen.pages or frozen.receipts or frozen.keys or streams or settings):
+        return 0
+    kept = [each for stream in frozen.streams.streams.values() for each in stream.kept.pages()]
+    pages = [*frozen.pages, *kept]
+    stored = sum(sum(page.size) + 4 * page.live for _, page in pages)  # ADD_XID has an xid that ADDX has not
+    rows = sum(len(encode_rows(first, page)) + groups.OVERHEAD for first, page in pages)
+    # Checksums that are all the same, which is one number, differ by their xids then.
+    rows += sum(4 * page.live for _, page in pages if len(set(page.crc)) == 1)
+    named = sum(groups.OVERHEAD + len(each) for each in (streams, settings) if each)
+    return stored + rows + named + groups.OVERHEAD + len(encode_rest(frozen, next_group))
 
 
 def _parts(page: Page, rows: list[int]) -> list[list[int]]:

@@ -13,9 +13,8 @@ from penstock.engine.commits import stopped
 from penstock.errors import DiskFull, PenstockError
 from penstock.stores.journal import packing
 from penstock.stores.journal.catalog import Catalog, Entry
-from penstock.stores.journal.doctor import packed_size
 from penstock.stores.journal.index import write_index
-from penstock.stores.journal.packing import Result
+from penstock.stores.journal.packing import Result, packed_size
 from penstock.stores.journal.recovery import Journal
 from penstock.stores.journal.storage import Cut, JournalStorage
 from penstock.system.files import is_full
