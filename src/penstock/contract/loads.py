@@ -3,12 +3,12 @@
 `Loads` has their operations as methods; below it they are declared. None of them does harm twice.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, dataclass_transform
 
 from penstock.contract import names, schemas
 from penstock.contract.arguments import a_text, a_whole, check_known, settings_from_json
-from penstock.contract.operation import BATCH, LIST, Answer, Argument, Operation, Runner, operation
+from penstock.contract.operation import BATCH, LIST, Answer, Argument, Kind, Operation, Runner, operation
 from penstock.contract.operations import DONE
 from penstock.contract.roles import READ, WRITE
 from penstock.contract.schemas import integer, nullable, record, ref, text
@@ -182,16 +182,18 @@ def _sends_sink(sink: SinkCommit) -> dict[str, Any]:
     return dict(zip(("id", "query", "batch"), sink, strict=True))
 
 
+@dataclass_transform()
+def _load(call: str, runs: str, **more: Any) -> Callable[[Kind], Kind]:
+    return operation(call, runs, part="uploads", **{"tag": "Loads", "role": WRITE, **more})
+
+
 Load = Annotated[str, a_text("The load's name.", minLength=1, example=_A_LOAD)]
 
 
-@operation(
+@_load(
     "POST /-/loads",
     "begin",
-    part="uploads",
     name="begin_load",
-    tag="Loads",
-    role=WRITE,  # one that makes queues needs admin as well
     limit=LIST,
     said="beginning of a load",
     errors=("InvalidName", "InvalidFilter", "NotSupported", "DiskFull"),
@@ -226,13 +228,10 @@ class BeginLoad(Operation[str]):
     ] = {}
 
 
-@operation(
+@_load(
     "PUT /-/loads/{load}/{part}/{number}",
     "add",
-    part="uploads",
     name="add_to_load",
-    tag="Loads",
-    role=WRITE,
     limit=BATCH,
     batch="Loaded",
     patience=_LONG,
@@ -261,13 +260,10 @@ class AddToLoad(Operation[None]):
     frame: Annotated[bytes, Argument(check=lambda name, value: value, schema={})] = b""
 
 
-@operation(
+@_load(
     "POST /-/loads/{load}/commit",
     "commit",
-    part="uploads",
     name="commit_load",
-    tag="Loads",
-    role=WRITE,
     limit=LIST,
     patience=_LONG,
     said="commit of a load",
@@ -312,11 +308,9 @@ class CommitLoad(Operation[Outcome]):
     sink: Annotated[SinkCommit | None, Argument(check=_sink, schema=_SINK, omit=True, send=_sends_sink)] = None
 
 
-@operation(
+@_load(
     "GET /-/runs/{run}",
     "run",
-    part="uploads",
-    tag="Loads",
     role=READ | WRITE,
     said="look at a run",
     errors=("NotSupported", "StoreCorrupt"),
@@ -345,13 +339,10 @@ class Run(Operation[list[Brought] | None]):
     run: Annotated[str, Argument(check=lambda name, value: _utf8(value), schema=_RUN, example="monday")]
 
 
-@operation(
+@_load(
     "DELETE /-/loads/{load}",
     "abort",
-    part="uploads",
     name="abort_load",
-    tag="Loads",
-    role=WRITE,
     said="end of a load",
     errors=("NotSupported",),
     answer=DONE,

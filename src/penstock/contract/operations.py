@@ -101,6 +101,15 @@ COUNTED = Answer(
 )
 _SHOWN = Answer(description="The queue.", kind=QueueInfo, schema=ref("Queue"), example=A_QUEUE)
 
+# Shared by several declarations
+_LOOKS: dict[str, Any] = {"role": ANY_ROLE, "said": "look at the queue", "answer": _SHOWN}
+_SETTLES: dict[str, Any] = {
+    "role": CONSUME, "limit": LIST, "errors": (*WRITES, "LeaseExpired"), "answer": DONE,
+}  # fmt: skip
+_COUNTED: dict[str, Any] = {  # not repeatable, as the count of the second time would be wrong
+    "limit": LIST, "repeatable": False, "errors": WRITES, "answer": COUNTED,
+}  # fmt: skip
+
 
 def _new_name(name: str, value: Any) -> str:
     if not isinstance(value, str):
@@ -146,34 +155,21 @@ class Queues(Operation[list[QueueInfo]]):
     """All queues."""
 
 
-@operation(
-    f"GET {_Q}",
-    "show",
-    name="show_queue",
-    tag="Queues",
-    role=ANY_ROLE,
-    said="look at the queue",
-    errors=OF_QUEUE,
-    answer=_SHOWN,
-)
+@operation(f"GET {_Q}", "show", name="show_queue", tag="Queues", errors=OF_QUEUE, **_LOOKS)
 class Show(Operation[QueueInfo]):
     """One queue."""
 
     queue: QueueName
 
 
-@operation(
-    f"GET {_Q}", "settings", role=ANY_ROLE, said="look at the queue", answer=_SHOWN, pick=attrgetter("settings")
-)
+@operation(f"GET {_Q}", "settings", pick=attrgetter("settings"), **_LOOKS)
 class Lookup(Operation[Settings]):
     """A queue's settings, which are at hand where its counts may not be."""
 
     queue: QueueName
 
 
-@operation(
-    f"GET {_Q}", "counts", role=ANY_ROLE, said="look at the queue", answer=_SHOWN, pick=attrgetter("counts")
-)
+@operation(f"GET {_Q}", "counts", pick=attrgetter("counts"), **_LOOKS)
 class Counts(Operation[dict[str, int]]):
     """How many messages are in each state."""
 
@@ -332,15 +328,7 @@ class Pop(Operation[Message | None]):
     consumer: Consumer = None
 
 
-@operation(
-    f"POST {_Q}/ack",
-    "ack",
-    role=CONSUME,
-    limit=LIST,
-    errors=(*WRITES, "LeaseExpired"),
-    example={"receipts": [A_RECEIPT]},
-    answer=DONE,
-)
+@operation(f"POST {_Q}/ack", "ack", example={"receipts": [A_RECEIPT]}, **_SETTLES)
 class Ack(Operation[None]):
     """The work is done.
 
@@ -353,13 +341,7 @@ class Ack(Operation[None]):
 
 
 @operation(
-    f"POST {_Q}/fail",
-    "fail",
-    role=CONSUME,
-    limit=LIST,
-    errors=(*WRITES, "LeaseExpired"),
-    example={"receipts": [A_RECEIPT], "delay": 60, "reason": "no disk"},
-    answer=DONE,
+    f"POST {_Q}/fail", "fail", example={"receipts": [A_RECEIPT], "delay": 60, "reason": "no disk"}, **_SETTLES
 )
 class Fail(Operation[None]):
     """The work failed.
@@ -376,15 +358,7 @@ class Fail(Operation[None]):
     ] = None
 
 
-@operation(
-    f"POST {_Q}/release",
-    "release",
-    role=CONSUME,
-    limit=LIST,
-    errors=(*WRITES, "LeaseExpired"),
-    example={"receipts": [A_RECEIPT]},
-    answer=DONE,
-)
+@operation(f"POST {_Q}/release", "release", example={"receipts": [A_RECEIPT]}, **_SETTLES)
 class Release(Operation[None]):
     """Give messages back.
 
@@ -429,11 +403,8 @@ class Extend(Operation[Held]):
     f"POST {_Q}/remove",
     "remove",
     role=CONSUME,  # as MQ-Core's consumers do
-    limit=LIST,
-    repeatable=False,  # the count of the second time would be wrong
-    errors=WRITES,
     example={"ids": ["7", "8"]},
-    answer=COUNTED,
+    **_COUNTED,
 )
 class Remove(Operation[int]):
     """Take messages out, whatever their state."""
@@ -442,16 +413,7 @@ class Remove(Operation[int]):
     ids: Annotated[Sequence[str], a_list("Ids; those that are not there are not counted.")]
 
 
-@operation(
-    f"POST {_Q}/redrive",
-    "redrive",
-    role=ADMIN,
-    limit=LIST,
-    repeatable=False,
-    errors=WRITES,
-    example={"ids": ["7", "8"]},
-    answer=COUNTED,
-)
+@operation(f"POST {_Q}/redrive", "redrive", role=ADMIN, example={"ids": ["7", "8"]}, **_COUNTED)
 class Redrive(Operation[int]):
     """Try failed messages again.
 

@@ -1,12 +1,12 @@
 """The operations on streams and followers. `Streams` has them as methods; below it they are declared."""
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, dataclass_transform
 
 from penstock.contract import schemas
 from penstock.contract.arguments import MAX_REASON, After, QueueName, Until, a_list, a_reason, a_text, a_whole
 from penstock.contract.message import Message
-from penstock.contract.operation import LIST, Answer, Argument, Operation, Runner, operation
+from penstock.contract.operation import LIST, Answer, Argument, Kind, Operation, Runner, operation
 from penstock.contract.operations import COUNTED, DONE, MESSAGES, NOW, OF_QUEUE, PAGE, READS, WRITES
 from penstock.contract.roles import ADMIN, CONSUME, READ
 from penstock.contract.schemas import integer, nullable, ref, text
@@ -171,6 +171,13 @@ def _at(name: str, value: Any) -> str | int:
     raise InvalidArgument(f"at={value!r}: give earliest, latest, or milliseconds since the epoch")
 
 
+@dataclass_transform()
+def _stream(call: str, runs: str, **more: Any) -> Callable[[Kind], Kind]:
+    """Declare an operation on streams, which may take long, as a batch may have millions of messages."""
+    usual = {"tag": "Streams", "role": CONSUME, "patience": _LONG, "said": f"{runs} of a stream"}
+    return operation(call, runs, part="streams", **{**usual, **more})
+
+
 StreamName = Annotated[
     str,
     Argument(
@@ -198,12 +205,10 @@ Reader = Annotated[
 Position = Annotated[int, a_whole("The number of a message, after which to begin.", 0, MAX_NUMBER)]
 
 
-@operation(
+@_stream(
     "GET /-/streams",
     "all",
-    part="streams",
     name="list_streams",
-    tag="Streams",
     role=READ,
     said="listing of streams",
     errors=("NotSupported",),
@@ -215,20 +220,16 @@ Position = Annotated[int, a_whole("The number of a message, after which to begin
         schema={"type": "array", "items": ref("Stream")},
         example=[_A_STREAM],
     ),
+    patience=0,
 )
 class AllStreams(Operation[list[StreamInfo]]):
     """All streams."""
 
 
-@operation(
+@_stream(
     f"POST {_S}/begin",
     "begin",
-    part="streams",
     name="begin_stream",
-    tag="Streams",
-    role=CONSUME,
-    patience=_LONG,
-    said="begin of a stream",
     errors=(*WRITES, "StreamInUse", "NotSupported"),
     example={"reader": _A_READER},
     answer=Answer(description="It is yours.", kind=StreamInfo, schema=ref("Stream"), example=_A_STREAM),
@@ -245,15 +246,10 @@ class Begin(Operation[StreamInfo]):
     reader: Reader
 
 
-@operation(
+@_stream(
     f"POST {_S}/next",
     "next",
-    part="streams",
     name="next_batch",
-    tag="Streams",
-    role=CONSUME,
-    patience=_LONG,
-    said="next of a stream",
     errors=(*WRITES, "StreamInUse", "StreamMismatch", *_MISSING),
     example={"reader": _A_READER, "start": 7, "rows": 1000},
     answer=Answer(
@@ -291,15 +287,10 @@ class Next(Operation[int | None]):
     ] = None
 
 
-@operation(
+@_stream(
     f"POST {_S}/follow",
     "follow",
-    part="streams",
     name="follow_queue",
-    tag="Streams",
-    role=CONSUME,
-    patience=_LONG,
-    said="follow of a stream",
     errors=(*WRITES, "StreamInUse", "NotSupported"),
     example={"reader": _A_READER, "after": 1200},
     answer=DONE,
@@ -316,15 +307,10 @@ class Follow(Operation[None]):
     after: Annotated[int, a_whole("The id of a message, or 0.", 0, MAX_NUMBER)] = 0
 
 
-@operation(
+@_stream(
     f"POST {_S}/{{batch}}/read",
     "read",
-    part="streams",
     name="read_batch",
-    tag="Streams",
-    role=CONSUME,
-    patience=_LONG,
-    said="read of a stream",
     errors=(*WRITES, "StreamMismatch", *_MISSING),
     example={"pins": None},
     answer=Answer(description="A head of JSON and rows.", kind=BatchPlan),
@@ -342,17 +328,15 @@ class Read(Operation[BatchPlan]):
     pins: Annotated[str | None, Argument(check=_pins, schema=nullable(text("For which process.")))] = None
 
 
-@operation(
+@_stream(
     f"GET {_S}/{{batch}}/messages",
     "messages",
-    part="streams",
     name="list_batch",
-    tag="Streams",
-    role=CONSUME,
     lists=True,
     said="listing of a batch",
     errors=(*READS, "StreamMismatch", *_MISSING),
     answer=MESSAGES,
+    patience=0,
 )
 class BatchMessages(Operation[list[Message]]):
     """The messages of a batch.
@@ -368,16 +352,11 @@ class BatchMessages(Operation[list[Message]]):
     limit: Annotated[int, a_whole("At most so many.", 1, MAX_ROWS, most=PAGE)] = 100
 
 
-@operation(
+@_stream(
     f"POST {_S}/{{batch}}/fail",
     "fail",
-    part="streams",
     name="fail_in_batch",
-    tag="Streams",
-    role=CONSUME,
     limit=LIST,
-    patience=_LONG,
-    said="fail of a stream",
     errors=(*WRITES, "StreamMismatch", *_MISSING),
     example={"ids": ["7"], "reason": "not a number"},
     answer=DONE,
@@ -401,15 +380,10 @@ class FailInBatch(Operation[None]):
     ] = 0
 
 
-@operation(
+@_stream(
     f"POST {_S}/{{batch}}/settle",
     "settle",
-    part="streams",
     name="settle_batch",
-    tag="Streams",
-    role=CONSUME,
-    patience=_LONG,
-    said="settle of a stream",
     errors=(*WRITES, "StreamMismatch", *_MISSING),
     answer=Answer(
         description="It is settled.",
@@ -427,15 +401,11 @@ class Settle(Operation[bool]):
     batch: Batch
 
 
-@operation(
+@_stream(
     f"POST {_S}/release",
     "release",
-    part="streams",
     name="release_stream",
-    tag="Streams",
     role=ADMIN,
-    patience=_LONG,
-    said="release of a stream",
     errors=(*WRITES, "StreamInUse", *_MISSING),
     answer=COUNTED,
 )
@@ -449,17 +419,16 @@ class ReleaseStream(Operation[int]):
     stream: StreamName
 
 
-@operation(
+@_stream(
     f"DELETE {_S}",
     "delete",
-    part="streams",
     name="delete_stream",
-    tag="Streams",
     role=ADMIN,
     repeatable=False,
     said="end of a stream",
     errors=(*WRITES, "StreamInUse", *_MISSING),
     answer=DONE,
+    patience=0,
 )
 class DeleteStream(Operation[None]):
     """Forget a stream.
@@ -471,14 +440,11 @@ class DeleteStream(Operation[None]):
     stream: StreamName
 
 
-@operation(
+@_stream(
     f"GET {_F}/start",
     "start",
-    part="streams",
     name="start_following",
-    tag="Streams",
     role=READ,
-    patience=_LONG,
     said="start of what has entered",
     errors=(*READS, "NotSupported"),
     answer=Answer(
@@ -510,14 +476,11 @@ class StartFollowing(Operation[Start]):
     ] = "earliest"
 
 
-@operation(
+@_stream(
     f"GET {_F}/ahead",
     "ahead",
-    part="streams",
     name="look_ahead",
-    tag="Streams",
     role=READ,
-    patience=_LONG,
     said="ahead of what has entered",
     errors=(*READS, "NotSupported"),
     answer=Answer(
@@ -550,15 +513,12 @@ class LookAhead(Operation[Ahead]):
     until: Annotated[int, a_whole("End with this number; 0: as the limits say.", 0, MAX_NUMBER)] = 0
 
 
-@operation(
+@_stream(
     f"GET {_F}/messages",
     "entered",
-    part="streams",
     name="list_entered",
-    tag="Streams",
     role=READ,
     lists=True,
-    patience=_LONG,
     said="messages of what has entered",
     errors=(*READS, "NotSupported"),
     answer=MESSAGES,
@@ -576,16 +536,15 @@ class Entered(Operation[list[Message]]):
     limit: Annotated[int, a_whole("At most so many.", 1, MAX_FOLLOWED, most=PAGE)] = 100
 
 
-@operation(
+@_stream(
     f"DELETE {_F}",
     "leave",
-    part="streams",
     name="stop_following",
-    tag="Streams",
     role=READ,
     said="end of following",
     errors=(*OF_QUEUE, "NotSupported"),
     answer=DONE,
+    patience=0,
 )
 class Leave(Operation[None]):
     """Follow no longer."""
