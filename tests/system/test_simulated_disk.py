@@ -50,6 +50,17 @@ def after_power_cut(scenario: Scenario, look: Callable[[SimulatedDisk], Seen], k
     return seen
 
 
+def careless_and_careful(
+    scenario: Callable[[SimulatedDisk, bool], object], path: str
+) -> tuple[set[bytes | None], set[bytes | None]]:
+    """Contents of a file after a power cut: without the step that makes it durable, and with it."""
+
+    def found(careful: bool) -> set[bytes | None]:
+        return after_power_cut(lambda disk: scenario(disk, careful), lambda disk: content(disk, path))
+
+    return found(False), found(True)
+
+
 def crashes(scenario: Scenario, before: Scenario = nothing) -> Iterator[SimulatedDisk]:
     """The disk after a crash in each operation of the scenario, and after the last one."""
     disk = SimulatedDisk(Random(0))
@@ -94,11 +105,9 @@ def test_a_rename_without_syncing_the_file_loses_its_content() -> None:
         disk.rename("/settings.new", "/settings")
         disk.sync_folder("/")
 
-    def look(disk: SimulatedDisk) -> bytes | None:
-        return content(disk, "/settings")
-
-    assert {b"", b"n", b"\0\0w", b"new"} < after_power_cut(lambda disk: replace(disk, sync=False), look)
-    assert after_power_cut(lambda disk: replace(disk, sync=True), look) == {b"new"}
+    careless, careful = careless_and_careful(replace, "/settings")
+    assert {b"", b"n", b"\0\0w", b"new"} < careless
+    assert careful == {b"new"}
 
 
 def test_a_new_file_without_syncing_its_folder_is_lost() -> None:
@@ -107,11 +116,9 @@ def test_a_new_file_without_syncing_its_folder_is_lost() -> None:
         if sync_folder:
             disk.sync_folder("/")
 
-    def look(disk: SimulatedDisk) -> bytes | None:
-        return content(disk, "/file")
-
-    assert after_power_cut(lambda disk: create(disk, sync_folder=False), look) == {None, b"data"}
-    assert after_power_cut(lambda disk: create(disk, sync_folder=True), look) == {b"data"}
+    careless, careful = careless_and_careful(create, "/file")
+    assert careless == {None, b"data"}
+    assert careful == {b"data"}
 
 
 def test_a_new_folder_without_syncing_its_parent_is_lost_with_all_that_was_synced_in_it() -> None:
@@ -122,11 +129,9 @@ def test_a_new_folder_without_syncing_its_parent_is_lost_with_all_that_was_synce
         if sync_parent:
             disk.sync_folder("/")
 
-    def look(disk: SimulatedDisk) -> bytes | None:
-        return content(disk, "/queue/message")
-
-    assert after_power_cut(lambda disk: create(disk, sync_parent=False), look) == {None, b"data"}
-    assert after_power_cut(lambda disk: create(disk, sync_parent=True), look) == {b"data"}
+    careless, careful = careless_and_careful(create, "/queue/message")
+    assert careless == {None, b"data"}
+    assert careful == {b"data"}
 
 
 def test_an_unlink_or_rmdir_without_syncing_the_folder_is_undone() -> None:
@@ -195,11 +200,9 @@ def test_a_folder_sync_that_failed_looks_like_success_when_repeated_but_the_name
         disk.sync_folder("/")
         assert disk.listdir("/") == ["file"]
 
-    def look(disk: SimulatedDisk) -> bytes | None:
-        return content(disk, "/file")
-
-    assert after_power_cut(lambda disk: create(disk, failing=True), look) == {None, b"data"}
-    assert after_power_cut(lambda disk: create(disk, failing=False), look) == {b"data"}
+    careful, careless = careless_and_careful(create, "/file")
+    assert careless == {None, b"data"}
+    assert careful == {b"data"}
 
 
 def test_a_truncation_that_was_not_synced_is_undone_and_old_bytes_come_back_after_new_ones() -> None:
@@ -212,13 +215,9 @@ def test_a_truncation_that_was_not_synced_is_undone_and_old_bytes_come_back_afte
             file.sync()
         file.append(b"ok")
 
-    def look(disk: SimulatedDisk) -> bytes | None:
-        return content(disk, "/journal")
-
-    assert {b"good torn", b"good okrn", b"good ", b"good ok"} < after_power_cut(
-        lambda disk: cut_and_append(disk, sync=False), look
-    )
-    for seen in after_power_cut(lambda disk: cut_and_append(disk, sync=True), look):
+    careless, careful = careless_and_careful(cut_and_append, "/journal")
+    assert {b"good torn", b"good okrn", b"good ", b"good ok"} < careless
+    for seen in careful:
         assert seen is not None
         assert seen.startswith(b"good ")
         assert set(seen[5:]) <= set(b"ok\0")
@@ -231,13 +230,9 @@ def test_an_append_is_torn_at_every_byte_unless_synced() -> None:
         put(disk, "/journal", record, sync=sync)
         disk.sync_folder("/")
 
-    def look(disk: SimulatedDisk) -> bytes | None:
-        return content(disk, "/journal")
-
-    assert after_power_cut(lambda disk: append(disk, sync=False), look) > {
-        record[:size] for size in range(len(record) + 1)
-    }
-    assert after_power_cut(lambda disk: append(disk, sync=True), look) == {record}
+    careless, careful = careless_and_careful(append, "/journal")
+    assert careless > {record[:size] for size in range(len(record) + 1)}
+    assert careful == {record}
 
 
 def test_an_append_is_torn_in_every_shape_unless_synced() -> None:
@@ -273,12 +268,9 @@ def test_a_later_write_survives_an_earlier_one_unless_that_was_synced() -> None:
             file.sync()
         file.append(b"B")
 
-    def look(disk: SimulatedDisk) -> bytes | None:
-        return content(disk, "/journal")
-
-    reordered = {b"", b"A", b"AB", b"\0", b"\0B", b"A\0", b"\0\0"}
-    assert after_power_cut(lambda disk: write_twice(disk, sync=False), look) == reordered
-    assert after_power_cut(lambda disk: write_twice(disk, sync=True), look) == {b"A", b"A\0", b"AB"}
+    careless, careful = careless_and_careful(write_twice, "/journal")
+    assert careless == {b"", b"A", b"AB", b"\0", b"\0B", b"A\0", b"\0\0"}
+    assert careful == {b"A", b"A\0", b"AB"}
 
 
 def test_an_overwrite_of_one_byte_is_old_or_new() -> None:
