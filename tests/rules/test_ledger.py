@@ -342,7 +342,7 @@ class LedgerAgreesWithModel(RuleBasedStateMachine):
 
 
 def description(state: State, seq: int) -> tuple[Any, ...]:
-    page, at = state.locate(seq)
+    page, at = state.rows.locate(seq)
     name = STATES[page.state[at] - 1]
     claims = page.for_claims(at) if page.claims else None
     settled = name in ("in_flight", "done", "failed")

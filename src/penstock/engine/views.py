@@ -33,7 +33,7 @@ def claimed(record: Claim, ledger: Ledger, storage: Storage) -> Taken:
     """The messages of a claim."""
     now, seqs, lease_until, consumer, nonce = record
     count, name, secret = len(seqs), ledger.name, f".{nonce:016x}"
-    places, runs, size = storage.find(seqs), ledger.state.runs(seqs), sum(storage.sizes(seqs))
+    places, runs, size = storage.find(seqs), ledger.state.rows.runs(seqs), sum(storage.sizes(seqs))
     if runs is None:
         messages = [as_seen(seq, ledger) for seq in seqs]
         for message in messages:
@@ -66,7 +66,7 @@ def claimed(record: Claim, ledger: Ledger, storage: Storage) -> Taken:
 
 def as_seen(seq: int, ledger: Ledger) -> Message:
     """A message as anyone may see it but for its body. The receipt is its claimer's alone."""
-    return row_as_seen(seq, ledger.name, *ledger.state.locate(seq))
+    return row_as_seen(seq, ledger.name, *ledger.state.rows.locate(seq))
 
 
 def row_as_seen(seq: int, queue: str, page: Page, at: int) -> Message:

@@ -35,7 +35,7 @@ from penstock.rules.records import (
     StreamRecord,
     Update,
 )
-from penstock.rules.rows import AVAILABLE, DELAYED, DONE, FAILED, IN_FLIGHT, PAGE, Lone, Page, Rows
+from penstock.rules.rows import AVAILABLE, DELAYED, DONE, FAILED, IN_FLIGHT, PAGE, Page, Rows
 from penstock.rules.streams import FrozenStreams, Streams
 from penstock.system.clock import at_least_one
 
@@ -103,11 +103,6 @@ class State:
         """The number that the next new message gets."""
         return self.rows.next_seq
 
-    @property
-    def oldest(self) -> int:
-        """A number not above that of any message that is there."""
-        return self.rows.oldest()
-
     def next_time(self) -> int | None:
         """When advance() may next have something to do."""
         return self.deadlines.next()
@@ -126,7 +121,7 @@ class State:
         Those that came first are looked at. One of them may have come back just now, but hardly a thousand.
         """
         first = islice(self.rows.with_state(AVAILABLE), _LOOKED_AT)
-        return min((page.visible_at[at] for page, at in map(self.locate, first)), default=None)
+        return min((page.visible_at[at] for page, at in map(self.rows.locate, first)), default=None)
 
     def peek(self, n: int) -> list[int]:
         """The messages that would be claimed next."""
@@ -190,14 +185,6 @@ class State:
         """Whether the message is there."""
         return self.rows.find(seq) is not None
 
-    def runs(self, seqs: Sequence[int]) -> list[tuple[Page, int, int]] | None:
-        """Where many messages lie that were put one after the other, see Rows.runs."""
-        return self.rows.runs(seqs)
-
-    def locate(self, seq: int) -> tuple[Page, int]:
-        """Where the columns of a message are that is there."""
-        return self.rows[seq]
-
     def due(self, page: Page, at: int) -> int:
         """When time next changes the message."""
         state = page.state[at]
@@ -218,10 +205,6 @@ class State:
     def skip_to(self, seq: int) -> None:
         """Leave out the numbers before seq."""
         self.rows.skip_to(max(seq, self.next_seq))
-
-    def place(self, first: int, places: Sequence[int], sizes: Sequence[int], crcs: Sequence[int]) -> None:
-        """Say where the bodies of messages are that were put one after the other, from `first` on."""
-        self.rows.place(first, places, sizes, crcs)
 
     def expire(self, seq: int, at: int) -> None:
         """Say when a message expires of which that was not known, or not rightly; 0 = never."""
@@ -259,10 +242,6 @@ class State:
         """The page of that number, if messages are there whose numbers it stands for."""
         page = self.rows.page(number)
         return page if page is not None and page.live else None
-
-    def lone(self, number: int) -> Lone | None:
-        """The only message of that page, if nobody has touched it."""
-        return self.rows.lone(number)
 
     def freeze(self) -> Frozen:
         """A copy of everything, made quickly: many columns, few objects."""

@@ -225,7 +225,7 @@ def _times(ledger: State, now: int) -> Iterator[Finding]:
     """What time alone has brought about since the last record."""
     ended = expired = 0
     for seq in ledger.listed(None, 0, ledger.size()):
-        page, at = ledger.locate(seq)
+        page, at = ledger.rows.locate(seq)
         in_flight = page.state[at] == IN_FLIGHT
         if in_flight and not page.for_claims(at).ends_at[at]:
             continue  # a stream holds it, whatever the time

@@ -162,7 +162,7 @@ def replay_entries(state: State, entries: Sequence[Entry], now: int) -> dict[int
     # Kestrel takes any expiry but 0 for a time, also one before 1970.
     expires_at = [max(1, each.expiry) if each.expiry else 0 for each in items]
     state.replay(records.Put(now, first, [0] * count, visible_at, expires_at, {}))
-    state.place(first, [0] * count, [each.size for each in items], [0] * count)
+    state.rows.place(first, [0] * count, [each.size for each in items], [0] * count)
     return dict(enumerate(items, first))
 
 

@@ -412,7 +412,7 @@ def _arrive(state: State, records: list[Recorded], base: int) -> list[Recorded]:
     for record, bodies in records:
         state.replay(record)
         if isinstance(record, Put) and bodies is not None:
-            state.place(record.first, [base + each for each in bodies.offset], bodies.size, bodies.crc)
+            state.rows.place(record.first, [base + each for each in bodies.offset], bodies.size, bodies.crc)
     return records
 
 

@@ -262,7 +262,7 @@ class Loader:
                     _check_places(bodies.offset, bodies.size, group.length)
                 self.state.replay(record)
                 if isinstance(record, Put) and bodies is not None:
-                    self.state.place(
+                    self.state.rows.place(
                         record.first, [base + offset for offset in bodies.offset], bodies.size, bodies.crc
                     )
         self.state.gone.clear()
@@ -360,7 +360,7 @@ class _Puts:
         """Put what was collected."""
         if self._priority:
             state.replay(Put(self._at, self._first, self._priority, self._visible_at, self._expires_at, {}))
-            state.place(self._first, self._place, self._size, self._crc)
+            state.rows.place(self._first, self._place, self._size, self._crc)
             state.gone.clear()
             self._clear()
 

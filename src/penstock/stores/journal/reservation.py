@@ -136,7 +136,7 @@ class Reservation:
         needed = pending + size + self._for_settling(count)
         if not needed <= self._owed <= 2 * (needed + STEP) or ballast.short:
             self._reserve(needed)
-        near = self._state.next_seq - self._state.oldest < _FAR
+        near = self._state.next_seq - self._state.rows.oldest() < _FAR
         self.left = min(self._owed - needed, STEP, groups.MAX_SIZE - pending - size) if near else 0
 
     def expect(self, count: int, size: int) -> None:
@@ -146,7 +146,7 @@ class Reservation:
     def skip_open_xids(self, count: int) -> None:
         """See to it that the next so many numbers have xids that no message has."""
         self.left = 0
-        if self._state.next_seq + count - self._state.oldest > PERIOD:
+        if self._state.next_seq + count - self._state.rows.oldest() > PERIOD:
             _skip_open_xids(self._state, count)
 
     def inherit(self) -> None:
@@ -195,7 +195,9 @@ class Reservation:
 
 def _skip_open_xids(state: State, count: int) -> None:
     """Leave out numbers whose xid is still open, after four billion messages."""
-    if (state.next_seq - state.oldest) // PERIOD > state.size():  # a number that cannot be: look at every message
+    if (
+        state.next_seq - state.rows.oldest()
+    ) // PERIOD > state.size():  # a number that cannot be: look at every message
         rows = [(first, page, page.keys()) for first, page in state.freeze().pages]
         left = {
             (first + keys[row]) % PERIOD for first, page, keys in rows for row, at in enumerate(page.state) if at
@@ -206,7 +208,7 @@ def _skip_open_xids(state: State, count: int) -> None:
     else:
 
         def is_open(seq: int) -> bool:
-            return any(state.has(earlier) for earlier in range(seq - PERIOD, state.oldest - 1, -PERIOD))
+            return any(state.has(earlier) for earlier in range(seq - PERIOD, state.rows.oldest() - 1, -PERIOD))
 
     while True:
         taken = [seq for seq in range(state.next_seq, state.next_seq + count) if is_open(seq)]

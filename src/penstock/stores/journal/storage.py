@@ -362,12 +362,12 @@ class JournalStorage:
 
     def find(self, seqs: Sequence[int], among: Located | None = None) -> list[Extent]:
         """Where bodies are, neighbours together; those that are still to be written are copied."""
-        rows = self.state if among is None else among
+        rows = self.state.rows if among is None else among
         return bodies.find(rows, seqs, self.segments, self._first_unwritten, self._unwritten)
 
     def sizes(self, seqs: Sequence[int]) -> list[int]:
         """How long bodies are."""
-        rows = map(self.state.locate, seqs)
+        rows = map(self.state.rows.locate, seqs)
         return [page.size[at] for page, at in rows]
 
     def _unwritten(self, place: int, size: int) -> bytes:

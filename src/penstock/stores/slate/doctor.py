@@ -301,7 +301,7 @@ def _look_at_queues(view: View, log: str, seen: _Seen, found: Examination[SlateQ
         missing = []
         for seq in ledger.state.listed(None, 0, ledger.state.next_seq):
             listed.add(seq)
-            page, position = ledger.state.locate(seq)
+            page, position = ledger.state.rows.locate(seq)
             queue.bytes += page.size[position] or seen.log.get(seq, 0)
             if seq not in seen.payloads or seq not in seen.log:
                 missing.append(seq)

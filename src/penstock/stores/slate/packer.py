@@ -34,15 +34,15 @@ class SlatePacker:
         now = max(SystemClock().now(), found.at)
         rows = []
         for name, loaded in sorted(found.queues.items()):
-            ledger = loaded.ledger
-            places = {seq: ledger.state.locate(seq) for seq in ledger.state.listed(None, 0, ledger.state.next_seq)}
+            state = loaded.ledger.state
+            places = {seq: state.rows.locate(seq) for seq in state.listed(None, 0, state.next_seq)}
             sizes = {seq: page.size[at] for seq, (page, at) in places.items()}
-            before, expired = ledger.state.counts()["done"], ledger.state.expired
-            ledger.state.advance(now)
-            if ledger.state.gone:
-                gone = ledger.state.expired - expired
-                done = max(0, len(ledger.state.gone) - gone) if before else 0
-                rows.append(Expired(name, gone, done, sum(sizes.get(seq, 0) for seq in ledger.state.gone), None))
+            before, expired = state.counts()["done"], state.expired
+            state.advance(now)
+            if state.gone:
+                gone = state.expired - expired
+                done = max(0, len(state.gone) - gone) if before else 0
+                rows.append(Expired(name, gone, done, sum(sizes.get(seq, 0) for seq in state.gone), None))
         if not dry_run:
             store, _ = tasks.open(url)
             with closing(store):

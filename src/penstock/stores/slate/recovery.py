@@ -218,17 +218,17 @@ def measure(contents: Contents, database: Database, log: str) -> None:
             unsaid.append(seq)
         for found in wanted[seq]:
             if size is not None:
-                found.ledger.state.place(seq, (0,), (size,), (extensions.PUBLISHED,))
+                found.ledger.state.rows.place(seq, (0,), (size,), (extensions.PUBLISHED,))
             if seq in found.others:
                 _take_times(found.ledger, metadata)
     for seq, value in _numbered(database, _PAYLOADS, unsaid):  # another program has logged them, and no sizes
         for found in wanted.get(seq, ()) if value[:1] == b"\x01" else ():
-            found.ledger.state.place(seq, (0,), (len(value) - 3,), (extensions.PUBLISHED,))
+            found.ledger.state.rows.place(seq, (0,), (len(value) - 3,), (extensions.PUBLISHED,))
 
 
 def _take_times(ledger: Ledger, metadata: records.Metadata) -> None:
     """What the document's records have no room for, and when the log has the message go."""
-    page, at = ledger.state.locate(metadata.id)
+    page, at = ledger.state.rows.locate(metadata.id)
     deadline = page.expires_at[at]
     if metadata.retention:
         deadline = expires_at_of(metadata) or 0

@@ -233,7 +233,7 @@ class SlateStorage:
         seq = record.first
         bucket = seq >> BUCKET_BITS
         self.followed.stored += size
-        self._state.place(seq, (0,), (size,), (extensions.PUBLISHED | (extensions.LARGE if large else 0),))
+        self._state.rows.place(seq, (0,), (size,), (extensions.PUBLISHED | (extensions.LARGE if large else 0),))
         self.published[bucket] = self.published.get(bucket, 0) | 1 << (seq & _IN_BUCKET)
         self._changed.add(bucket)
         self._resized.add(bucket)
@@ -272,7 +272,7 @@ class SlateStorage:
             self._put.append((seq, payload, encode(seq, priority, body, visible_at, expires_at)))
         self._bodies.add(seqs, bodies)
         self.followed.stored += sum(sizes)
-        self._state.place(first, [0] * len(bodies), sizes, flags)
+        self._state.rows.place(first, [0] * len(bodies), sizes, flags)
         for key, seq in record.keys.items():
             self.recent.keys.append((seq, key))
         buckets = range(first >> BUCKET_BITS, (seqs[-1] >> BUCKET_BITS) + 1)
@@ -287,7 +287,7 @@ class SlateStorage:
             if self.published.get(seq >> BUCKET_BITS, 0) >> (seq & _IN_BUCKET) & 1:
                 self._shared_claims.append((seq, consumer))
                 continue
-            page, at = state.locate(seq)
+            page, at = state.rows.locate(seq)
             if page.attempts[at] == 1 and not state.ended_attempts(seq):
                 self._attempts[seq] = once
             else:
@@ -338,7 +338,7 @@ class SlateStorage:
         return self._bodies.find(seqs)
 
     def sizes(self, seqs: Sequence[int]) -> list[int]:
-        return [page.size[at] for page, at in map(self._state.locate, seqs)]
+        return [page.size[at] for page, at in map(self._state.rows.locate, seqs)]
 
     def refuse(self, failure: Callable[[], StoreClosed]) -> None:
         """A change was interrupted, and state and records do not agree: write nothing of this queue any more."""
@@ -419,7 +419,7 @@ class SlateStorage:
     def _collect_bucket(self, bucket: int, rows: list[Row]) -> None:
         before, resized = self.present.get(bucket, _NOTHING), bucket in self._resized
         number = key_u64(bucket) if bucket else b""
-        lone = self._state.lone(bucket) if before is _NOTHING and bucket else None
+        lone = self._state.rows.lone(bucket) if before is _NOTHING and bucket else None
         if lone is not None and (active := pages.encode_lone(bucket, lone)) is not None:
             rows.append((self._keys[records.ACTIVE] + number, active))
             self.present[bucket] = _ALONE
