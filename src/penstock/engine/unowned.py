@@ -111,10 +111,6 @@ class Unowned:
         infos = self.queues() if queue is None else [self.run(Show(queue))]
         return {info.name: sum(info.counts.values()) for info in infos}
 
-    def snapshot(self, queue: str) -> Any:
-        """All messages of a queue at one moment; None: they have to be listed one by one."""
-        return None
-
     def streams(self) -> "Streams":
         """Streams, which need a process that owns the store."""
         raise not_supported(self.kind)

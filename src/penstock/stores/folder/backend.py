@@ -236,9 +236,9 @@ class FolderBackend(Unowned):
                 for name in self._catalog.refused:  # a list without it would look whole
                     raise self._missing(name)
         found = []
-        for name, queue in queues:
+        for _, queue in queues:
             with self._guard:
-                found.append(QueueInfo(name, queue.settings, queue.counts()))
+                found.append(queue.show())
         return found
 
     def check(self) -> None:

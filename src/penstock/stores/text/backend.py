@@ -193,7 +193,7 @@ class TextBackend(Unowned):
             with suppress(QueueNotFound):  # removed in this moment
                 queue = self.find(name)
                 try:
-                    infos.append(QueueInfo(name, queue.settings, queue.counts()))
+                    infos.append(queue.show())
                 except StoreUnavailable as error:
                     self._skip(queue.path, error)
         return infos
