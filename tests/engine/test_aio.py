@@ -340,20 +340,6 @@ async def _open(folder: Path) -> aio.Store:
     return await aio.open(folder)
 
 
-def test_put_many_names_the_item_that_is_wrong(any_url: str) -> None:
-    async def main() -> None:
-        async with aio.open(any_url) as store:
-            jobs = await store.queue()
-            with pytest.raises(TypeError) as raised:
-                await jobs.put_many([b"a", 3])  # type: ignore[list-item]
-            assert raised.value.__notes__ == ["in item 1 of put_many; nothing was put"]
-            with pytest.raises(TypeError, match=r"use put\(\)"):
-                await jobs.put_many(b"one")  # type: ignore[arg-type]
-            assert await jobs.count() == 0
-
-    run(main())
-
-
 def test_puts_that_come_together_are_answered_one_by_one(tmp_path: Path) -> None:
     async def check() -> None:
         async with aio.open(tmp_path) as store:

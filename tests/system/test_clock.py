@@ -1,4 +1,4 @@
-"""A store's time on the machine's own clock, and among processes whose clocks disagree."""
+"""A store's time on the machine's own clock, and among processes whose clocks disagree; alarms."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock import SimulatedClock
-from penstock.system.clock import SteadyClock, SystemClock
+from penstock.system.clock import Alarm, SteadyClock, SystemClock
 
 NONE = {"delayed": 0, "available": 0, "in_flight": 0, "done": 0, "failed": 0}
 
@@ -298,3 +298,119 @@ def test_a_store_that_goes_on_ahead_of_the_clock_says_so_once(
         assert store.queue().counts() == {**NONE, "available": 1}
     [said] = [record.getMessage() for record in caplog.records]
     assert "86,400 s ahead of the clock" in said
+
+
+def test_simulated_time_does_not_drift() -> None:
+    clock = SimulatedClock(now=0)
+    for _ in range(10):
+        clock.advance(0.1)
+    assert (clock.now(), clock.monotonic()) == (1_000, 1.0)
+
+
+def test_time_that_passes_between_a_look_at_simulated_time_and_a_wait_is_not_missed() -> None:
+    clock = SimulatedClock()
+    end = clock.now() + 10_000
+    clock.advance(10)
+    assert not clock.wait(threading.Event(), 10)
+    assert clock.now() == end
+
+
+def test_a_wait_that_is_longer_than_the_system_can_count_is_no_error() -> None:
+    event = threading.Event()
+    threading.Timer(0.05, event.set).start()
+    assert SystemClock().wait(event, 1e12)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.001)
+
+
+def test_an_alarm_calls_in_the_order_of_time_and_rests_when_done() -> None:
+    clock = SimulatedClock()
+    alarm = Alarm(clock)
+    called: list[str] = []
+    alarm.set(lambda: called.append("later"), clock.now() + 2_000)
+    alarm.set(lambda: called.append("sooner"), clock.now() + 1_000)
+    clock.advance(1)
+    until(lambda: called == ["sooner"])
+    clock.advance(1)
+    until(lambda: called == ["sooner", "later"])
+    until(lambda: not alarm._running)
+    alarm.set(lambda: called.append("again"), clock.now())
+    until(lambda: len(called) == 3)
+
+
+def test_an_alarm_that_is_set_again_replaces_itself_and_one_that_is_cancelled_is_forgotten() -> None:
+    clock = SimulatedClock()
+    alarm = Alarm(clock)
+    called: list[str] = []
+
+    def ring() -> None:
+        called.append("rung")
+
+    def never() -> None:
+        called.append("never")
+
+    for hour in range(5_000):
+        alarm.set(ring, clock.now() + 3_600_000 * (5_001 - hour))
+    alarm.set(never, clock.now() + 1_000)
+    alarm.cancel(never)
+    assert len(alarm._heap) < 100
+    clock.advance(2 * 3_600)
+    until(lambda: called == ["rung"])
+    until(lambda: not alarm._running)
+
+
+class StandingClock(SimulatedClock):
+    """Stands still, and remembers how long it was asked to wait."""
+
+    def __init__(self, wakes: bool) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+        self.wakes = wakes
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return event.wait() if self.wakes else False
+
+
+def do_nothing() -> None:
+    pass
+
+
+def test_an_alarm_that_is_set_nearer_within_a_millisecond_is_not_late() -> None:
+    clock = StandingClock(wakes=True)
+    alarm = Alarm(clock)
+    alarm.set(do_nothing, clock.now() + 3_600_000)
+    until(lambda: len(clock.waits) == 1)
+    alarm.set(do_nothing, clock.now() + 10)
+    until(lambda: len(clock.waits) == 2)
+    alarm.cancel(do_nothing)
+    assert clock.waits == [1.0, 0.01]
+
+
+def test_an_alarm_looks_ever_less_often_at_a_clock_that_stands_still() -> None:
+    clock = StandingClock(wakes=False)
+    alarm = Alarm(clock)
+
+    alarm.set(do_nothing, clock.now() + 3)
+    until(lambda: len(clock.waits) > 12)
+    alarm.cancel(do_nothing)
+    assert clock.waits[:5] == [0.003, 0.006, 0.012, 0.024, 0.048]
+    assert clock.waits[12] == 1.0
+
+
+def test_an_alarm_outlives_a_call_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    clock = SimulatedClock()
+    alarm = Alarm(clock)
+    called: list[str] = []
+
+    def fail() -> None:
+        raise OSError("disk on fire")
+
+    alarm.set(fail, clock.now())
+    alarm.set(lambda: called.append("rung"), clock.now() + 1)
+    clock.advance(1)
+    until(lambda: called == ["rung"])
+    assert "disk on fire" in caplog.text
