@@ -7,8 +7,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import penstock
 from penstock import SimulatedClock
@@ -18,21 +16,12 @@ from penstock.contract.settings import Settings
 from penstock.contract.stream_operations import Streams
 from penstock.errors import QueueFull
 from penstock.stores.slate import format as records
-from penstock.stores.slate.extensions import (
-    Marks,
-    Retained,
-    decode_marks,
-    decode_retained,
-    encode_marks,
-    encode_retained,
-)
 from penstock.stores.slate.store import SlateBackend, open_slate
 from tests.engine.test_streams import GONE, READER
 from tests.stores.slate.test_store import START
 from tests.stores.slate.test_streams import LARGE, Life
 
 MANY = 1 << 40
-NUMBERS = st.integers(0, 2**64 - 1)
 
 
 @pytest.fixture
@@ -218,15 +207,6 @@ def test_what_a_stream_has_kept_is_held_back_for_followers_after_that(life: Life
         streams.next("default", "s", READER, start, 1, MANY)
     streams.settle("default", "s", 2)
     assert entered(life.backend, 0, "default") == numbers
-
-
-@given(
-    st.builds(Marks, NUMBERS, NUMBERS, NUMBERS),
-    st.builds(Retained, st.integers(0, 2**32 - 1), st.integers(0, 255)),
-)
-def test_records_are_read_as_they_were_written(marks: Marks, held: Retained) -> None:
-    assert decode_marks(encode_marks(marks)) == marks
-    assert decode_retained(encode_retained(held)) == held
 
 
 @pytest.mark.parametrize("seed", range(8))

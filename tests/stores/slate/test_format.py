@@ -1,16 +1,28 @@
-"""The slate store's records, byte for byte: vectors computed by hand, round trips, and the order of keys."""
+"""The slate store's records, byte for byte: vectors computed by hand, round trips, the order of keys, pages."""
+
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.contract.settings import Settings
 from penstock.errors import StoreCorrupt
-from penstock.rules.rows import AVAILABLE, DELAYED, Rows
-from penstock.stores.slate import extensions
+from penstock.rules.rows import AVAILABLE, DELAYED, IN_FLIGHT, PAGE, Page, Rows
+from penstock.rules.streams import Failure, picked
+from penstock.stores.slate import extensions, pages
 from penstock.stores.slate import format as records
-from penstock.stores.slate import pages as bucket_records
-from penstock.stores.slate.extensions import Claimed, Receipt, Recent, Size
+from penstock.stores.slate.extensions import (
+    Claimed,
+    Kept,
+    KeptPage,
+    Marks,
+    Receipt,
+    Recent,
+    Retained,
+    Size,
+    StreamRow,
+)
 from penstock.stores.slate.format import (
     Available,
     Config,
@@ -62,6 +74,13 @@ def as_bytes(text: str) -> bytes:
         (extensions.expiry_key(256, 2), "01 0C | 00 00 00 00 00 00 01 00 | 00 00 00 00 00 00 00 02"),
         (extensions.CLOCK_KEY, "01 0D"),
         (extensions.LOG_END_KEY, "01 0E"),
+        (extensions.batches_key("jobs"), "01 14 | 'jobs' 00"),
+        (extensions.stream_key("jobs", "nightly"), "01 15 | 'jobs' 00 | 'nightly' 00"),
+        (
+            extensions.failures_key("jobs", "a", 0),
+            "01 16 | 'jobs' 00 | 'a' 00 | 00 00 00 00 00 00 00 00",
+        ),
+        (extensions.kept_key("jobs", "a", 258), "01 17 | 'jobs' 00 | 'a' 00 | 00 00 00 00 00 00 01 02"),
     ],
 )
 def test_keys_are_these_bytes(key: bytes, expected: str) -> None:
@@ -110,6 +129,31 @@ def test_keys_are_these_bytes(key: bytes, expected: str) -> None:
         (extensions.encode_position(258, True), "02 01 00 00 00 00 00 00 | 01"),
         (extensions.encode_clock(258), "02 01 00 00 00 00 00 00"),
         (extensions.encode_log_end(258), "02 01 00 00 00 00 00 00"),
+        (extensions.encode_last_batch(258), "02 01 00 00 00 00 00 00"),
+        (
+            extensions.encode_stream(StreamRow("me", 2, 1, None, None)),
+            "02 00 'me' | 02 00 00 00 00 00 00 00 | 01 00 00 00 00 00 00 00 | FF FF FF FF FF FF FF FF | 00",
+        ),
+        (
+            extensions.encode_stream(StreamRow("", 0, 0, 258, (3, 1000))),
+            "00 00 | 00 00 00 00 00 00 00 00 | 00 00 00 00 00 00 00 00 | 02 01 00 00 00 00 00 00 |"
+            "01 | 03 00 00 00 00 00 00 00 | E8 03 00 00 00 00 00 00",
+        ),
+        (
+            extensions.encode_failures({7: Failure("odd"), 8: Failure(None)}),
+            "02 00 | 07 00 00 00 00 00 00 00 | 01 03 00 'odd' | 08 00 00 00 00 00 00 00 | 00",
+        ),
+        (
+            extensions.encode_failures({7: Failure("odd", 1000), 8: Failure(None)}),
+            "02 00 | 07 00 00 00 00 00 00 00 | 01 03 00 'odd' | 08 00 00 00 00 00 00 00 | 00 |"
+            "01 00 | 07 00 00 00 00 00 00 00 | E8 03 00 00 00 00 00 00",
+        ),
+        (
+            extensions.encode_kept(1000, 1, [(7,), (3,), (1001,), (0,), (2,), (1024,), (1,)], [(7, "no")]),
+            "E8 03 00 00 00 00 00 00 | 01 00 | 07 00 00 00 00 00 00 00 | 03 | E9 03 00 00 00 00 00 00 |"
+            "00 00 00 00 00 00 00 00 | 02 00 00 00 | 00 04 00 00 | 01 |"
+            "01 00 | 07 00 00 00 00 00 00 00 | 02 00 'no'",
+        ),
     ],
 )
 def test_values_are_these_bytes(value: bytes, expected: str) -> None:
@@ -144,20 +188,24 @@ def test_the_order_of_messages_is_that_of_their_ids(messages: list[int]) -> None
         assert sorted(messages, key=key) == sorted(messages)
 
 
-@given(ids, names, buckets, times)
-def test_keys_say_what_they_are_of(message: int, queue: str, bucket: int, time: int) -> None:
+@given(ids, names, buckets, times, names)
+def test_keys_say_what_they_are_of(message: int, queue: str, bucket: int, time: int, stream: str) -> None:
     assert records.parse_key(records.payload_key(message)) == Key(records.PAYLOAD, number=message)
     assert records.parse_key(records.attempts_key(message)) == Key(records.ATTEMPTS, number=message)
     log = records.log_prefix(records.LOG_KEY + "/news") + message.to_bytes(8)
     assert records.parse_key(log) == Key(records.LOG, records.LOG_KEY + "/news", message)
     for kind in (records.ACTIVE, records.DONE, records.FAILED, records.SIZES, records.CLAIMS, records.RECENT):
         assert records.parse_key(records.queue_key(kind, queue, bucket)) == Key(kind, queue, bucket)
-    for kind in (records.CONFIG, records.SETTINGS, records.POSITION):
+    for kind in (records.CONFIG, records.SETTINGS, records.POSITION, records.BATCHES):
         assert records.parse_key(records.queue_key(kind, queue)) == Key(kind, queue)
     assert records.parse_key(extensions.expiry_key(time, message)) == Key(records.EXPIRY, "", message, time)
     assert records.parse_key(records.SEQ_BLOCK_KEY) == Key(records.SEQ_BLOCK)
     assert records.parse_key(extensions.CLOCK_KEY) == Key(records.CLOCK)
     assert records.parse_key(extensions.LOG_END_KEY) == Key(records.LOG_END)
+    key = extensions.stream_key(queue, stream)
+    assert records.parse_key(key) == Key(records.STREAM, queue, stream=stream)
+    for kind, made in ((records.FAILURES, extensions.failures_key), (records.KEPT, extensions.kept_key)):
+        assert records.parse_key(made(queue, stream, bucket)) == Key(kind, queue, bucket, stream=stream)
 
 
 @pytest.mark.parametrize(
@@ -170,21 +218,20 @@ def test_keys_say_what_they_are_of(message: int, queue: str, bucket: int, time: 
         ("01 02 'x'", "no end of its name"),
         ("01 02 'x' 01 09 00", "an escape that is none"),
         ("01 02 'x' 00 01", "does not end with a number"),
+        ("01 13 'x' 00", "of type 19"),
+        ("01 14 'x' 00 | 's' 00", "of type 20"),
+        ("01 15 'x' 00 | 's' 00 | 00 00 00 00 00 00 00 01", "of type 21"),
+        ("01 15 'x' 00 | 's'", "no end of its name"),
+        ("01 16 'x' 00 | 's' 00", "does not end with a number"),
+        ("01 17 'x' 00", "no end of its name"),
+        ("01 18 'x' 00 | 00", "of type 24"),
+        ("01 19 'x' 00 | 00", "does not end with a number"),
+        ("01 1a 'x' 00", "of type 26"),
     ],
 )
 def test_unknown_versions_and_types_are_refused(key: str, message: str) -> None:
     with pytest.raises(StoreCorrupt, match=message):
         records.parse_key(as_bytes(key))
-
-
-@given(st.binary(max_size=300))
-def test_a_payload_comes_back(payload: bytes) -> None:
-    assert records.decode_payload(records.encode_payload(payload)) == payload
-
-
-@given(texts)
-def test_a_uri_comes_back(uri: str) -> None:
-    assert records.decode_payload(records.encode_uri(uri)) == uri
 
 
 def test_the_largest_payload_that_a_record_holds_has_65_535_bytes() -> None:
@@ -193,73 +240,95 @@ def test_the_largest_payload_that_a_record_holds_has_65_535_bytes() -> None:
         records.encode_payload(bytes(65_536))
 
 
-entries = st.builds(Available, ids, u8, times, times, u16)
-claimed = st.builds(InFlight, ids, u8, times, times, u16)
-
-
-@given(st.lists(entries, max_size=5), st.lists(claimed, max_size=5))
-def test_active_messages_come_back(available: list[Available], in_flight: list[InFlight]) -> None:
-    assert records.decode_active(records.encode_active(available, in_flight)) == (available, in_flight)
-
-
-@given(st.lists(st.builds(Settled, ids, times, u16), max_size=5))
-def test_settled_messages_come_back(settled: list[Settled]) -> None:
-    assert records.decode_settled(records.encode_settled(settled)) == settled
-
-
-@given(st.lists(texts, max_size=5))
-def test_attempts_come_back(consumers: list[str]) -> None:
-    assert records.decode_attempts(records.encode_attempts(consumers)) == consumers
-
-
-@given(st.builds(Metadata, ids, times, times, times, u32, st.dictionaries(texts, texts, max_size=5)))
-def test_metadata_comes_back(metadata: Metadata) -> None:
-    assert records.decode_metadata(records.encode_metadata(metadata)) == metadata
-
-
-@given(st.builds(Config, st.none() | st.text(min_size=1, max_size=40), u16, u32))
-def test_a_config_comes_back(config: Config) -> None:
-    assert records.decode_config(records.encode_config(config)) == config
-
-
-@given(st.builds(SeqBlock, u64, u64))
-def test_a_seq_block_comes_back(block: SeqBlock) -> None:
-    assert records.decode_seq_block(records.encode_seq_block(block)) == block
-
-
-@given(st.lists(st.builds(Size, ids, u32, u8), max_size=5))
-def test_sizes_come_back(sizes: list[Size]) -> None:
-    assert extensions.decode_sizes(columns(extensions.SIZE, len(sizes), zip(*sizes, strict=True))) == sizes
-
-
 optional = st.none() | texts
+messages = st.builds(Available, ids, u8, times, times, u16)
+claimed = st.builds(InFlight, ids, u8, times, times, u16)
+claims = st.builds(Claimed, ids, u8, times, times, times, u64, optional, optional, st.binary(max_size=9))
+receipts = st.builds(Receipt, ids, u64, u8)
+kept = st.builds(Kept, ids, u8, times, times, u32, u32, u8)
 
 
-@given(
-    st.lists(
-        st.builds(Claimed, ids, u8, times, times, times, u64, optional, optional, st.binary(max_size=9)),
-        max_size=4,
-    )
-)
-def test_claims_come_back(claims: list[Claimed]) -> None:
-    assert extensions.decode_claims(extensions.encode_claims(claims)) == claims
+def several(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    return st.lists(values, max_size=5)
 
 
-@given(times, st.lists(st.builds(Receipt, ids, u64, u8), max_size=4), st.lists(st.tuples(ids, texts), max_size=4))
-def test_recent_ones_come_back(at: int, receipts: list[Receipt], keys: list[tuple[int, str]]) -> None:
-    assert extensions.decode_recent(extensions.encode_recent(Recent(at, receipts, keys))) == Recent(
-        at, receipts, keys
-    )
+def encode_kept(page: KeptPage) -> bytes:
+    values = zip(*page.messages, strict=True)
+    return extensions.encode_kept(page.claimed_at, len(page.messages), values, list(page.reasons.items()))
+
+
+# fmt: off
+VALUES: dict[str, tuple[Any, Any, st.SearchStrategy[Any], Any]] = {
+    # Of each record: how it is written and read, what it may hold, and one value.
+    "payload": (records.encode_payload, records.decode_payload, st.binary(max_size=300), b"x"),
+    "URI": (records.encode_uri, records.decode_payload, texts, "x"),
+    "active": (lambda value: records.encode_active(*value), records.decode_active,
+               st.tuples(several(messages), several(claimed)), ([Available(1, 1, 1, 1, 1)], [])),
+    "settled": (records.encode_settled, records.decode_settled,
+                several(st.builds(Settled, ids, times, u16)), [(1, 1, 1)]),
+    "attempts": (records.encode_attempts, records.decode_attempts, several(texts), ["x"]),
+    "metadata": (records.encode_metadata, records.decode_metadata,
+                 st.builds(Metadata, ids, times, times, times, u32, st.dictionaries(texts, texts, max_size=5)),
+                 Metadata(1, 1, 1, 1, 1, {"a": "b"})),
+    "config": (records.encode_config, records.decode_config,
+               st.builds(Config, st.none() | st.text(min_size=1, max_size=40), u16, u32), Config("x", 1, 1)),
+    "SeqBlock": (records.encode_seq_block, records.decode_seq_block,
+                 st.builds(SeqBlock, u64, u64), SeqBlock(1, 1)),
+    "sizes": (lambda sizes: columns(extensions.SIZE, len(sizes), zip(*sizes, strict=True)),
+              extensions.decode_sizes, several(st.builds(Size, ids, u32, u8)), [Size(1, 1, 1)]),
+    "claims": (extensions.encode_claims, extensions.decode_claims, several(claims),
+               [Claimed(1, 1, 1, 1, 1, 1, None, "x", b"y")]),
+    "recent": (extensions.encode_recent, extensions.decode_recent,
+               st.builds(Recent, times, several(receipts), several(st.tuples(ids, texts))),
+               Recent(1, [Receipt(1, 1, 1)], [(1, "x")])),
+    "position": (lambda value: extensions.encode_position(*value), extensions.decode_position,
+                 st.tuples(ids, st.booleans()), (1, False)),
+    "clock": (extensions.encode_clock, extensions.decode_clock, times, 1),
+    "log end": (extensions.encode_log_end, extensions.decode_log_end, u64, 1),
+    "instance": (extensions.encode_instance, extensions.decode_instance, texts, "x"),
+    "batches": (extensions.encode_last_batch, extensions.decode_last_batch, u64, 1),
+    "stream": (extensions.encode_stream, extensions.decode_stream,
+               st.builds(StreamRow, texts, u64, u64, st.none() | times, st.none() | st.tuples(u64, times)),
+               StreamRow("x", 1, 1, 1, (1, 1))),
+    "failures": (extensions.encode_failures, extensions.decode_failures,
+                 st.dictionaries(ids, st.builds(Failure, optional, u64), max_size=5),
+                 {1: Failure("x"), 2: Failure(None)}),
+    "kept": (encode_kept, extensions.decode_kept,
+             st.builds(KeptPage, times, several(kept), st.dictionaries(ids, texts)),
+             KeptPage(1, [Kept(1, 1, 1, 1, 1, 1, 1)], {1: "x"})),
+    "followed": (extensions.encode_marks, extensions.decode_marks,
+                 st.builds(Marks, u64, u64, u64), Marks(1, 1, 1)),
+    "held back": (extensions.encode_retained, extensions.decode_retained, st.builds(Retained, u32, u8),
+                  Retained(1, 1)),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("name", VALUES)
+@given(data=st.data())
+def test_what_was_written_is_read_as_it_was(name: str, data: st.DataObject) -> None:
+    encode, decode, values, _ = VALUES[name]
+    value = data.draw(values)
+    assert decode(encode(value)) == value
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_that_is_too_short_or_too_long_is_refused(name: str) -> None:
+    encode, decode, _, example = VALUES[name]
+    value = encode(example)
+    for damaged in (value + b"\x00", *(value[:size] for size in range(len(value)))):
+        with pytest.raises(Undecodable):
+            decode(damaged)
 
 
 @pytest.mark.parametrize("keep_done", [None, 0, 0.5, 60, 60.5])
 def test_settings_come_back(keep_done: float | None) -> None:
-    settings = Settings(
+    made = Settings(
         keep_done=keep_done, filter="a = 'ö'", start="beginning", priorities=(1, 9), description="für alle"
     )
-    config = extensions.config_of(settings)
+    config = extensions.config_of(made)
     assert config.keep_done == {None: 0, 0: 1, 0.5: 1, 60: 60, 60.5: 61}[keep_done]
-    assert extensions.decode_settings(extensions.encode_settings(settings), config) == settings
+    assert extensions.decode_settings(extensions.encode_settings(made), config) == made
 
 
 def test_a_queue_of_another_program_has_what_the_config_says() -> None:
@@ -267,29 +336,6 @@ def test_a_queue_of_another_program_has_what_the_config_says() -> None:
         filter="a = 1", max_attempts=3, keep_done=None
     )
     assert extensions.settings_from(Config(None, 3, 9)) == Settings(max_attempts=3, keep_done=9)
-
-
-@pytest.mark.parametrize("more", [b"", b"\x00"])
-@pytest.mark.parametrize(
-    ("decode", "value"),
-    [
-        (records.decode_payload, records.encode_payload(b"x")),
-        (records.decode_active, records.encode_active([Available(1, 1, 1, 1, 1)], [])),
-        (records.decode_settled, records.encode_settled([(1, 1, 1)])),
-        (records.decode_attempts, records.encode_attempts(["x"])),
-        (records.decode_metadata, records.encode_metadata(Metadata(1, 1, 1, 1, 1, {"a": "b"}))),
-        (records.decode_config, records.encode_config(Config("x", 1, 1))),
-        (records.decode_seq_block, records.encode_seq_block(SeqBlock(1, 1))),
-        (extensions.decode_claims, extensions.encode_claims([Claimed(1, 1, 1, 1, 1, 1, None, "x", b"y")])),
-        (extensions.decode_recent, extensions.encode_recent(Recent(1, [Receipt(1, 1, 1)], [(1, "x")]))),
-        (extensions.decode_position, extensions.encode_position(1, False)),
-    ],
-)
-def test_a_value_that_is_too_short_or_too_long_is_refused(decode: object, value: bytes, more: bytes) -> None:
-    assert callable(decode)
-    for damaged in [value + b"\x00"] if more else [value[:size] for size in range(len(value))]:
-        with pytest.raises(Undecodable):
-            decode(damaged)
 
 
 def test_a_payload_of_an_unknown_type_is_refused() -> None:
@@ -320,10 +366,37 @@ def test_a_bucket_with_one_published_message_is_written_as_any_other_but_for_its
     rows.place(seq, (0,), (size,), (extensions.PUBLISHED,))
     lone = rows.lone(number)
     assert lone is not None
-    written = bucket_records.encode_lone(number, lone)
+    written = pages.encode_lone(number, lone)
     assert written is not None
-    thawed = bucket_records.decode(number, {records.ACTIVE: written}, now)
+    thawed = pages.decode(number, {records.ACTIVE: written}, now)
     assert thawed is not None
     assert thawed.page.as_lone() == (*lone[:6], 0, extensions.PUBLISHED)
     page, _ = rows[seq]
-    assert {records.ACTIVE: written} == bucket_records.encode(number, page, lambda seq: b"")
+    assert {records.ACTIVE: written} == pages.encode(number, page, lambda seq: b"")
+
+
+@settings(deadline=None)
+@given(
+    st.dictionaries(st.integers(0, PAGE - 1), st.tuples(u32, u8, u32, st.none() | texts), min_size=1, max_size=40),
+    st.integers(0, 9),
+)
+def test_a_page_that_is_kept_comes_back(drawn: dict[int, tuple[int, int, int, str | None]], number: int) -> None:
+    rows, first = Rows(number * PAGE), number * PAGE
+    rows.append(bytes([IN_FLIGHT]) * PAGE, [7] * PAGE, [8] * PAGE, [9] * PAGE)
+    for position, (size, flags, attempts, reason) in drawn.items():
+        page, at = rows[first + position]
+        claims = page.for_claims(at)
+        page.size[at], page.crc[at], page.attempts[at] = size, flags, attempts
+        claims.claimed_at[at], claims.consumer[at], claims.reason[at] = 5, "stream:s", reason
+    [(_, kept)] = picked(rows, sorted(first + position for position in drawn)).pages()
+    found = pages.decode_kept(pages.encode_kept(number, kept), "stream:s")
+    assert content(found) == content(kept)
+
+
+def content(page: Page) -> list[tuple[object, ...]]:
+    keys, claims = page.keys(), page.for_claims(len(page.state) - 1)
+    told_first = (page.state, page.priority, page.visible_at, page.expires_at, page.attempts, page.size, page.crc)
+    told = (claims.claimed_at, claims.ends_at, claims.consumer, claims.reason)
+    return [
+        (keys[at], *[each[at] for each in (*told_first, *told)]) for at, state in enumerate(page.state) if state
+    ]
