@@ -1,7 +1,7 @@
 """A copy of a slate store in a folder, made while another process, or this one, goes on with it.
 
-1. A moment is taken: links to all files of the database, and to large payloads (snapshot.py). What is staged of
-   loads that count belongs to it. If some of that has gone meanwhile, another moment is taken.
+1. A snapshot is taken: links to all files of the database, and to large payloads (snapshot.py). What is staged of
+   loads that count belongs to it. If some of that has gone meanwhile, another snapshot is taken.
 2. All of it is copied to DEST.partial, and synced.
 3. The copy is read from its first row to its last: messages, with payloads, log entries, and large payloads.
 4. DEST.partial becomes DEST. Whatever breaks before that leaves no DEST.
@@ -85,9 +85,9 @@ def backup(
 
 
 def _copy(store: str, destination: Destination, progress: Progress) -> Copied:
-    moment = _moment(store)
+    taken = _snapshot(store)
     try:
-        files = list(_below(moment.held, ""))
+        files = list(_below(taken.held, ""))
         total = sum(os.path.getsize(path) for path, _ in files)
         copied = 0
         for path, below in files:
@@ -102,7 +102,7 @@ def _copy(store: str, destination: Destination, progress: Progress) -> Copied:
             SystemDisk().sync_folder(folder)
         Folder(destination.partial, "always").seal()
     finally:
-        snapshot.drop(moment)
+        snapshot.drop(taken)
     return Copied(len(files), copied, {})
 
 
@@ -115,22 +115,22 @@ def _copy_file(path: str, target: str) -> Iterator[int]:
         os.fsync(new.fileno())
 
 
-def _moment(store: str) -> Snapshot:
-    """A moment of the store, with links to what is staged of loads that count in it."""
+def _snapshot(store: str) -> Snapshot:
+    """A snapshot of the store, with links to what is staged of loads that count in it."""
     staged = os.path.join(SUBFOLDER, STAGED)
     source = os.path.join(parse(store).where, staged)
     for _ in range(_TRIES):
-        moment = snapshot.take(store, os.getpid())
+        taken = snapshot.take(store, os.getpid())
         try:
-            for load, frame in _loading(moment):
-                target = os.path.join(moment.held, staged, load)
+            for load, frame in _loading(taken):
+                target = os.path.join(taken.held, staged, load)
                 os.makedirs(target, exist_ok=True)
                 os.link(os.path.join(source, load, frame), os.path.join(target, frame))
-            return moment
+            return taken
         except FileNotFoundError:  # it has just been taken in
-            snapshot.drop(moment)
+            snapshot.drop(taken)
         except BaseException:
-            snapshot.drop(moment)
+            snapshot.drop(taken)
             raise
         rest(_PAUSE)
     raise PenstockError(
@@ -147,10 +147,10 @@ def _below(folder: str, below: str) -> Iterator[tuple[str, str]]:
             yield os.path.join(folder, path), path
 
 
-def _loading(moment: Snapshot) -> list[tuple[str, str]]:
+def _loading(taken: Snapshot) -> list[tuple[str, str]]:
     """The frames of loads that count, and have not arrived."""
     found = []
-    with closing(snapshot.opened(moment)) as view:
+    with closing(snapshot.opened(taken)) as view:
         for key, value in recovery.of_kind(view, LOAD):
             content = json.loads(value)
             load = parse_key(key).queue

@@ -1,7 +1,7 @@
 """The bodies of a slate store's messages: those that are still to be written, those of late, and those to be read.
 
-A body that is listed or claimed can be read even if the message is gone by then. For that, whoever looks for
-bodies is known until they were read, and before bodies are deleted those that someone wants are read for him.
+A body that is listed or claimed can be read even if the message is gone by then. So
+readers are known until they have what they look for, and what they want is read before it is deleted.
 """
 
 import threading
@@ -117,7 +117,7 @@ class Bodies:
         return {**wanted.found, **read}
 
     def forget(self, seqs: Iterable[int]) -> None:
-        """These messages are about to be deleted; whoever still looks for one is given it."""
+        """These messages are about to be deleted; readers that still look for one are given it."""
         going = set(seqs)
         with self._lock:
             for seq in going:

@@ -10,8 +10,8 @@
 SlateDB takes a missing object of its log for the log's end, and an empty one for a writer's first. So opening
 first compares what there is with what the manifest needs, and with `synced`. That is written when the store is
 opened and closed, and every 2,000 commits. It stays true, as manifests only get higher numbers, and an object of
-the log goes only when a manifest says that it is in tables. Whoever opens the database takes it away from its
-writer: so one who asks for another instance is refused before that.
+the log goes only when a manifest says that it is in tables. Opening the database takes it away from its
+writer: so another instance is refused before that.
 """
 
 import json

@@ -72,7 +72,7 @@ _RESTORE_FILES = "put these files back from a backup"
 
 
 def rows(folder: str | os.PathLike[str]) -> Iterator[tuple[bytes, bytes]]:
-    """Every row of the store in a folder, by a reader that changes nothing, whoever has the store open."""
+    """Every row of the store in a folder, by a reader that changes nothing, also while the store is open."""
     ffi = binding.load()
     builder = ffi.ObjectStoreBuilder(ffi.ObjectStoreType.LOCAL)
     builder.with_config("local_path", os.path.abspath(folder))
@@ -138,7 +138,7 @@ def examine(url: str, now: int | None = None) -> Examination[SlateQueue]:
         aside = _compare(place, found) if isinstance(place, Folder) else _compare_bucket(place, found)
         if not found.sound:
             return found  # of what is read without that, nothing is certain
-        moment = snapshot.take(url, os.getpid())
+        taken = snapshot.take(url, os.getpid())
     except StoreCorrupt as error:
         found.findings.append(_problem(str(error)))
         return found
@@ -149,10 +149,10 @@ def examine(url: str, now: int | None = None) -> Examination[SlateQueue]:
     try:
         for path in aside:  # what is read is what opening would find
             with suppress(FileNotFoundError):
-                os.unlink(os.path.join(moment.held, os.path.relpath(path, where.where)))
-        look(moment, place, where.log, found)
+                os.unlink(os.path.join(taken.held, os.path.relpath(path, where.where)))
+        look(taken, place, where.log, found)
     finally:
-        snapshot.drop(moment)
+        snapshot.drop(taken)
     return found
 
 
@@ -256,11 +256,11 @@ class _Seen:
             self.findings.append(_problem(f"a record ({name}, key {readable(key)}) cannot be read: {error}"))
 
 
-def look(moment: Snapshot, place: Folder | BucketPlace, log: str, found: Examination[SlateQueue]) -> None:
-    """Read every row of a moment, and compare what belongs together."""
+def look(taken: Snapshot, place: Folder | BucketPlace, log: str, found: Examination[SlateQueue]) -> None:
+    """Read every row of a snapshot, and compare what belongs together."""
     seen = _Seen()
     try:
-        _, view = snapshot.opened_for(moment, log)
+        _, view = snapshot.opened_for(taken, log)
         with closing(view):
             for some in view.batches(b"\x00", b"\xff"):
                 for key, value in some:

@@ -50,7 +50,7 @@ _DB = "db"
 _UNRECORDED = 4  # files at the end of a log without a record that a crash may have torn: those of one commit
 _SPARE = 16  # descriptors that SlateDB may need at once; short of them it panics
 _SECONDS = 30
-_MIN_AGE = 60.0  # seconds that a file is left for those who still read it
+_MIN_AGE = 60.0  # seconds that a file is left for its readers
 _SETTINGS = (("garbage_collector_options", "null"),)
 _log = logging.getLogger("penstock")
 

@@ -223,7 +223,7 @@ class SlateStreams(LiveStreams[SlateStorage]):
         self._backend = backend
 
     def read(self, queue: str, stream: str, batch: int, pins: str | None) -> BatchPlan:
-        """Which messages a batch has; there are no files to pin, so that whoever reads it asks for the bodies."""
+        """Which messages a batch has; no files are pinned: its reader asks for the bodies."""
         return BatchPlan(self._reading(queue, stream, batch, lambda storage: None)[0], [])
 
     def _feed(self, queue: str) -> "SlateFeed":

@@ -429,7 +429,7 @@ def decode_active(value: bytes) -> tuple[list[Available], list[InFlight]]:
 
 
 def decode_available(value: bytes) -> list[tuple[int, ...]] | None:
-    """The columns of the available messages, for who has many, if none is in flight and there are any."""
+    """The columns of the available messages; None if one is in flight, or there are none."""
     reader = Reader(value, "an active record")
     columns = list(zip(*reader.array(AVAILABLE_MESSAGE), strict=True))
     if reader.count():

@@ -35,7 +35,7 @@ from penstock.stores.slate.extensions import (
 from penstock.stores.slate.format import BUCKET_BITS, FOLLOWED, HELD_BACK, queue_key
 from penstock.stores.slate.writing import Ids
 
-BEFORE = "before "  # stands for those who followed when the store was closed; no stream has such a name
+BEFORE = "before "  # stands for the followers of a store that was closed; no stream has such a name
 _BESIDE = 200  # bytes that a message takes beside its payload
 
 

@@ -221,7 +221,7 @@ class Router:
         """The queues that are held."""
         return [queue for queue, subscriber in list(self._subscribers.items()) if subscriber.storage.held]
 
-    # For those who route in bulk
+    # Routing in bulk
 
     @contextmanager
     def in_order(self, queue: str) -> Iterator[None]:
@@ -272,7 +272,7 @@ class Router:
         self._log.advance(end)
 
     def _offer(self, published: Published) -> None:
-        """Give a message to those who want it and are not behind; who is full is behind from now on."""
+        """Give a message to the queues that want it and are not held; one that is full is held from now on."""
         for subscriber in self._matching(published):
             if not subscriber.storage.held:
                 try:

@@ -108,7 +108,7 @@ class PutEntries:
 
 
 def held(storage: "SlateStorage") -> QueueFull | NotSupported:
-    """What is said to those who put into a queue that has not caught up with what was published."""
+    """The error of a put into a queue that has not caught up with what was published."""
     ledger = storage.ledger
     if not storage.is_understood:
         return NotSupported(
@@ -170,7 +170,7 @@ class SlateStorage:
         self.was_held = False  # as the database has it
         self.is_understood = True  # its filter, if it has one
         self._moved = False
-        # Called where there may be room for what waits: by who holds no lock, or to have that done by another.
+        # Called when there may be room for what waits: without the lock, or to have it done by another thread.
         self.on_room: Callable[[], None] = lambda: None
         self.on_room_soon: Callable[[], None] = lambda: None
         self._at = 0

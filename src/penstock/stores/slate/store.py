@@ -57,7 +57,7 @@ _log = logging.getLogger("penstock")
 
 
 class BulkOwner:
-    """What the owner of a slate store does for those who work with it in bulk."""
+    """Work in bulk, by the owner of a slate store."""
 
     def __init__(self, backend: "SlateBackend") -> None:
         self._backend = backend
@@ -350,7 +350,7 @@ class SlateBackend(Engine):
         return str(published)
 
     def begin_publishing(self, entry: Entry) -> tuple[str, Writer, int] | None:
-        """The same for who commits later; None while somebody reads the log, which may take long."""
+        """Publish without committing; None while another thread reads the log, which may take long."""
         self._check_published(entry)
         if not self._log.lock.acquire(blocking=False):
             return None
@@ -387,7 +387,7 @@ class SlateBackend(Engine):
         return self._streams
 
     def _tend_followers(self) -> None:
-        """Hold nothing back any longer for those who are gone."""
+        """Hold nothing back any longer for followers that are gone."""
         self._streams.tend()
         before = self._clock.now() > self._opened + UNHEARD
         for storage in list(self._storages.values()) if before else ():
@@ -425,7 +425,7 @@ class SlateBackend(Engine):
         raise NotSupported("a slate store takes no loads that were staged as journals: put the messages instead")
 
     def owner(self) -> BulkOwner:
-        """What is done for those who work with the store in bulk."""
+        """Work in bulk."""
         return self._owner
 
     # Ending
@@ -503,7 +503,7 @@ def open_slate(
 ) -> SlateBackend:
     """Open the store at `slate:DIR` or `slate:s3://bucket/prefix`, which is made if it is not there.
 
-    shared: of a bucket: the folder in which processes of this machine agree on who has it open
+    shared: of a bucket: the folder in which processes of this machine agree on its owner
     locked: called once it is ours
     """
     address = parse(url)

@@ -1,7 +1,7 @@
 """A database read without writing it, as it was at one moment, while its writer goes on.
 
-A moment is taken once, and can be sent to other processes, which open it: of a folder it is links to all files
-(snapshot.py), of a bucket a checkpoint and the rows that were in no table yet (snapshot.py).
+A snapshot is taken once, and can be sent to other processes, which open it: of a folder it is links to all files,
+of a bucket a checkpoint and the rows that were in no table yet (snapshot.py).
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _TAIL, _LONG_TAIL = 17, 25  # bytes after a value: sequence, time of creation, w
 
 
 class Values(NamedTuple):
-    """The values of many rows, somewhere in the bytes that they came with: for who makes columns of them."""
+    """The values of many rows, as positions in the bytes that they came with: for columns."""
 
     data: bytes
     starts: list[int]
@@ -52,7 +52,7 @@ class Snapshot:
     tail: int  # the number of the last file of the database's own log
 
     def within(self, *ranges: tuple[bytes, bytes]) -> "Snapshot":
-        """The same for who reads only these keys."""
+        """The same for a reader of only these keys."""
         rows = {key: value for key, value in self.rows.items() if any(start <= key < end for start, end in ranges)}
         return replace(self, rows=rows)
 
@@ -61,13 +61,13 @@ class View(Database):
     """Reads a database; all that a writer has for reading is here as well."""
 
     def __init__(
-        self, store: Any, path: str, mode: Any, moment: Snapshot, objects: Place, what: str, timeout: float
+        self, store: Any, path: str, mode: Any, snapshot: Snapshot, objects: Place, what: str, timeout: float
     ) -> None:
         self._ffi = ffi = load()
         self._store, self._path, self._what, self.timeout = store, path, what, timeout
         self.what = what
-        self._latest = sorted(moment.rows.items())
-        self._known = moment.rows
+        self._latest = sorted(snapshot.rows.items())
+        self._known = snapshot.rows
         self.get_object = objects.get_object
         builder = ffi.DbReaderBuilder(path, store)
         builder.with_reader_mode(mode)

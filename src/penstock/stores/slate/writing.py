@@ -1,6 +1,6 @@
 """What a slate store has to write, and how it becomes durable: one batch and one flush for all who commit.
 
-Whoever commits leads, or waits for the one who does (engine/commits.py). The leader takes from every queue that
+A thread that commits leads, or waits for the leader (engine/commits.py). The leader takes from every queue that
 changed the records of the buckets that changed, writes them all at once, flushes, and syncs. Rows are absolute:
 what could not be written in time is written again, with what came since.
 """
@@ -210,7 +210,7 @@ class Writer:
         self._collected = self._place.files
 
     def _flush(self) -> int:
-        end = self._ids.next  # who has taken a lower number was noted before as changed, and is collected below
+        end = self._ids.next  # a queue with a lower number was noted before as changed, and is collected below
         # First the position, then the queues, which have what is before it, then the log with all that they have.
         position: int | None = 0
         if self.log is not None:
