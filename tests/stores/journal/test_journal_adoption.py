@@ -30,7 +30,6 @@ from penstock.stores.journal.format import (
 )
 from penstock.stores.journal.groups import MAGIC
 from penstock.stores.journal.snapshot import StoreSnapshot
-from penstock.stores.journal.store import open_journal
 from penstock.system.files import ReadingDisk
 from tests.stores.journal.journals import (
     NOW,
@@ -420,27 +419,45 @@ def backed_out(*xids: int) -> list[Entry]:
     return [Unremove(xid) for xid in sorted(xids, reverse=True)]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_mere_restart_of_kestrel_changes_nothing(tmp_path: Path, dialect: Dialect) -> None:
-    clock = SimulatedClock(NOW)
-    before = ours(tmp_path, clock, dialect)
-    append(tmp_path, "jobs", *backed_out(1, 2, 3, 4, 5))
-    assert look(tmp_path, clock, dialect) == before
+# What Kestrel does after its restart, how many of ours are gone by then, and what is new.
+TRAFFIC: dict[str, tuple[list[Entry], int, list[bytes]]] = {
+    "nothing": ([], 0, []),
+    "removes": ([Remove()], 1, []),
+    "removes and adds": (
+        [Remove(), item(b"new"), RemoveTentativeXid(6), ConfirmRemove(6), RemoveTentativeXid(7), item(b"newer")],
+        2,
+        [b"new", b"newer"],
+    ),
+    "continues": ([RemoveTentativeXid(6), Continue(6, NOW, 0, b"next")], 1, [b"next"]),
+}
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_kestrel_removed_is_gone_and_what_it_added_is_there(tmp_path: Path, dialect: Dialect) -> None:
+@pytest.mark.parametrize("packed", [False, True], ids=["", "packed"])
+@pytest.mark.parametrize("rotated", [None, 0, 6], ids=["one file", "rotated first", "rotated later"])
+@pytest.mark.parametrize(
+    ("traffic", "dialect"),
+    [(each, dialect) for each in TRAFFIC for dialect in DIALECTS if (each, dialect) != ("continues", "doc")],
+)
+def test_what_kestrel_removed_is_gone_what_it_added_is_there_and_the_rest_is_as_it_was(
+    tmp_path: Path, traffic: str, dialect: Dialect, rotated: int | None, packed: bool
+) -> None:
     clock = SimulatedClock(NOW)
     before = ours(tmp_path, clock, dialect)
-    append(tmp_path, "jobs", *backed_out(1, 2, 3, 4, 5), Remove(), Remove(), item(b"new"))
-    append(tmp_path, "jobs", RemoveTentativeXid(6), ConfirmRemove(6), RemoveTentativeXid(7), item(b"newer"))
+    if packed:
+        with journal(tmp_path, clock, dialect=dialect) as store:
+            store.backend.pack("jobs")  # type: ignore[attr-defined]
+    entries, gone, new = TRAFFIC[traffic]
+    entries = [*backed_out(1, 2, 3, 4, 5), *entries]
+    if rotated is not None:
+        append(tmp_path, "jobs", *entries[:rotated])
+        (tmp_path / "jobs").rename(tmp_path / f"jobs.{NOW + 1}")
+    append(tmp_path, "jobs", *entries[rotated or 0 :])
     after = look(tmp_path, clock, dialect)
-    assert after[:2] == before[3:]
-    assert [(message.payload, message.state, message.headers, message.priority) for message in after[2:]] == [
-        (b"new", "available", {}, 0),
-        (b"newer", "available", {}, 0),
+    assert after[: 5 - gone] == before[gone:]
+    assert [(each.payload, each.state, each.headers, each.priority) for each in after[5 - gone :]] == [
+        (payload, "available", {}, 0) for payload in new
     ]
-    assert not {message.id for message in after[2:]} & {message.id for message in before}
+    assert not {message.id for message in after[5 - gone :]} & {message.id for message in before}
 
 
 @pytest.mark.parametrize("sync", ["never", "always"], ids=["right behind", "behind the filling"])
@@ -455,35 +472,6 @@ def test_kestrel_may_go_on_after_a_crash_of_ours(tmp_path: Path, sync: str) -> N
     assert [(message.id, message.payload) for message in look(tmp_path / "b", clock)] == [("2", b"2"), ("3", b"3")]
 
 
-def test_kestrel_may_rotate_the_file_that_we_wrote(tmp_path: Path) -> None:
-    clock = SimulatedClock(NOW)
-    before = ours(tmp_path, clock)
-    append(tmp_path, "jobs", *backed_out(1, 2, 3, 4, 5), Remove())
-    (tmp_path / "jobs").rename(tmp_path / f"jobs.{NOW + 1}")
-    append(tmp_path, "jobs", Remove(), item(b"new"))
-    after = look(tmp_path, clock)
-    assert after[:3] == before[2:]
-    assert [message.payload for message in after[3:]] == [b"new"]
-
-
-def test_kestrel_may_have_rotated_before_it_wrote_anything(tmp_path: Path) -> None:
-    clock = SimulatedClock(NOW)
-    before = ours(tmp_path, clock)
-    (tmp_path / "jobs").rename(tmp_path / f"jobs.{NOW + 1}")
-    append(tmp_path, "jobs", *backed_out(1, 2, 3, 4, 5), Remove())
-    assert look(tmp_path, clock) == before[1:]
-
-
-def test_a_continue_of_kestrel_ends_one_of_ours_and_adds_an_item(tmp_path: Path) -> None:
-    clock = SimulatedClock(NOW)
-    before = ours(tmp_path, clock, "2.x")
-    entries = [*backed_out(1, 2, 3, 4, 5), RemoveTentativeXid(6), Continue(6, NOW, 0, b"next")]
-    append(tmp_path, "jobs", *entries)
-    after = look(tmp_path, clock, "2.x")
-    assert after[:-1] == before[1:]
-    assert after[-1].payload == b"next"
-
-
 def test_what_expired_and_was_swept_by_kestrel_is_gone(tmp_path: Path) -> None:
     clock = SimulatedClock(NOW)
     with journal(tmp_path, clock) as store:
@@ -492,18 +480,6 @@ def test_what_expired_and_was_swept_by_kestrel_is_gone(tmp_path: Path) -> None:
     append(tmp_path, "jobs", *backed_out(1, 2), Remove())
     clock.advance(20)
     assert [message.payload for message in look(tmp_path, clock)] == [b"long"]
-
-
-def test_what_we_packed_can_be_taken_over_and_back(tmp_path: Path) -> None:
-    clock = SimulatedClock(NOW)
-    before = ours(tmp_path, clock)
-    backend = open_journal(tmp_path, clock=clock)
-    backend.pack("jobs")
-    backend.close()
-    append(tmp_path, "jobs", *backed_out(1, 2, 3, 4, 5), Remove(), item(b"new"))
-    after = look(tmp_path, clock)
-    assert after[:4] == before[1:]
-    assert [message.payload for message in after[4:]] == [b"new"]
 
 
 def rewritten_by_kestrel(folder: Path, clock: SimulatedClock) -> list[str]:
