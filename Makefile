@@ -20,7 +20,7 @@ run: setup ## The whole pipeline: 100,000 events through Spark, queues, archive 
 	@$(BIN)/python examples/pipeline.py
 
 QUICK := system/test_clock.py system/test_simulated_disk.py contract filters rules wire stores/journal/test_kestrel_format.py \
-	stores/journal/test_journal_format.py stores/text/test_format.py stores/slate/test_format.py
+	stores/journal/test_format.py stores/text/test_format.py stores/slate/test_format.py
 check: setup lint ## Lint, type check, and the quick tests: formats, rules, and the contract in memory (two minutes)
 	@$(BIN)/python -m pytest $(QUICK:%=tests/%)
 	@$(BIN)/python -m pytest tests/conformance -k 'memory and not http'

@@ -22,7 +22,7 @@ from penstock.stores.journal import replay
 from penstock.stores.journal.packer import build
 from penstock.stores.journal.packing import Round
 from tests.spark.reads import expired, listed, open_small, varied
-from tests.stores.journal.test_journal_parallel import backend_of, half_done, temporaries
+from tests.stores.journal.test_packing import backend_of, half_done, temporaries
 
 # Does what pack() does, and dies when all is built and nothing is in its place.
 DRIVER_THAT_DIES = """

@@ -17,7 +17,7 @@ from penstock.contract.message import STATES
 from penstock.sharing.backend import engine_of
 from penstock.stores.journal.store import JournalBackend
 from tests.spark.reads import COLUMNS, TIMES, expired, listed, open_small, rows, varied
-from tests.stores.journal.test_journal_tables import Writer, flip, pinned
+from tests.stores.journal.test_tables import Writer, flip, pinned
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 

@@ -17,7 +17,7 @@ from penstock.spark.errors import as_ours
 from tests.spark import reads
 from tests.spark.reads import arrow, expired, listed, varied
 from tests.spark.test_read import collected
-from tests.stores.journal.test_journal_tables import ODD_NAMES, flip
+from tests.stores.journal.test_tables import ODD_NAMES, flip
 
 
 class Served:

@@ -33,7 +33,7 @@ from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.system.files import Disk, SystemDisk
 from penstock.system.processes import name_of
 from tests.spark.reads import arrow, batches, expired, listed, open_small, plan, rows, varied
-from tests.stores.journal.test_journal_load import staged
+from tests.stores.journal.test_loads import staged
 
 ODD_NAMES = ["..", "/", "a/b", "A", "a", "%41", "~", "a~~1", "a.1", "a.1.pack", ":", "-", "x" * 255, "X" * 255]
 
