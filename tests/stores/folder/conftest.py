@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock import Store
 
 
 @pytest.fixture
@@ -14,7 +15,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(folder: Path) -> Iterator[penstock.Store]:
+def store(folder: Path) -> Iterator[Store]:
     with penstock.open(f"folder:{folder}") as store:
         store.create("jobs")
         yield store

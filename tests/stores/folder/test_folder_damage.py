@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import SimulatedClock, StoreCorrupt
+from penstock import SimulatedClock, Store, StoreCorrupt
 from penstock.stores.folder import layout
 from tests.stores.folder.test_folder_harm import COMMAND, SUM, payloads, some_id, warned
 
@@ -19,7 +19,7 @@ from tests.stores.folder.test_folder_harm import COMMAND, SUM, payloads, some_id
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "longer", "headers"])
 def test_a_message_that_is_not_as_it_was_put_is_given_to_nobody_and_kept(
-    how: str, folder: Path, store: penstock.Store, caplog: pytest.LogCaptureFixture
+    how: str, folder: Path, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = store.queue("jobs")
     jobs.put(b"one")
@@ -51,9 +51,7 @@ def test_a_message_that_is_not_as_it_was_put_is_given_to_nobody_and_kept(
         assert payloads(again) == [change]
 
 
-def test_messages_of_an_older_version_have_no_checksum_and_are_read_as_before(
-    folder: Path, store: penstock.Store
-) -> None:
+def test_messages_of_an_older_version_have_no_checksum_and_are_read_as_before(folder: Path, store: Store) -> None:
     put = store.queue("jobs").put(b"a", priority=3, headers={"a": "b"})
     os.removexattr(folder / "queues" / "jobs" / put, SUM)
     [message] = store.queue("jobs").claim()
@@ -63,7 +61,7 @@ def test_messages_of_an_older_version_have_no_checksum_and_are_read_as_before(
     assert message.attempts == 2
 
 
-def test_a_file_dropped_by_hand_has_a_checksum_once_it_was_claimed(folder: Path, store: penstock.Store) -> None:
+def test_a_file_dropped_by_hand_has_a_checksum_once_it_was_claimed(folder: Path, store: Store) -> None:
     (folder / "queues" / "jobs" / "dropped").write_bytes(b"a")
     [message] = store.queue("jobs").claim()
     path = folder / "delay" / f"jobs:{message.id}"
@@ -75,7 +73,7 @@ def test_a_file_dropped_by_hand_has_a_checksum_once_it_was_claimed(folder: Path,
     assert (folder / ".penstock" / "damaged" / f"jobs:{message.id}").read_bytes() == b"b"
 
 
-def test_attempts_and_redriven_messages_are_not_taken_for_damaged(store: penstock.Store) -> None:
+def test_attempts_and_redriven_messages_are_not_taken_for_damaged(store: Store) -> None:
     queue = store.create("few", max_attempts=2)
     queue.put(b"a", headers={"a": "b"})
     for how in ("fail", "fail", "redrive", "release", "fail"):
@@ -89,7 +87,7 @@ def test_attempts_and_redriven_messages_are_not_taken_for_damaged(store: penstoc
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b'{"name": "jobs"}', b"flipped"])
 def test_damaged_or_missing_settings_are_a_named_error_of_their_queue(
-    content: bytes | None, folder: Path, store: penstock.Store
+    content: bytes | None, folder: Path, store: Store
 ) -> None:
     store.create("limited", max_size=4)
     store.queue("limited").put(b"a")
@@ -115,7 +113,7 @@ def test_damaged_or_missing_settings_are_a_named_error_of_their_queue(
 
 
 def test_settings_of_an_older_version_and_settings_that_a_person_changed_are_read(
-    folder: Path, store: penstock.Store
+    folder: Path, store: Store
 ) -> None:
     path = folder / ".penstock" / "settings" / "jobs"
     entry = json.loads(path.read_text())
@@ -127,7 +125,7 @@ def test_settings_of_an_older_version_and_settings_that_a_person_changed_are_rea
         assert again.queue("jobs").settings.max_attempts == 9
 
 
-def test_a_sound_store_is_called_so_and_strays_are_named(folder: Path, store: penstock.Store) -> None:
+def test_a_sound_store_is_called_so_and_strays_are_named(folder: Path, store: Store) -> None:
     store.queue("jobs").put_many([b"a", b"b"])
     store.queue("jobs").claim()[0].fail()
     (folder / "delay" / "jobs:x").touch()
@@ -152,9 +150,7 @@ def test_a_store_without_a_place_is_not_made_by_the_doctor(tmp_path: Path) -> No
 # What a message's attributes lead to
 
 
-def test_an_attribute_leads_to_no_file_outside_of_its_folder(
-    folder: Path, store: penstock.Store, tmp_path: Path
-) -> None:
+def test_an_attribute_leads_to_no_file_outside_of_its_folder(folder: Path, store: Store, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text('{"secret": "yes"}')
     for name in ("headers", "reason", "history"):
@@ -173,7 +169,7 @@ def test_an_attribute_leads_to_no_file_outside_of_its_folder(
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "nothing"])
 def test_a_message_whose_headers_are_no_file_is_set_aside_and_the_next_one_given(
-    kind: str, folder: Path, store: penstock.Store, tmp_path: Path
+    kind: str, folder: Path, store: Store, tmp_path: Path
 ) -> None:
     put = store.queue("jobs").put(b"a", headers={"x": "y" * 1_000})
     store.queue("jobs").put(b"b")
@@ -217,7 +213,7 @@ def test_attributes_that_say_nothing_stop_no_queue(name: str, value: bytes, fold
 # Settings
 
 
-def test_copies_and_strays_among_the_settings_change_no_queue(folder: Path, store: penstock.Store) -> None:
+def test_copies_and_strays_among_the_settings_change_no_queue(folder: Path, store: Store) -> None:
     store.create("limited", max_size=4).put(b"a")
     settings = folder / ".penstock" / "settings"
     for name in ("limited.bak", "limited~", ".limited.swp", "a-copy"):
@@ -232,7 +228,7 @@ def test_copies_and_strays_among_the_settings_change_no_queue(folder: Path, stor
     assert sorted(path.name for path in (folder / "queues").iterdir()) == ["default", "jobs", "limited"]
 
 
-def test_settings_of_another_queue_are_a_named_error(folder: Path, store: penstock.Store) -> None:
+def test_settings_of_another_queue_are_a_named_error(folder: Path, store: Store) -> None:
     store.create("other").put(b"a")
     settings = folder / ".penstock" / "settings"
     shutil.copyfile(settings / "jobs", settings / "other")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import SimulatedClock, StoreCorrupt
+from penstock import SimulatedClock, Store, StoreCorrupt
 from penstock.errors import StoreUnavailable
 from penstock.stores.folder import layout
 from tests.stores.errors import ask
@@ -38,7 +38,7 @@ def some_id() -> str:
     return str(uuid.uuid1(node=0x0025904F6E08))
 
 
-def payloads(store: penstock.Store, queue: str = "jobs") -> list[bytes]:
+def payloads(store: Store, queue: str = "jobs") -> list[bytes]:
     return [message.payload for message in store.queue(queue).claim(100)]
 
 
@@ -51,7 +51,7 @@ def warned(caplog: pytest.LogCaptureFixture, path: Path) -> int:
 
 @pytest.mark.parametrize("name", ["by hand", some_id()])
 def test_a_link_in_a_queue_is_no_message_and_what_it_leads_to_stays_as_it_is(
-    name: str, folder: Path, store: penstock.Store, outside: Path, caplog: pytest.LogCaptureFixture
+    name: str, folder: Path, store: Store, outside: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.queue("jobs").put(b"mine")
     link = folder / "queues" / "jobs" / name
@@ -65,9 +65,7 @@ def test_a_link_in_a_queue_is_no_message_and_what_it_leads_to_stays_as_it_is(
     assert warned(caplog, link) == 2  # once by each store
 
 
-def test_links_to_messages_in_other_folders_are_left_alone(
-    folder: Path, store: penstock.Store, outside: Path
-) -> None:
+def test_links_to_messages_in_other_folders_are_left_alone(folder: Path, store: Store, outside: Path) -> None:
     links = [folder / part / f"jobs:{some_id()}" for part in ("new", "delay", "failed", "done")]
     for link in links:
         link.symlink_to(outside)
@@ -80,7 +78,7 @@ def test_links_to_messages_in_other_folders_are_left_alone(
 
 
 def test_a_queue_whose_folder_is_a_link_is_refused_by_name_and_the_others_go_on(
-    folder: Path, store: penstock.Store, tmp_path: Path
+    folder: Path, store: Store, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -110,7 +108,7 @@ def test_a_store_whose_own_folder_is_a_link_is_refused(part: str, folder: Path, 
     assert sorted(tmp_path.joinpath("elsewhere").rglob("*")) == before
 
 
-def test_settings_behind_a_link_are_not_read(folder: Path, store: penstock.Store, outside: Path) -> None:
+def test_settings_behind_a_link_are_not_read(folder: Path, store: Store, outside: Path) -> None:
     (folder / ".penstock" / "settings" / "jobs").unlink()
     (folder / ".penstock" / "settings" / "jobs").symlink_to(outside)
     with penstock.open(f"folder:{folder}") as again, pytest.raises(StoreUnavailable, match="symbolic link"):
@@ -118,7 +116,7 @@ def test_settings_behind_a_link_are_not_read(folder: Path, store: penstock.Store
     assert is_untouched(outside)
 
 
-def test_a_store_that_is_reached_by_a_link_works(folder: Path, store: penstock.Store, tmp_path: Path) -> None:
+def test_a_store_that_is_reached_by_a_link_works(folder: Path, store: Store, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(folder)
     with penstock.open(f"folder:{tmp_path / 'link'}") as other:
         other.queue("jobs").put(b"a")
@@ -184,7 +182,7 @@ def test_strays_of_any_kind_are_skipped_and_said_once_and_nothing_else_is_affect
         assert payloads(store) == [b"b", b"c"]
 
 
-def test_a_server_goes_on_beside_a_file_in_queues(folder: Path, store: penstock.Store) -> None:
+def test_a_server_goes_on_beside_a_file_in_queues(folder: Path, store: Store) -> None:
     (folder / "queues" / "README").touch()
     with penstock.open(f"folder:{folder}") as served:
         from penstock.http.server import serve_in_thread
@@ -251,7 +249,7 @@ def test_a_changed_attribute_moves_no_time_and_its_message_is_set_aside(name: st
 # Folders
 
 
-def test_strays_among_what_processes_hold_are_left_alone(folder: Path, store: penstock.Store) -> None:
+def test_strays_among_what_processes_hold_are_left_alone(folder: Path, store: Store) -> None:
     held = folder / ".penstock" / "held"
     (held / "README").write_text("notes")
     (held / "gone").mkdir()
@@ -266,7 +264,7 @@ def test_strays_among_what_processes_hold_are_left_alone(folder: Path, store: pe
 
 
 def test_a_manifest_that_somebody_has_prepared_moves_nothing_from_elsewhere(
-    folder: Path, store: penstock.Store, tmp_path: Path
+    folder: Path, store: Store, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(b"secret")
@@ -292,7 +290,7 @@ def test_a_message_is_held_under_a_name_that_can_be_read_whatever_its_time_is() 
     assert layout.parse_held(name) is not None
 
 
-def test_a_stray_is_not_removed_by_its_name(folder: Path, store: penstock.Store) -> None:
+def test_a_stray_is_not_removed_by_its_name(folder: Path, store: Store) -> None:
     ids = [some_id(), some_id()]
     (folder / "queues" / "jobs" / ids[0]).mkdir()
     (folder / "queues" / "jobs" / ids[1]).symlink_to("/etc/passwd")
@@ -363,7 +361,7 @@ def test_a_tree_of_mq_core_is_adopted_whole(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "remove").iterdir() if path.read_bytes() == b"6"] == []
 
 
-def test_what_is_still_being_written_to_new_is_not_delivered(folder: Path, store: penstock.Store) -> None:
+def test_what_is_still_being_written_to_new_is_not_delivered(folder: Path, store: Store) -> None:
     clock = SimulatedClock()
     with penstock.open(f"folder:{folder}", clock=clock) as other:
         with open(folder / "new" / f"jobs:{some_id()}", "wb") as file:
@@ -451,7 +449,7 @@ def test_a_file_in_the_place_of_a_store_and_a_folder_of_others_are_named(tmp_pat
 
 
 @pytest.mark.parametrize("part", ["delay", "queues/jobs", "done", ".penstock/settings", "."])
-def test_the_reaper_refuses_other_folders_of_a_store(part: str, folder: Path, store: penstock.Store) -> None:
+def test_the_reaper_refuses_other_folders_of_a_store(part: str, folder: Path, store: Store) -> None:
     store.queue("jobs").put(b"a", delay=60)
     command = [*COMMAND, "reaper", "--source", str(folder / part), "--once"]
     before = sorted(folder.rglob("*"))

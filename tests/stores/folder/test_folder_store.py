@@ -35,7 +35,7 @@ NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, 
 
 
 @pytest.fixture
-def store(folder: Path) -> Iterator[penstock.Store]:
+def store(folder: Path) -> Iterator[Store]:
     with penstock.open(f"folder:{folder}") as store:
         yield store
 
@@ -47,9 +47,7 @@ def shell(command: str, folder: Path) -> str:
 # Files
 
 
-def test_a_message_moves_from_folder_to_folder_with_its_payload_as_the_content(
-    store: penstock.Store, folder: Path
-) -> None:
+def test_a_message_moves_from_folder_to_folder_with_its_payload_as_the_content(store: Store, folder: Path) -> None:
     queue = store.create("a/b:c", max_attempts=1)
     put = queue.put(b"\x00payload", priority=3)
     assert (folder / "queues" / "a%2Fb%3Ac" / put).read_bytes() == b"\x00payload"
@@ -69,7 +67,7 @@ def test_a_message_moves_from_folder_to_folder_with_its_payload_as_the_content(
     assert [path for path in (folder / "queues").rglob("*") if path.is_file()] == []
 
 
-def test_ids_are_uuids_of_version_1_in_the_order_of_arrival(store: penstock.Store) -> None:
+def test_ids_are_uuids_of_version_1_in_the_order_of_arrival(store: Store) -> None:
     ids = [store.queue().put(b"x") for _ in range(5)] + store.queue().put_many([b"y"] * 5)
     assert {uuid.UUID(each).version for each in ids} == {1}
     assert sorted(ids, key=lambda each: uuid.UUID(each).time) == ids
@@ -143,7 +141,7 @@ def test_stamps_say_what_was_stamped(headers: dict[str, str], priority: int, ord
 # Shells
 
 
-def test_shell_commands_feed_a_queue(folder: Path, store: penstock.Store) -> None:
+def test_shell_commands_feed_a_queue(folder: Path, store: Store) -> None:
     store.create("jobs")
     (folder / "letter.txt").write_text("dear all")
     shell("cp letter.txt queues/jobs/; mv letter.txt 'queues/jobs/my letter.txt'", folder)
@@ -157,13 +155,13 @@ def test_shell_commands_feed_a_queue(folder: Path, store: penstock.Store) -> Non
     assert (folder / "queues" / "jobs" / ".part").exists()
 
 
-def test_a_folder_made_by_hand_is_a_queue(folder: Path, store: penstock.Store) -> None:
+def test_a_folder_made_by_hand_is_a_queue(folder: Path, store: Store) -> None:
     shell("mkdir queues/by-hand; echo hello > queues/by-hand/x", folder)
     with penstock.open(f"folder:{folder}") as other:
         assert [message.payload for message in other.queue("by-hand").claim()] == [b"hello\n"]
 
 
-def test_a_file_that_is_still_being_written_is_no_message_yet(folder: Path, store: penstock.Store) -> None:
+def test_a_file_that_is_still_being_written_is_no_message_yet(folder: Path, store: Store) -> None:
     path = folder / "queues" / "default" / "slow"
     with path.open("wb") as file:
         file.write(b"half")
@@ -194,16 +192,14 @@ def test_files_that_are_still_being_written_hold_up_nothing_behind_them(folder: 
         assert queue.claim() == []
 
 
-def test_a_file_that_is_whole_again_has_its_place_in_the_order(folder: Path, store: penstock.Store) -> None:
+def test_a_file_that_is_whole_again_has_its_place_in_the_order(folder: Path, store: Store) -> None:
     with (folder / "queues" / "default" / "slow").open("wb"):
         assert store.queue().claim() == []
         store.queue().put_many([b"second", b"third"])
     assert [message.payload for message in store.queue().claim(3)] == [b"", b"second", b"third"]
 
 
-def test_who_waits_gets_what_is_behind_a_file_or_the_file_once_it_is_whole(
-    folder: Path, store: penstock.Store
-) -> None:
+def test_who_waits_gets_what_is_behind_a_file_or_the_file_once_it_is_whole(folder: Path, store: Store) -> None:
     queue = store.queue()
     with (folder / "queues" / "default" / "slow").open("wb") as file, ThreadPoolExecutor() as pool:
         waiting = pool.submit(queue.claim, wait=600)
@@ -215,7 +211,7 @@ def test_who_waits_gets_what_is_behind_a_file_or_the_file_once_it_is_whole(
         assert [message.payload for message in waiting.result()] == [b"whole"]
 
 
-def test_a_file_that_is_taken_away_before_it_is_whole_was_never_there(folder: Path, store: penstock.Store) -> None:
+def test_a_file_that_is_taken_away_before_it_is_whole_was_never_there(folder: Path, store: Store) -> None:
     queue = store.queue()
     with (folder / "queues" / "default" / "slow").open("wb"):
         assert queue.claim() == []
@@ -254,7 +250,7 @@ def test_what_another_process_puts_is_seen_within_a_second(folder: Path) -> None
         assert message.payload == b"theirs"
 
 
-def test_what_others_have_settled_is_seen_in_every_queue(folder: Path, store: penstock.Store) -> None:
+def test_what_others_have_settled_is_seen_in_every_queue(folder: Path, store: Store) -> None:
     queues = [store.create("one"), store.create("two")]
     for queue in queues:
         queue.put(b"x")
@@ -266,9 +262,7 @@ def test_what_others_have_settled_is_seen_in_every_queue(folder: Path, store: pe
     assert [queue.counts()["in_flight"] for queue in queues] == [0, 0]
 
 
-def test_a_claim_of_several_is_given_others_for_those_that_cannot_be_had(
-    folder: Path, store: penstock.Store
-) -> None:
+def test_a_claim_of_several_is_given_others_for_those_that_cannot_be_had(folder: Path, store: Store) -> None:
     queue = store.queue()
     queue.put_many([b"1", b"2", b"3", b"4", b"5"])
     with penstock.open(f"folder:{folder}") as other:
@@ -277,7 +271,7 @@ def test_a_claim_of_several_is_given_others_for_those_that_cannot_be_had(
         assert [message.payload for message in queue.claim(3)] == [b"3", b"4", b"5"]
 
 
-def test_a_limit_and_a_key_are_exact_among_processes(folder: Path, store: penstock.Store) -> None:
+def test_a_limit_and_a_key_are_exact_among_processes(folder: Path, store: Store) -> None:
     store.create("jobs", max_size=20)
     code = """
 import sys, penstock
@@ -305,7 +299,7 @@ with penstock.open(sys.argv[1]) as store:
     assert len(store.queue("keyed")) == 1
 
 
-def test_queues_of_other_processes_come_and_go(folder: Path, store: penstock.Store) -> None:
+def test_queues_of_other_processes_come_and_go(folder: Path, store: Store) -> None:
     with penstock.open(f"folder:{folder}") as other:
         other.create("theirs", max_attempts=7)
         assert store.queue("theirs").settings.max_attempts == 7
@@ -385,7 +379,7 @@ def test_without_attributes_what_they_would_hold_is_refused_by_name(what: str, d
     assert sum(queue.counts().values()) == 1
 
 
-def test_a_message_can_be_removed_wherever_it_is_from_new_on(folder: Path, store: penstock.Store) -> None:
+def test_a_message_can_be_removed_wherever_it_is_from_new_on(folder: Path, store: Store) -> None:
     queue = store.queue()
     unfinished, available, delayed = queue.put(b"a"), queue.put(b"b"), queue.put(b"c", delay=60)
     os.rename(folder / "queues" / "default" / unfinished, folder / "new" / f"default:{unfinished}")
@@ -402,7 +396,7 @@ def test_a_message_can_be_removed_wherever_it_is_from_new_on(folder: Path, store
 # The daemons
 
 
-def test_the_mover_brings_back_what_is_due_and_the_reaper_unlinks(folder: Path, store: penstock.Store) -> None:
+def test_the_mover_brings_back_what_is_due_and_the_reaper_unlinks(folder: Path, store: Store) -> None:
     queue = store.queue()
     queue.put(b"a")
     removed = queue.put(b"b", priority=1)
@@ -503,9 +497,7 @@ def test_they_stay_while_another_process_has_the_store_open(folder: Path) -> Non
         assert not list(long.iterdir())
 
 
-def test_a_claim_does_not_look_at_the_folder_a_second_time(
-    store: penstock.Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_claim_does_not_look_at_the_folder_a_second_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = store.create("jobs")
     queue.put_many([b"a", b"b", b"c"])
     monkeypatch.setattr(FolderQueue, "peek", lambda *arguments: pytest.fail("it has looked"))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import SimulatedClock
+from penstock import SimulatedClock, Store
 from penstock.errors import StoreUnavailable
 from penstock.stores.folder import doctor
 from tests.stores.errors import ext4, fill
@@ -37,7 +37,7 @@ def shared() -> Iterator[Path]:
         shutil.rmtree(path)
 
 
-def as_nobody(shared: Path, work: Callable[[penstock.Store], None], clock: SimulatedClock | None = None) -> None:
+def as_nobody(shared: Path, work: Callable[[Store], None], clock: SimulatedClock | None = None) -> None:
     """Work on a store as another user, in a child."""
     if child := os.fork():
         assert os.waitpid(child, 0)[1] == 0
@@ -54,7 +54,7 @@ def as_nobody(shared: Path, work: Callable[[penstock.Store], None], clock: Simul
     os._exit(0)
 
 
-def prepare(store: penstock.Store) -> None:
+def prepare(store: Store) -> None:
     store.create("jobs").put(b"mine")
     store.create("other").put(b"other")
 
@@ -77,7 +77,7 @@ def test_files_of_another_user_are_skipped_and_nothing_else_is_affected(
 
     clock = SimulatedClock()
 
-    def work(store: penstock.Store) -> None:
+    def work(store: Store) -> None:
         jobs = store.queue("jobs")
         assert [message.payload for message in jobs.messages()] == [b"mine"]
         assert [message.payload for message in jobs.peek(9)] == [b"mine"]
@@ -107,7 +107,7 @@ def test_a_file_of_another_user_that_may_be_written_is_popped_and_not_leased(sti
         os.chown(file.parent, 0, 0)
         file.parent.chmod(0o1777)
 
-    def work(store: penstock.Store) -> None:
+    def work(store: Store) -> None:
         assert payloads(store) == [b"mine"]
         popped = [store.queue("jobs").pop() for _ in range(2)]
         there = [message.payload for message in popped if message is not None]
@@ -124,7 +124,7 @@ def test_a_message_that_another_user_has_put_is_left_to_who_may_change_it(shared
 
     clock = SimulatedClock()
 
-    def work(store: penstock.Store) -> None:
+    def work(store: Store) -> None:
         assert payloads(store) == [b"mine"]
         clock.advance(3_600)
         store.queue("jobs").put(b"more")
@@ -145,7 +145,7 @@ def test_messages_of_another_user_in_a_sticky_folder_are_left_to_who_may_remove_
     folder.chmod(0o1777)
     clock.advance(10)
 
-    def work(store: penstock.Store) -> None:
+    def work(store: Store) -> None:
         jobs = store.queue("jobs")
         with pytest.raises(StoreUnavailable, match=f"{left}.*permission denied"):
             jobs.remove(jobs.put(b"removed"), left)
@@ -163,7 +163,7 @@ def test_messages_of_another_user_in_a_sticky_folder_are_left_to_who_may_remove_
 def of_root(shared: Path, mode: int, clock: SimulatedClock, *, failed: bool) -> penstock.Message:
     """A message in flight, or one that has failed, which another user may read or write, but not give times."""
 
-    def begin(store: penstock.Store) -> None:
+    def begin(store: Store) -> None:
         store.create("jobs", max_attempts=1)
 
     as_nobody(shared, begin, clock)
@@ -182,7 +182,7 @@ def test_a_lease_that_another_user_may_not_change_stays_as_it_was(how: str, mode
     clock = SimulatedClock()
     message = of_root(shared, mode, clock, failed=False)
 
-    def work(store: penstock.Store) -> None:
+    def work(store: Store) -> None:
         with pytest.raises(StoreUnavailable, match=f"{message.id}.*permission denied"):
             getattr(store.queue("jobs"), how)(message.receipt)
         store.queue("jobs").put(b"more")  # the store goes on
@@ -203,7 +203,7 @@ def test_a_lease_of_another_users_that_is_over_is_left_to_who_may_end_it(shared:
     of_root(shared, 0o666, clock, failed=False)
     clock.advance(60)
 
-    def work(store: penstock.Store) -> None:
+    def work(store: Store) -> None:
         assert store.queue("jobs").redrive() == 0
         store.queue("jobs").put(b"more")
 
@@ -216,7 +216,7 @@ def test_a_failed_message_that_another_user_may_not_write_is_not_redriven_by_its
     clock = SimulatedClock()
     message = of_root(shared, 0o644, clock, failed=True)
 
-    def work(store: penstock.Store) -> None:
+    def work(store: Store) -> None:
         assert store.queue("jobs").redrive(message.id) == 0
         store.queue("jobs").put(b"more")
 
@@ -229,7 +229,7 @@ def test_a_message_that_another_user_may_not_read_is_removed_by_its_id(shared: P
     clock = SimulatedClock()
     message = of_root(shared, 0o600, clock, failed=True)
 
-    def work(store: penstock.Store) -> None:
+    def work(store: Store) -> None:
         assert store.queue("jobs").remove(message.id) == 1
         store.queue("jobs").put(b"more")
 
@@ -241,7 +241,7 @@ def test_a_queue_that_another_user_has_made_is_named_and_the_others_go_on(shared
     with penstock.open(f"folder:{shared}") as store:
         store.create("roots").put(b"roots")
 
-    def work(store: penstock.Store) -> None:
+    def work(store: Store) -> None:
         with pytest.raises(StoreUnavailable, match=r"settings/roots.*permission denied"):
             store.queue("roots").claim()
         store.backend.tend()  # type: ignore[attr-defined]
@@ -252,7 +252,7 @@ def test_a_queue_that_another_user_has_made_is_named_and_the_others_go_on(shared
 
 @pytest.mark.parametrize("part", ["queues/jobs", ".penstock/settings/jobs"])
 def test_a_queue_that_may_not_be_read_is_named_and_the_others_go_on(part: str, shared: Path) -> None:
-    def begin(store: penstock.Store) -> None:
+    def begin(store: Store) -> None:
         prepare(store)
         store.queue("other").put(b"later", delay=0.001)
 
@@ -260,7 +260,7 @@ def test_a_queue_that_may_not_be_read_is_named_and_the_others_go_on(part: str, s
     os.chown(shared / part, 0, 0)
     (shared / part).chmod(0)
 
-    def work(store: penstock.Store) -> None:
+    def work(store: Store) -> None:
         for call in (
             store.queues,
             lambda: store.queue("jobs").claim(),
@@ -283,7 +283,7 @@ def test_a_store_that_may_not_be_read_is_named_by_the_doctor(shared: Path) -> No
     os.chown(shared / ".penstock", 0, 0)
     (shared / ".penstock").chmod(0)
 
-    def look(store: penstock.Store) -> None:
+    def look(store: Store) -> None:
         [finding] = doctor.examine(str(shared)).findings
         assert "permission denied" in finding.text
 

@@ -11,6 +11,7 @@ from penstock import LeaseExpired, Queue, SimulatedClock, Store
 from penstock.system.files import SystemFile
 
 Edit = Callable[[Path, str], None]
+Look = Callable[[], Queue]
 
 
 def in_place(path: Path, text: str) -> None:
@@ -60,9 +61,7 @@ def queue(store: Store) -> Queue:
 
 
 @pytest.fixture(params=["same process", "another process"])
-def look_again(
-    request: pytest.FixtureRequest, path: Path, store: Store, clock: SimulatedClock
-) -> Iterator[Callable[[], Queue]]:
+def look_again(request: pytest.FixtureRequest, path: Path, store: Store, clock: SimulatedClock) -> Iterator[Look]:
     """The queue as the process sees it that has it open, or one that opens it after the edit."""
     opened: list[Store] = []
 
@@ -112,9 +111,7 @@ def test_the_state_of_a_persons_message_is_one_byte(path: Path, queue: Queue) ->
     assert path.read_text() == "=a\n#b\n-c\n"
 
 
-def test_a_lease_follows_its_message(
-    path: Path, queue: Queue, edit: Edit, look_again: Callable[[], Queue]
-) -> None:
+def test_a_lease_follows_its_message(path: Path, queue: Queue, edit: Edit, look_again: Look) -> None:
     path.write_text("-a\n-b\n-c\n")
     a, b = queue.claim(2)
     put = queue.put(b"put")
@@ -133,7 +130,7 @@ def test_a_lease_follows_its_message(
 
 
 def test_a_message_that_cannot_be_told_apart_is_not_settled(
-    path: Path, queue: Queue, edit: Edit, look_again: Callable[[], Queue]
+    path: Path, queue: Queue, edit: Edit, look_again: Look
 ) -> None:
     path.write_text("-same\n-same\n-other\n")
     first, _second, other = queue.claim(3)
@@ -147,7 +144,7 @@ def test_a_message_that_cannot_be_told_apart_is_not_settled(
 
 
 def test_twins_are_told_apart_by_their_order_while_they_are_as_many(
-    path: Path, queue: Queue, edit: Edit, look_again: Callable[[], Queue]
+    path: Path, queue: Queue, edit: Edit, look_again: Look
 ) -> None:
     path.write_text("-same\n-same\n-other\n")
     _first, second = queue.claim(2)
@@ -157,7 +154,7 @@ def test_twins_are_told_apart_by_their_order_while_they_are_as_many(
 
 
 def test_a_message_that_was_rewritten_under_its_consumer_is_lost_to_it(
-    path: Path, queue: Queue, edit: Edit, look_again: Callable[[], Queue]
+    path: Path, queue: Queue, edit: Edit, look_again: Look
 ) -> None:
     path.write_text("-a\n")
     [held] = queue.claim()
@@ -170,9 +167,7 @@ def test_a_message_that_was_rewritten_under_its_consumer_is_lost_to_it(
     assert payloads(seen, "available") == [b"A"]
 
 
-def test_a_message_that_is_copied_is_two(
-    path: Path, queue: Queue, edit: Edit, look_again: Callable[[], Queue]
-) -> None:
+def test_a_message_that_is_copied_is_two(path: Path, queue: Queue, edit: Edit, look_again: Look) -> None:
     queue.put(b"a")
     [held] = queue.claim()
     edit(path, path.read_text() * 2)
@@ -184,7 +179,7 @@ def test_a_message_that_is_copied_is_two(
 
 
 def test_leases_of_copies_outlive_an_edit_that_leaves_them_as_they_are(
-    path: Path, queue: Queue, edit: Edit, look_again: Callable[[], Queue]
+    path: Path, queue: Queue, edit: Edit, look_again: Look
 ) -> None:
     queue.put(b"a")
     edit(path, path.read_text() * 2)
@@ -198,7 +193,7 @@ def test_leases_of_copies_outlive_an_edit_that_leaves_them_as_they_are(
 
 @pytest.mark.parametrize("by", ["a person", "Penstock"])
 def test_commenting_out_takes_a_message_away(
-    path: Path, queue: Queue, edit: Edit, look_again: Callable[[], Queue], by: str
+    path: Path, queue: Queue, edit: Edit, look_again: Look, by: str
 ) -> None:
     if by == "Penstock":
         queue.put_many([b"a", b"b"])
@@ -215,7 +210,7 @@ def test_commenting_out_takes_a_message_away(
 
 
 def test_a_processed_message_that_is_queued_again_is_delivered_again(
-    path: Path, queue: Queue, edit: Edit, look_again: Callable[[], Queue]
+    path: Path, queue: Queue, edit: Edit, look_again: Look
 ) -> None:
     queue.put(b"a")
     queue.claim()[0].ack()
@@ -228,7 +223,7 @@ def test_a_processed_message_that_is_queued_again_is_delivered_again(
 
 
 def test_a_failed_message_that_is_queued_again_starts_over(
-    path: Path, queue: Queue, edit: Edit, look_again: Callable[[], Queue]
+    path: Path, queue: Queue, edit: Edit, look_again: Look
 ) -> None:
     queue.put(b"a")
     for _ in range(5):
@@ -240,7 +235,7 @@ def test_a_failed_message_that_is_queued_again_starts_over(
 
 
 def test_a_message_that_a_person_marks_as_processed_or_failed_is_that(
-    path: Path, queue: Queue, edit: Edit, look_again: Callable[[], Queue]
+    path: Path, queue: Queue, edit: Edit, look_again: Look
 ) -> None:
     queue.put_many([b"a", b"b", b"c"])
     a, _b = queue.claim(2)
@@ -282,7 +277,7 @@ def test_a_line_that_a_shell_adds_while_a_put_ends_is_a_message(
     assert [message.payload for message in queue.claim(5)] == [b"first", b"second", b"by hand", b"third"]
 
 
-def test_settings_can_be_edited(path: Path, queue: Queue, edit: Edit, look_again: Callable[[], Queue]) -> None:
+def test_settings_can_be_edited(path: Path, queue: Queue, edit: Edit, look_again: Look) -> None:
     edit(path, "# Penstock queue\n\\max_attempts=1\n\\keep_done=forever\n\\max_size=lots\n-a\n")
     seen = look_again()
     assert (seen.settings.max_attempts, seen.settings.keep_done, seen.settings.max_size) == (1, None, 0)

@@ -1,7 +1,7 @@
 """A queue of a folder store, as one process uses it: fetching, settling, looking."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -14,7 +14,7 @@ from penstock.errors import StoreCorrupt
 from penstock.stores.folder import stamps, steps
 from penstock.stores.folder.incoming import OpenQueue
 from penstock.stores.folder.index import Row
-from penstock.stores.folder.layout import DELAY, DONE, FAILED, NEW, QUEUES, REMOVE, is_id, parse_flat
+from penstock.stores.folder.layout import DELAY, DONE, FAILED, NEW, QUEUES, REMOVE, is_id
 from penstock.stores.folder.stamps import Stamp
 from penstock.stores.folder.steps import Won
 from penstock.stores.folder.tree import home, is_full
@@ -308,12 +308,10 @@ class FolderQueue(OpenQueue):
         with self.lock:
             failed = {uid for uid, row in self._rows.items() if row.state == "failed"}
         wanted = sorted(failed) if ids is None else [uid for uid in dict.fromkeys(ids) if is_id(uid)]
-        if self.is_exact:
-            with self.admission.locked():
-                won = steps.redrive(self._tree, self.file, wanted, now)
-                self.admission.admit(len(won))
-        else:
+        with self.admission.locked() if self.is_exact else nullcontext():
             won = steps.redrive(self._tree, self.file, wanted, now)
+            if self.is_exact:
+                self.admission.admit(len(won))
         with self.lock:
             for each in won:
                 self._know(each.uid, self._row(QUEUES, each.stamp, 0))
@@ -322,21 +320,17 @@ class FolderQueue(OpenQueue):
 
     def let_go_of_done(self) -> None:
         """Take out of done/ what is listed no more: a queue that keeps longer from now on would list it again."""
-        self.refresh(certain=True)
-        now, over = self.advance(), []
+        now, over = self._look_now(certain=True), []
         with self._tree.apart():
-            for uid in [
-                uid for file, uid in filter(None, map(parse_flat, self._tree.names(DONE))) if file == self.file
-            ]:
+            for uid in self._tree.ids(DONE, self.file):
                 path = self._tree.place(DONE, self.file, uid)
                 with suppress(FileNotFoundError):
                     stamp = self._tree.stamp_of(path, uid)
                     row = self._row(DONE, stamp, self._tree.settled_at(path, stamp))
                     if self._keeps_done and self._rows.due_at(row) > now:
                         continue
-                    if (
-                        stamp.settled_at is None and self._tree.has_attributes
-                    ):  # acknowledging it again does no harm
+                    if stamp.settled_at is None and self._tree.has_attributes:
+                        # Acknowledging it again does no harm.
                         self._tree.stamp(path, {"settled_at": str(row.until).encode()})
                     over.append(uid)
             self._purged(dict.fromkeys(steps.remove(self._tree, self.file, DONE, over), DONE), now)
