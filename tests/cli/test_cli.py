@@ -1,4 +1,7 @@
-"""The command line, run in process on a store in memory that all commands of a test share."""
+"""The command line, run in process on a store in memory that all commands of a test share.
+
+What commands print, and their exit codes, is in tests/golden/sessions; here is what those do not show.
+"""
 
 import base64
 import contextlib
@@ -52,50 +55,26 @@ def printed(result: Result) -> Any:
     return json.loads(result.stdout)
 
 
-def test_put_prints_the_id(run: Run, jobs: penstock.Queue) -> None:
-    result = run("put", "jobs", "resize cat.jpg", "--priority", "-5", "-H", "kind=image", "-H", "size=a=b")
-    [message] = jobs.claim()
-    assert result.stdout == f"{message.id}\n"
-    assert message.payload == b"resize cat.jpg"
-    assert message.priority == -5
-    assert message.headers == {"kind": "image", "size": "a=b"}
-
-
-def test_put_takes_delay_retention_and_key(run: Run, jobs: penstock.Queue) -> None:
-    first = printed(run("put", "jobs", "a", "--delay", "60", "--retention", "3600", "--key", "k", "--json"))
-    again = printed(run("put", "jobs", "a", "--key", "k", "--json"))
-    assert first == again
-    [message] = jobs.messages("delayed")
-    assert first == {"id": message.id}
-    assert message.expires_at == message.received_at + 3_600_000
-
-
-def test_put_reads_a_file_as_it_is(run: Run, jobs: penstock.Queue, tmp_path: Path) -> None:
-    file = tmp_path / "photo.jpg"
-    file.write_bytes(b"\xff\xd8\x00\r\n")
+def test_bytes_go_in_and_come_out_as_they_are(run: Run, jobs: penstock.Queue, tmp_path: Path) -> None:
+    (file := tmp_path / "photo.jpg").write_bytes(b"\xff\xd8\x00\r\n")
     run("put", "jobs", f"@{file}")
-    assert jobs.claim()[0].payload == b"\xff\xd8\x00\r\n"
+    for arguments in (["-"], []):
+        run("put", "jobs", *arguments, stdin=b"\xff piped\n")
+    assert [message.payload for message in jobs.peek(3)] == [file.read_bytes(), *[b"\xff piped\n"] * 2]
+    assert run("peek", "jobs", "-n", "2", "--raw").stdout_bytes == file.read_bytes() + b"\xff piped\n"
+    assert run("pop", "jobs", "--raw").stdout_bytes == file.read_bytes()
 
 
-@pytest.mark.parametrize("arguments", [["jobs", "-"], ["jobs"]])
-def test_put_reads_stdin_as_it_is(run: Run, jobs: penstock.Queue, arguments: list[str]) -> None:
-    run("put", *arguments, stdin=b"\xff piped\n")
-    assert jobs.claim()[0].payload == b"\xff piped\n"
+def test_put_lines_reads_a_file_too(run: Run, jobs: penstock.Queue, tmp_path: Path) -> None:
+    (file := tmp_path / "lines.txt").write_bytes(b"one\n\ntwo \nthree")
+    assert printed(run("put", "jobs", "--lines", f"@{file}", "--json", "-p", "1")) == {"count": 4}
+    assert [message.payload for message in jobs.claim(8)] == [b"one", b"", b"two ", b"three"]
 
 
 def test_put_without_a_queue_means_the_default_one(run: Run, store: penstock.Store) -> None:
     run("put", stdin=b"a")
     run("put", "", "b")
     assert [message.payload for message in store.queue().claim(2)] == [b"a", b"b"]
-
-
-def test_put_lines_puts_each_line(run: Run, jobs: penstock.Queue, tmp_path: Path) -> None:
-    lines = b"one\n\ntwo \nthree"
-    assert run("put", "jobs", "--lines", stdin=lines).stdout == "put 4 messages into jobs\n"
-    file = tmp_path / "lines.txt"
-    file.write_bytes(lines)
-    assert printed(run("put", "jobs", "--lines", f"@{file}", "--json", "-p", "1")) == {"count": 4}
-    assert [message.payload for message in jobs.claim(8)] == [b"one", b"", b"two ", b"three"] * 2
 
 
 def test_put_lines_takes_many(run: Run, jobs: penstock.Queue) -> None:
@@ -116,19 +95,6 @@ def test_claim_shows_a_table_with_the_receipt(run: Run, jobs: penstock.Queue) ->
     assert second.lease_until == (second.claimed_at or 0) + 60_000
 
 
-def test_a_message_as_json_has_every_field(run: Run, jobs: penstock.Queue) -> None:
-    jobs.put("grüße", headers={"a": "b"})
-    [claimed] = printed(run("claim", "jobs", "--json"))
-    [message] = jobs.messages("in_flight")
-    assert claimed == {
-        "id": message.id, "queue": "jobs", "payload": "grüße", "headers": {"a": "b"}, "priority": 0,
-        "created_at": message.created_at, "received_at": message.received_at, "visible_at": message.visible_at,
-        "expires_at": None, "attempts": 1, "state": "in_flight", "receipt": claimed["receipt"],
-        "claimed_at": message.claimed_at, "lease_until": message.lease_until, "consumer": message.consumer,
-        "settled_at": None, "reason": None,
-    }  # fmt: skip
-
-
 def test_a_payload_that_is_not_text_is_base64_in_json(run: Run, jobs: penstock.Queue) -> None:
     jobs.put(b"\xff\x00")
     [claimed] = printed(run("claim", "jobs", "--json"))
@@ -136,123 +102,19 @@ def test_a_payload_that_is_not_text_is_base64_in_json(run: Run, jobs: penstock.Q
     assert base64.b64decode(claimed["payload_base64"]) == b"\xff\x00"
 
 
-def test_the_receipt_settles_the_message(run: Run, jobs: penstock.Queue) -> None:
-    jobs.put_many([b"a", b"b", b"c"])
-    a, b, c = (message["receipt"] for message in printed(run("claim", "jobs", "-n", "3", "--json")))
-    assert run("ack", "jobs", a).stdout == "acknowledged 1 message\n"
-    assert run("ack", "jobs", a).stdout == "acknowledged 1 message\n"
-    assert printed(run("fail", "jobs", b, "--delay", "60", "--reason", "no route", "--json")) == {"failed": 1}
-    assert run("release", "jobs", c).stdout == "released 1 message\n"
-    assert jobs.counts() == {"delayed": 1, "available": 1, "in_flight": 0, "done": 0, "failed": 0}
-    assert next(jobs.messages("delayed")).reason == "no route"
-
-
-def test_a_lost_receipt_is_an_error_that_says_what_to_do(run: Run, jobs: penstock.Queue) -> None:
-    result = run("ack", "jobs", "17.3f2a9c55d0e81b46", code=1)
-    assert result.stdout == ""
-    assert result.stderr.startswith("penstock: 1 receipt(s) of queue 'jobs' no longer hold their message")
-    assert "hint: 'penstock claim NAME --lease SECONDS'" in result.stderr
-
-
-def test_pop_takes_a_message_out(run: Run, jobs: penstock.Queue) -> None:
-    jobs.put_many([b"a", b"\xff\n", b"c"])
-    assert "done" in run("pop", "jobs").stdout
-    assert run("pop", "jobs", "--raw").stdout_bytes == b"\xff\n"
-    assert printed(run("pop", "jobs", "--json"))[0]["payload"] == "c"
-    assert sum(jobs.counts().values()) == 0
-
-
-def test_peek_leaves_messages_where_they_are(run: Run, jobs: penstock.Queue) -> None:
-    jobs.put_many([b"a", b"b"])
-    assert [message["payload"] for message in printed(run("peek", "jobs", "-n", "5", "--json"))] == ["a", "b"]
-    assert run("peek", "jobs", "-n", "5", "--raw").stdout_bytes == b"ab"
-    assert jobs.counts()["available"] == 2
-
-
-def test_peek_shows_why_messages_failed(run: Run, jobs: penstock.Queue) -> None:
-    jobs.put(b"a")
-    for _ in range(2):
-        jobs.claim()[0].fail(reason="no route to host")
-    assert "no route to host" in run("peek", "jobs", "--state", "failed").stdout
-
-
-@pytest.mark.parametrize("command", ["claim", "pop", "peek"])
-def test_an_empty_queue_is_exit_code_three(run: Run, command: str) -> None:
-    assert run(command, code=3).output == ""
-    assert printed(run(command, "--json", code=3)) == []
-
-
-def test_create_show_and_list(run: Run, store: penstock.Store) -> None:
-    run(
-        "create", "orders", "--max-size", "10", "--max-attempts", "0", "--keep-done", "forever",
-        "--filter", "type = 'order'", "--max-payload", "1024", "--priorities", "-1", "9", "--max-lease", "60",
-        "--retention", "86400", "--description", "what people buy",
-    )  # fmt: skip
-    shown = printed(run("show", "orders", "--json"))
-    assert shown["settings"] == {
-        "max_size": 10, "max_attempts": 0, "keep_done": None, "filter": "type = 'order'", "start": "now",
-        "max_payload": 1024, "priorities": [-1, 9], "max_lease": 60, "retention": 86400,
-        "description": "what people buy",
-    }  # fmt: skip
-    assert [info["name"] for info in printed(run("list", "--json"))] == ["default", "orders"]
-    store.publish(b"x", headers={"type": "order"})
-    table = run("show", "orders").stdout
-    for part in ("available      1", "no limit", "for ever", "-1 to 9", "86,400", "what people buy"):
-        assert part in table
-    assert "orders" in run("list").stdout
-
-
-def test_create_says_what_it_made(run: Run) -> None:
-    assert run("create", "jobs").stdout == "created jobs\n"
-    assert printed(run("create", "more", "--json"))["settings"]["max_attempts"] == 5
-
-
-def test_delete_purge_redrive_and_remove(run: Run, store: penstock.Store, jobs: penstock.Queue) -> None:
-    ids = jobs.put_many([b"a", b"b", b"c"])
-    assert run("remove", "jobs", ids[0], "unknown").stdout == "removed 1 message\n"
-    run("remove", "jobs", ids[0], code=3)
-    for _ in range(2):
-        jobs.fail(*jobs.claim(2))
-    assert run("redrive", "jobs", ids[1]).stdout == "1 message available again\n"
-    assert printed(run("redrive", "jobs", "--json")) == {"redriven": 1}
-    run("redrive", "jobs", code=3)
-    assert run("purge", "jobs", "--yes").stdout == "removed 2 messages from jobs\n"
-    assert printed(run("purge", "jobs", "--yes", "--json")) == {"purged": 0}
-    assert run("delete", "jobs", "--yes").stdout == "deleted jobs\n"
-    assert [info.name for info in store.queues()] == ["default"]
-
-
-def test_publish_puts_into_the_queues_that_want_it(run: Run, store: penstock.Store) -> None:
-    store.create("orders", filter="type = 'order'")
-    published = run("publish", '{"order": 17}', "-H", "type=order").stdout.strip()
-    assert store.queue("orders").claim()[0].headers["penstock.publish"] == published
-    assert set(printed(run("publish", "-", "--json", stdin=b"x"))) == {"id"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["put", "missing", "x"], 1, "penstock: there is no queue 'missing'"),
         (["put", "a b", "x"], 1, "has ' ' at position 1"),
-        (["put", "default", "x", "-p", "high"], 2, "'high' is not a valid integer"),
         (["put", "default", "x", "-p", "9223372036854775808"], 1, "priority 9223372036854775808"),
-        (["put", "default", "x", "-H", "novalue"], 2, "'novalue' is not NAME=VALUE"),
-        (["put", "default", "@/no/such/file"], 2, "cannot read '/no/such/file': No such file"),
-        (["put", "default", "x", "--delay", "-1"], 2, "delay=-1 is not a duration"),
         (["put", "default", "x", "--lines"], 2, "--lines reads a file"),
         (["put", "default", "--lines", "--key", "k"], 2, "leave one of them out"),
-        (["claim", "--lease", "0"], 2, "lease=0 would end at once"),
-        (["claim", "-n", "0"], 2, "n=0 is out of range"),
-        (["ack", "default"], 2, "Missing argument 'RECEIPT...'"),
         (["create", "default"], 1, "'penstock show NAME' shows its settings"),
         (["create", "x", "--filter", "upper(a) = 'b'"], 1, "^"),
         (["create", "x", "--keep-done", "long"], 2, "'long' is not a number of seconds"),
-        (["create", "x", "--start", "beginning"], 1, "keeps no log of published messages"),
-        (["delete", "default"], 1, "'penstock purge default --yes' empties it"),
         (["peek", "--state", "ready"], 2, "'ready' is not one of 'delayed'"),
         (["peek", "-n", "99999999999999999999", "--state", "failed"], 2, "is not in the range"),
         (["pop", "--raw", "--json"], 2, "leave one of them out"),
-        (["frobnicate"], 2, "No such command 'frobnicate'"),
     ],
 )
 def test_a_mistake_gets_one_clear_answer(run: Run, arguments: list[str], code: int, message: str) -> None:
@@ -265,11 +127,6 @@ def test_a_kind_of_store_that_there_is_not_is_named() -> None:
     result = CliRunner().invoke(cli, ["--store", "nosuch:data", "list"])
     assert result.exit_code == 1
     assert "there is no kind of store 'nosuch'" in result.stderr
-
-
-def test_the_store_comes_from_the_environment_if_not_given(store: penstock.Store, jobs: penstock.Queue) -> None:
-    result = CliRunner().invoke(cli, ["list", "--json"], env={"PENSTOCK_STORE": URL})
-    assert [info["name"] for info in printed(result)] == ["default", "jobs"]
 
 
 @pytest.mark.parametrize("command", sorted(cli.commands))
@@ -461,3 +318,29 @@ def test_the_installed_command_runs_in_a_process_of_its_own() -> None:
     assert put.stdout == b"1\n"
     pop = subprocess.run([*COMMAND, "pop"], capture_output=True, env=environment, check=False)
     assert (pop.returncode, pop.stdout, pop.stderr) == (3, b"", b"")
+
+
+# The entries of a text store
+
+
+def test_a_file_is_shown_as_it_is_coloured_by_state_and_a_terminal_is_safe(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_text("# mine\n-resize cat.jpg\n\n=two\n lines\n!three\n-\x1b[2J\n")
+
+    def run(*arguments: str, color: bool = False) -> str:
+        return (
+            CliRunner().invoke(cli, ["--store", str(path), *arguments], color=color, catch_exceptions=False).stdout
+        )
+
+    assert run("show", "--entries") == "# mine\n-resize cat.jpg\n\n=two\n lines\n!three\n-\\x1b[2J\n"
+    entries = json.loads(run("show", "--entries", "--json"))
+    assert [entry["state"] for entry in entries] == ["comment", "available", "done", "failed", "available"]
+    assert (entries[2]["offset"], entries[2]["length"], entries[2]["text"]) == (24, 12, "two\nlines")
+    run("claim", "jobs")
+    shown = run("show", "jobs", "--entries", color=True)
+    assert "\x1b[33m-resize cat.jpg\x1b[0m" in shown
+    assert "\x1b[31m!three\x1b[0m" in shown
+
+
+def test_other_stores_have_no_entries_to_show(run: Run) -> None:
+    assert "--entries is for text stores" in run("show", "--entries", code=1).stderr

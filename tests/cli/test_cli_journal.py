@@ -112,35 +112,6 @@ def test_a_message_goes_its_way_through_processes_that_end(tmp_path: Path) -> No
     assert "already" in run("create", "jobs", code=1)
 
 
-def test_a_claim_holds_and_a_receipt_is_lost_by_commands_that_end(shell: Shell) -> None:
-    shell.run("put", "default", "work")
-    [claimed] = shell.json("claim", "--lease", "600")
-    shell.run("claim", code=3)
-    shell.run("release", "default", claimed["receipt"])
-    [again] = shell.json("claim", "--lease", "600")
-    assert (again["id"], again["attempts"]) == (claimed["id"], 2)
-    assert "no longer hold their message" in shell.run("ack", "default", claimed["receipt"], code=1).stderr
-
-
-def test_publishing_listing_and_deleting_by_commands_that_end(shell: Shell) -> None:
-    shell.run("create", "orders", "--filter", "type = 'order'", "--description", "what people buy")
-    published = shell.run("publish", '{"order": 17}', "-H", "type=order").stdout.strip()
-    [copy] = shell.json("peek", "orders")
-    assert copy["headers"] == {"type": "order", "penstock.publish": published}
-    assert [(info["name"], info["counts"]["available"]) for info in shell.json("list")] == [
-        ("default", 0),
-        ("orders", 1),
-    ]
-    assert shell.run("delete", "orders", "--yes").stdout == "deleted orders\n"
-    assert [info["name"] for info in shell.json("list")] == ["default"]
-    assert not list((shell.folder / "penstock-data").glob("orders*"))
-
-
-def test_a_key_is_remembered_by_commands_that_end(shell: Shell) -> None:
-    first = shell.json("put", "default", "x", "--key", "once")
-    assert shell.json("put", "default", "x", "--key", "once") == first
-
-
 def test_the_store_is_the_option_else_the_variable_else_penstock_data(tmp_path: Path) -> None:
     shell = Shell(tmp_path, "journal:from-the-variable")
     shell.run("put", "default", "a")
@@ -188,23 +159,6 @@ def test_a_damaged_store_is_a_clear_error_and_the_doctor_explains(shell: Shell) 
     ]
     assert Path(problem["file"]).name == "jobs"
     assert contents(folder) == before
-
-
-def test_the_doctor_shows_what_a_sound_store_holds(shell: Shell) -> None:
-    with penstock.open(shell.folder / "penstock-data") as store:
-        store.create("jobs").put(b"x")
-    shown = shell.run("doctor").stdout
-    assert "packing frees" in shown
-    assert "ok       store: the store was closed as it should be" in shown
-    assert "ok       queue jobs: 1 group and 1 message, all of them whole" in shown
-    examined = shell.json("doctor")
-    assert examined["sound"]
-    assert [(queue["name"], queue["counts"]["available"]) for queue in examined["queues"]] == [("jobs", 1)]
-
-
-def test_the_doctor_does_not_make_a_store_that_is_not_there(shell: Shell) -> None:
-    assert "no store at ./penstock-data: " in shell.run("doctor", code=1).stderr
-    assert not list(shell.folder.iterdir())
 
 
 def test_packing_frees_what_is_no_longer_needed(shell: Shell) -> None:
