@@ -26,12 +26,6 @@ CHANGED = Settings(
 )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _can_change(kind: StoreUnderTest) -> None:
-    if not {"slate"}.isdisjoint(kind.name.split("-")):
-        pytest.skip("its settings cannot be changed yet")
-
-
 def done(queue: Queue) -> list[bytes]:
     return [message.payload for message in queue.messages("done")]
 

@@ -182,10 +182,8 @@ def test_a_hundred_consumers_get_a_hundred_messages(queue: Queue, line: Line) ->
 
 
 def test_settings_that_change_hold_for_consumers_that_wait(
-    kind: StoreUnderTest, queue: Queue, line: Line, clock: SimulatedClock
+    queue: Queue, line: Line, clock: SimulatedClock
 ) -> None:
-    if not {"slate"}.isdisjoint(kind.name.split("-")):
-        pytest.skip("its settings cannot be changed yet")
     first, second = consumers(queue, line, 2)
     queue.update(max_lease=5, max_attempts=1)
     queue.put(b"a")

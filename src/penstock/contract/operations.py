@@ -206,7 +206,7 @@ class Create(Operation[None]):
     name="update_queue",
     tag="Queues",
     role=ADMIN,
-    errors=(*WRITES, "InvalidFilter", "NotSupported"),
+    errors=(*WRITES, "InvalidFilter", "QueueFull", "NotSupported"),
     example={"settings": {"max_attempts": 10, "keep_done": None}},
     answer=Answer(
         description="They are changed.",

@@ -96,13 +96,19 @@ class Engine:
         """Change settings; all of them as they are then."""
         with self._lock:
             live = self.find(queue)
-            settings, written = live.update(changes, self._check_settings)
-            if settings.filter is None:
-                self._filters.pop(queue, None)
-            else:
-                self._add_filter(queue, settings.filter)
+            settings, written = self._update(live, changes)
         live.commit(written)
         return settings
+
+    def _update(self, live: LiveQueue, changes: Mapping[str, Any]) -> tuple[Settings, int]:
+        """Change settings; what must be committed before anyone is told."""
+        before = live.settings.filter
+        settings, written = live.update(changes, self._check_settings)
+        if settings.filter != before:
+            self._filters.pop(live.name, None)
+            if settings.filter is not None:
+                self._add_filter(live.name, settings.filter)
+        return settings, written
 
     def delete(self, queue: str) -> None:
         """Remove a queue and its messages."""

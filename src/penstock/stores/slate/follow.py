@@ -39,7 +39,7 @@ class SlateFeed:
         self,
         find: Callable[[], Known[SlateStorage]],
         reach: Callable[[], int],
-        wanted: "Filter | None",
+        wanted: Callable[[], "Filter | None"],
         since: int,
         log: Log,
         bodies: Bodies,
@@ -154,28 +154,33 @@ class SlateFeed:
         since = 0 if followed.marks is None else followed.marks.since
         for metadata in self._log.scan(after, until):
             if entries.is_published(metadata):
-                if self._wanted is None:
-                    continue
-                published = Published(metadata, self._log.size_of(metadata))
                 if metadata.id > since:
-                    if self._takes(storage, published):
+                    wanted = self._wanted()
+                    published = Published(metadata, self._log.size_of(metadata)) if wanted is not None else None
+                    if wanted is not None and published is not None and self._takes(storage, published, wanted):
                         yield published
                     continue
                 with storage.lock:
                     was_offered = storage.ledger.state.has(metadata.id) or metadata.id in followed.held
                 if was_offered:
-                    yield published
+                    yield Published(metadata, self._log.size_of(metadata))
             elif metadata.headers[entries.QUEUE_HEADER] == name:
                 yield Published(metadata, self._size(storage, metadata.id))
 
-    def _takes(self, storage: SlateStorage, published: Published) -> bool:
-        if self._wanted is None or published.metadata.received_at < self._since:
+    def left(self, after: int, until: int) -> list[int]:
+        """Published messages in a part of the log that have entered the queue and left it."""
+        state = self._known().ledger.state
+        found = [each.metadata for each in self._entered(after, until)]
+        return [each.id for each in found if entries.is_published(each) and not state.has(each.id)]
+
+    def _takes(self, storage: SlateStorage, published: Published, wanted: "Filter") -> bool:
+        if published.metadata.received_at < self._since:
             return False
         try:
             storage.ledger.check_values(published.size, entries.priority_of(published.metadata))
         except (PayloadTooLarge, InvalidPriority):
             return False
-        return self._wanted.matches(subject_of(published))
+        return wanted.matches(subject_of(published))
 
     def _size(self, storage: SlateStorage, seq: int) -> int:
         """How long the payload of a message is that was put; about, if it is held back."""
@@ -230,9 +235,21 @@ class SlateStreams(LiveStreams[SlateStorage]):
 
         backend = self._backend
         backend.look_after_followers()
-        since, wanted = since_of(backend.find(queue).settings.start), backend._filters.get(queue)
+        since, wanted = since_of(backend.find(queue).settings.start), partial(backend._filters.get, queue)
         find, reach = partial(backend._known, queue), partial(self._reach, queue)
         return SlateFeed(find, reach, wanted, since, backend._log, backend._bodies)
+
+    def note_entered(self, queue: str, last: int) -> None:
+        """Before other settings decide what enters a queue: note for followers what did up to a number."""
+        storage = self._backend._storages[queue]
+        followed = storage.followed
+        if followed.marks is None:
+            return
+        lowest = followed.lowest
+        left = [] if lowest is None else self._feed(queue).left(lowest, last)
+        with storage.lock:
+            followed.note_entered(left, last)
+        self._backend._log.watch()
 
     def _reach(self, queue: str) -> int:
         """The number up to which nothing enters a queue any more, and what has is on stable storage."""

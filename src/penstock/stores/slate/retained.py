@@ -113,6 +113,25 @@ class RetainedForFollowers:
         if self.marks is not None and (seq > self.marks.since or not self._holds(seq, Retained(0, PUBLISHED))):
             self._mark(seq, PUBLISHED)
 
+    @property
+    def lowest(self) -> int | None:
+        """All followers have read all up to it; None: there are none."""
+        return self._lowest
+
+    def note_entered(self, left: Iterable[int], last: int) -> None:
+        """Up to a number not the filter says what has entered the queue, but what is there or held back.
+
+        left: those that have entered and left, and that a follower has still to read
+        """
+        if self.marks is None:
+            return
+        for seq in left:
+            self._holds(seq, Retained(0, PUBLISHED))
+        # Nobody can tell any more what those have missed who begin to follow later.
+        unknown = last if self._lowest is None else min(self._lowest, last)
+        self.marks = self.marks._replace(since=max(self.marks.since, last), put=max(self.marks.put, unknown))
+        self._marked = True
+
     def _holds(self, seq: int, held: Retained) -> bool:
         if self._lowest is None or seq <= self._lowest:
             return False

@@ -170,6 +170,7 @@ class SlateStorage:
         self.was_held = False  # as the database has it
         self.is_understood = True  # its filter, if it has one
         self._moved = False
+        self._updated = False  # whether there are new settings to write
         # Called when there may be room for what waits: without the lock, or to have it done by another thread.
         self.on_room: Callable[[], None] = lambda: None
         self.on_room_soon: Callable[[], None] = lambda: None
@@ -221,7 +222,9 @@ class SlateStorage:
                 self.release()
             if isinstance(record, StreamClaim):
                 self._note_claim(record.seqs, CONSUMER + record.stream)
-        elif not isinstance(record, Restore | Update):
+        elif isinstance(record, Update):
+            self._updated = True
+        elif not isinstance(record, Restore):
             self._changed.update({seq >> BUCKET_BITS for seq in record.seqs})
             if isinstance(record, Claim) or (isinstance(record, Pop) and self._state.settings.keep_done != 0):
                 self._note_claim(record.seqs, record.consumer)
@@ -404,6 +407,12 @@ class SlateStorage:
             rows += self.streams.rows()
         if self.followed.marks is not None:
             rows += self.followed.rows()
+        if self._updated:
+            settings = self._state.settings
+            config = records.encode_config(extensions.config_of(settings))
+            rows.append((records.queue_key(records.CONFIG, name), config))
+            rows.append((records.queue_key(records.SETTINGS, name), extensions.encode_settings(settings)))
+            self._updated = False
         if self._moved:
             row = records.queue_key(records.POSITION, name), extensions.encode_position(self.position, self.held)
             if self.held or self.was_held:

@@ -39,7 +39,7 @@ from penstock.stores.slate.place import TIMEOUT, parse
 from penstock.stores.slate.recovery import PRIORITIES
 from penstock.stores.slate.retained import BEFORE
 from penstock.stores.slate.routing import CatchingUp, Matches, RoutedQueue, Router, Subscriber, since_of
-from penstock.stores.slate.storage import NotedReceipts, SlateStorage
+from penstock.stores.slate.storage import NotedReceipts, SlateStorage, held
 from penstock.stores.slate.writing import Ids, Writer
 from penstock.system import processes
 from penstock.system.clock import Clock, SystemClock
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 
 _LATER = 1_000  # milliseconds after which a queue catches up that could not
+_WHAT_ENTERS = ("filter", "max_payload", "priorities")  # settings by which published messages enter a queue
 _AT_ONCE = 10_000  # rows of a deleted queue that are removed at once
 _log = logging.getLogger("penstock")
 
@@ -248,8 +249,25 @@ class SlateBackend(Engine):
     def _commit(self) -> None:
         self._writer.commit(self._writer.written)
 
-    def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
-        raise NotSupported("a slate store cannot change settings yet: delete the queue and create it anew")
+    def _update(self, live: LiveQueue, changes: Mapping[str, Any]) -> tuple[Settings, int]:
+        """A filter holds for what is published from here on: what was published before went by the old one."""
+        before, after = live.settings, live.settings.changed(changes)
+        if all(before[name] == after[name] for name in _WHAT_ENTERS):
+            return super()._update(live, changes)
+        name, storage = live.name, self._storages[live.name]
+        with self._router.in_order(name):
+            anew = after.filter != before.filter
+            if anew and storage.held and storage.is_understood:
+                raise held(storage)
+            self._streams.note_entered(name, (storage.position if storage.held else self._log.end) - 1)
+            if anew:  # before the settings, so that no batch has them without it
+                live.run(lambda now: storage.move(self._log.end, held=False))
+            settings, _ = super()._update(live, changes)
+            if anew:
+                storage.is_understood = True
+                self._router.unsubscribe(name)
+                self._subscribe(storage.ledger)
+            return settings, self._writer.written
 
     def _creating(self, queue: str, settings: Settings, first: int) -> None:
         self._start = None
@@ -295,6 +313,10 @@ class SlateBackend(Engine):
 
     def _add(self, ledger: Ledger) -> None:
         super()._add(ledger)
+        self._subscribe(ledger)
+
+    def _subscribe(self, ledger: Ledger) -> None:
+        """Let a queue have what its filter wants, if it has one that is understood."""
         name = ledger.name
         if name in self._filters:
             since = since_of(ledger.settings.start)
