@@ -1,12 +1,15 @@
-"""Commands on queues as a whole: list, show, create, delete, purge, redrive, remove, and shell completion."""
+"""Commands on queues as a whole: list, show, create, set, delete, purge, redrive, remove, and shell completion."""
 
+from collections.abc import Callable
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import get_completion_class
 
 from penstock.cli import output
 from penstock.cli.app import (
+    Command,
     cli,
     confirm,
     json_option,
@@ -24,6 +27,44 @@ from penstock.contract.store import Store
 from penstock.errors import NotSupported
 
 _DEFAULTS = Settings()
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "max_size": {"type": int, "help": "Most messages; 0 = no limit."},
+    "max_attempts": {"type": int, "help": "Claims before an unacknowledged message is failed; 0 = no limit."},
+    "keep_done": {
+        "type": seconds_or_forever,
+        "metavar": "SECONDS|forever",
+        "help": "How long done messages stay listed.",
+    },
+    "filter": {"metavar": "SQL", "help": "Which published messages enter, e.g. \"type = 'order'\"."},
+    "start": {"help": "From where in the log a filtered queue starts."},
+    "max_payload": {"type": int, "metavar": "BYTES", "help": "Largest payload."},
+    "priorities": {"type": int, "nargs": 2, "metavar": "LOWEST HIGHEST", "help": "What producers may use."},
+    "max_lease": {"type": seconds, "help": "Longest lease that a consumer gets."},
+    "retention": {"type": seconds, "help": "Messages are dropped after so long; 0 = never."},
+    "description": {"help": "For people."},
+}
+_SAID = {
+    "filter": "",
+    "priorities": "  [default: all]",
+    "description": "",
+}  # of defaults that say little themselves
+
+
+def _setting_options(new: bool) -> Callable[[Command], Command]:
+    """An option for each setting; a new queue has the usual where none is given, another what it had."""
+
+    def add(command: Command) -> Command:
+        for name, about in reversed(_SETTINGS.items()):
+            usual = {"default": _DEFAULTS[name], "show_default": name not in _SAID} if new else {"default": None}
+            help_ = about["help"] + (_SAID.get(name, "") if new else "")
+            command = click.option(f"--{name.replace('_', '-')}", name, **{**about, **usual, "help": help_})(
+                command
+            )
+        return command
+
+    return add
+
+
 _STYLES: dict[str, dict[str, Any]] = {
     "available": {"fg": "green"},
     "delayed": {"fg": "blue"},
@@ -90,60 +131,59 @@ Examples:
   penstock create orders --filter "type = 'order' AND priority < 3\""""
 )
 @queue_argument()
-@click.option(
-    "--max-size", type=int, default=_DEFAULTS.max_size, show_default=True, help="Most messages; 0 = no limit."
-)
-@click.option("--max-attempts", type=int, default=_DEFAULTS.max_attempts, show_default=True,
-              help="Claims before an unacknowledged message is failed; 0 = no limit.")  # fmt: skip
-@click.option("--keep-done", type=seconds_or_forever, default=_DEFAULTS.keep_done, show_default=True,
-              metavar="SECONDS|forever",
-              help="How long done messages stay listed.")  # fmt: skip
-@click.option("--filter", "sql", metavar="SQL", help="Which published messages enter, e.g. \"type = 'order'\".")
-@click.option("--start", default="now", show_default=True, help="From where in the log a filtered queue starts.")
-@click.option("--max-payload", type=int, default=_DEFAULTS.max_payload, show_default=True, metavar="BYTES",
-              help="Largest payload.")  # fmt: skip
-@click.option(
-    "--priorities", type=int, nargs=2, metavar="LOWEST HIGHEST", help="What producers may use.  [default: all]"
-)
-@click.option("--max-lease", type=seconds, default=_DEFAULTS.max_lease, show_default=True,
-              help="Longest lease that a consumer gets.")  # fmt: skip
-@click.option("--retention", type=seconds, default=_DEFAULTS.retention, show_default=True,
-              help="Messages are dropped after so long; 0 = never.")  # fmt: skip
-@click.option("--description", default="", help="For people.")
+@_setting_options(new=True)
 @json_option
 @click.pass_context
-def create(
-    ctx: click.Context,
-    queue: str,
-    max_size: int,
-    max_attempts: int,
-    keep_done: float | None,
-    sql: str | None,
-    start: str,
-    max_payload: int,
-    priorities: tuple[int, int] | None,
-    max_lease: float,
-    retention: float,
-    description: str,
-    as_json: bool,
-) -> None:
+def create(ctx: click.Context, /, queue: str, as_json: bool, **settings: Any) -> None:
     """Create QUEUE, and the store if it is not there."""
     store = open_store(ctx, make=True)
-    name = store.create(
-        queue,
-        max_size,
-        max_attempts,
-        keep_done,
-        sql,
-        start,
-        max_payload,
-        priorities,
-        max_lease,
-        retention,
-        description,
-    ).name
+    _say_queue(as_json, store, "created", store.create(queue, **settings).name)
+
+
+def _say_queue(as_json: bool, store: Store, what: str, name: str) -> None:
     [info] = [info for info in store.queues() if info.name == name]
-    say(as_json, output.queue_as_json(info), f"created {name}")
+    say(as_json, output.queue_as_json(info), f"{what} {name}")
+
+
+@cli.command(
+    "set",
+    epilog="""\b
+Examples:
+  penstock set jobs --max-attempts 10 --keep-done forever
+  penstock set orders --no-filter""",
+)
+@queue_argument()
+@_setting_options(new=False)
+@click.option("--no-filter", is_flag=True, help="No published messages enter any more.")
+@click.option("--all-priorities", is_flag=True, help="Producers may use every priority.")
+@json_option
+@click.pass_context
+def set_settings(
+    ctx: click.Context, /, queue: str, no_filter: bool, all_priorities: bool, as_json: bool, **settings: Any
+) -> None:
+    """Change settings of QUEUE; those that are not given stay.
+
+    They hold at once, also for consumers that wait. A lower --max-size removes nothing: new messages are refused
+    until there is room. --max-attempts counts from the next fail on. A shorter --keep-done drops what was done
+    before that. --filter, --max-payload, --priorities and --retention are for new messages, --max-lease is for new
+    claims. --start cannot be changed.
+    """
+    given = {name: value for name, value in settings.items() if _is_given(ctx, name)}
+    for name, nothing in (("filter", no_filter), ("priorities", all_priorities)):
+        if nothing and name in given:
+            raise click.UsageError(f"give either another {name} or none")
+        if nothing:
+            given[name] = None
+    if not given:
+        raise click.UsageError("there is nothing to change: give at least one setting")
+    store = open_store(ctx)
+    handle = store.queue(queue)
+    handle.update(**given)
+    _say_queue(as_json, store, "changed", handle.name)
+
+
+def _is_given(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 @cli.command(
