@@ -120,7 +120,7 @@ def in_line_at_server(store: Any) -> int:
 
 def in_line_of_coroutines(store: Any) -> int:
     backend = store._target._backend
-    return _in_line(backend if isinstance(backend, ThreadedBackend) else backend._owner.backend)
+    return _in_line(backend if isinstance(backend, ThreadedBackend) else backend.owner.backend)
 
 
 def _in_line(asynchronous: object) -> int:
