@@ -64,7 +64,12 @@ def in_milliseconds(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def shown(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Messages as rows."""
-    return [{name: getattr(message, name) for name in COLUMNS} for message in messages]
+    return [{name: getattr(message, name) for name in COLUMNS} | {"receipt": None} for message in messages]
+
+
+def by_id(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows in the order of queue and id."""
+    return sorted(found, key=lambda row: (row["queue"], len(row["id"]), row["id"]))
 
 
 def listed(store: Store) -> list[dict[str, Any]]:
@@ -73,8 +78,9 @@ def listed(store: Store) -> list[dict[str, Any]]:
     return shown([message for queue in queues for message in queue.messages()])
 
 
-def varied(store: Store, name: str = "varied") -> Queue:
-    """A queue with messages in every state and with every field."""
+def varied(store: Store, name: str = "varied", few_priorities: bool = False) -> Queue:
+    """A queue with messages in every state and with every field; slate stores have few priorities."""
+    low, high, lowest = (1, 255, 2) if few_priorities else (-5, 2**63 - 1, -(2**63))
     queue = store.create(name, max_attempts=2, keep_done=None)
     queue.put_many([b"done 1", b"done 2", b"failing", b"failing more", b"held", b"popped"])
     queue.ack(*queue.claim(2, consumer="worker \N{SNOWMAN}"))
@@ -86,10 +92,10 @@ def varied(store: Store, name: str = "varied") -> Queue:
     queue.put(b"retried")
     queue.fail(*queue.claim(), reason="once more")
     drafts = [
-        Draft(b"", priority=-5),
-        Draft(b"with headers", headers={"type": "order", "odd \N{SNOWMAN}": ""}, priority=2**63 - 1),
+        Draft(b"", priority=low),
+        Draft(b"with headers", headers={"type": "order", "odd \N{SNOWMAN}": ""}, priority=high),
         Draft(b"\x00\x01\x02", created_at=1),
-        Draft(b"later", delay=3_600, priority=-(2**63)),
+        Draft(b"later", delay=3_600, priority=lowest),
         Draft(b"not for ever", retention=3_600),
         Draft(b"x" * 100_000, headers={}, key="a key"),
     ]

@@ -1,9 +1,9 @@
 """The jobs that move messages in bulk: load and convert."""
 
 import json
+import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock import Draft, Message, SimulatedClock
 from penstock.errors import InvalidArgument, NotSupported, PenstockError
-from penstock.http.server import serve_in_thread
 from penstock.spark import jobs
+from tests.spark.stores import KINDS, opened
 
 START = int(time.time() * 1000) - 60_000
 ROWS: list[dict[str, Any]] = [
@@ -41,8 +41,8 @@ def events(tmp_path: Path) -> str:
 
 
 def messages(store: str, queue: str) -> list[Message]:
-    with penstock.open(store) as opened:
-        return list(opened.queue(queue).messages())
+    with penstock.open(store) as found:
+        return list(found.queue(queue).messages())
 
 
 def test_rows_of_json_lines_become_messages_with_priority_and_headers(
@@ -157,7 +157,7 @@ def varied(path: Path) -> str:
     """A store with messages in every state."""
     clock = SimulatedClock(START)
     with penstock.open(path, clock=clock) as made:
-        queue = made.create("jobs", max_attempts=2, keep_done=None, priorities=(-5, 5), description="some")
+        queue = made.create("jobs", max_attempts=2, keep_done=None, priorities=(0, 5), description="some")
         queue.put_many(
             [Draft(b"%d" % number, priority=number % 3, headers={"n": str(number)}) for number in range(9)]
         )
@@ -178,63 +178,87 @@ def varied(path: Path) -> str:
     return str(path)
 
 
-def shown(store: str, queue: str) -> list[Any]:
-    with penstock.open(store) as opened:
-        found = opened.queue(queue)
-        return [
-            (
-                each.payload, each.headers, each.priority, each.created_at, each.received_at, each.visible_at,
-                each.expires_at, each.attempts, each.state, each.claimed_at, each.consumer, each.settled_at,
-                each.reason, found.attempts(each.id),
-            )
-            for each in found.messages()
-        ]  # fmt: skip
+def shown(store: penstock.Store, queue: str) -> list[Any]:
+    found = store.queue(queue)
+    return [
+        (
+            each.payload, each.headers, each.priority, each.created_at, each.received_at, each.visible_at,
+            each.expires_at, each.attempts, each.state, each.claimed_at, each.consumer, each.settled_at,
+            each.reason, found.attempts(each.id),
+        )
+        for each in found.messages()
+    ]  # fmt: skip
 
 
-def test_everything_but_ids_goes_from_store_to_store(spark: SparkSession, tmp_path: Path) -> None:
-    source, target = varied(tmp_path / "a"), str(tmp_path / "b")
-    dry = jobs.convert(spark, source, target, dry_run=True)
-    assert not (tmp_path / "b").exists()
-    summary = jobs.convert(spark, source, target)
-    assert summary.rows == dry.rows
-    assert summary.as_json()["rows"][2] == {
-        "queue": "jobs", "made": "yes", "delayed": 1, "available": 5, "in_flight": 1, "done": 2, "failed": 2,
-        "messages": 11,
-    }  # fmt: skip
-    assert summary.notes == ["messages in flight arrive as available"]
-
-    def as_arrived(row: tuple[Any, ...]) -> tuple[Any, ...]:
-        if row[8] != "in_flight":
-            return row
-        ended = [each for each in row[13] if each.outcome is not None]
-        return (*row[:8], "available", None, None, None, row[12], ended)
-
-    for queue in ("jobs", "default", "empty"):
-        before = sorted((as_arrived(row) for row in shown(source, queue)), key=str)
-        assert sorted(shown(target, queue), key=str) == before
-    with penstock.open(source) as one, penstock.open(target) as other:
-        assert {info.name: info.settings for info in one.queues()} == {
-            info.name: info.settings for info in other.queues()
-        }
-        held = [message.payload for message in one.queue("jobs").messages("in_flight")]
-        claimed = [message.payload for message in other.queue("jobs").claim(20) if message.payload not in held]
-        assert claimed == [message.payload for message in one.queue("jobs").claim(20)]
+def as_arrived(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What is in flight arrives as available."""
+    if row[8] != "in_flight":
+        return row
+    ended = [each for each in row[13] if each.outcome is not None]
+    return (*row[:8], "available", None, None, None, row[12], ended)
 
 
-def test_a_store_is_converted_once(spark: SparkSession, tmp_path: Path) -> None:
-    source, target = varied(tmp_path / "a"), str(tmp_path / "b")
-    first, again = (jobs.convert(spark, source, target) for _ in range(2))
-    assert (first.repeated, again.repeated) == (False, True)
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_but_ids_goes_from_store_to_store_and_back(
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    source, back = varied(tmp_path / "a"), str(tmp_path / "back")
+    with opened(kind, request, tmp_path / "b") as place:
+        dry = jobs.convert(spark, source, place.url, dry_run=True)
+        assert place.total() == 0
+        summary = jobs.convert(spark, source, place.url)
+        assert summary.rows == dry.rows
+        assert summary.as_json()["rows"][2] == {
+            "queue": "jobs", "made": "yes", "delayed": 1, "available": 5, "in_flight": 1, "done": 2, "failed": 2,
+            "messages": 11,
+        }  # fmt: skip
+        assert summary.notes == ["messages in flight arrive as available"]
+        with penstock.open(source) as one:
+            for queue in ("jobs", "default", "empty"):
+                before = sorted((as_arrived(row) for row in shown(one, queue)), key=str)
+                assert sorted(shown(place.store, queue), key=str) == before
+            assert [(info.name, info.settings) for info in one.queues()] == [
+                (info.name, info.settings) for info in place.store.queues()
+            ]
+            expected = sorted(shown(place.store, "jobs"), key=str)
+            jobs.convert(spark, place.url, back)
+            held = [message.payload for message in one.queue("jobs").messages("in_flight")]
+            claimed = place.store.queue("jobs").claim(20)
+            assert [message.payload for message in claimed if message.payload not in held] == [
+                message.payload for message in one.queue("jobs").claim(20)
+            ]
+        assert place.staged() == []
+    with penstock.open(back) as other:
+        assert sorted(shown(other, "jobs"), key=str) == expected
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "bucket"])
+def test_a_store_is_converted_and_a_file_is_loaded_once(
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    source, lines = str(tmp_path / "a"), tmp_path / "lines.txt"
+    lines.write_text("one\ntwo\nthree\n")
     with penstock.open(source) as store:
-        [message] = store.queue().claim()
-        message.release()
-    with pytest.raises(PenstockError, match=r"has changed since \(as many messages, but what they say, attempts"):
-        jobs.convert(spark, source, target)
-    with penstock.open(source) as store:
-        store.queue().put(b"later")
-    with pytest.raises(PenstockError, match=r"has changed since \(queue 'default': \d+ messages then, \d+ now"):
-        jobs.convert(spark, source, target)
-    assert len(messages(target, "default")) == 1
+        store.create("mail", keep_done=None).put_many([b"a", b"b"])
+    with opened(kind, request, tmp_path / "b") as place:
+        first, again = (jobs.convert(spark, source, place.url) for _ in range(2))
+        assert (first.repeated, again.repeated) == (False, True)
+        with penstock.open(source) as store:
+            store.queue("mail").pop()  # as many messages as before
+        with pytest.raises(PenstockError, match=r"has changed since \(as many messages, but what they say, attem"):
+            jobs.convert(spark, source, place.url)
+        with penstock.open(source) as store:
+            store.queue("mail").put(b"c")
+        with pytest.raises(PenstockError, match=r"has changed since \(queue 'mail': 2 messages then, 3 now\)"):
+            jobs.convert(spark, source, place.url)
+        assert place.store.queue("mail").counts()["available"] == 2
+        jobs.convert(spark, source, place.url, id="again")
+        counts = place.store.queue("mail").counts()
+        assert (counts["available"], counts["done"]) == (4, 1)
+        first, again = (jobs.load(spark, str(lines), place.url, "default") for _ in range(2))
+        assert (first.repeated, again.repeated) == (False, True)
+        assert list(map(list, first.rows)) == list(map(list, again.rows)) == [["default", 3, 11]]
+        assert place.store.queue().count() == 3
 
 
 def test_what_the_target_cannot_hold_is_named_and_nothing_is_written(spark: SparkSession, tmp_path: Path) -> None:
@@ -243,9 +267,9 @@ def test_what_the_target_cannot_hold_is_named_and_nothing_is_written(spark: Spar
         made.create("jobs", max_attempts=3)
     with pytest.raises(NotSupported, match=r"queue 'jobs' is there with other settings \(max_attempts=2, there 3"):
         jobs.convert(spark, source, str(tmp_path / "b"))
-    with penstock.open(tmp_path / "b") as opened:
-        assert [info.name for info in opened.queues()] == ["default", "jobs"]
-        assert opened.queue().count() == 0
+    with penstock.open(tmp_path / "b") as found:
+        assert [info.name for info in found.queues()] == ["default", "jobs"]
+        assert found.queue().count() == 0
     with pytest.raises(InvalidArgument, match="are the same store"):
         jobs.convert(spark, source, f"journal:{source}")
     with pytest.raises(NotSupported, match="Spark works with stores on disk"):
@@ -260,35 +284,67 @@ def test_a_queue_that_is_alike_keeps_what_it_holds(spark: SparkSession, tmp_path
     assert [each.payload for each in messages(str(tmp_path / "b"), "default")] == [b"here before", b"plain"]
 
 
-# Stores of a server
+@pytest.mark.parametrize("kind", ["text", "folder"])
+def test_a_conversion_notices_reasons_and_what_a_person_has_edited(
+    spark: SparkSession, kind: str, tmp_path: Path
+) -> None:
+    source, target = f"text:{tmp_path / 'source'}", f"{kind}:{tmp_path / 'store'}"
+    with penstock.open(source) as store:
+        queue = store.create("mail")
+        queue.put_many([b"a", b"b"])
+        [held] = queue.claim()
+    jobs.convert(spark, source, target)
+    assert jobs.convert(spark, source, target).repeated
+    with penstock.open(source) as store:
+        store.queue("mail").fail(held, reason="no luck")  # its attempt was counted when it was claimed
+    with pytest.raises(PenstockError, match=r"has changed since \(as many messages, but what they say"):
+        jobs.convert(spark, source, target)
+    jobs.convert(spark, source, f"{target}2")
+    path = tmp_path / "source" / "mail.tq"
+    path.write_text(path.read_text().replace("-b\n", "-B\n"))
+    with pytest.raises(PenstockError, match=r"has changed since \(as many messages, but what they say"):
+        jobs.convert(spark, source, f"{target}2")
 
 
-@contextmanager
-def served(store: str) -> Iterator[str]:
-    with penstock.open(store) as opened:
-        server = serve_in_thread(opened)
-        yield server.url
-        server.stop()
+@pytest.mark.parametrize("kind", ["text", "folder"])
+def test_a_run_is_the_same_however_the_stores_are_written(spark: SparkSession, kind: str, tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "journal") as store:
+        store.queue().put_many([b"a", b"b"])
+    lines = tmp_path / "lines.txt"
+    lines.write_text("one\ntwo\n")
+    target = f"{kind}:{tmp_path / 'store'}"
+    jobs.convert(spark, f"journal:{tmp_path / 'journal'}", target)
+    assert jobs.convert(spark, str(tmp_path / "journal"), f"{kind.upper()}:{tmp_path}/./store").repeated
+    jobs.load(spark, str(lines), target, "default")
+    assert jobs.load(spark, str(lines), f"{kind}:{os.path.relpath(tmp_path / 'store')}", "default").repeated
+    (tmp_path / "link").symlink_to("store")
+    with pytest.raises(InvalidArgument, match="are the same store"):
+        jobs.convert(spark, target, f"{kind}:{tmp_path / 'link'}")
+    with penstock.open(target) as store:
+        assert store.queue().counts()["available"] == 4
 
 
-def test_a_load_goes_through_a_server_once(spark: SparkSession, store: str, events: str) -> None:
-    with served(store) as url:
-        first, again = (
-            jobs.load(spark, events, url, queue_column="region", payload_json=True, priority="urgency")
-            for _ in range(2)
-        )
-    assert (first.repeated, again.repeated) == (False, True)
-    assert first.rows == again.rows
-    assert [row[:2] for row in first.rows] == [["eu", 2], ["us", 1]]
-    assert [message.priority for message in messages(store, "eu")] == [2, -1]
-
-
-def test_a_store_that_a_server_has_is_converted_into_a_folder(spark: SparkSession, tmp_path: Path) -> None:
-    source, target = varied(tmp_path / "a"), str(tmp_path / "b")
-    before = shown(source, "jobs")
-    with served(source) as url:
-        jobs.convert(spark, url, target)
-    assert sorted(row[0] for row in shown(target, "jobs")) == sorted(row[0] for row in before)
-    assert [row[13] for row in shown(target, "jobs") if row[8] == "failed"] == [
-        row[13] for row in before if row[8] == "failed"
-    ]
+def test_a_file_takes_one_queue_and_others_are_named_before_anything_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = str(tmp_path / "journal")
+    with penstock.open(source) as store:
+        queue = store.queue()
+        queue.put_many([b"a", b"b"])
+        queue.claim()[0].fail(reason="no luck")
+        before = shown(store, "default")
+    for _ in range(2):
+        jobs.convert(spark, source, str(tmp_path / "copy.tq"))
+    with penstock.open(tmp_path / "copy.tq") as store:
+        assert shown(store, "default") == before
+    with penstock.open(source) as store:
+        store.create("jobs")
+    with pytest.raises(NotSupported, match="a file is the queue 'jobs' alone, and these are default, jobs"):
+        jobs.convert(spark, source, str(tmp_path / "jobs.tq"))
+    assert not (tmp_path / "jobs.tq").exists()
+    with penstock.open(source) as store:
+        store.queue().purge()
+        store.queue("jobs").put(b"c")
+    jobs.convert(spark, source, str(tmp_path / "jobs.tq"))
+    with penstock.open(tmp_path / "jobs.tq") as store:
+        assert [message.payload for message in store.queue("jobs").messages()] == [b"c"]

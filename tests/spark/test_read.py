@@ -9,20 +9,22 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import unix_millis
+from pyspark.sql.functions import expr, unix_millis
 
 import penstock
 from penstock import Draft
 from penstock.contract.message import STATES
 from penstock.sharing.backend import engine_of
 from penstock.stores.journal.store import JournalBackend
-from tests.spark.reads import COLUMNS, TIMES, expired, listed, open_small, rows, varied
+from tests.spark.reads import COLUMNS, TIMES, by_id, expired, listed, open_small, rows, varied
+from tests.spark.stores import Place, place
 from tests.stores.journal.test_tables import Writer, flip, pinned
 
+__all__ = ["place"]
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
-def load(spark: SparkSession, folder: Path, schema: str = "", **options: str) -> DataFrame:
+def load(spark: SparkSession, folder: str | Path, schema: str = "", **options: str) -> DataFrame:
     reader = spark.read.format("penstock").option("store", str(folder)).options(**options)
     return (reader.schema(schema) if schema else reader).load()
 
@@ -30,23 +32,33 @@ def load(spark: SparkSession, folder: Path, schema: str = "", **options: str) ->
 def collected(messages: DataFrame) -> list[dict[str, Any]]:
     """Messages in the order of queue and id, with times in milliseconds."""
     shown = [unix_millis(name).alias(name) if name in TIMES else name for name in messages.columns]
-    found = [
-        row.asDict() for row in messages.orderBy("queue", messages.id.cast("bigint")).select(*shown).collect()
-    ]
+    order = ("queue", expr("try_cast(id AS bigint)"))
+    found = [row.asDict() for row in messages.orderBy(*order).select(*shown).collect()]
     return [row | {"payload": bytes(row["payload"])} if "payload" in row else row for row in found]
 
 
-def test_spark_sees_every_message_as_the_store_shows_it(spark: SparkSession, tmp_path: Path) -> None:
-    with open_small(tmp_path) as store:
-        expired(varied(store))
-        store.create("a/b").put_many([b"%d" % number for number in range(100)])
-        expected = listed(store)
-        messages = load(spark, tmp_path)
-        assert messages.columns == COLUMNS
-        assert collected(messages) == sorted(expected, key=lambda row: (row["queue"], int(row["id"])))
-        assert collected(load(spark, tmp_path, queue="varied")) == [
-            row for row in expected if row["queue"] == "varied"
-        ]
+def test_spark_sees_every_message_as_the_store_shows_it(spark: SparkSession, place: Place) -> None:
+    expired(varied(place.store, few_priorities=place.is_slate))
+    place.store.create("a/b").put_many([b"%d" % number for number in range(100)])
+    expected, messages = by_id(listed(place.store)), load(spark, place.url)
+    assert messages.columns == COLUMNS
+    assert by_id(collected(messages)) == expected
+    some = load(spark, place.url, queue="varied", state="done,failed", payload="false")
+    settled = [row for row in expected if row["queue"] == "varied" and row["state"] in ("done", "failed")]
+    assert sorted(row["id"] for row in some.collect()) == sorted(row["id"] for row in settled)
+    done, waiting = messages.where("state = 'done'"), messages.where("state = 'available'")
+    assert done.union(waiting).count() == done.count() + waiting.count() > 100
+
+
+def test_queues_and_attempts_are_tables_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    with penstock.open(tmp_path) as store:
+        counts = varied(store).counts()
+        (found,) = load(spark, tmp_path, table="queues").where("name = 'varied'").collect()
+        assert {name: found[name] for name in counts} == counts
+        assert (found.max_attempts, found.keep_done, found.priorities) == (2, None, None)
+        attempts = load(spark, tmp_path, table="attempts")
+        outcomes = {row.outcome: row["count"] for row in attempts.groupBy("outcome").count().collect()}
+        assert outcomes == {"acked": 3, "failed": 6, None: 1}
 
 
 def test_the_source_is_there_without_being_registered_in_sql_too(spark: SparkSession, tmp_path: Path) -> None:
@@ -55,18 +67,6 @@ def test_the_source_is_there_without_being_registered_in_sql_too(spark: SparkSes
         spark.sql(f"CREATE OR REPLACE TEMP VIEW jobs USING Penstock OPTIONS (store 'journal:{tmp_path}')")
         assert spark.sql("SELECT sum(length(payload)) FROM jobs").collect()[0][0] == 4
         assert spark.read.format("penstock").load(str(tmp_path)).count() == 2
-
-
-def test_queues_and_attempts_are_tables_of_spark(spark: SparkSession, tmp_path: Path) -> None:
-    with penstock.open(tmp_path) as store:
-        queue = varied(store)
-        counts = queue.counts()
-        (found,) = load(spark, tmp_path, table="queues").where("name = 'varied'").collect()
-        assert {name: found[name] for name in counts} == counts
-        assert (found.max_attempts, found.keep_done, found.priorities) == (2, None, None)
-        attempts = load(spark, tmp_path, table="attempts")
-        outcomes = {row.outcome: row["count"] for row in attempts.groupBy("outcome").count().collect()}
-        assert outcomes == {"acked": 3, "failed": 6, None: 1}
 
 
 def test_an_empty_queue_and_an_empty_store_have_no_rows(spark: SparkSession, tmp_path: Path) -> None:

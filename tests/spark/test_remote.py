@@ -15,9 +15,8 @@ from penstock.http.client import tables
 from penstock.http.server import serve_in_thread
 from penstock.spark.errors import as_ours
 from tests.spark import reads
-from tests.spark.reads import arrow, expired, listed, varied
-from tests.spark.test_read import collected
-from tests.stores.journal.test_tables import ODD_NAMES, flip
+from tests.spark.reads import arrow
+from tests.stores.journal.test_tables import flip
 
 
 class Served:
@@ -45,41 +44,6 @@ def served(tmp_path: Path) -> Iterator[Served]:
     served = Served(tmp_path)
     yield served
     served.stop()
-
-
-def test_every_field_of_every_state_is_as_the_store_shows_it(served: Served) -> None:
-    expired(varied(served.store))
-    expected = listed(served.store)
-    assert served.rows() == expected
-    for name in expected[0]:  # each column alone
-        assert [row[name] for row in served.rows([name])] == [row[name] for row in expected]
-    for states in ("failed", "done,delayed", "in_flight,failed,available"):
-        assert served.rows(["id"], state=states) == [
-            {"id": row["id"]} for row in expected if row["state"] in states.split(",")
-        ]
-
-
-def test_queues_and_attempts_are_those_of_the_files(served: Served) -> None:
-    varied(served.store)
-    served.store.create("limits", max_size=5, priorities=(-1, 7), retention=1.5, filter="a = 'b'", description="d")
-    for table in ("queues", "attempts"):
-        expected = reads.rows(served.folder, table=table)
-        assert len(expected) >= 3
-        assert served.rows(table=table) == expected
-        name = "name" if table == "queues" else "queue"
-        assert served.rows(table=table, queue="varied") == [row for row in expected if row[name] == "varied"]
-    assert served.rows(["outcome"], table="attempts", queue="limits") == []
-
-
-def test_queues_of_any_name_are_read(served: Served) -> None:
-    for name in ODD_NAMES:
-        served.store.create(name).put_many([name, b"again"])
-    found = served.rows(["queue", "payload"])
-    assert len(found) == 2 * len(ODD_NAMES)
-    assert {row["queue"] for row in found if row["payload"] == row["queue"].encode()} == set(ODD_NAMES)
-    for name in ODD_NAMES:
-        assert [row["payload"] for row in served.rows(queue=name)] == [name.encode(), b"again"]
-    assert served.rows(queue="") == []
 
 
 def test_a_large_queue_is_read_in_parts_and_small_ones_together(
@@ -152,22 +116,6 @@ def test_a_server_that_is_not_there_is_an_error_that_says_so(tmp_path: Path) -> 
         served.plan()
     with pytest.raises(StoreUnreachable, match=f"the server at {served.url} cannot be reached"):
         reads.read(parts, arrow())
-
-
-def test_spark_reads_through_a_server_what_it_reads_from_the_files(spark: SparkSession, served: Served) -> None:
-    varied(served.store)
-    served.store.create("a/b").put_many([b"%d" % number for number in range(3_000)])
-    through, straight = (
-        spark.read.format("penstock").option("store", store) for store in (served.url, str(served.folder))
-    )
-    assert collected(through.load()) == collected(straight.load())
-    frame = through.option("payload", "false").load()
-    assert "payload" not in frame.columns
-    done, waiting = frame.where("state = 'done'"), frame.where("state = 'available'")
-    assert done.union(waiting).count() == done.count() + waiting.count() > 3_000
-    assert (
-        through.option("table", "attempts").load().count() == straight.option("table", "attempts").load().count()
-    )
 
 
 def test_what_is_wrong_is_said_in_one_line(spark: SparkSession, served: Served) -> None:

@@ -14,7 +14,7 @@ import penstock
 import penstock.spark
 from penstock import Draft
 from penstock.stores.slate import snapshot
-from tests.spark.reads import in_milliseconds, listed
+from tests.spark.reads import in_milliseconds
 
 PLACES = ["folder", "bucket"]
 
@@ -62,19 +62,6 @@ def rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 def by_id(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: (row["queue"], int(row["id"])))
-
-
-def test_spark_reads_every_message_while_the_store_is_open(spark: SparkSession, url: str) -> None:
-    with penstock.open(url) as store:
-        fill(store)
-        found = by_id(rows(load(spark, url)))
-        expected = by_id([{**row, "receipt": None} for row in listed(store)])
-        for row in found:
-            row["payload"] = bytes(row["payload"])
-        assert found == expected
-        assert len({row["id"] for row in found if row["queue"] in ("orders", "large")}) == 2
-        settled = load(spark, url, queue="jobs", state="done,failed", payload="false")
-        assert sorted(row["state"] for row in settled.collect()) == ["done", "done", "failed"]
 
 
 def test_queues_attempts_and_the_log_are_tables_too(spark: SparkSession, url: str) -> None:

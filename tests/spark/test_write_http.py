@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,9 +17,7 @@ from penstock.engine import arrow_rows
 from penstock.engine.arrow_rows import Sender
 from penstock.http.client.backend import RemoteLoads
 from penstock.http.server import serve_in_thread
-from penstock.spark import jobs
 from tests.harness.children import ServerChild
-from tests.spark.reads import listed, varied
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
@@ -60,122 +57,6 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 def write(rows: DataFrame, url: str, **options: str) -> None:
     rows.write.format("penstock").mode("append").option("store", url).options(**options).save()
-
-
-def test_rows_become_messages_and_waiting_consumers_are_served(spark: SparkSession, served: Served) -> None:
-    rows = spark.range(1000).selectExpr("cast(id as string) AS payload")
-    with penstock.open(served.url) as store, ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(store.queue("jobs").claim, 1000, wait=120)
-        write(rows, served.url, queue="jobs")
-        claimed = waiting.result()
-        assert [message.payload for message in claimed] == [b"%d" % number for number in range(1000)]
-        store.queue("jobs").ack(*claimed)
-
-
-def test_every_column_that_can_be_set_is_kept(spark: SparkSession, served: Served) -> None:
-    rows = spark.createDataFrame(
-        [
-            (bytearray(b"\x00\xff"), {"a": "b", "ü": "ß"}, -7, NOON, None, None, "jobs"),
-            (bytearray(b""), None, None, None, NOON.replace(year=2099), None, "jobs"),
-            (bytearray(b"3"), {}, 3, None, None, NOON.replace(year=2098), "strict"),
-        ],
-        "payload binary, headers map<string,string>, priority int, created_at timestamp, visible_at timestamp, "
-        "expires_at timestamp, queue string",
-    )
-    write(rows.coalesce(1), served.url)
-    first, second = served.store.queue("jobs").messages()
-    assert (first.payload, first.headers, first.priority) == (b"\x00\xff", {"a": "b", "ü": "ß"}, -7)
-    assert first.created_at == NOON.timestamp() * 1000
-    assert first.expires_at is None
-    assert (second.payload, second.headers, second.priority, second.state) == (b"", {}, 0, "delayed")
-    assert second.visible_at == NOON.replace(year=2099).timestamp() * 1000
-    assert second.created_at == second.received_at
-    (third,) = served.store.queue("strict").messages()
-    assert third.expires_at == NOON.replace(year=2098).timestamp() * 1000
-
-
-def test_a_queue_s_retention_holds_for_what_says_nothing_else(spark: SparkSession, served: Served) -> None:
-    write(spark.sql("SELECT 'x' AS payload"), served.url, queue="strict")
-    (message,) = served.store.queue("strict").messages()
-    assert message.expires_at == message.received_at + 60_000
-
-
-def test_a_column_says_which_queue_and_the_option_what_it_leaves_open(spark: SparkSession, served: Served) -> None:
-    rows = spark.range(3000).selectExpr(
-        "cast(id as string) AS payload", "CASE id % 3 WHEN 0 THEN 'jobs' WHEN 1 THEN 'default' END AS queue"
-    )
-    with pytest.raises(PySparkException, match="row 3 of partition 0: no queue is named"):
-        write(rows.coalesce(1), served.url)
-    assert served.total() == 0
-    write(rows, served.url, queue="jobs")
-    assert (served.store.queue("jobs").count(), served.store.queue().count()) == (2000, 1000)
-
-
-def test_large_writes_arrive_as_they_were(spark: SparkSession, served: Served) -> None:
-    rows = spark.range(0, 20_000, 1, 4).selectExpr(
-        "repeat(cast(id as string), 200) AS payload", "if(id % 1000 = 7, 'default', 'jobs') AS queue"
-    )
-    write(rows, served.url)
-    found = [message.payload for message in served.store.queue("jobs").messages()]
-    assert found == [b"%d" % number * 200 for number in range(20_000) if number % 1000 != 7]
-    assert served.store.queue().count() == 20
-
-
-@pytest.mark.parametrize(
-    ("select", "options", "text"),
-    [
-        ("'x' AS payload, '1' AS id", {"queue": "jobs"}, "column 'id' is the queue's to set: drop it"),
-        ("'x' AS payload", {}, r"into which queue\?"),
-        ("'x' AS payload", {"queue": "lost"}, "there is no queue 'lost'"),
-        ("'x' AS payload", {"queue": "jobs", "id": ""}, "option id has 0 characters"),
-        ("cast(NULL AS binary) AS payload", {"queue": "jobs"}, "row 1 of partition 0: its payload is NULL"),
-        ("'x' AS payload, 6 AS priority", {"queue": "strict"}, "row 1 of partition 0: priority 6; queue 'strict'"),
-        ("'0123456789a' AS payload", {"queue": "strict"}, "row 1 of partition 0: a payload of 11 bytes; queue"),
-        ("'x' AS payload, map('', 'x') AS headers", {"queue": "jobs"}, "row 1 of partition 0: a header without a"),
-        ("'x' AS payload, map('a', cast(NULL AS string)) AS headers", {"queue": "jobs"}, "row 1 of .*'a': None"),
-        (
-            "'x' AS payload, timestamp'1969-01-01' AS created_at",
-            {"queue": "jobs"},
-            "row 1 of partition 0: created_at is not between the years 1970 and 9999",
-        ),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_line(
-    spark: SparkSession, served: Served, select: str, options: dict[str, str], text: str
-) -> None:
-    with pytest.raises(PySparkException, match=text) as caught:
-        write(spark.sql(f"SELECT {select}"), served.url, **options)
-    assert "Traceback" not in str(caught.value)
-    assert served.total() == 0
-
-
-def test_a_write_that_does_not_fit_into_a_queue_changes_nothing(spark: SparkSession, served: Served) -> None:
-    rows = spark.sql(
-        "SELECT 'x' AS payload, explode(array('strict', 'strict', 'jobs', 'strict', 'strict')) AS queue"
-    )
-    with pytest.raises(PySparkException, match="queue 'strict' holds 0 of at most 3 messages; 4 more do not fit"):
-        write(rows, served.url)
-    assert served.total() == 0
-
-
-def test_a_task_that_fails_leaves_nothing(spark: SparkSession, served: Served) -> None:
-    rows = spark.range(0, 60_000, 1, 1).selectExpr(
-        "if(id = 59999, raise_error('the last one'), repeat(cast(id as string), 20)) AS payload"
-    )
-    with pytest.raises(PySparkException, match="the last one"):
-        write(rows, served.url, queue="jobs")
-    assert served.total() == 0
-
-
-def test_a_run_takes_effect_once(spark: SparkSession, served: Served) -> None:
-    for _ in range(2):
-        write(spark.sql("SELECT 'x' AS payload"), served.url, queue="jobs", id="monday")
-    write(spark.sql("SELECT 'x' AS payload"), served.url, queue="jobs", id="tuesday")
-    assert served.store.queue("jobs").count() == 2
-
-
-def test_no_rows_at_all_are_a_write_too(spark: SparkSession, served: Served) -> None:
-    write(spark.range(0).selectExpr("cast(id as string) AS payload"), served.url, queue="jobs")
 
 
 def test_a_server_that_is_not_there_is_said_to_be_so(spark: SparkSession, served: Served) -> None:
@@ -224,33 +105,6 @@ def test_a_server_that_is_killed_and_comes_back_has_nothing_of_a_write_it_did_no
     with again[0], penstock.open(again[0].url) as store:
         assert store.queue().count() == 0
         assert not list(folder.iterdir())
-
-
-def shown(store: penstock.Store) -> list[str]:
-    """All that there is in a store but ids, in no particular order."""
-    left_out = ("id", "receipt", "lease_until")
-    found = []
-    for row in listed(store):
-        attempts = store.queue(row["queue"]).attempts(row["id"])
-        found.append(str([*(value for name, value in row.items() if name not in left_out), attempts]))
-    return sorted(found)
-
-
-def test_what_a_store_holds_arrives_in_that_of_a_server_as_in_a_folder(
-    spark: SparkSession, served: Served, tmp_path: Path
-) -> None:
-    with penstock.open(tmp_path / "source") as source:
-        varied(source)
-        source.create("nothing", max_attempts=7)
-        source.queue().put_many([b"%d" % number * 1000 for number in range(5000)])
-    for repeated in (False, True):
-        summary = jobs.convert(spark, str(tmp_path / "source"), served.url)
-        assert summary.repeated is repeated
-    jobs.convert(spark, str(tmp_path / "source"), str(tmp_path / "folder"))
-    with penstock.open(tmp_path / "folder") as folder:
-        assert len(shown(folder)) > 5010
-        assert shown(served.store) == shown(folder)
-    assert served.store.queue("nothing").settings.max_attempts == 7
 
 
 # Batches, without Spark

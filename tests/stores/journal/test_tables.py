@@ -23,7 +23,7 @@ from penstock import Draft
 from penstock.contract.message import Entry
 from penstock.contract.operations import Put
 from penstock.engine import arrow_columns
-from penstock.errors import NotSupported, PenstockError, QueueNotFound, StoreCorrupt
+from penstock.errors import NotSupported, PenstockError, StoreCorrupt
 from penstock.sharing.backend import engine_of
 from penstock.stores.journal import loads, pins, snapshot, tables
 from penstock.stores.journal.format import AddX, encode
@@ -87,29 +87,6 @@ def test_a_snapshot_of_the_index_is_believed_only_as_far_as_it_goes(tmp_path: Pa
         assert rows(tmp_path) == expected
 
 
-def test_queues_of_any_name_are_read_together_and_alone(tmp_path: Path) -> None:
-    with penstock.open(tmp_path, sync="never") as store:
-        for name in ODD_NAMES:
-            store.create(name).put_many([name, b"again"])
-        store.create("empty")
-        store.queue().put(b"default")
-        found = rows(tmp_path, ["queue", "payload"])
-        assert sorted((row["queue"], row["payload"]) for row in found) == sorted(
-            [
-                ("default", b"default"),
-                *[pair for name in ODD_NAMES for pair in ((name, name.encode()), (name, b"again"))],
-            ]
-        )
-        for name in ODD_NAMES:
-            assert [row["payload"] for row in rows(tmp_path, queue=name)] == [name.encode(), b"again"]
-        assert [row["payload"] for row in rows(tmp_path, queue="")] == [b"default"]
-        assert rows(tmp_path, queue="empty") == []
-        store.delete("a")
-        with pytest.raises(QueueNotFound, match="there is no queue 'a'"):
-            rows(tmp_path, queue="a")
-        assert "a" not in {row["queue"] for row in rows(tmp_path, ["queue"])}
-
-
 def test_a_store_without_messages_has_no_rows(tmp_path: Path) -> None:
     with penstock.open(tmp_path) as store:
         assert rows(tmp_path) == []
@@ -121,27 +98,6 @@ def test_a_store_without_messages_has_no_rows(tmp_path: Path) -> None:
         queue.put(b"y")
         assert [row["payload"] for row in rows(tmp_path)] == [b"y"]
     assert [row["payload"] for row in rows(tmp_path)] == [b"y"]
-
-
-def test_queues_and_attempts_are_tables_too(tmp_path: Path) -> None:
-    with penstock.open(tmp_path) as store:
-        queue = varied(store)
-        store.create("limits", max_size=5, priorities=(-1, 7), retention=1.5, filter="a = 'b'", description="d")
-        infos = store.queues()
-        found = rows(tmp_path, table="queues")
-        assert found == [
-            {"name": each.name, **each.settings, "priorities": each.settings.priorities and [-1, 7]} | each.counts
-            for each in infos
-        ]
-        assert rows(tmp_path, ["done", "name"], table="queues", queue="varied") == [{"done": 3, "name": "varied"}]
-        attempts = [
-            {"queue": "varied", "id": each.id, **attempt._asdict()}
-            for each in queue.messages()
-            for attempt in queue.attempts(each.id)
-        ]
-        assert rows(tmp_path, table="attempts") == attempts
-        assert len(attempts) >= 9
-        assert rows(tmp_path, table="attempts", queue="limits") == []
 
 
 def test_journals_that_kestrel_wrote_are_read_once_a_store_has_adopted_them(tmp_path: Path) -> None:

@@ -1,0 +1,65 @@
+"""Stores of every kind, as Spark is given them."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.contract.kinds import split
+from penstock.http.server import serve_in_thread
+
+KINDS = ["journal", "server", "text", "folder", "slate", "bucket", "server of slate"]
+IN_FOLDERS = ["journal", "text", "folder", "slate"]
+
+
+class Place:
+    """A store that is open, and the URL that Spark is given."""
+
+    def __init__(self, kind: str, url: str, store: penstock.Store) -> None:
+        self.kind = kind
+        self.url = url
+        self.store = store
+
+    @property
+    def is_slate(self) -> bool:
+        return self.kind in ("slate", "bucket", "server of slate")
+
+    @property
+    def late(self) -> int:
+        """Milliseconds by which a time may be off that the store is told as a delay."""
+        return 60_000 if self.kind in ("text", "folder") else 0
+
+    def total(self) -> int:
+        return sum(sum(info.counts.values()) for info in self.store.queues())
+
+    def staged(self) -> list[str]:
+        """What loads have left behind."""
+        if self.is_slate:
+            from penstock.stores.slate.snapshot import place_at
+
+            return list(place_at(self.store.url).list_loads())
+        folder = Path(split(self.store.url)[1], ".penstock", "staged")
+        return [path.name for path in folder.iterdir()] if folder.exists() else []
+
+
+@contextmanager
+def opened(kind: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[Place]:
+    """A store of that kind, new, and open in this process."""
+    schemes = {"journal": "journal:", "server": "journal:", "text": "text:", "folder": "folder:"}
+    url = request.getfixturevalue("bucket") if kind == "bucket" else f"{schemes.get(kind, 'slate:')}{folder}"
+    with ExitStack() as stack:
+        store = stack.enter_context(penstock.open(url))
+        if kind.startswith("server"):
+            server = serve_in_thread(store)
+            stack.callback(server.stop)
+            url = server.url
+        yield Place(kind, url, store)
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """A store of every kind."""
+    with opened(request.param, request, tmp_path / "store") as found:
+        yield found
