@@ -9,18 +9,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.contract.backend import Backend, Histogram
+from penstock.contract.backend import Histogram
 from penstock.contract.message import Message
-from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
 from penstock.contract.operations import Claim, Lookup, Messages, Peek, Pop, Queues, Release
 from penstock.contract.settings import MAX_PAYLOAD
 from penstock.engine.coroutines import COMMIT_RECORDS, COMMIT_SECONDS, some
 from penstock.engine.queue import Figures
 from penstock.errors import PenstockError
-from penstock.system.clock import SystemClock, pause
+from penstock.system.clock import pause
+
+if TYPE_CHECKING:
+    from penstock.engine.unowned import Unowned
 
 _THREADS = 32
 _TAKERS = 8  # consumers that are given messages side by side: nobody knows before how large those are
@@ -38,19 +40,19 @@ class _Line:
 
 
 class ThreadedBackend:
-    """A backend whose methods are coroutines, over any other."""
+    """A backend whose methods are coroutines, over one that no process owns."""
 
     descriptors = 1  # of a request that waits
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: "Unowned") -> None:
         self._backend = backend
-        self._clock: Any = getattr(backend, "clock", None) or SystemClock()
+        self._clock: Any = backend.clock
         self._threads = ThreadPoolExecutor(_THREADS, "penstock-operation")
         self._taking = asyncio.Semaphore(_TAKERS)
         self._lines: dict[str, _Line] = {}
         self._closing = False
         self.commit_seconds, self.commit_records = Histogram(COMMIT_SECONDS), Histogram(COMMIT_RECORDS)
-        self.only = getattr(backend, "only", DEFAULT)
+        self.only = backend.only
 
     @property
     def in_line(self) -> int:
@@ -61,8 +63,8 @@ class ThreadedBackend:
 
     @property
     def failure(self) -> BaseException | None:
-        """What has stopped the store, if its backend says so; others fail operation by operation."""
-        failure: BaseException | None = getattr(self._backend, "failure", None)
+        """What has stopped the store in this process."""
+        failure: BaseException | None = self._backend.failure
         return failure
 
     def is_open(self) -> bool:
@@ -71,7 +73,7 @@ class ThreadedBackend:
 
     async def check(self) -> None:
         """Raise what is wrong with the store."""
-        await self._run(getattr(self._backend, "check", partial(self._backend.run, Queues())))
+        await self._run(self._backend.check)
 
     def longest_commit(self) -> float:
         """Seconds for which a commit has been running: there are none apart from the operations."""

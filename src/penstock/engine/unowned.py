@@ -9,12 +9,14 @@ from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from penstock.contract.message import Attempt, Entry, Message
+from penstock.contract.names import DEFAULT
 from penstock.contract.operation import Operation
 from penstock.contract.operations import AttemptPage, Show, attempt_page
 from penstock.contract.settings import QueueInfo, Settings
 from penstock.contract.streams import not_supported
 from penstock.engine.backend import published_copy
 from penstock.errors import NotSupported, StoreClosed
+from penstock.system.clock import Clock
 from penstock.system.files import refusal
 
 if TYPE_CHECKING:
@@ -60,8 +62,12 @@ class Unowned:
 
     kind: ClassVar[str]
     part = 20_000  # of sizes(): what one task of Spark reads, about
+    only = DEFAULT  # the queue that `default` means
+    clock: Clock
+    failure: Any  # what has stopped the store in this process; None if nothing has
     find: Any
     close: Any
+    check: Any  # raises what is wrong with the store
     queues: Any
     restore: Any  # takes in messages of a queue as they were in another store, all or none
 

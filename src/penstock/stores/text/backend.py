@@ -111,11 +111,8 @@ class TextBackend(Unowned):
             path = os.path.join(self._folder, file)
             name = queue_of(file)
             try:
-                there = status_if_there(self._disk, path)
-                if there is None:
+                if not self._has_file(path):
                     continue  # removed in this moment, or a link that leads nowhere
-                if not there.is_file or there.is_folder:
-                    raise OSError(errno.EISDIR if there.is_folder else errno.ENXIO, "", path)
                 self._disk.real(path)
                 if name is None:
                     name = self._said_name(path) or file.removesuffix(SUFFIX)[:255]
@@ -126,6 +123,13 @@ class TextBackend(Unowned):
                 continue
             found.setdefault(name, path)
         return found
+
+    def _has_file(self, path: str) -> bool:
+        """Whether there is a file, or a link to one; OSError if it is a folder, a pipe or a device."""
+        there = status_if_there(self._disk, path)
+        if there is not None and (there.is_folder or not there.is_file):
+            raise OSError(errno.EISDIR if there.is_folder else errno.ENXIO, "", path)
+        return there is not None
 
     def _skip(self, path: str, error: OSError | StoreUnavailable) -> None:
         """Leave a file alone that is no queue, or not ours to read, and say so once."""
@@ -358,11 +362,8 @@ class FileBackend(TextBackend):
     def _prepare(self) -> None:
         self._make_folder()
         with _errors_of_the_disk(self._path):
-            there = status_if_there(self._disk, self._path)
-            if there is not None and (there.is_folder or not there.is_file):
-                raise OSError(errno.EISDIR if there.is_folder else errno.ENXIO, "", self._path)
-            real = self._disk.real(self._path)
-        if there is None:
+            is_there, real = self._has_file(self._path), self._disk.real(self._path)
+        if not is_there:
             with suppress(QueueExists):
                 self._create(self.only, real, b"")
 

@@ -23,7 +23,8 @@ ever grows at the end.
 
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from mmap import mmap
 from typing import NamedTuple
@@ -270,3 +271,22 @@ def fitting(variable: Variable, value: bytes, name: str | None = None) -> tuple[
             "trailing spaces when the message is appended"
         )
     return variable.offset + keep, value.ljust(room, b" ")
+
+
+def dropped(document: Document, is_over: Callable[[Entry], bool]) -> list[Entry]:
+    """The entries that are over, but for those with a line in them that belongs to nothing: that is a person's."""
+    odd = sorted(problem.offset for problem in document.problems)
+    return [
+        entry
+        for entry in document.entries
+        if is_over(entry) and bisect_left(odd, entry.offset) == bisect_left(odd, entry.offset + entry.length)
+    ]
+
+
+def without(data: bytes, entries: Iterable[Entry]) -> bytes:
+    """A file's bytes without those entries, and everything else as it was."""
+    kept, at = [], 0
+    for entry in entries:
+        kept.append(data[at : entry.offset])
+        at = entry.offset + entry.length
+    return b"".join(kept) + data[at:]

@@ -20,10 +20,9 @@ from penstock.rules.ledger import Receipt
 from penstock.rules.records import Put, Record, Restore
 from penstock.rules.state import ACKED, FAILED_ATTEMPT, RELEASED
 from penstock.stores.text.files import is_appended
-from penstock.stores.text.format import COMMENT, FAILED, PROCESSED, QUEUED, Entry, parse
+from penstock.stores.text.format import COMMENT, FAILED, PROCESSED, QUEUED, Entry, dropped, parse, without
 from penstock.stores.text.ledger import held_under, noted
 from penstock.stores.text.mutex import Note
-from penstock.stores.text.text_queue import dropped, without
 from penstock.stores.text.turns import TurningQueue, in_turn
 from penstock.stores.text.variables import facts, free, held, replace_head, unborn, unborn_plain
 from penstock.stores.text.variables import removed as removed_entry

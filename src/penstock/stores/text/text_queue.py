@@ -2,8 +2,7 @@
 
 import logging
 import os
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -19,11 +18,13 @@ from penstock.stores.text.format import (
     Entry,
     Problem,
     Variable,
+    dropped,
     encode,
     fitting,
     line_end,
     parse,
     parse_one,
+    without,
 )
 from penstock.stores.text.mutex import DOUBTFUL
 from penstock.system.files import Disk, File, SystemDisk
@@ -173,22 +174,3 @@ class TextQueue:
                 f"the message has no variable {which!r}, but {has}: reserve it when it is appended"
             )
         return found
-
-
-def dropped(document: Document, is_over: Callable[[Entry], bool]) -> list[Entry]:
-    """The entries that are over, but for those with a line in them that belongs to nothing: that is a person's."""
-    odd = sorted(problem.offset for problem in document.problems)
-    return [
-        entry
-        for entry in document.entries
-        if is_over(entry) and bisect_left(odd, entry.offset) == bisect_left(odd, entry.offset + entry.length)
-    ]
-
-
-def without(data: bytes, entries: Iterable[Entry]) -> bytes:
-    """A file's bytes without those entries, and everything else as it was."""
-    kept, at = [], 0
-    for entry in entries:
-        kept.append(data[at : entry.offset])
-        at = entry.offset + entry.length
-    return b"".join(kept) + data[at:]
