@@ -86,6 +86,12 @@ class Served:
         connection.close()
         return answer.status, json.loads(content) if content else None
 
+    def begun(self, batch: bytes) -> str:
+        """A load with one batch for the queue `jobs`, in part `a`."""
+        load = self.client.begin({})
+        self.client.add(load, "a", 0, "jobs", batch)
+        return load
+
     def payloads(self, queue: str = "jobs") -> list[bytes]:
         return [message.payload for message in self.store.queue(queue).messages()]
 
@@ -225,8 +231,7 @@ def test_json_is_read_in_a_thread(served: Served, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_load_can_be_empty(served: Served) -> None:
-    load = served.client.begin({})
-    served.client.add(load, "a", 0, "jobs", frame())
+    load = served.begun(frame())
     assert served.client.commit(load, [Sent("a", 1)], None) == (True, 0)
 
 
@@ -299,8 +304,7 @@ def test_a_commit_again_is_answered_as_the_first_time(
     tmp_path: Path, run: str | None, kind: str, owned: bool
 ) -> None:
     served = Served(tmp_path / "store", kind, owned)
-    load = served.client.begin({})
-    served.client.add(load, "a", 0, "jobs", frame(b"0", b"1"))
+    load = served.begun(frame(b"0", b"1"))
     for _ in range(2):
         assert served.client.commit(load, [Sent("a", 1)], run) == (True, 2)
     served.stop()
@@ -311,8 +315,7 @@ def test_a_commit_again_is_answered_as_the_first_time(
 
 
 def test_commits_at_the_same_time_take_effect_once(served: Served) -> None:
-    load = served.client.begin({})
-    served.client.add(load, "a", 0, "jobs", frame(*[b"x"] * 10_000))
+    load = served.begun(frame(*[b"x"] * 10_000))
     others = [served.client.begin({}) for _ in range(3)]
     for other in others:
         served.client.add(other, "a", 0, "jobs", frame(b"y"))
@@ -326,8 +329,7 @@ def test_commits_at_the_same_time_take_effect_once(served: Served) -> None:
 
 def test_a_run_takes_effect_once_whatever_its_load(served: Served) -> None:
     for expected in [(True, 1), (False, 0)]:
-        load = served.client.begin({})
-        served.client.add(load, "a", 0, "jobs", frame(b"0"))
+        load = served.begun(frame(b"0"))
         for _ in range(2):
             assert served.client.commit(load, [Sent("a", 1)], "../monday") == expected
     assert served.payloads() == [b"0"]
@@ -336,8 +338,7 @@ def test_a_run_takes_effect_once_whatever_its_load(served: Served) -> None:
 @pytest.mark.parametrize("run", ["monday", "../..", "two words", "\N{SNOWMAN}" * 85, "%" * 255, "x" * 255, "\0"])
 def test_a_run_can_be_asked_for(served: Served, run: str) -> None:
     assert served.client.run(run) is None
-    load = served.client.begin({})
-    served.client.add(load, "a", 0, "jobs", frame(b"0", b"11"))
+    load = served.begun(frame(b"0", b"11"))
     served.client.add(load, "a", 1, "default", frame(b"222"))
     served.client.commit(load, [Sent("a", 2)], run)
     assert served.client.run(run) == [("default", 1, 3), ("jobs", 2, 3)]
@@ -376,8 +377,7 @@ def test_parts_that_a_commit_does_not_name_are_dropped(served: Served) -> None:
 
 
 def test_a_part_of_which_something_is_missing_is_refused(served: Served) -> None:
-    load = served.client.begin({})
-    served.client.add(load, "a", 0, "jobs", frame(b"0"))
+    load = served.begun(frame(b"0"))
     for sent in ([Sent("a", 2)], [Sent("a", 0)], [Sent("b", 1)], [Sent("a", 1), Sent("a", 1)]):
         with pytest.raises(InvalidArgument, match=r"batches here|named twice"):
             served.client.commit(load, sent, None)
@@ -386,8 +386,7 @@ def test_a_part_of_which_something_is_missing_is_refused(served: Served) -> None
 
 
 def test_what_a_queue_refuses_changes_nothing_and_can_be_committed_once_there_is_room(served: Served) -> None:
-    load = served.client.begin({})
-    served.client.add(load, "a", 0, "jobs", frame(b"0"))
+    load = served.begun(frame(b"0"))
     served.client.add(load, "a", 1, "strict", frame(b"1", b"2"))
     served.store.queue("strict").put_many([b"3", b"4"])
     with pytest.raises(QueueFull, match="queue 'strict' holds 2 of at most 3 messages; 2 more"):
@@ -399,8 +398,7 @@ def test_what_a_queue_refuses_changes_nothing_and_can_be_committed_once_there_is
 
 
 def test_a_queue_that_is_deleted_before_the_commit_is_missing(served: Served) -> None:
-    load = served.client.begin({})
-    served.client.add(load, "a", 0, "jobs", frame(b"0"))
+    load = served.begun(frame(b"0"))
     served.store.delete("jobs")
     with pytest.raises(QueueNotFound):
         served.client.commit(load, [Sent("a", 1)], None)
@@ -408,8 +406,7 @@ def test_a_queue_that_is_deleted_before_the_commit_is_missing(served: Served) ->
 
 
 def test_an_aborted_load_leaves_nothing(served: Served) -> None:
-    load = served.client.begin({})
-    served.client.add(load, "a", 0, "jobs", frame(b"0"))
+    load = served.begun(frame(b"0"))
     for _ in range(2):
         served.client.abort(load)
     assert staged(served.folder) == []
@@ -420,8 +417,7 @@ def test_an_aborted_load_leaves_nothing(served: Served) -> None:
 
 
 def test_a_load_that_took_effect_cannot_be_aborted(served: Served) -> None:
-    load = served.client.begin({})
-    served.client.add(load, "a", 0, "jobs", frame(b"0"))
+    load = served.begun(frame(b"0"))
     served.client.commit(load, [Sent("a", 1)], None)
     served.client.abort(load)
     assert served.payloads() == [b"0"]

@@ -1,5 +1,6 @@
-"""penstock.work(): real threads on every kind of store. Nothing here looks at how long something took."""
+"""penstock.work() and its twin for coroutines on every kind of store. Nothing here looks at how long it took."""
 
+import asyncio
 import logging
 import os
 import signal
@@ -11,13 +12,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import penstock
+import penstock.aio
 from penstock import LeaseExpired, Message, Queue, QueueNotFound, StoreClosed
 from penstock.http.server import serve_in_thread
 from penstock.workers import Result, Worked, exponential
+from tests.conformance.blocking import BlockingQueue, BlockingStore
 from tests.harness.children import ServerChild, scenario
 from tests.harness.scenarios import handle, is_hopeless
 
@@ -31,24 +35,69 @@ def clock() -> penstock.SimulatedClock:
 
 @contextmanager
 def opened(kind: str, folder: Path, clock: penstock.Clock | None = None) -> Iterator[penstock.Store]:
-    if kind == "memory":
-        with penstock.open("memory:", clock=clock) as store:
-            yield store
-    elif kind == "journal":
-        with penstock.open(folder, clock=clock) as store:
-            yield store
-    elif kind in ("text", "folder"):
-        with penstock.open(f"{kind}:{folder}", clock=clock) as store:
-            yield store
-    else:
-        with penstock.open("memory:", clock=clock) as kept:
-            server = serve_in_thread(kept)
-            with penstock.open(server.url) as store:
-                yield store
-            server.stop()
+    is_async, name = kind.startswith("aio-"), kind.removeprefix("aio-")
+    with ExitStack() as stack:
+        url = {"memory": "memory:", "journal": str(folder)}.get(name, f"{name}:{folder}")
+        if name == "http":
+            server = serve_in_thread(stack.enter_context(penstock.open("memory:", clock=clock)))
+            stack.callback(server.stop)
+            url, clock = server.url, None
+        if is_async:
+            store: Any = BlockingStore(lambda: penstock.aio.open(url, clock=clock))
+        else:
+            store = penstock.open(url, clock=clock)
+        yield stack.enter_context(store)
 
 
-@pytest.fixture(params=["memory", "journal", "text", "folder", "http"])
+class Asked(asyncio.Event):
+    """An event of threads, for a worker with coroutines."""
+
+    def __init__(self, event: threading.Event) -> None:
+        super().__init__()
+        self._event = event
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def set(self) -> None:
+        self._event.set()
+        super().set()
+
+
+def work(
+    queue: Queue, handler: Callable[[Message], object], stop: threading.Event | None = None, **options: Any
+) -> Worked:
+    """`penstock.work`; on a queue of `penstock.aio`, `penstock.aio.work`."""
+    if not isinstance(queue, BlockingQueue):
+        return penstock.work(queue, handler, stop=stop, **options)
+    asked = threading.Event() if stop is None else stop
+
+    async def main() -> Worked | BaseException:
+        stopping = Asked(asked)
+
+        async def handle(message: penstock.aio.Message) -> None:
+            await asyncio.to_thread(handler, queue._blocking(message))
+
+        async def hear() -> None:
+            while not asked.is_set():
+                await asyncio.sleep(0.005)
+            stopping.set()
+
+        hearing = asyncio.create_task(hear())
+        try:
+            return await penstock.aio.work(queue._target, handle, stop=stopping, **options)
+        except BaseException as error:  # such as SystemExit, which would end the loop
+            return error
+        finally:
+            hearing.cancel()
+
+    worked: Worked | BaseException = queue._loop.run(main())
+    if isinstance(worked, BaseException):
+        raise worked
+    return worked
+
+
+@pytest.fixture(params=["memory", "journal", "text", "folder", "http", "aio-memory", "aio-journal", "aio-http"])
 def kind(request: pytest.FixtureRequest) -> str:
     kind: str = request.param
     return kind
@@ -100,7 +149,7 @@ class Running:
 
         def run() -> None:
             try:
-                self.worked = penstock.work(queue, handler, stop=self.stop, **options)  # type: ignore[arg-type]
+                self.worked = work(queue, handler, self.stop, **options)
             except BaseException as error:
                 self.error = error
 
@@ -148,7 +197,7 @@ def left(queue: Queue) -> dict[str, int]:
 def test_a_handler_that_returns_has_its_message_acknowledged(jobs: Queue) -> None:
     jobs.put_many([b"%d" % number for number in range(100)])
     seen: list[bytes] = []
-    worked = penstock.work(jobs, lambda message: seen.append(message.payload), until_empty=True)
+    worked = work(jobs, lambda message: seen.append(message.payload), until_empty=True)
     assert Counter(seen) == Counter(b"%d" % number for number in range(100))
     assert worked == Worked(acked=100)
     assert left(jobs) == {"done": 100}
@@ -159,7 +208,7 @@ def test_a_handler_that_raises_has_its_message_failed_with_the_exception_as_the_
         raise ValueError(f"no such cat: {message.payload.decode()}")
 
     jobs.put(b"tom")
-    worked = penstock.work(jobs, handler, backoff=0, until_empty=True)
+    worked = work(jobs, handler, backoff=0, until_empty=True)
     assert worked == Worked(failed=3)
     [message] = jobs.messages("failed")
     assert message.reason == "ValueError: no such cat: tom"
@@ -179,7 +228,7 @@ def test_a_failed_message_is_tried_again_after_its_backoff(jobs: Queue) -> None:
             raise OSError
 
     jobs.put(b"x")
-    assert penstock.work(jobs, handler, backoff=backoff, until_empty=True) == Worked(acked=1, failed=2)
+    assert work(jobs, handler, backoff=backoff, until_empty=True) == Worked(acked=1, failed=2)
     assert asked == [1, 2]
     [message] = jobs.messages("done")
     first, second, third = jobs.attempts(message.id)
@@ -207,7 +256,7 @@ def test_a_backoff_that_makes_no_sense_is_replaced_by_the_usual_one(
         if message.attempts == 1:
             raise OSError
 
-    assert penstock.work(local, handler, backoff=lambda message: -1, until_empty=True) == Worked(acked=1, failed=1)
+    assert work(local, handler, backoff=lambda message: -1, until_empty=True) == Worked(acked=1, failed=1)
     [message] = local.messages("done")
     first, second = local.attempts(message.id)
     assert first.ended_at is not None
@@ -227,7 +276,7 @@ def test_a_handler_may_settle_its_message_by_itself(jobs: Queue) -> None:
 
     jobs.put_many([b"ack", b"fail", b"release"])
     results: list[Result] = []
-    worked = penstock.work(jobs, handler, until_empty=True, report=results.append)
+    worked = work(jobs, handler, until_empty=True, report=results.append)
     assert worked == Worked(acked=2, failed=3, released=1)
     assert states(jobs) == {b"ack": "done", b"fail": "failed", b"release": "done"}
     assert next(jobs.messages("failed")).reason == "my own"
@@ -261,7 +310,7 @@ def work_on(jobs: Queue, count: int) -> None:
 
     for start in range(0, count, 1000):
         jobs.put_many([b"%d" % number for number in range(start, start + 1000)])
-    worked = penstock.work(jobs, handler, concurrency=16, backoff=0, until_empty=True)
+    worked = work(jobs, handler, concurrency=16, backoff=0, until_empty=True)
     hopeless = {b"%d" % number for number in range(0, count, 20) if number // 20 % 5 >= 3}
     assert states(jobs) == {
         b"%d" % number: "failed" if b"%d" % number in hopeless else "done" for number in range(count)
@@ -286,7 +335,7 @@ def test_never_more_is_held_than_can_be_worked_on(jobs: Queue) -> None:
             at_work -= 1
 
     jobs.put_many([b"%d" % number for number in range(200)])
-    penstock.work(jobs, handler, concurrency=3, until_empty=True)
+    work(jobs, handler, concurrency=3, until_empty=True)
     assert most == 3
 
 
@@ -316,7 +365,7 @@ def test_work_that_takes_longer_than_its_lease_stays_ours(
         begun.wait()
 
     still_jobs.put_many([b"one", b"two"])
-    worked = penstock.work(still_jobs, handler, lease=0.3, until_empty=True)
+    worked = work(still_jobs, handler, lease=0.3, until_empty=True)
     assert worked == Worked(acked=2)
     assert [message.attempts for message in still_jobs.messages()] == [1, 1]
 
@@ -324,7 +373,7 @@ def test_work_that_takes_longer_than_its_lease_stays_ours(
 def test_no_lease_is_longer_than_the_queue_allows(still: penstock.Store, clock: penstock.SimulatedClock) -> None:
     jobs = still.create("short", max_lease=1, keep_done=None)
     jobs.put(b"x")
-    worked = penstock.work(jobs, lambda message: outlast(jobs, 1, 1, clock), lease=60, until_empty=True)
+    worked = work(jobs, lambda message: outlast(jobs, 1, 1, clock), lease=60, until_empty=True)
     assert worked == Worked(acked=1)
     assert [message.attempts for message in jobs.messages()] == [1]
 
@@ -341,7 +390,7 @@ def test_a_lease_that_the_handler_made_longer_is_not_made_shorter(
         leases.append(held.lease_until)
 
     still_local.put(b"x")
-    assert penstock.work(still_local, handler, lease=0.3, until_empty=True) == Worked(acked=1)
+    assert work(still_local, handler, lease=0.3, until_empty=True) == Worked(acked=1)
     assert leases == [clock.now() + 1_000_000]
 
 
@@ -357,7 +406,7 @@ def test_the_result_of_work_whose_lease_was_lost_is_dropped_and_logged(
             until(lambda: dropped)
 
     still_jobs.put_many([b"removed", b"kept"])
-    worked = penstock.work(
+    worked = work(
         still_jobs,
         handler,
         lease=0.3,
@@ -378,7 +427,7 @@ def test_a_lease_that_is_lost_just_when_the_work_is_done_does_no_harm(
         jobs.remove(message.id)
 
     jobs.put_many([b"1", b"2"])
-    assert penstock.work(jobs, handler, until_empty=True) == Worked(lost=2)
+    assert work(jobs, handler, until_empty=True) == Worked(lost=2)
     assert "its result is dropped" in caplog.text
 
 
@@ -387,7 +436,7 @@ def test_on_drop_and_report_that_fail_do_not_stop_the_work(local: Queue, caplog:
         raise ValueError("cannot count")
 
     local.put_many([b"1", b"2"])
-    assert penstock.work(local, lambda message: None, until_empty=True, report=report) == Worked(acked=2)
+    assert work(local, lambda message: None, until_empty=True, report=report) == Worked(acked=2)
     assert "cannot count" in caplog.text
 
 
@@ -444,12 +493,12 @@ def test_a_worker_waits_for_messages_that_come_later(jobs: Queue) -> None:
 
 
 def test_a_worker_on_an_empty_queue_ends_at_once_if_told_so(jobs: Queue) -> None:
-    assert penstock.work(jobs, lambda message: None, until_empty=True) == Worked()
+    assert work(jobs, lambda message: None, until_empty=True) == Worked()
 
 
 def test_until_empty_waits_for_what_is_delayed(jobs: Queue) -> None:
     jobs.put(b"later", delay=0.3)
-    assert penstock.work(jobs, lambda message: None, until_empty=True) == Worked(acked=1)
+    assert work(jobs, lambda message: None, until_empty=True) == Worked(acked=1)
 
 
 def test_a_handler_that_exits_ends_the_worker_and_everything_is_released(jobs: Queue) -> None:
@@ -481,7 +530,7 @@ def test_an_error_of_the_store_ends_the_worker(store: penstock.Store, jobs: Queu
         store.delete("jobs")
 
     with pytest.raises((QueueNotFound, LeaseExpired)):
-        penstock.work(jobs, handler)
+        work(jobs, handler)
 
 
 def test_a_store_that_is_closed_ends_the_worker() -> None:
@@ -498,7 +547,7 @@ def test_a_queue_that_is_not_there_is_an_error() -> None:
         jobs = store.create("jobs")
         store.delete("jobs")
         with pytest.raises(QueueNotFound):
-            penstock.work(jobs, lambda message: None)
+            work(jobs, lambda message: None)
 
 
 def test_a_server_that_goes_and_comes_back_is_waited_for(
@@ -522,9 +571,9 @@ def test_a_server_that_goes_and_comes_back_is_waited_for(
     "options",
     [{"concurrency": 0}, {"concurrency": 10_001}, {"lease": 0}, {"grace": -1}, {"backoff": -1}, {"consumer": ""}],
 )
-def test_options_that_make_no_sense_are_refused(local: Queue, options: dict[str, float]) -> None:
+def test_options_that_make_no_sense_are_refused(local: Queue, options: dict[str, Any]) -> None:
     with pytest.raises(penstock.InvalidArgument):
-        penstock.work(local, lambda message: None, **options)  # type: ignore[arg-type]
+        work(local, lambda message: None, **options)
 
 
 # Signals, in processes of their own
@@ -668,7 +717,7 @@ def test_a_signal_that_is_heard_sets_the_stop_event_for_handlers(local: Queue) -
 def test_while_all_is_well_nothing_is_logged(jobs: Queue, caplog: pytest.LogCaptureFixture) -> None:
     jobs.put_many([b"1", b"2"])
     with caplog.at_level(logging.DEBUG, "penstock"):
-        penstock.work(jobs, lambda message: None, until_empty=True)
+        work(jobs, lambda message: None, until_empty=True)
     assert not caplog.records
 
 

@@ -171,6 +171,7 @@ class Worker(Generic[AnyMessage, Part]):
         """End the worker with an error."""
         with self.lock:
             self._error = self._error or error
+            self._stopping = True  # at once, else what is released would be claimed again
         self._hurry = True
         self.wake()
 
@@ -261,6 +262,8 @@ class Worker(Generic[AnyMessage, Part]):
 
     def end(self, held: Held[AnyMessage], outcome: Outcome = ACK, error: BaseException | None = None) -> None:
         """The work on a message has ended, and perhaps the worker with it."""
+        if error is not None:
+            self.fail(error)
         with self.lock:
             counts = self.holding.end(held, outcome)
             if counts:
@@ -277,8 +280,6 @@ class Worker(Generic[AnyMessage, Part]):
                     "the work on message %s of queue %r ended (%s), but the message is no longer held here: the "
                     "result is dropped", held.message.id, held.message.queue, outcome.reason or outcome.kind,
                 )  # fmt: skip
-        if error is not None:
-            self.fail(error)
         self._wake_if_last()
 
     def settled_by_handler(self, receipts: list[str], outcome: Outcome) -> None:
