@@ -146,12 +146,12 @@ def encode_messages(messages: Sequence[Message], wanted: Collection[str] | None 
 
 def message_parts(messages: Sequence[Message], wanted: Collection[str] | None = None) -> list[bytes]:
     """The same frame in parts: large payloads are parts of their own, and not copied."""
-    rows = [_message_values(each) for each in messages]
-    columns = {
-        name: _column(column)
-        for name, column in zip(_MESSAGE_TYPES, zip(*rows, strict=True), strict=False)
-        if (wanted is None or name in wanted) and (column[0] is not None or column.count(None) != len(column))
-    }
+    columns: dict[str, Any] = {}
+    for name, column in zip(_MESSAGE_TYPES, zip(*map(_message_values, messages), strict=True), strict=False):
+        first = column[0]
+        alike = column.count(first) == len(column)
+        if not (alike and first is None) and (wanted is None or name in wanted):
+            columns[name] = first if alike else column
     if wanted is not None and "payload" not in wanted:
         return [_head(columns, [0] * len(messages))]
     payloads = [each.payload for each in messages]
