@@ -68,7 +68,7 @@ class Depot(Protocol):
     """Where a kind of store keeps what is sent, and how that takes effect."""
 
     def settings(self, queue: str) -> Settings:
-        """What a queue was created with; QueueNotFound."""
+        """The settings of a queue; QueueNotFound."""
 
     def ledger(self, queue: str, settings: Settings) -> Ledger:
         """The rules of a queue, for messages that are on their way."""

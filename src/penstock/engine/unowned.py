@@ -89,7 +89,7 @@ class Unowned:
         return ThreadedBackend(self)
 
     def settings(self, queue: str) -> Settings:
-        """What the queue was created with."""
+        """What the queue does."""
         settings: Settings = self.find(queue).settings
         return settings
 
