@@ -20,6 +20,16 @@ class Finding:
     offset: int | None = None  # and where in it
 
 
+def note(text: str, advice: str = "", file: str | None = None, offset: int | None = None) -> Finding:
+    """A finding that does no harm, or that opening deals with."""
+    return Finding("note", text, advice, file, offset)
+
+
+def problem(text: str, advice: str = "", file: str | None = None, offset: int | None = None) -> Finding:
+    """A finding that someone has to act on."""
+    return Finding("problem", text, advice, file, offset)
+
+
 class Examined(Protocol):
     """The findings about one queue."""
 

@@ -15,16 +15,15 @@ from dataclasses import dataclass
 from penstock.contract.kinds import kind_of, split
 from penstock.errors import NotSupported, PenstockError, StoreCorrupt, StoreLocked
 from penstock.stores.journal.catalog import FOLDER, Catalog
-from penstock.stores.journal.loads import SINKS
+from penstock.stores.journal.loads import RUNS, SINKS
 from penstock.stores.journal.pins import Pins, sweep
 from penstock.stores.journal.reading import FoundJournal, close_segments, open_segments, read
 from penstock.stores.journal.snapshot import QueueSnapshot, StoreSnapshot
-from penstock.stores.journal.staging import MANIFEST, folder_of, staged_loads
+from penstock.stores.journal.staging import manifests
 from penstock.system.clock import Clock, SystemClock, rest
 from penstock.system.copies import Destination
 from penstock.system.files import Disk, ReadingDisk, SystemDisk
 
-_LOADS = "loads"  # manifests of loads that have taken effect, so that none does twice
 _CHUNK = 4 << 20
 _TRIES = 20
 _PAUSE = 0.5  # seconds between two tries while loads take effect
@@ -87,7 +86,7 @@ class _Backup:
             pins = Pins(self._source, os.getpid())
             try:
                 views, loads, sinks = self._look(pins)
-                self._total = sum(self._size(view, each) for view in views.values() for each in _files(view))
+                self._total = sum(self._size(view, each.path) for view in views.values() for each in view.files)
                 made = [self._copy(name, view) for name, view in views.items()]
                 self._copy_rest(views, loads, sinks)
             finally:
@@ -142,7 +141,7 @@ class _Backup:
         )
 
     def _loads(self) -> list[str]:
-        folder = os.path.join(self._source, FOLDER, _LOADS)
+        folder = os.path.join(self._source, FOLDER, RUNS)
         return sorted(self._disk.listdir(folder)) if self._disk.exists(folder) else []
 
     def _sinks(self) -> dict[str, bytes]:
@@ -154,18 +153,12 @@ class _Backup:
 
     def _is_loading(self) -> bool:
         """Whether a load counts that may not have arrived in all of its queues."""
-        return any(
-            self._disk.exists(os.path.join(folder_of(self._source, load), MANIFEST))
-            for load in staged_loads(self._disk, self._source)
-        )
+        return any(manifests(self._disk, self._source))
 
     # Copying
 
     def _size(self, view: QueueSnapshot, path: str) -> int:
-        if path == view.files[-1].path:
-            return view.end
-        with self._reading.open(path) as file:
-            return file.size()
+        return view.end if path == view.files[-1].path else self._disk.status(path).size
 
     def _copy(self, name: str, view: QueueSnapshot) -> BackedUp:
         size = 0
@@ -194,22 +187,18 @@ class _Backup:
     def _copy_rest(self, views: dict[str, QueueSnapshot], loads: list[str], sinks: dict[str, bytes]) -> None:
         """What is beside the journals: loads, the number above those of deleted queues, how far journals reach."""
         if sinks:
-            folder = os.path.join(self._catalog.path, SINKS)
-            self._disk.mkdir(folder)
+            folder = self._catalog.make(SINKS)
             for name, content in sinks.items():
                 with self._disk.open(os.path.join(folder, name), exclusive=True) as file:
                     file.write(0, content)
                     file.sync()
             self._disk.sync_folder(folder)
         if loads:
-            folder = os.path.join(self._catalog.path, _LOADS)
-            self._disk.mkdir(folder)
+            folder = self._catalog.make(RUNS)
             for name in loads:
                 with suppress(FileNotFoundError):  # forgotten since, as its time was over
-                    source = os.path.join(self._source, FOLDER, _LOADS, name)
-                    with self._reading.open(source) as file:
-                        size = file.size()
-                    self._copy_file(source, os.path.join(folder, name), size)
+                    source = os.path.join(self._source, FOLDER, RUNS, name)
+                    self._copy_file(source, os.path.join(folder, name), self._disk.status(source).size)
             self._disk.sync_folder(folder)
         self._catalog.keep_first(Catalog(self._source, self._reading).first())
         # As of a store that was closed: should the copy lose its end, opening it will say so.
@@ -231,7 +220,3 @@ class _Backup:
                 f"the copy of queue {name!r} is not whole: {why}. There is no backup; `penstock doctor` shows "
                 "whether the store itself is damaged"
             )
-
-
-def _files(view: QueueSnapshot) -> list[str]:
-    return [each.path for each in view.files]

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from penstock.contract.examination import Examination, Finding, QueueExamination
+from penstock.contract.examination import Examination, Finding, QueueExamination, note, problem
 from penstock.errors import InvalidArgument, StoreCorrupt, StoreUnavailable
 from penstock.rules.ledger import Ledger
 from penstock.rules.rows import IN_FLIGHT, Page
@@ -120,7 +120,7 @@ def _damage(journal: FoundJournal, reading: Reading, damage: Damage) -> Finding:
         f"{_plural(before, 'message')} can be saved from before that place, {after:,} from after it"
     )
     if damage.position == len(journal.segments):
-        return Finding("problem", text, "put back the right files from a copy")
+        return problem(text, "put back the right files from a copy")
     path = journal.segments[damage.position].file.path
     advice = f"put {os.path.basename(path)} back from a copy"
     if before:
@@ -130,7 +130,7 @@ def _damage(journal: FoundJournal, reading: Reading, damage: Damage) -> Finding:
             f"; without one, save a copy of the folder, then `truncate -s {damage.offset} "
             f"{os.path.basename(path)}`{move} and remove .penstock/clean: the store opens with what was before"
         )
-    return Finding("problem", text, advice, path, damage.offset)
+    return problem(text, advice, path, damage.offset)
 
 
 def _indexed_damage(journal: FoundJournal, damage: Damage, damaged: dict[int, tuple[str, int]]) -> Finding:
@@ -138,9 +138,8 @@ def _indexed_damage(journal: FoundJournal, damage: Damage, damaged: dict[int, tu
     path, offset = journal.segments[damage.position].file.path, damage.offset
     pack = f"`penstock pack {_word(journal.name)}` writes the journal anew"
     if not damaged:
-        return Finding("problem", f"{text}; no message is damaged", pack, path, offset)
-    return Finding(
-        "problem",
+        return problem(f"{text}; no message is damaged", pack, path, offset)
+    return problem(
         f"{text}. {_named(damaged)} cannot be read any more",
         f"put {os.path.basename(path)} back from a copy; without one, `penstock remove {_word(journal.name)} "
         f"{' '.join(_ids(damaged))}`, then {pack}",
@@ -151,8 +150,7 @@ def _indexed_damage(journal: FoundJournal, damage: Damage, damaged: dict[int, tu
 
 def _damaged_bodies(journal: FoundJournal, damaged: dict[int, tuple[str, int]]) -> Finding:
     path, offset = next(iter(damaged.values()))
-    return Finding(
-        "problem",
+    return problem(
         f"{_named(damaged)} cannot be read: the checksum of the body is wrong",
         f"put {os.path.basename(path)} back from a copy, or `penstock remove {_word(journal.name)} "
         f"{' '.join(_ids(damaged))}`",
@@ -168,10 +166,9 @@ def _torn(reading: Reading, holder: str | None) -> Iterator[Finding]:
     path, count = segment.file.path, len(rest.data.rstrip(b"\x01"))
     text = f"{os.path.basename(path)} ends with {_plural(count, 'byte')} that are no whole group"
     if holder is not None:
-        yield Finding("note", f"{text}: the store is open, and may just write there", "", path, rest.offset)
+        yield note(f"{text}: the store is open, and may just write there", "", path, rest.offset)
         return
-    yield Finding(
-        "note",
+    yield note(
         f"{text}: a crash interrupted a write that no one was told had succeeded, or the very last group is "
         "damaged, which looks the same",
         "nothing: opening moves them to .penstock/quarantine",
@@ -184,8 +181,7 @@ def _adopt(reading: Reading, now: int) -> Iterator[Finding]:
     """What opening makes of another program's entries; afterwards the ledger is as opening leaves it."""
     for segment, offset in reading.unreadable:
         path = segment.file.path
-        yield Finding(
-            "problem",
+        yield problem(
             f"{os.path.basename(path)}, which another program wrote, cannot be read from offset {offset} on. "
             f"Opening keeps what is before and moves the other {_plural(segment.size - offset, 'byte')} to "
             ".penstock/quarantine",
@@ -202,8 +198,7 @@ def _adopt(reading: Reading, now: int) -> Iterator[Finding]:
     reading.ledger = _thawed(ledger)  # as opening, which reads what it has written
     reading.ledger.state.advance(now)
     took = f" and took {_plural(taken, 'message')} of ours" if taken else ""
-    yield Finding(
-        "note",
+    yield note(
         f"another program, as Kestrel, wrote {_plural(len(reading.foreign), 'entry', 'entries')}, which brought "
         f"{_plural(brought, 'message')}{took}",
         "nothing: opening makes them ours, in a file that Kestrel can still read; copy the folder first if it "
@@ -234,23 +229,19 @@ def _times(ledger: State, now: int) -> Iterator[Finding]:
         elif in_flight and page.for_claims(at).ends_at[at] <= now:
             ended += 1
     if ended:
-        yield Finding(
-            "note",
+        yield note(
             f"the leases of {_plural(ended, 'message')} ended without an ack",
             "nothing: each is available again, or failed if that was its last attempt; a consumer may have died, "
             "or need a longer lease",
         )
     if expired:
-        yield Finding(
-            "note", f"{_plural(expired, 'message')} expired", "nothing: packing takes them out of the files"
-        )
+        yield note(f"{_plural(expired, 'message')} expired", "nothing: packing takes them out of the files")
 
 
 def _behind(reading: Reading, now: int) -> Iterator[Finding]:
     ahead = reading.loader.at - now
     if ahead > _SECOND:
-        yield Finding(
-            "note",
+        yield note(
             f"the journal's latest time is {ahead // _SECOND:,} s ahead of the clock, and the store's time goes "
             "on from there",
             "look at the machine's clock",
@@ -259,8 +250,7 @@ def _behind(reading: Reading, now: int) -> Iterator[Finding]:
 
 def _stale_index(index: SavedIndex | None, path: str) -> Finding:
     why = "is not whole" if index is None else "is of another time than the journal"
-    return Finding(
-        "note",
+    return note(
         f"the snapshot of the queue's index {why}",
         "nothing: opening reads the journal itself, which takes longer, and closing writes a new one",
         path,
@@ -269,8 +259,7 @@ def _stale_index(index: SavedIndex | None, path: str) -> Finding:
 
 def _worth_packing(found: QueueExamination) -> Iterator[Finding]:
     if found.packing_frees >= max(_WORTH_PACKING, found.bytes // 2):
-        yield Finding(
-            "note",
+        yield note(
             f"packing would free about {found.packing_frees:,} of {found.bytes:,} bytes",
             f"nothing: the store packs by itself when it is worth it; `penstock pack {_word(found.name)}` does it "
             "now",
@@ -323,7 +312,7 @@ class _Subfolder(Catalog):
         except StoreCorrupt as error:
             if path == self._in("clean"):
                 raise
-            finding = Finding("problem", str(error).partition(". ")[0], f"put {path} back from a copy", path)
+            finding = problem(str(error).partition(". ")[0], f"put {path} back from a copy", path)
             if finding not in self.damage:
                 self.damage.append(finding)
         return {"first": 1} if path == self._in("store") else asdict(Entry(queue_of(os.path.basename(path))))
@@ -356,14 +345,14 @@ def examine(
         names, others = sorted(disk.listfiles(folder)), sorted(disk.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         found.findings.append(
-            Finding("problem", f"there is no folder {folder!r}", "check the name; opening it makes an empty store")
+            problem(f"there is no folder {folder!r}", "check the name; opening it makes an empty store")
         )
         return found
     try:
         check_folder(folder, disk, dialect)
     except (StoreCorrupt, StoreUnavailable) as error:
         what, _, advice = str(error).rpartition(": ")
-        found.findings.append(Finding("problem", what, advice))
+        found.findings.append(problem(what, advice))
         return found
     subfolder = _Subfolder(folder, disk)
     found.holder = subfolder.holder()
@@ -382,7 +371,7 @@ def examine(
     found.findings += _quarantine(subfolder)
     clean = subfolder.clean() if found.holder is None else {}
     for path in subfolder.lost({*entries, *journals(names)}, clean):
-        found.findings.append(Finding("problem", f"{path} {LOST}", f"p{PUT_BACK[1:]}", path))
+        found.findings.append(problem(f"{path} {LOST}", f"p{PUT_BACK[1:]}", path))
     for file in files:
         known = entries.get(file)
         queue = _look(file, known, subfolder, disk, clean.get(file), dialect, found)
@@ -422,34 +411,28 @@ def _look(
 
 def _not_readable(error: OSError) -> Finding:
     path = error.filename
-    return Finding("problem", f"a file cannot be read: {error.strerror}", f"look what is wrong with {path}", path)
+    return problem(f"a file cannot be read: {error.strerror}", f"look what is wrong with {path}", path)
 
 
 def _opened(holder: str | None, subfolder: _Subfolder, files: list[str]) -> Iterator[Finding]:
     """Whether the store is open, was closed, or never was one."""
     names = subfolder.names()
     if holder is not None:
-        yield Finding(
-            "note",
+        yield note(
             f"the store is open in {holder}: the end of a journal may be in motion, and leftovers are not looked "
             "for, as they may be in use",
             "for a certain answer close it there first",
         )
     elif not names:
         what = "nothing but journals of another program" if files else "nothing of a store"
-        yield Finding(
-            "note", f"Penstock never opened this folder: it has {what}", "nothing: opening makes it a store"
-        )
+        yield note(f"Penstock never opened this folder: it has {what}", "nothing: opening makes it a store")
     elif "clean" not in names:
-        yield Finding(
-            "note",
+        yield note(
             "the store was not closed: a crash, or a kill, ended the process that had it",
             "nothing: opening looks at how each journal ends",
         )
     elif not subfolder.clean():
-        yield Finding(
-            "note", "the mark that the store was closed is damaged", "nothing: opening takes it as not closed"
-        )
+        yield note("the mark that the store was closed is damaged", "nothing: opening takes it as not closed")
     else:
         yield Finding("ok", "the store was closed as it should be")
 
@@ -464,12 +447,9 @@ def _leftovers(names: Iterable[str], files: list[str], deleted: set[str], folder
         journal = name.partition("~~")[0]
         if journal != name:
             removed = "nothing: opening removes it" if journal in files else "remove it"
-            yield Finding(
-                "note", f"{name} is a temporary file that a crash left, and never counted", removed, path
-            )
+            yield note(f"{name} is a temporary file that a crash left, and never counted", removed, path)
         elif journals([name]) and not _is_latest(name):
-            yield Finding(
-                "note",
+            yield note(
                 f"{name} is dead: it was packed into a later file, before a crash",
                 "nothing: opening removes it",
                 path,
@@ -477,7 +457,7 @@ def _leftovers(names: Iterable[str], files: list[str], deleted: set[str], folder
     for name in sorted(living):
         if name.endswith(".pack"):
             path = os.path.join(folder, name)
-            yield Finding("note", f"{name} was packed, and then came a crash", "nothing: opening renames it", path)
+            yield note(f"{name} was packed, and then came a crash", "nothing: opening renames it", path)
 
 
 def _unfinished(subfolder: _Subfolder, deleted: set[str]) -> Iterator[Finding]:
@@ -485,31 +465,24 @@ def _unfinished(subfolder: _Subfolder, deleted: set[str]) -> Iterator[Finding]:
     for file in sorted(deleted):
         entry = subfolder.entry(file)
         name = entry.name if entry else file
-        yield Finding(
-            "note", f"queue {name} was deleted, but not all of its files", "nothing: opening removes them"
-        )
+        yield note(f"queue {name} was deleted, but not all of its files", "nothing: opening removes them")
     for folder in ("", "queues", "index", "quarantine"):
         for name in subfolder.names(folder):
             if name.endswith(".new"):
                 path = os.path.join(subfolder.path, folder, name)
-                yield Finding(
-                    "note", f"{name} was being written when a crash came, and never counted", "remove it", path
-                )
+                yield note(f"{name} was being written when a crash came, and never counted", "remove it", path)
 
 
 def _staged(subfolder: _Subfolder) -> Iterator[Finding]:
     """Messages that were being loaded."""
     for load in subfolder.names("staged"):
         if MANIFEST in subfolder.names(os.path.join("staged", load)):
-            yield Finding(
-                "note",
+            yield note(
                 f"load {load} took effect, and was interrupted before its messages had arrived",
                 "nothing: opening takes them in",
             )
         elif is_abandoned(load):
-            yield Finding(
-                "note", f"load {load} was given up by a process that is gone", "nothing: opening removes it"
-            )
+            yield note(f"load {load} was given up by a process that is gone", "nothing: opening removes it")
 
 
 def _strangers(names: Iterable[str], files: set[str], strays: Container[str], folder: str) -> Iterator[Finding]:
@@ -519,8 +492,7 @@ def _strangers(names: Iterable[str], files: set[str], strays: Container[str], fo
         journal = journals([name])
         if name == FOLDER or (name in files and (is_temporary(name) or (journal and journal[0] not in strays))):
             continue
-        yield Finding(
-            "note",
+        yield note(
             f"{name} is no journal: Penstock leaves it alone, but a Kestrel would stumble over it",
             "move it elsewhere if a Kestrel is to open this folder",
             path,
@@ -530,8 +502,7 @@ def _strangers(names: Iterable[str], files: set[str], strays: Container[str], fo
 def _quarantine(subfolder: _Subfolder) -> Iterator[Finding]:
     for name in subfolder.names("quarantine"):
         if not name.endswith(".new"):
-            yield Finding(
-                "note",
+            yield note(
                 f"{subfolder.size('quarantine', name):,} bytes that could not be read were once moved to {name}",
                 "look at them, and remove the file when no one needs it",
                 os.path.join(subfolder.path, "quarantine", name),

@@ -7,7 +7,6 @@ Kestrel are open transactions. The result is written as a packed file of ours, w
 
 import os
 import re
-import struct
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -38,6 +37,7 @@ from penstock.stores.journal.format import (
     StateDump,
     Unremove,
     decode,
+    encode,
 )
 from penstock.stores.journal.groups import last_xid, xid_of
 from penstock.stores.journal.reading import Item, unpack_item
@@ -136,10 +136,6 @@ def replay(
     return state
 
 
-_ADDX = struct.Struct("<Biqq")
-_REMOVE_TENTATIVE = b"\x03"
-
-
 def replay_entries(state: State, entries: Sequence[Entry], now: int) -> dict[int, Item]:
     """Let another's entries happen to a queue; where the bodies are of the messages that came with them."""
     model = Replay(last_xid=last_xid(state.next_seq))
@@ -211,7 +207,7 @@ def rewrite(
 def _body(item: Item, segments: dict[int, Segment], now: int) -> bytes:
     """A stranger's item as a body of ours."""
     payload = segments[item.segment].file.read(item.offset, item.size)
-    return _ADDX.pack(2, 16 + len(payload), item.added or now, item.expiry) + payload + _REMOVE_TENTATIVE
+    return encode(AddX(item.added or now, item.expiry, payload)) + encode(RemoveTentative())
 
 
 def _listed(state: State, name: str) -> list[int]:

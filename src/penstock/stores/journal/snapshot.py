@@ -21,7 +21,7 @@ from penstock.stores.journal.catalog import FOLDER, Catalog, Entry, queue_of
 from penstock.stores.journal.files import ROTATED, Segment, journals, replay_order
 from penstock.stores.journal.index import read_index
 from penstock.stores.journal.reading import FoundJournal, Reading, close_segments, open_all, read
-from penstock.stores.journal.staging import MANIFEST, Piece, folder_of, staged_loads
+from penstock.stores.journal.staging import Piece, manifests
 from penstock.stores.journal.strays import check_folder, find_strays
 from penstock.system.clock import rest
 from penstock.system.files import Disk, File
@@ -206,8 +206,7 @@ class StoreSnapshot:
 
     def _is_loading(self, queue: str) -> bool:
         """Whether messages of a load are just coming into a queue, or were when a crash interrupted that."""
-        for load in staged_loads(self._disk, self.folder):
-            manifest = os.path.join(folder_of(self.folder, load), MANIFEST)
+        for manifest in manifests(self._disk, self.folder):
             with suppress(FileNotFoundError), self._disk.open(manifest) as file:
                 content = json.loads(file.read(0, file.size()).partition(b"\n")[0])
                 if any(Piece(*piece).queue == queue for piece in content["pieces"]):

@@ -203,6 +203,14 @@ def bodies_of(piece: Piece, file: File) -> bytes:
     return file.read(piece.offset + groups.HEAD_SIZE, piece.tail - groups.HEAD_SIZE)
 
 
+def manifests(disk: Disk, store: str) -> Iterator[str]:
+    """The manifests of loads that count, and may not have arrived in all of their queues."""
+    for load in staged_loads(disk, store):
+        path = os.path.join(folder_of(store, load), MANIFEST)
+        if disk.exists(path):
+            yield path
+
+
 def staged_loads(disk: Disk, store: str) -> Iterator[str]:
     """The loads that are staged."""
     folder = os.path.join(store, FOLDER, "staged")
