@@ -66,7 +66,7 @@ class Guard:
             recovery.undo(self._shared)
         except OSError as worse:
             return self._break(worse)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno != errno.EFBIG and is_full(error):
             return DiskFull(
                 f"no room in {tree.root!r}, nothing was changed: free space, or consume, and try again"
             )
@@ -87,9 +87,7 @@ class Guard:
 
 
 SIZE = 1 << 20
-_SPARE = (
-    8  # empty files, where it is the number of files that is limited: a process that opens the store makes two
-)
+_SPARE = 8  # empty files, where the number of files is limited: a process that opens the store makes two
 
 
 class Ballast:

@@ -15,6 +15,7 @@ from typing import Any
 from penstock.errors import NotSupported, StoreUnavailable
 from penstock.stores.folder import layout, stamps
 from penstock.stores.folder.stamps import Details, Holder, Stamp
+from penstock.system import files
 from penstock.system.files import Disk, Status, make_folder, status_if_there
 
 MILLISECOND = 1_000_000  # in nanoseconds
@@ -429,7 +430,7 @@ def home(folder: str, queue: str) -> str:
 
 def is_full(error: OSError) -> bool:
     """Whether there is no space for something, or none that this process may take."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return error.errno == errno.EFBIG or files.is_full(error)
 
 
 def secret_in(changed: int) -> str | None:

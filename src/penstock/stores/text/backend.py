@@ -28,7 +28,7 @@ from penstock.errors import (
     StoreClosed,
     StoreUnavailable,
 )
-from penstock.stores.text.files import FULL, MutexLock, Sync, mutex_of
+from penstock.stores.text.files import MutexLock, Sync, mutex_of
 from penstock.stores.text.format import parse
 from penstock.stores.text.queue import TextFileQueue
 from penstock.stores.text.turns import Poller
@@ -39,6 +39,7 @@ from penstock.system.clock import Clock, SteadyClock, SystemClock
 from penstock.system.files import (
     Disk,
     SystemDisk,
+    is_full,
     is_refused,
     make_folder,
     refusal,
@@ -177,7 +178,7 @@ class TextBackend(Unowned):
         except FileNotFoundError:
             raise
         except OSError as error:
-            if is_refused(error) or error.errno in FULL:
+            if is_refused(error) or is_full(error):
                 raise unavailable(path, error) from error
             raise self._fail(path, error) from error
 

@@ -22,7 +22,7 @@ from penstock.stores.text import mutex
 from penstock.stores.text.format import QUEUED
 from penstock.stores.text.mutex import HEAD
 from penstock.system.clock import rest
-from penstock.system.files import Disk, File, appenders, identity, status_if_there
+from penstock.system.files import Disk, File, appenders, identity, is_full, status_if_there
 
 SUFFIX = ".mutex"
 _NAME = "penstock.name"
@@ -176,7 +176,6 @@ def bear(file: File, offsets: Sequence[int], sync: bool = True, controls: str = 
         file.sync()
 
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
 _LOOKS, _LOOK = 100, 0.01  # for so many seconds, a shell may be between opening a file and writing to it
 _log = logging.getLogger("penstock")
 
@@ -343,7 +342,7 @@ class Pair:
         try:
             old = self._replace_mutex(line)
         except OSError as error:
-            if error.errno not in FULL:
+            if not is_full(error):
                 raise
             self.lock.file.truncate(self.lock.file.size())  # frees the space that is kept behind its end for this
             old = self._replace_mutex(line)
@@ -382,7 +381,7 @@ class Pair:
         try:
             self.lock.file.write(0, mutex.write_seal(seal))
         except OSError as error:
-            if error.errno not in FULL:
+            if not is_full(error):
                 raise
             # A new mutex file on a full disk: others will compare the files.
         self.written, self.changed = False, None

@@ -13,13 +13,13 @@ from zlib import crc32
 from penstock.engine.backend import not_found
 from penstock.errors import DiskFull, PenstockError, QueueNotFound
 from penstock.stores.text import mutex
-from penstock.stores.text.files import FULL, Pair, Sync, append_unborn, bear, mutex_of
+from penstock.stores.text.files import Pair, Sync, append_unborn, bear, mutex_of
 from penstock.stores.text.format import COMMENT, QUEUED, Document, Entry, line_end, parse, parse_one
 from penstock.stores.text.ledger import assign_notes
 from penstock.stores.text.mutex import HEAD, Note, note_as_json, seal_of
 from penstock.stores.text.view import View, load
 from penstock.system.clock import SteadyClock
-from penstock.system.files import Disk, Status, is_refused, status_if_there
+from penstock.system.files import Disk, Status, is_full, is_refused, status_if_there
 from penstock.system.threads import Threads
 
 _COMPACT = 256 << 10  # bytes of mutex file that are never worth writing it anew
@@ -106,7 +106,7 @@ class TextStorage:
             return self._refresh()
         except OSError as error:
             self._distrust(error)
-            if error.errno in FULL:  # nothing was done but finishing what others began
+            if is_full(error):  # nothing was done but finishing what others began
                 raise self._full() from error
             raise
 
@@ -326,7 +326,7 @@ class TextStorage:
             try:
                 self._mutex.file.reserve(size + wanted)
             except OSError as error:
-                if error.errno not in FULL:
+                if not is_full(error):
                     raise
                 self._mutex.file.reserve(size + kept)
                 wanted = kept
@@ -355,8 +355,8 @@ class TextStorage:
     def _undo(self, error: OSError, view: View, appended: bytes = b"") -> Exception:
         """What to raise for an error before anything counted; what had no space, or was refused, never was."""
         self._view = None
-        is_full = error.errno in FULL
-        if not is_full and not is_refused(error):
+        has_no_space = is_full(error)
+        if not has_no_space and not is_refused(error):
             return error
         try:
             # Bytes that a failed sync has left would else be there to read, and not on the disk.
@@ -378,7 +378,7 @@ class TextStorage:
         except OSError as worse:
             self._pair.doubt()
             return worse
-        return self._full() if is_full else error
+        return self._full() if has_no_space else error
 
     def _full(self) -> DiskFull:
         return DiskFull(
@@ -389,7 +389,7 @@ class TextStorage:
         try:
             self._rewrite(view)
         except OSError as error:
-            if error.errno not in FULL or self._mutex.inode != self._mutex_inode:
+            if not is_full(error) or self._mutex.inode != self._mutex_inode:
                 raise
             # The longer file will do, until there is space.
 
@@ -418,7 +418,7 @@ class TextStorage:
             return self._pair.replace(data, end)
         except OSError as error:
             there = status_if_there(self._disk, self.path)
-            if error.errno in FULL and there is not None and there.inode == self._pair.inode:
+            if is_full(error) and there is not None and there.inode == self._pair.inode:
                 raise self._full() from error
             raise
 
