@@ -41,6 +41,10 @@ class Answer:
     body: bytes
 
     @property
+    def told(self) -> tuple[int, str]:
+        return self.status, self.error
+
+    @property
     def error(self) -> str:
         return str(json.loads(self.body)["error"])
 
@@ -309,7 +313,7 @@ def test_a_request_must_arrive_in_time_however_steadily_it_drips(serve: Serve) -
         *before, last = client.answers()
         is_second = number >= 30 * (len(beginnings) - 1)
         assert [answer.status for answer in before] == [201] * is_second
-        assert (last.status, last.error) == (408, "RequestTimeout")
+        assert last.told == (408, "RequestTimeout")
         client.close()
     assert set(payloads(victim.store.queue("jobs"))) == {b"complete", b"healthy"}
 
@@ -335,7 +339,7 @@ def test_a_request_that_is_late_behind_a_long_poll_does_not_end_the_poll(serve: 
     victim.store.queue("jobs").put(b"a")
     first, second = client.answers()
     assert (first.status, first.body) == (200, b"a")
-    assert (second.status, second.error) == (408, "RequestTimeout")
+    assert second.told == (408, "RequestTimeout")
 
 
 def test_who_says_nothing_for_long_is_let_go_without_a_word(serve: Serve) -> None:
@@ -348,8 +352,7 @@ def test_who_says_nothing_for_long_is_let_go_without_a_word(serve: Serve) -> Non
 
 def test_a_long_poll_is_no_silence(serve: Serve) -> None:
     victim = serve(Limits(idle=0.5, arriving=0.5, leaving=0.5))
-    client = victim.tell(get(query="?wait=2.5"))
-    assert client.answer().status == 204
+    assert victim.tell(get(query="?wait=2.5")).answer().status == 204
 
 
 def test_who_does_not_read_what_it_asked_for_is_cut_off(serve: Serve) -> None:
@@ -419,7 +422,7 @@ def test_what_announces_that_it_is_too_large_is_refused_before_it_comes(
     victim.store.create("small", max_payload=10)
     client = victim.tell(request("POST", target, expecting + b"Content-Length: %d\r\n" % size))
     answer = client.last_answer()
-    assert (answer.status, answer.error) == (413, "PayloadTooLarge")
+    assert answer.told == (413, "PayloadTooLarge")
     assert str(most) in answer.body.decode()
 
 
@@ -434,9 +437,7 @@ def test_who_goes_on_sending_what_was_refused_can_still_read_why(victim: Victim)
 def test_what_turns_out_to_be_too_large_is_refused(victim: Victim) -> None:
     queue = victim.store.create("small", max_payload=1_000)
     head = request("POST", "/small/messages", b"Transfer-Encoding: chunked\r\n")
-    client = victim.tell(head + chunk(b"x" * 600) + chunk(b"x" * 401))
-    answer = client.last_answer()
-    assert (answer.status, answer.error) == (413, "PayloadTooLarge")
+    assert victim.tell(head + chunk(b"x" * 600) + chunk(b"x" * 401)).last_answer().told == (413, "PayloadTooLarge")
     exact = victim.tell(head + chunk(b"x" * 600) + chunk(b"x" * 400) + END)
     assert exact.answer().status == 201
     assert payloads(queue) == [b"x" * 1_000]
@@ -482,8 +483,7 @@ def test_an_endless_head_is_cut_off(victim: Victim, jobs: penstock.Queue, start:
     with suppress(ConnectionError):  # once the server has gone
         while not peeked(client):
             client.send(piece)
-    answer = client.last_answer()
-    assert (answer.status, answer.error) == (431, "HeadersTooLarge")
+    assert client.last_answer().told == (431, "HeadersTooLarge")
     assert payloads(jobs) == []
 
 
@@ -553,8 +553,7 @@ GARBAGE = [
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=lambda garbage: repr(garbage)[2:30])
 def test_garbage_is_answered_with_400_and_the_end(victim: Victim, garbage: bytes) -> None:
-    answer = victim.tell(garbage).last_answer()
-    assert (answer.status, answer.error) == (400, "BadRequest")
+    assert victim.tell(garbage).last_answer().told == (400, "BadRequest")
 
 
 BAD_LENGTHS = [
@@ -596,7 +595,7 @@ def test_no_request_is_smuggled_in_behind_a_doubtful_length(
     smuggled = put(b"smuggled")
     body = b"0\r\n\r\n" + smuggled + b"\r\n0\r\n\r\n"
     answer = victim.tell(request("POST", "/jobs/messages", headers) + body).last_answer()
-    assert (answer.status, answer.error) in [(400, "BadRequest"), (415, "UnsupportedMediaType")]
+    assert answer.told in [(400, "BadRequest"), (415, "UnsupportedMediaType")]
     assert payloads(jobs) == []
 
 
@@ -618,8 +617,7 @@ def test_no_request_is_smuggled_in_behind_a_doubtful_length(
     ids=lambda rest: repr(rest)[2:30],
 )
 def test_bad_chunks_store_nothing(victim: Victim, jobs: penstock.Queue, rest: bytes) -> None:
-    answer = victim.tell(chunked(rest)).last_answer()
-    assert (answer.status, answer.error) == (400, "BadRequest")
+    assert victim.tell(chunked(rest)).last_answer().told == (400, "BadRequest")
     assert payloads(jobs) == []
 
 
@@ -641,8 +639,7 @@ TRUNCATED = [
 def test_half_a_request_is_none(victim: Victim, jobs: penstock.Queue, half: bytes) -> None:
     client = victim.tell(half)
     client.send_no_more()
-    answer = client.last_answer()
-    assert (answer.status, answer.error) == (400, "BadRequest")
+    assert client.last_answer().told == (400, "BadRequest")
     crashed = victim.tell(half)
     until(lambda: [each for each in victim.connections if each._arriving])
     crashed.reset()
@@ -861,8 +858,7 @@ def test_nobody_is_tunnelled_anywhere(victim: Victim, jobs: penstock.Queue) -> N
 
 @pytest.mark.parametrize("hosts", [b"", b"Host: a\r\nHost: b\r\n", b"Host: a\r\nhost: a\r\n"])
 def test_a_request_names_its_host_once(victim: Victim, hosts: bytes) -> None:
-    answer = victim.tell(b"GET /jobs HTTP/1.1\r\n" + hosts + b"\r\n").last_answer()
-    assert (answer.status, answer.error) == (400, "BadRequest")
+    assert victim.tell(b"GET /jobs HTTP/1.1\r\n" + hosts + b"\r\n").last_answer().told == (400, "BadRequest")
 
 
 def test_empty_lines_between_requests_are_skipped(victim: Victim) -> None:
@@ -873,8 +869,7 @@ def test_empty_lines_between_requests_are_skipped(victim: Victim) -> None:
 def test_a_length_of_thousands_of_digits_is_refused(victim: Victim, jobs: penstock.Queue) -> None:
     for digits in (b"1" * 5_001, b"0" * 5_000 + b"1"):
         head = request("POST", "/jobs/messages", b"Content-Length: %b\r\n" % digits)
-        answer = victim.tell(head + b"a").last_answer()
-        assert (answer.status, answer.error) == (400, "BadRequest")
+        assert victim.tell(head + b"a").last_answer().told == (400, "BadRequest")
     target = f"/-/followers/jobs/me/start?at={'1' * 5_001}"
     assert victim.tell(request("GET", target)).answer().error == "InvalidArgument"
     assert payloads(jobs) == []
@@ -979,7 +974,7 @@ def test_one_connection_more_than_allowed_is_told_to_come_back(serve: Serve) -> 
     assert [client.answer().status for client in there] == [200] * 5
     for _ in range(10):
         answer = victim.client().last_answer()
-        assert (answer.status, answer.error) == (503, "Overloaded")
+        assert answer.told == (503, "Overloaded")
         assert int(answer.headers[b"retry-after"]) > 0
     there[0].send(request("GET", "/jobs"))
     assert there[0].answer().status == 200
@@ -995,7 +990,7 @@ def test_bodies_have_only_so_much_room_together(serve: Serve) -> None:
     until(lambda: victim.service.buffered == 59_999)
     other = victim.tell(put(b"y" * 60_000))
     answer = other.last_answer()
-    assert (answer.status, answer.error) == (503, "Overloaded")
+    assert answer.told == (503, "Overloaded")
     assert int(answer.headers[b"retry-after"]) > 0
     assert victim.service.buffered == 59_999
     one.send(b"x")
@@ -1096,8 +1091,7 @@ def test_a_bug_is_told_to_the_log_and_to_nobody_else(
 
     with monkeypatch.context() as patch:
         patch.setattr(victim.service.backend, method, fail)
-        answer = victim.tell(message).last_answer()
-    assert (answer.status, answer.error) == (500, "ServerError")
+        assert victim.tell(message).last_answer().told == (500, "ServerError")
     [record] = caplog.records
     assert str(tmp_path) in caplog.text
     assert record.name == "penstock.server"
@@ -1115,7 +1109,7 @@ def test_a_store_that_was_closed_is_503_for_everyone(tmp_path: Path) -> None:
         client.send(put(b"a", "default") + request("GET", "/default"))
         for _ in range(2):
             answer = client.answer()
-            assert (answer.status, answer.error) == (503, "StoreClosed")
+            assert answer.told == (503, "StoreClosed")
             assert int(answer.headers[b"retry-after"]) > 0
         assert b"secret-place" not in b"".join(victim.said)
         client.close()
@@ -1136,8 +1130,7 @@ def test_a_server_that_stops_finishes_what_it_does_and_begins_nothing_more(tmp_p
         until(lambda: victim.in_line == 20 and len(victim.connections) == 23)
         victim.running.stop()
         for poll in polls:
-            answer = poll.last_answer()
-            assert (answer.status, answer.error) == (503, "StoreClosed")
+            assert poll.last_answer().told == (503, "StoreClosed")
         assert idle.answers() == []
         assert arriving.answers() == []
         assert refused.last_answer().status == 400

@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 
 class Gone(Exception):
-    """The owner did not answer, and asking again, whoever has the store then, does no harm."""
+    """The owner did not answer; asking the owner of then again does no harm."""
 
     def __init__(self, failure: Failure, call: Call[Any]) -> None:
         super().__init__(str(failure))
@@ -92,7 +92,7 @@ class Guest(Remote):
 
 
 class GuestBackend(Guest, RemoteBackend):
-    """The same for threads."""
+    """The store of another process, for threads."""
 
 
 class Shared:
@@ -213,7 +213,7 @@ class Shared:
 
 
 class SharedBackend(Shared):
-    """The same for threads."""
+    """A shared store, for threads."""
 
     opener, guest_type = "penstock.open()", GuestBackend
 
@@ -305,7 +305,7 @@ class SharedBackend(Shared):
         return owner.backend
 
     def _listed(self, operation: Peek | Messages) -> Iterator[Message]:
-        """A listing, which whoever has the store then goes on with if its owner goes."""
+        """A listing; the next owner goes on with it if this one goes."""
         left: Peek | Messages | None = operation
         items, seen = self._backend.run(operation), 0
         last: Message | None = None

@@ -1,6 +1,6 @@
 """HTTP on the owner's Unix socket: what the server offers, and the operations of stores/owner_operations.py.
 
-Whoever stops serving leaves nobody in doubt: a request has either arrived as a whole and is answered, or its
+An owner that stops leaves no guest in doubt: a request has either arrived as a whole and is answered, or its
 sender is told that it was not sent.
 """
 

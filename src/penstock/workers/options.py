@@ -57,7 +57,7 @@ class Worked:
     signal: int | None = None  # that stopped it
 
     def count(self, outcome: str) -> None:
-        """One more."""
+        """Count a message by its outcome."""
         name = _COUNTED[outcome]
         setattr(self, name, getattr(self, name) + 1)
 

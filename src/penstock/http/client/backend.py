@@ -95,7 +95,7 @@ class Remote:
 
 
 class RemoteBackend(Remote):
-    """The same for threads."""
+    """The store of a server, for threads."""
 
     opener, pool_type, event_type = "penstock.open()", Pool, threading.Event
 

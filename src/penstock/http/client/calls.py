@@ -17,9 +17,12 @@ from penstock.http.client.failures import Garbage, Lost, Refused
 from penstock.wire import frames, jsons, problems
 
 MAX_HEAD = 65_536
-# What a server of ours says to a put, which is what most are about: known at a glance.
-_ADDED = re.compile(
-    rb"HTTP/1\.1 201 Created\r\nDate: [ -~]+\r\nX-Message-Id: ([!-~]+)\r\nContent-Length: 0\r\n\r\n"
+# The heads that a server of ours sends most, read without the parser and its callbacks: the answers to a put and to
+# an ack, and those with messages or JSON.
+_KNOWN = re.compile(
+    rb"HTTP/1\.1 (?:201 Created\r\nDate: [ -~]+\r\nX-Message-Id: ([!-~]+)\r\nContent-Length: 0"
+    rb"|(204) No Content\r\nDate: [ -~]+"
+    rb"|200 OK\r\nDate: [ -~]+\r\nContent-Type: [!-~]+\r\nContent-Length: ([0-9]{1,9}))\r\n\r\n"
 )
 _JSON = "Content-Type: application/json\r\n"
 _FRAME = f"Content-Type: {frames.MEDIA_TYPE}\r\n"
@@ -51,8 +54,12 @@ class AnswerReader:
     def feed(self, data: bytes) -> Answer | None:
         """The answer, once all of it is there; Garbage if it is none, or more than one."""
         if self._in_head:
-            if not self._head_size and (added := _ADDED.fullmatch(data)):
-                return Answer(201, {b"x-message-id": added[1]}, b"", True)
+            if not self._head_size and (known := _KNOWN.match(data)):
+                added, nothing, length = known.groups()
+                end = known.end()
+                if len(data) == end + int(length or 0):
+                    headers = {b"x-message-id": added} if added else {}
+                    return Answer(201 if added else 204 if nothing else 200, headers, data[end:], True)
             self._head_size += len(data)
         try:
             self._parser.feed_data(data)

@@ -151,7 +151,7 @@ class Connection:
 
     def _send(self, rest: memoryview, deadline: float) -> bool:
         """Whether the server took all of it."""
-        # Who is answered before all is sent has been refused; but of TLS, its own signals look the same.
+        # An answer before all is sent is a refusal. With TLS it cannot be told from the protocol's own messages.
         answered = 0 if self._encrypted else select.POLLIN
         while True:
             try:

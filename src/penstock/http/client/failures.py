@@ -44,7 +44,7 @@ class NotSent(Failure):
 
 
 class Denied(NotSent):
-    """Who is there is not to be asked by this user."""
+    """The socket belongs to another user."""
 
     passing = False
 

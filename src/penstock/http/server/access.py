@@ -58,7 +58,7 @@ class Access:
 
 
 class Caller:
-    """Who is at the other end of a connection: clients say the same with every request."""
+    """The token of a connection's client, which is the same in every request."""
 
     def __init__(self) -> None:
         self._authorization = b""  # that was found to be that of
@@ -165,7 +165,7 @@ def forbidden(token: Token, needed: int) -> Problem:
 
 
 def _look(path: str) -> tuple[int, ...]:
-    """What is another one after each change."""
+    """The token file's identity: changes whenever the file is replaced or written."""
     try:
         found = os.stat(path)
     except OSError:

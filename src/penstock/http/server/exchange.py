@@ -84,7 +84,7 @@ class Request:
 
     @property
     def peer(self) -> str:
-        """Who is at the other end."""
+        """The client's address."""
         peer: str = self.connection.peer
         return peer
 
@@ -151,7 +151,7 @@ class Answer(NamedTuple):
 
 
 Handler: TypeAlias = Callable[[Any, Request], Awaitable[Answer]]  # called with the store's backend
-# The same without a coroutine, if it can: whether the request's connection will be told what to answer.
+# A handler without a coroutine: whether it takes the request on, and will tell the connection what to answer.
 Shortcut: TypeAlias = Callable[[Any, Request], bool]
 
 

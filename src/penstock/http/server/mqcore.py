@@ -91,7 +91,7 @@ async def add_message(backend: Served, request: Request) -> Answer:
 
 
 def add_plainly(backend: Served, request: Request) -> bool:
-    """The same of a message that has nothing but a payload: most are, and a coroutine would cost more than it."""
+    """POST /{queue}/messages with nothing but a payload: most are so plain that a coroutine would cost more."""
     head = request.head
     if head.told or head.query or not isinstance(backend, LocalBackend):
         return False

@@ -41,14 +41,14 @@ _log = logging.getLogger("penstock.server")
 
 
 class Patient(Protocol):
-    """Whoever is waited for."""
+    """A connection with a deadline."""
 
     def give_up(self) -> None:
         """It took too long."""
 
 
 class Deadlines:
-    """Everyone has the same number of seconds, so whoever came first is the next to be late."""
+    """Connections with a deadline, in the order in which it ends: all have the same number of seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -70,9 +70,9 @@ class Deadlines:
         return list(islice(chain(self._since, self._new), max(count, 0)))
 
     def tick(self, now: float) -> None:
-        """Give up on those who are late. Called about every second, which is as exact as it gets.
+        """Give up connections that are late. Called about every second, which is as exact as it gets.
 
-        Who came since the last tick is counted from this one: all seconds are theirs, and up to one more.
+        A connection that came since the last tick is counted from this one: none has less than its seconds.
         """
         late = []
         for who, since in self._since.items():
@@ -152,7 +152,7 @@ class Service:
         return len(self._connections)
 
     def welcome(self, connection: Connection) -> bool:
-        """Whether one more can be served."""
+        """Take a connection in; False: the server is stopping."""
         if self.stopping:
             return False
         self.coming.pop(connection, None)
@@ -160,7 +160,7 @@ class Service:
         return True
 
     def has_room(self) -> bool:
-        """Whether one more can be served beside those that are there and those that are about to be.
+        """Whether another connection can be served beside those that are open or about to be.
 
         The store needs descriptors, too: it fails without, so it comes first.
         """
@@ -186,7 +186,7 @@ class Service:
             self._make_room()
 
     def hold_back(self, connection: Connection, size: int) -> None:
-        """So many bytes wait for a client to read. If all of them are too many, those who waited longest go."""
+        """Count bytes that wait for a client to read. If all are too many, the slowest clients are cut off."""
         self.let_go(connection)
         self._unread[connection] = size
         self.unread += size
@@ -250,7 +250,7 @@ class Service:
             self.give_up()
 
     def give_up(self) -> None:
-        """Something went wrong that is no request's: whoever runs the server ends it."""
+        """End the server: something went wrong that is no request's."""
         if not self.failed.done():
             self.failed.set_result(None)
 
