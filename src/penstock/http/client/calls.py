@@ -17,7 +17,7 @@ from penstock.http.client.failures import Garbage, Lost, Refused
 from penstock.wire import frames, jsons, problems
 
 MAX_HEAD = 65_536
-# The heads that a server of ours sends most, read without the parser and its callbacks: the answers to a put and to
+# The heads that a server of ours sends most, read without the parser and its callbacks: the answers to a put, to
 # an ack, and those with messages or JSON.
 _KNOWN = re.compile(
     rb"HTTP/1\.1 (?:201 Created\r\nDate: [ -~]+\r\nX-Message-Id: ([!-~]+)\r\nContent-Length: 0"
