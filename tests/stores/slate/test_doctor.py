@@ -32,14 +32,6 @@ def notes(found: Examination[SlateQueue]) -> list[str]:
     return [finding.text for _, finding in found.all_findings() if finding.severity == "note"]
 
 
-@pytest.fixture(params=["folder", "bucket"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "folder":
-        return f"slate:{tmp_path / 'store'}"
-    bucket: str = request.getfixturevalue("bucket")
-    return bucket
-
-
 def test_a_store_that_was_closed_is_sound_and_its_queues_are_told(url: str) -> None:
     filled(url)
     found = examine(url)

@@ -18,15 +18,9 @@ from penstock.errors import QueueFull
 from penstock.stores.slate import format as records
 from penstock.stores.slate.store import SlateBackend, open_slate
 from tests.engine.test_streams import GONE, READER
-from tests.stores.slate.test_store import START
 from tests.stores.slate.test_streams import LARGE, Life
 
 MANY = 1 << 40
-
-
-@pytest.fixture
-def clock() -> SimulatedClock:
-    return SimulatedClock(START)
 
 
 @pytest.fixture

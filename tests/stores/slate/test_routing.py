@@ -18,11 +18,6 @@ Reopen = Callable[[], Store]
 
 
 @pytest.fixture
-def clock() -> SimulatedClock:
-    return SimulatedClock()
-
-
-@pytest.fixture
 def reopen(tmp_path: Path, clock: SimulatedClock) -> Iterator[Reopen]:
     """Open the store, or open it again."""
     opened: list[Store] = []

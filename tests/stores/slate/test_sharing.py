@@ -25,14 +25,6 @@ store.close()
 """
 
 
-@pytest.fixture(params=["folder", "bucket"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "folder":
-        return f"slate:{tmp_path / 'store'}"
-    bucket: str = request.getfixturevalue("bucket")
-    return bucket
-
-
 @contextmanager
 def owner(url: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process that has the store open, and the receipt of a message that it holds."""

@@ -8,20 +8,14 @@ import pytest
 
 import penstock
 from penstock import Draft, SimulatedClock, Store, StoreCorrupt
-from penstock.contract.settings import Settings
 from penstock.stores.slate import format as records
 from penstock.stores.slate.binding import Row
 from penstock.stores.slate.folder import Folder
-from penstock.stores.slate.format import Available, Config, InFlight, Metadata, SeqBlock, Settled
+from penstock.stores.slate.format import Available, Config, InFlight, Metadata, Settled
 from penstock.stores.slate.store import SlateBackend, open_slate
 from tests.stores.slate import document
 
 START = 1_700_000_000_000
-
-
-@pytest.fixture
-def clock() -> SimulatedClock:
-    return SimulatedClock(START)
 
 
 def open_store(folder: Path, clock: SimulatedClock) -> Store:
@@ -151,40 +145,6 @@ def test_ids_are_never_given_twice(tmp_path: Path, clock: SimulatedClock) -> Non
             ids.append(store.publish(b"x"))
             assert not seen & set(ids)
             seen |= set(ids)
-
-
-def test_queues_of_another_program_are_opened(tmp_path: Path, clock: SimulatedClock) -> None:
-    log = records.log_prefix(records.LOG_KEY)
-    write(
-        tmp_path,
-        [
-            (records.SEQ_BLOCK_KEY, records.encode_seq_block(SeqBlock(1, 100))),
-            (records.queue_key(records.CONFIG, "orders"), records.encode_config(Config("type = 'order'", 3, 60))),
-            (
-                records.queue_key(records.ACTIVE, "orders"),
-                records.encode_active([Available(5, 1, START, 0, 2)], [InFlight(6, 0, START, START + 5_000, 1)]),
-            ),
-            (records.queue_key(records.DONE, "orders"), records.encode_settled([(7, START - 1, 1)])),
-            (records.queue_key(records.FAILED, "orders"), records.encode_settled([(8, START - 1, 3)])),
-            *[(records.payload_key(each), records.encode_payload(b"%d" % each)) for each in range(5, 9)],
-            *[
-                (
-                    log + each.to_bytes(8),
-                    records.encode_metadata(Metadata(each, 1, 2, START, 0, {"type": "order"})),
-                )
-                for each in range(5, 9)
-            ],
-        ],
-    )
-    with open_store(tmp_path, clock) as store:
-        queue = store.queue("orders")
-        assert queue.settings == Settings(filter="type = 'order'", max_attempts=3, keep_done=60)
-        assert queue.counts() == {"delayed": 0, "available": 1, "in_flight": 1, "done": 1, "failed": 1}
-        [message] = queue.claim()
-        assert (message.payload, message.priority, message.attempts, message.created_at) == (b"5", 1, 3, 1)
-        clock.advance(5)
-        assert [message.payload for message in queue.claim()] == [b"6"]
-        assert int(queue.put(b"new")) > 100
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,6 @@ from tests.stores.slate.test_store import START, write
 LARGE = b"x" * 70_000
 
 
-@pytest.fixture
-def clock() -> SimulatedClock:
-    return SimulatedClock(START)
-
-
 class Life:
     """A store that is closed and opened again."""
 
