@@ -14,6 +14,7 @@ import ctypes
 import logging
 import operator
 import os
+import struct
 import threading
 import time
 from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
@@ -25,8 +26,10 @@ from penstock.errors import NotSupported, PenstockError, StoreClosed, StoreCorru
 
 Result = TypeVar("Result")
 Row: TypeAlias = tuple[bytes, bytes | None]  # None: the key is to be deleted
-_AT_ONCE = 1_000  # rows that a scan fetches with one call
-_READ_AHEAD = 1 << 20
+AT_ONCE = 1_000  # rows that a scan fetches with one call
+READ_AHEAD = 1 << 20
+LENGTH = struct.Struct(">i")
+TAIL = (17, 25)  # bytes after a value: sequence, time of creation, whether it expires; and when
 # A commit flushes by itself. What a killed process was about to compact is taken over soon; nobody waits for it.
 _ALWAYS = (
     ("flush_interval", "null"),
@@ -112,6 +115,46 @@ def check_process() -> None:
         )
 
 
+async def next_batch(ffi: Any, iterator: Any) -> bytes:
+    """What the binding's `next_batch` gives, without making an object of each row and a call for each field."""
+    library = ffi._UniffiLib
+    data: bytes = await ffi._uniffi_rust_call_async(
+        library.uniffi_slatedb_uniffi_fn_method_dbiterator_next_batch(iterator._uniffi_clone_handle(), AT_ONCE),
+        library.ffi_slatedb_uniffi_rust_future_poll_rust_buffer,
+        library.ffi_slatedb_uniffi_rust_future_complete_rust_buffer,
+        library.ffi_slatedb_uniffi_rust_future_free_rust_buffer,
+        _lift,
+        ffi._UniffiFfiConverterTypeError,
+    )
+    return data
+
+
+def _lift(buffer: Any) -> bytes:
+    try:
+        return ctypes.string_at(buffer.data, buffer.len)
+    finally:
+        buffer.free()
+
+
+def rows_in(data: bytes) -> list[tuple[bytes, bytes]]:
+    """The rows of a batch."""
+    length = LENGTH.unpack_from
+    rows, at = [], 4
+    for _ in range(length(data)[0]):
+        end = at + 4 + length(data, at)[0]
+        stop = end + 4 + length(data, end)[0]
+        rows.append((data[at + 4 : end], data[end + 4 : stop]))
+        at = stop + TAIL[data[stop + 16]]
+    check_end(data, at)
+    return rows
+
+
+def check_end(data: bytes, at: int) -> None:
+    """Refuse a batch of rows that has more or less than was understood; StoreCorrupt."""
+    if at != len(data):
+        raise StoreCorrupt("rows of a scan were not understood: the version of slatedb is not the one we know")
+
+
 class _SlowRows:
     """Rows by the binding's own methods."""
 
@@ -127,6 +170,10 @@ class _SlowRows:
             else:
                 batch.put(key, value)
         return batch
+
+    async def next(self, iterator: Any) -> list[tuple[bytes, bytes]]:
+        """The next rows of a scan."""
+        return [(row.key, row.value) for row in await iterator.next_batch(AT_ONCE)]
 
 
 class _Bytes(ctypes.Structure):
@@ -171,6 +218,10 @@ class _FastRows:
                 self._ffi._uniffi_check_call_status(self._ffi._UniffiFfiConverterTypeError, status)
         return batch
 
+    async def next(self, iterator: Any) -> list[tuple[bytes, bytes]]:
+        """The next rows of a scan."""
+        return rows_in(await next_batch(self._ffi, iterator))
+
 
 _rows: _SlowRows | _FastRows | None = None
 _choosing = threading.Lock()
@@ -208,6 +259,9 @@ def _try_out(ffi: Any, rows: _FastRows) -> None:
         for key, value in wanted[:2] + wanted[3:]:
             if blocking(database.get(key), 10) != value:
                 raise ValueError("what was written did not come back")
+        everything = ffi.KeyRange(start=None, start_inclusive=True, end=None, end_inclusive=True)
+        if blocking(rows.next(blocking(database.scan(everything), 10)), 10) != wanted[:2]:
+            raise ValueError("a scan did not give what was written")
     finally:
         blocking(database.shutdown(), 10)
 
@@ -235,7 +289,7 @@ class Database:
         self._scanning = ffi.ScanOptions(
             durability_filter=ffi.DurabilityLevel.MEMORY,
             dirty=False,
-            read_ahead_bytes=_READ_AHEAD,
+            read_ahead_bytes=READ_AHEAD,
             cache_blocks=False,
             max_fetch_tasks=2,
         )
@@ -280,20 +334,20 @@ class Database:
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The rows from one key on, up to and without another, in the order of their keys."""
-        ffi = self._ffi
-        bounds = ffi.KeyRange(start=start, start_inclusive=True, end=end, end_inclusive=False)
-        iterator = self._run(self._db.scan_with_options(bounds, self._scanning))
+        iterator = self._iterator(start, end, self._scanning)
         while True:
-            rows = self._run(iterator.next_batch(_AT_ONCE))
-            for row in rows:
-                yield row.key, row.value
-            if len(rows) < _AT_ONCE:
+            rows = self._run(self._rows.next(iterator))
+            yield from rows
+            if len(rows) < AT_ONCE:
                 return
+
+    def _iterator(self, start: bytes, end: bytes, options: Any) -> Any:
+        bounds = self._ffi.KeyRange(start=start, start_inclusive=True, end=end, end_inclusive=False)
+        return self._run(self._db.scan_with_options(bounds, options))
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
         """The last key from one on, up to and without another."""
         ffi = self._ffi
-        bounds = ffi.KeyRange(start=start, start_inclusive=True, end=end, end_inclusive=False)
         backwards = ffi.ScanOptions(
             durability_filter=ffi.DurabilityLevel.MEMORY,
             dirty=False,
@@ -302,7 +356,7 @@ class Database:
             max_fetch_tasks=1,
             order=ffi.IterationOrder.DESCENDING,
         )
-        row = self._run(self._run(self._db.scan_with_options(bounds, backwards)).next())
+        row = self._run(self._iterator(start, end, backwards).next())
         return None if row is None else bytes(row.key)
 
     def forked(self) -> None:

@@ -4,24 +4,29 @@ A snapshot is taken once, and can be sent to other processes, which open it: of 
 of a bucket a checkpoint and the rows that were in no table yet (snapshot.py).
 """
 
-import ctypes
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from penstock.errors import StoreCorrupt
-from penstock.stores.slate.binding import Database, blocking, load, told
+from penstock.stores.slate.binding import (
+    AT_ONCE,
+    LENGTH,
+    READ_AHEAD,
+    TAIL,
+    Database,
+    blocking,
+    check_end,
+    load,
+    next_batch,
+    rows_in,
+    told,
+)
 from penstock.stores.slate.place import Place
 
-_AT_ONCE = 1_000  # rows that are fetched with one call
-_READ_AHEAD = 1 << 20
 _FETCHES = 4
 _FOREVER = 10 * 365 * 86_400_000  # milliseconds in which a reader looks at the database again: it does not change
 _MEMORY = 256 << 20
-_LENGTH = struct.Struct(">i")
-_TAIL, _LONG_TAIL = 17, 25  # bytes after a value: sequence, time of creation, whether it expires; and when
 
 
 class Values(NamedTuple):
@@ -84,7 +89,7 @@ class View(Database):
         self._scanning = ffi.ScanOptions(
             durability_filter=ffi.DurabilityLevel.MEMORY,
             dirty=False,
-            read_ahead_bytes=_READ_AHEAD,
+            read_ahead_bytes=READ_AHEAD,
             cache_blocks=False,
             max_fetch_tasks=_FETCHES,
         )
@@ -103,7 +108,7 @@ class View(Database):
 
     def batches(self, start: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
         """The same, many at a time."""
-        stored = map(_rows, self._stored(start, end))
+        stored = map(rows_in, self._stored(start, end))
         latest = [row for row in self._latest if start <= row[0] < end]
         return _merged(stored, latest) if latest else stored
 
@@ -115,15 +120,13 @@ class View(Database):
 
     def _stored(self, start: bytes, end: bytes) -> Iterator[bytes]:
         """The rows in tables, as the binding has them: many at a time, none of them understood."""
-        ffi = self._ffi
-        bounds = ffi.KeyRange(start=start, start_inclusive=True, end=end, end_inclusive=False)
-        iterator = self._run(self._db.scan_with_options(bounds, self._scanning))
+        iterator = self._iterator(start, end, self._scanning)
         while True:
-            data = self._run(_next_batch(ffi, iterator))
-            (count,) = _LENGTH.unpack_from(data)
+            data = self._run(next_batch(self._ffi, iterator))
+            (count,) = LENGTH.unpack_from(data)
             if count:
                 yield data
-            if count < _AT_ONCE:
+            if count < AT_ONCE:
                 return
 
     def close(self) -> None:
@@ -148,54 +151,15 @@ def _merged(
         yield rest
 
 
-async def _next_batch(ffi: Any, iterator: Any) -> bytes:
-    """What the binding's `next_batch` gives, without making an object of each row and a call for each field."""
-    library = ffi._UniffiLib
-    data: bytes = await ffi._uniffi_rust_call_async(
-        library.uniffi_slatedb_uniffi_fn_method_dbiterator_next_batch(iterator._uniffi_clone_handle(), _AT_ONCE),
-        library.ffi_slatedb_uniffi_rust_future_poll_rust_buffer,
-        library.ffi_slatedb_uniffi_rust_future_complete_rust_buffer,
-        library.ffi_slatedb_uniffi_rust_future_free_rust_buffer,
-        _lift,
-        ffi._UniffiFfiConverterTypeError,
-    )
-    return data
-
-
-def _lift(buffer: Any) -> bytes:
-    try:
-        return ctypes.string_at(buffer.data, buffer.len)
-    finally:
-        buffer.free()
-
-
-def _rows(data: bytes) -> list[tuple[bytes, bytes]]:
-    """The rows of a batch."""
-    length = _LENGTH.unpack_from
-    rows, at = [], 4
-    for _ in range(length(data)[0]):
-        end = at + 4 + length(data, at)[0]
-        stop = end + 4 + length(data, end)[0]
-        rows.append((data[at + 4 : end], data[end + 4 : stop]))
-        at = stop + (_LONG_TAIL if data[stop + _TAIL - 1] else _TAIL)
-    _check_end(data, at)
-    return rows
-
-
 def _values(data: bytes) -> Values:
     """Where the values of a batch are."""
-    length = _LENGTH.unpack_from
+    length = LENGTH.unpack_from
     starts, ends, at = [], [], 4
     for _ in range(length(data)[0]):
         start = at + 8 + length(data, at)[0]
         stop = start + length(data, start - 4)[0]
         starts.append(start)
         ends.append(stop)
-        at = stop + (_LONG_TAIL if data[stop + _TAIL - 1] else _TAIL)
-    _check_end(data, at)
+        at = stop + TAIL[data[stop + 16]]
+    check_end(data, at)
     return Values(data, starts, ends)
-
-
-def _check_end(data: bytes, at: int) -> None:
-    if at != len(data):
-        raise StoreCorrupt("rows of a scan were not understood: the version of slatedb is not the one we know")
