@@ -126,7 +126,7 @@ def test_a_file_with_the_line_ends_of_another_system_works_and_keeps_them(path: 
 
 
 @pytest.mark.parametrize(
-    "text", [b"-a\r\n-b", b"-a\r\n-b\r\n", b"\xef\xbb\xbf\r\n-a\r\n\r\n-b\r\n", b"-a\r\n-b\n"]
+    "text", [b"-a\r\n-b", b"-a\r\n-b\r\n", b"\xef\xbb\xbf\r\n-a\r\n\r\n-b\r\n", b"-a\r\n-b\n", b"-a\r\n\n-b\n"]
 )
 def test_what_is_added_to_a_file_has_its_line_ends(
     path: Path, text: bytes, caplog: pytest.LogCaptureFixture
