@@ -30,7 +30,7 @@ class StreamInfo(NamedTuple):
 
 
 class BatchPlan(NamedTuple):
-    """Where the messages of a batch are: rows in pages (rules/index/rows.py), and files with the bodies."""
+    """Where the messages of a batch are: rows in pages (rules/rows.py), and files with the bodies."""
 
     pages: list[tuple[int, Any]]
     files: list[tuple[int, str, str]]  # the number that places have, the name, and where it was pinned

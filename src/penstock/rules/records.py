@@ -98,7 +98,7 @@ class Restore(NamedTuple):
     settled_at: Sequence[int]
     consumers: Sequence[str | None]
     reasons: Sequence[str | None]
-    history: dict[int, bytes]  # attempts that ended, as history.py packs them, by number
+    history: dict[int, bytes]  # attempts that ended, as recent.py packs them, by number
 
 
 class StreamBegin(NamedTuple):

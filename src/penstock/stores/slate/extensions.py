@@ -26,7 +26,7 @@
     Size               message ID u64 | bytes of the payload u32 | flags u8: 1 = published
     Claimed            message ID u64 | priority u8 | visible at i64 | retention deadline i64 | claimed at i64
                        | receipt's secret u64 | consumer | reason (each 00, or 01 and Utf8)
-                       | attempts that have ended u32 and bytes, as index/history.py packs them
+                       | attempts that have ended u32 and bytes, as rules/recent.py packs them
     Settled receipt    message ID u64 | secret u64 | outcome u8: 1 acked, 2 failed, 3 released
     Put under a key    message ID u64 | key Utf8
     Failure            message ID u64 | reason (00, or 01 and Utf8)
