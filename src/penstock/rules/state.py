@@ -7,7 +7,7 @@ A message is known here by its sequence number; its payload and headers are the 
 milliseconds since the epoch, durations seconds. `now` must never decrease.
 
 The rows say everything about the messages that are there: counts, the order of claiming and deadlines follow from
-them, and are made of them again when a page is thawed.
+them, and are made of them again when a page is loaded.
 """
 
 from array import array
@@ -36,7 +36,7 @@ from penstock.rules.records import (
     Update,
 )
 from penstock.rules.rows import AVAILABLE, DELAYED, DONE, FAILED, IN_FLIGHT, PAGE, Page, Rows
-from penstock.rules.streams import FrozenStreams, Streams
+from penstock.rules.streams import Streams, StreamsSnapshot
 from penstock.system.clock import at_least_one
 
 LEASE_EXPIRED = "lease expired"
@@ -45,15 +45,15 @@ NEVER = 1 << 63
 _LOOKED_AT = 1_000  # messages, of those that may have waited for longest
 
 
-class Frozen(NamedTuple):
-    """The contents as they were at one moment: what thaw_page and thaw take over again."""
+class StateSnapshot(NamedTuple):
+    """The contents as they were at one moment: what load_page and load take over again."""
 
     next_seq: int
     pages: list[tuple[int, Page]]  # with the number that the first position of each stands for
     receipts: RecentReceipts
     keys: list[tuple[int, str, int]]
     history: dict[int, bytes]
-    streams: FrozenStreams = FrozenStreams()
+    streams: StreamsSnapshot = StreamsSnapshot()
     settings: Settings | None = None  # None: as the queue was made
 
 
@@ -243,14 +243,14 @@ class State:
         page = self.rows.page(number)
         return page if page is not None and page.live else None
 
-    def freeze(self) -> Frozen:
+    def snapshot(self) -> StateSnapshot:
         """A copy of everything, made quickly: many columns, few objects."""
         pages = [(first, page.copy()) for first, page in self.pages()]
-        copies = self.receipts.copy(), self.keys.dump(), self.history.dump(), self.streams.freeze()
-        return Frozen(self.next_seq, pages, *copies, self.settings if self.updated else None)
+        copies = self.receipts.copy(), self.keys.dump(), self.history.dump(), self.streams.snapshot()
+        return StateSnapshot(self.next_seq, pages, *copies, self.settings if self.updated else None)
 
-    def thaw_page(self, first: int, page: Page) -> None:
-        """Take over a page of a frozen state; pages come in their order, before any record."""
+    def load_page(self, first: int, page: Page) -> None:
+        """Take over a page of a snapshot; pages come in their order, before any record."""
         lanes: dict[int, list[int]] = {}
         keys = page.keys()
         plain = page.positions is None and page.claims is None and not any(page.expires_at)
@@ -277,13 +277,13 @@ class State:
             self.ready.arrive(arrived, priority)
         self.rows.adopt(first, page)
 
-    def thaw(self, frozen: Frozen) -> None:
-        """Take over a frozen state except its pages and streams."""
-        self.rows.skip_to(max(frozen.next_seq, self.next_seq))
-        self.receipts = frozen.receipts
-        for end, key, seq in frozen.keys:
+    def load(self, snapshot: StateSnapshot) -> None:
+        """Take over a snapshot except its pages and streams."""
+        self.rows.skip_to(max(snapshot.next_seq, self.next_seq))
+        self.receipts = snapshot.receipts
+        for end, key, seq in snapshot.keys:
             self.keys.load(end, key, seq)
-        self.history.load(frozen.history)
+        self.history.load(snapshot.history)
 
     # Records and time
 

@@ -93,7 +93,7 @@ class Stream:
         return Stream(self.reader, held, self.settled, self.before, self.kept.copy(), self.position)
 
 
-class FrozenStreams(NamedTuple):
+class StreamsSnapshot(NamedTuple):
     """All streams of a queue at one moment."""
 
     last_batch: int = 0  # no batch of any stream, gone ones included, has a higher number
@@ -316,14 +316,14 @@ class Streams:
         """Bytes of bodies that a stream may still read again."""
         return sum([each.kept.stored for each in self._streams.values()])
 
-    def freeze(self) -> FrozenStreams:
+    def snapshot(self) -> StreamsSnapshot:
         """A copy of all streams."""
-        return FrozenStreams(self.last_batch, {name: each.copy() for name, each in self._streams.items()})
+        return StreamsSnapshot(self.last_batch, {name: each.copy() for name, each in self._streams.items()})
 
-    def thaw(self, frozen: FrozenStreams) -> None:
-        """Take over frozen streams except the messages that they keep."""
-        self.last_batch = frozen.last_batch
-        self._streams = dict(frozen.streams)
+    def load(self, snapshot: StreamsSnapshot) -> None:
+        """Take over a snapshot of streams except the messages that they keep."""
+        self.last_batch = snapshot.last_batch
+        self._streams = dict(snapshot.streams)
 
     def check(self) -> None:
         """ValueError if a stream holds messages that are not there, or are not in flight."""
@@ -334,7 +334,7 @@ class Streams:
                 if found is None or found[0].state[found[1]] != IN_FLIGHT:
                     raise ValueError(f"stream {name!r} holds a message that is not there: {seq}")
 
-    def thaw_kept(self, stream: str, first: int, page: Page) -> None:
+    def load_kept(self, stream: str, first: int, page: Page) -> None:
         """Take over a page of messages that a stream keeps; pages come in their order, after the streams."""
         self._streams[stream].kept.adopt(first, page)
 

@@ -34,8 +34,8 @@ from penstock.rules.records import (
 )
 from penstock.rules.records import Remove as RemoveRecord
 from penstock.rules.rows import CLAIM_COLUMNS, COLUMNS, Page
-from penstock.rules.state import Frozen
-from penstock.rules.streams import Batch, Failure, FrozenStreams, Stream
+from penstock.rules.state import StateSnapshot
+from penstock.rules.streams import Batch, Failure, Stream, StreamsSnapshot
 from penstock.stores.journal import bodies, fields, groups
 from penstock.stores.journal.fields import Bodies
 from penstock.stores.journal.format import (
@@ -288,16 +288,16 @@ class TestImages:
             receipts.add([seq], [nonce], outcome, now)
         known = [(now + number, key, seq) for number, (key, seq) in enumerate(keys.items())]
         packed = {seq: b"".join(map(pack, attempts)) for seq, attempts in history.items()}
-        frozen = Frozen(next_seq, [], receipts, known, packed)
-        [image] = decode_all(memoryview(encode_rest(frozen, next_group)))
+        snapshot = StateSnapshot(next_seq, [], receipts, known, packed)
+        [image] = decode_all(memoryview(encode_rest(snapshot, next_group)))
         assert isinstance(image, RestImage)
         assert image.next_group == next_group
-        assert (image.frozen.next_seq, image.frozen.keys, image.frozen.history) == (next_seq, known, packed)
-        assert [tuple(map(list, minute[1:])) for minute in image.frozen.receipts.dump()] == [
+        assert (image.snapshot.next_seq, image.snapshot.keys, image.snapshot.history) == (next_seq, known, packed)
+        assert [tuple(map(list, minute[1:])) for minute in image.snapshot.receipts.dump()] == [
             tuple(map(list, minute[1:])) for minute in receipts.dump()
         ]
         for seq, nonce, _, _ in settled:
-            assert image.frozen.receipts.outcome(seq, nonce) == receipts.outcome(seq, nonce)
+            assert image.snapshot.receipts.outcome(seq, nonce) == receipts.outcome(seq, nonce)
 
     @given(
         st.dictionaries(
@@ -329,15 +329,15 @@ class TestImages:
             if held is not None:
                 number, at, seqs, failures = held
                 known[name].held = Batch(number, at, sorted(seqs), failures)
-        [image] = decode_all(memoryview(encode_streams(FrozenStreams(last, known))))
+        [image] = decode_all(memoryview(encode_streams(StreamsSnapshot(last, known))))
         assert isinstance(image, StreamsImage)
-        assert image.frozen.last_batch == last
+        assert image.snapshot.last_batch == last
 
         def shown(each: Stream) -> tuple[Any, ...]:
             held = each.held and (each.held.number, each.held.at, list(each.held.seqs), each.held.failures)
             return each.reader, each.settled, each.before, each.position, held
 
-        assert {name: shown(each) for name, each in image.frozen.streams.items()} == {
+        assert {name: shown(each) for name, each in image.snapshot.streams.items()} == {
             name: shown(each) for name, each in known.items()
         }
 

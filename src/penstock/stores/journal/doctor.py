@@ -14,7 +14,7 @@ from penstock.contract.examination import Examination, Finding, QueueExamination
 from penstock.errors import InvalidArgument, StoreCorrupt, StoreUnavailable
 from penstock.rules.ledger import Ledger
 from penstock.rules.rows import IN_FLIGHT, Page
-from penstock.rules.state import Frozen, State
+from penstock.rules.state import State, StateSnapshot
 from penstock.stores.journal import bodies, kestrel
 from penstock.stores.journal.catalog import FOLDER, LOST, PUT_BACK, Catalog, Entry, queue_of
 from penstock.stores.journal.files import PLACE_BITS, Segment, is_temporary, journals, offset_of, replay_order
@@ -74,8 +74,8 @@ def _check_messages(
     ledger = reading.ledger
     found.findings += _times(ledger.state, now)
     ledger.state.advance(now)
-    frozen = ledger.state.freeze()
-    damaged = dict(damaged_bodies(frozen, journal.segments))
+    snapshot = ledger.state.snapshot()
+    damaged = dict(damaged_bodies(snapshot, journal.segments))
     if damage is not None:
         found.findings.append(_indexed_damage(journal, damage, damaged))
     elif damaged:
@@ -83,15 +83,15 @@ def _check_messages(
     if reading.foreign or reading.unreadable:
         found.findings += _adopt(reading, now)
     elif journal.segments:
-        found.packing_frees = max(0, found.bytes - packed_size(frozen, reading.loader.next_group))
+        found.packing_frees = max(0, found.bytes - packed_size(snapshot, reading.loader.next_group))
         found.findings += _worth_packing(found)
     found.counts = reading.ledger.state.counts()
 
 
-def damaged_bodies(frozen: Frozen, segments: list[Segment]) -> Iterator[tuple[int, tuple[str, int]]]:
+def damaged_bodies(snapshot: StateSnapshot, segments: list[Segment]) -> Iterator[tuple[int, tuple[str, int]]]:
     """The messages whose bodies do not have their checksum, each with the file and the offset."""
     known = {segment.number: segment for segment in segments}
-    for first, page in frozen.pages:
+    for first, page in snapshot.pages:
         keys = page.keys()
         for row, state in enumerate(page.state):
             if not state:
@@ -195,7 +195,7 @@ def _adopt(reading: Reading, now: int) -> Iterator[Finding]:
     before = ledger.state.size()
     brought = len(kestrel.replay_entries(ledger.state, reading.foreign, now))
     taken = before + brought - ledger.state.size()
-    reading.ledger = _thawed(ledger)  # as opening, which reads what it has written
+    reading.ledger = _reloaded(ledger)  # as opening, which reads what it has written
     reading.ledger.state.advance(now)
     took = f" and took {_plural(taken, 'message')} of ours" if taken else ""
     yield note(
@@ -206,14 +206,14 @@ def _adopt(reading: Reading, now: int) -> Iterator[Finding]:
     )
 
 
-def _thawed(ledger: Ledger) -> Ledger:
-    frozen, thawed = ledger.state.freeze(), Ledger(ledger.name, ledger.settings)
-    thawed.state.updated = ledger.state.updated
-    for first, page in frozen.pages:
-        thawed.state.thaw_page(first, page)
-    thawed.streams.thaw(frozen.streams)
-    thawed.state.thaw(frozen)
-    return thawed
+def _reloaded(ledger: Ledger) -> Ledger:
+    snapshot, reloaded = ledger.state.snapshot(), Ledger(ledger.name, ledger.settings)
+    reloaded.state.updated = ledger.state.updated
+    for first, page in snapshot.pages:
+        reloaded.state.load_page(first, page)
+    reloaded.streams.load(snapshot.streams)
+    reloaded.state.load(snapshot)
+    return reloaded
 
 
 def _times(ledger: State, now: int) -> Iterator[Finding]:

@@ -311,7 +311,7 @@ class Follower:
                 if isinstance(item, PageImage):
                     self._take_page(source, item, base)
                 elif isinstance(item, RestImage):
-                    self._miss(self.last + 1, item.frozen.next_seq - 1)
+                    self._miss(self.last + 1, item.snapshot.next_seq - 1)
                     self._expected = max(self._expected or 0, item.next_group)
                 elif isinstance(item[0], Put) and isinstance(item[1], Bodies):
                     self._take_put(source, item[0], item[1], base)
@@ -395,7 +395,7 @@ class Follower:
                     if places:
                         yield None, range(places[0][0], places[-1][0] + 1), places, 0
                 elif isinstance(item, RestImage):
-                    yield None, range(0), [], item.frozen.next_seq
+                    yield None, range(0), [], item.snapshot.next_seq
                 elif isinstance(item[0], Put):
                     yield item[0].at, range(item[0].first, item[0].first + len(item[0].priority)), [], 0
             offset += group.length

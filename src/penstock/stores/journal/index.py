@@ -15,11 +15,11 @@ from typing import Any
 from zlib_ng.zlib_ng import crc32
 
 from penstock.rules.rows import Page
-from penstock.rules.state import Frozen, State
+from penstock.rules.state import State, StateSnapshot
 from penstock.stores.journal.fields import LAST
 from penstock.stores.journal.files import PLACE_BITS, ROTATED, Segment
 from penstock.stores.journal.groups import MAGIC
-from penstock.stores.journal.reading import IMPOSSIBLE, impossible, thaw
+from penstock.stores.journal.reading import IMPOSSIBLE, impossible, load_image
 from penstock.stores.journal.records import (
     Image,
     KeptImage,
@@ -39,7 +39,7 @@ _ENDING = 5  # bytes at the end of a group: its checksum and an opcode
 
 
 def write_index(
-    disk: Disk, path: str, frozen: Frozen, segments: Sequence[Segment], next_group: int, at: int
+    disk: Disk, path: str, snapshot: StateSnapshot, segments: Sequence[Segment], next_group: int, at: int
 ) -> None:
     """Write a snapshot. Not synced: a torn one has the wrong checksum."""
     files = [
@@ -47,12 +47,12 @@ def write_index(
         for each in segments
     ]
     header = json.dumps({"files": files, "at": at}).encode()
-    parts = [_KIND, _U32.pack(len(header)), header, encode_settings_image(frozen)]
-    parts += [encode_rows(first, page) for first, page in frozen.pages]
-    parts.append(encode_streams(frozen.streams))
-    for name, stream in frozen.streams.streams.items():
+    parts = [_KIND, _U32.pack(len(header)), header, encode_settings_image(snapshot)]
+    parts += [encode_rows(first, page) for first, page in snapshot.pages]
+    parts.append(encode_streams(snapshot.streams))
+    for name, stream in snapshot.streams.streams.items():
         parts += [encode_rows(first, page, name) for first, page in stream.kept.pages()]
-    parts.append(encode_rest(frozen, next_group))
+    parts.append(encode_rest(snapshot, next_group))
     data = b"".join(parts)
     write_hint(disk, path, data + _U32.pack(crc32(data)))
 
@@ -94,7 +94,7 @@ class SavedIndex:
             rest = [item for item in decode_all(self._records, len(self._records)) if isinstance(item, RestImage)]
         except IMPOSSIBLE:
             return 0
-        return rest[-1].frozen.next_seq if rest else 0
+        return rest[-1].snapshot.next_seq if rest else 0
 
     def load(self, state: State) -> int:
         """Fill an empty state; which number the next group has."""
@@ -105,7 +105,7 @@ class SavedIndex:
                 if isinstance(item, PageImage | KeptImage):
                     _check_places(item.page, known)
                 if isinstance(item, Image):
-                    next_group = thaw(state, item) or next_group
+                    next_group = load_image(state, item) or next_group
             state.streams.check()
         except IMPOSSIBLE as error:
             raise impossible("the snapshot of an index", error) from error

@@ -194,7 +194,7 @@ def rewrite(
 
     temporary = files.path(files.temporary(stamp))
     file = disk.open(temporary, create=True, mode=mode_of(segments))
-    packing.write_pack(file, state.freeze(), fetch, next_group, now, dialect)
+    packing.write_pack(file, state.snapshot(), fetch, next_group, now, dialect)
     file.sync()
     packed = files.rotated(stamp) + ".pack"
     disk.rename(temporary, files.path(packed))

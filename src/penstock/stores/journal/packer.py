@@ -208,9 +208,9 @@ def _look(store: StoreSnapshot, queue: str, disk: Disk) -> Surveyed | None:
     if view is None:
         return None
     contents = view.contents
-    frozen = contents.freeze()
+    snapshot = contents.snapshot()
     size = sum(sizes[each.path] for each in view.files)
-    found = Surveyed(queue, size, min(size, packed_size(frozen, 0)))
+    found = Surveyed(queue, size, min(size, packed_size(snapshot, 0)))
     if (seen := contents.witness) is not None:
         return found._replace(expired=seen.expired, done=seen.done, let_go=seen.bytes)
     return found

@@ -1,7 +1,7 @@
 """Packing: all files of a journal but the latest become one, with what is still there and nothing else.
 
 1. Begin a new file, and freeze the state as it is between the two.
-2. Write the frozen state, with the bodies that are still there, to a temporary file, and sync it.
+2. Write the snapshot, with the bodies that are still there, to a temporary file, and sync it.
 3. Rename it to NAME.TIME.pack: from here on it counts, and every file up to that time is dead, by Kestrel's rule.
 4. Read bodies from it; remove the dead files; rename it to NAME.TIME.
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 from penstock.contract.tables import Packed
 from penstock.errors import DiskFull, PenstockError, QueueNotFound, StoreCorrupt
 from penstock.rules.rows import DONE, Page
-from penstock.rules.state import Frozen
+from penstock.rules.state import StateSnapshot
 from penstock.stores.journal import bodies, groups
 from penstock.stores.journal.bodies import Damaged
 from penstock.stores.journal.fields import Bodies
@@ -71,7 +71,7 @@ class Order:
     journal: str  # the name of its latest file
     stamp: int  # that the packed file will have in its name
     files: list[tuple[int, str]]  # in which the bodies are, each with the number in their places
-    frozen: Frozen
+    snapshot: StateSnapshot
     next_group: int
     at: int
     dialect: Dialect
@@ -79,7 +79,7 @@ class Order:
     @property
     def size(self) -> int:
         """About how many bytes the packed file takes."""
-        return estimate(self.frozen)
+        return estimate(self.snapshot)
 
 
 class Result(NamedTuple):
@@ -103,7 +103,7 @@ def build_order(order: Order, disk: Disk, attempt: int) -> Result | PenstockErro
                 for number, name in order.files
             ]
             file = opened.enter_context(disk.open(path, exclusive=True, mode=mode_of(segments)))
-            moved = _fill(file, order.frozen, segments, order.next_group, order.at, order.dialect)
+            moved = _fill(file, order.snapshot, segments, order.next_group, order.at, order.dialect)
             return Result(order.journal, temporary, file.size(), [_slim(each) for each in moved])
     except BaseException as error:
         with suppress(OSError):
@@ -130,33 +130,33 @@ def refuse(error: BaseException, path: str) -> None:
 
 def _fill(
     file: File,
-    frozen: Frozen,
+    snapshot: StateSnapshot,
     segments: Sequence[Segment],
     next_group: int,
     at: int,
     dialect: Dialect,
     go_on: Callable[[], bool] = lambda: True,
 ) -> list[Moved]:
-    """Write a frozen state and its bodies, which are in these segments, to a new file, and sync it."""
-    file.reserve(estimate(frozen))  # or else not even begin: the rest of the space is for settling
-    moved = write_pack(file, frozen, from_segments(segments), next_group, at, dialect, go_on)
+    """Write a snapshot and its bodies, which are in these segments, to a new file, and sync it."""
+    file.reserve(estimate(snapshot))  # or else not even begin: the rest of the space is for settling
+    moved = write_pack(file, snapshot, from_segments(segments), next_group, at, dialect, go_on)
     file.sync()
     return moved
 
 
 def write_pack(
     file: File,
-    frozen: Frozen,
+    snapshot: StateSnapshot,
     fetch: Fetch,
     next_group: int,
     at: int,
     dialect: Dialect,
     go_on: Callable[[], bool] = lambda: True,
 ) -> list[Moved]:
-    """Write a frozen state and its bodies to a file; where each message is in it."""
+    """Write a snapshot and its bodies to a file; where each message is in it."""
     moved = []
     end = 0
-    xid = last_xid(frozen.next_seq)
+    xid = last_xid(snapshot.next_seq)
 
     def append(content: bytearray, records: bytes) -> None:
         nonlocal end
@@ -185,49 +185,49 @@ def write_pack(
             stream = None if kept is None else kept[0]
             append(buffer, encode_page(first, page, positions, part, where, stream))
 
-    if settings := encode_settings_image(frozen):
+    if settings := encode_settings_image(snapshot):
         append(bytearray(groups.HEAD_SIZE), settings)
-    for first, page in frozen.pages:
+    for first, page in snapshot.pages:
         append_page(first, page, None)
-    if streams := encode_streams(frozen.streams):
+    if streams := encode_streams(snapshot.streams):
         append(bytearray(groups.HEAD_SIZE), streams)
-    for name, stream in frozen.streams.streams.items():
+    for name, stream in snapshot.streams.streams.items():
         for first, page in stream.kept.pages():
             append_page(first, page, (name, stream.settled))
-    append(bytearray(groups.HEAD_SIZE), encode_rest(frozen, next_group))
+    append(bytearray(groups.HEAD_SIZE), encode_rest(snapshot, next_group))
     return moved
 
 
-def estimate(frozen: Frozen) -> int:
+def estimate(snapshot: StateSnapshot) -> int:
     """About what a packed file takes."""
-    kept = [page for stream in frozen.streams.streams.values() for _, page in stream.kept.pages()]
-    rows = sum(sum(page.size) + _ROW * page.live for page in [*[page for _, page in frozen.pages], *kept])
-    held = sum(len(stream.held.seqs) for stream in frozen.streams.streams.values() if stream.held is not None)
+    kept = [page for stream in snapshot.streams.streams.values() for _, page in stream.kept.pages()]
+    rows = sum(sum(page.size) + _ROW * page.live for page in [*[page for _, page in snapshot.pages], *kept])
+    held = sum(len(stream.held.seqs) for stream in snapshot.streams.streams.values() if stream.held is not None)
     return (
         rows
         + 16 * held
-        + 32 * len(frozen.receipts)
-        + sum(map(len, frozen.history.values()))
-        + 300 * len(frozen.keys)
-        + len(encode_settings_image(frozen))
+        + 32 * len(snapshot.receipts)
+        + sum(map(len, snapshot.history.values()))
+        + 300 * len(snapshot.keys)
+        + len(encode_settings_image(snapshot))
         + 1024
     )
 
 
-def packed_size(frozen: Frozen, next_group: int) -> int:
+def packed_size(snapshot: StateSnapshot, next_group: int) -> int:
     """About how many bytes a packed file needs."""
-    streams = encode_streams(frozen.streams)
-    settings = encode_settings_image(frozen)
-    if not (frozen.pages or frozen.receipts or frozen.keys or streams or settings):
+    streams = encode_streams(snapshot.streams)
+    settings = encode_settings_image(snapshot)
+    if not (snapshot.pages or snapshot.receipts or snapshot.keys or streams or settings):
         return 0
-    kept = [each for stream in frozen.streams.streams.values() for each in stream.kept.pages()]
-    pages = [*frozen.pages, *kept]
+    kept = [each for stream in snapshot.streams.streams.values() for each in stream.kept.pages()]
+    pages = [*snapshot.pages, *kept]
     stored = sum(sum(page.size) + 4 * page.live for _, page in pages)  # ADD_XID has an xid that ADDX has not
     rows = sum(len(encode_rows(first, page)) + groups.OVERHEAD for first, page in pages)
     # Checksums that are all the same, which is one number, differ by their xids then.
     rows += sum(4 * page.live for _, page in pages if len(set(page.crc)) == 1)
     named = sum(groups.OVERHEAD + len(each) for each in (streams, settings) if each)
-    return stored + rows + named + groups.OVERHEAD + len(encode_rest(frozen, next_group))
+    return stored + rows + named + groups.OVERHEAD + len(encode_rest(snapshot, next_group))
 
 
 def _parts(page: Page, rows: list[int]) -> list[list[int]]:
@@ -332,9 +332,13 @@ def begin(storage: JournalStorage) -> Cut | None:
 
 def leaves_nothing(cut: Cut) -> bool:
     """Whether there is nothing to build, and no settings but those that `queues/FILE` begins with."""
-    frozen = cut.frozen
-    return frozen.settings in (None, cut.base) and not (
-        frozen.pages or frozen.receipts or frozen.keys or frozen.streams.last_batch or frozen.streams.streams
+    snapshot = cut.snapshot
+    return snapshot.settings in (None, cut.base) and not (
+        snapshot.pages
+        or snapshot.receipts
+        or snapshot.keys
+        or snapshot.streams.last_batch
+        or snapshot.streams.streams
     )
 
 
@@ -351,7 +355,7 @@ def build(
             emptied(cut)
             file.sync()
         else:
-            moved = _fill(file, cut.frozen, cut.files, cut.next_group, cut.at, storage.sink.dialect, go_on)
+            moved = _fill(file, cut.snapshot, cut.files, cut.next_group, cut.at, storage.sink.dialect, go_on)
     except (OSError, Stop, Damaged) as error:
         with suppress(OSError):
             disk.unlink(temporary)
@@ -364,7 +368,9 @@ def order(storage: JournalStorage, cut: Cut) -> Order:
     """Step 2 for another process."""
     files = [(each.number, each.name) for each in cut.files]
     names, stamp = storage.files, _stamp(storage, cut)
-    return Order(names.folder, names.name, stamp, files, cut.frozen, cut.next_group, cut.at, storage.sink.dialect)
+    return Order(
+        names.folder, names.name, stamp, files, cut.snapshot, cut.next_group, cut.at, storage.sink.dialect
+    )
 
 
 def take(storage: JournalStorage, result: Result) -> Built:

@@ -251,7 +251,7 @@ class Loader:
                 if isinstance(item, PageImage | KeptImage):
                     _check_places(item.page.place, item.page.size, group.length)
                     item.page.place = array("Q", [base + offset for offset in item.page.place])
-                self.next_group = thaw(self.state, item) or self.next_group
+                self.next_group = load_image(self.state, item) or self.next_group
             elif isinstance(item, LoadName):
                 self.loads.add(item.name)
             else:
@@ -286,19 +286,19 @@ def _check_places(offsets: Sequence[int], sizes: Sequence[int], length: int) -> 
         raise ValueError("a message outside of its group")
 
 
-def thaw(state: State, image: Image) -> int | None:
+def load_image(state: State, image: Image) -> int | None:
     """Take over a part of a state that was packed, or is in a snapshot; the last says which group comes next."""
     match image:
         case SettingsImage(settings):
             state.use(settings)
         case PageImage(first, page):
-            state.thaw_page(first, page)
-        case StreamsImage(frozen):
-            state.streams.thaw(frozen)
+            state.load_page(first, page)
+        case StreamsImage(snapshot):
+            state.streams.load(snapshot)
         case KeptImage(stream, first, page):
-            state.streams.thaw_kept(stream, first, page)
-        case RestImage(frozen, next_group):
-            state.thaw(frozen)
+            state.streams.load_kept(stream, first, page)
+        case RestImage(snapshot, next_group):
+            state.load(snapshot)
             return next_group
     return None
 

@@ -74,8 +74,8 @@ from penstock.rules.records import (
 )
 from penstock.rules.rows import PAGE as PAGE_SIZE
 from penstock.rules.rows import Page
-from penstock.rules.state import Frozen
-from penstock.rules.streams import Batch, Failure, FrozenStreams, Stream, compact
+from penstock.rules.state import StateSnapshot
+from penstock.rules.streams import Batch, Failure, Stream, StreamsSnapshot, compact
 from penstock.stores.journal.fields import (
     LAST,
     MOST,
@@ -134,14 +134,14 @@ class PageImage(NamedTuple):
 class RestImage(NamedTuple):
     """A state without its pages, and which number the next group has."""
 
-    frozen: Frozen
+    snapshot: StateSnapshot
     next_group: int
 
 
 class StreamsImage(NamedTuple):
     """All streams, but for the messages that they keep."""
 
-    frozen: FrozenStreams
+    snapshot: StreamsSnapshot
 
 
 class KeptImage(NamedTuple):
@@ -306,36 +306,36 @@ def _encode_settings(settings: Settings) -> bytes:
     return encode_text(json.dumps(dict(settings)))
 
 
-def encode_settings_image(frozen: Frozen) -> bytes:
+def encode_settings_image(snapshot: StateSnapshot) -> bytes:
     """The settings, if they were changed; else nothing."""
-    return b"" if frozen.settings is None else bytes([_SETTINGS]) + _encode_settings(frozen.settings)
+    return b"" if snapshot.settings is None else bytes([_SETTINGS]) + _encode_settings(snapshot.settings)
 
 
-def encode_rest(frozen: Frozen, next_group: int) -> bytes:
+def encode_rest(snapshot: StateSnapshot, next_group: int) -> bytes:
     """A state without its pages, and which number the next group has."""
-    minutes = [minute for minute in frozen.receipts.dump() if minute.seqs]
-    parts = [_REST_FIELDS.pack(_REST, next_group, frozen.next_seq, len(minutes))]
+    minutes = [minute for minute in snapshot.receipts.dump() if minute.seqs]
+    parts = [_REST_FIELDS.pack(_REST, next_group, snapshot.next_seq, len(minutes))]
     for began, seqs, nonces, outcomes in minutes:
         parts += [_MINUTE.pack(began, len(seqs)), encode_column("q", seqs), encode_column("Q", nonces), outcomes]
-    parts.append(U32.pack(len(frozen.keys)))
-    if frozen.keys:
-        ends, keys, seqs = zip(*frozen.keys, strict=True)
+    parts.append(U32.pack(len(snapshot.keys)))
+    if snapshot.keys:
+        ends, keys, seqs = zip(*snapshot.keys, strict=True)
         parts += [encode_column("q", ends), encode_column("Q", seqs), encode_texts(keys)]
-    parts.append(U32.pack(len(frozen.history)))
-    for seq, attempts in frozen.history.items():
+    parts.append(U32.pack(len(snapshot.history)))
+    for seq, attempts in snapshot.history.items():
         parts += [U64.pack(seq), U32.pack(len(attempts)), attempts]
     return b"".join(parts)
 
 
-def encode_streams(frozen: FrozenStreams) -> bytes:
+def encode_streams(snapshot: StreamsSnapshot) -> bytes:
     """All streams of a queue, but for the messages that they keep; nothing if there never was one."""
-    if not frozen.last_batch and not frozen.streams:
+    if not snapshot.last_batch and not snapshot.streams:
         return b""
-    held_now = [stream.held for stream in frozen.streams.values() if stream.held is not None]
+    held_now = [stream.held for stream in snapshot.streams.values() if stream.held is not None]
     later = any(failure.delay for held in held_now for failure in held.failures.values())
     kind = _STREAMS_LATER if later else _STREAMS
-    parts = [bytes([kind]), U64.pack(frozen.last_batch), U32.pack(len(frozen.streams))]
-    for name, stream in frozen.streams.items():
+    parts = [bytes([kind]), U64.pack(snapshot.last_batch), U32.pack(len(snapshot.streams))]
+    for name, stream in snapshot.streams.items():
         parts += [encode_text(name), encode_text(stream.reader), U64.pack(stream.settled), U64.pack(stream.before)]
         held, position = stream.held, stream.position
         parts += [_I64.pack(-1 if position is None else position), bytes([held is not None])]
@@ -513,7 +513,7 @@ def _decode_rest(reader: Reader) -> RestImage:
     for _ in range(reader.u32()):
         seq = reader.u64()
         history[seq] = reader.raw(reader.u32())
-    return RestImage(Frozen(next_seq, [], receipts, keys, history), next_group)
+    return RestImage(StateSnapshot(next_seq, [], receipts, keys, history), next_group)
 
 
 def _decode_streams(reader: Reader) -> StreamsImage:
@@ -531,7 +531,7 @@ def _decode_streams(reader: Reader) -> StreamsImage:
             failed = reader.numbers()
             for seq, reason in zip(failed, reader.texts(len(failed)) if failed else (), strict=True):
                 stream.held.failures[seq] = Failure(reason, reader.u64() if later else 0)
-    return StreamsImage(FrozenStreams(last_batch, streams))
+    return StreamsImage(StreamsSnapshot(last_batch, streams))
 
 
 def _decode_kept(reader: Reader) -> KeptImage:

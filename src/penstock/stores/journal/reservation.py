@@ -198,7 +198,7 @@ def _skip_open_xids(state: State, count: int) -> None:
     if (
         state.next_seq - state.rows.oldest()
     ) // PERIOD > state.size():  # a number that cannot be: look at every message
-        rows = [(first, page, page.keys()) for first, page in state.freeze().pages]
+        rows = [(first, page, page.keys()) for first, page in state.snapshot().pages]
         left = {
             (first + keys[row]) % PERIOD for first, page, keys in rows for row, at in enumerate(page.state) if at
         }

@@ -19,7 +19,7 @@ from penstock.engine.commits import Commits
 from penstock.engine.storage import Body
 from penstock.errors import StoreClosed, StoreCorrupt
 from penstock.rules.records import Ack, Pop, Put, Record, StreamSettle
-from penstock.rules.state import Frozen, State
+from penstock.rules.state import State, StateSnapshot
 from penstock.stores.journal import bodies, groups
 from penstock.stores.journal.bodies import ADDX, ITEM, RESERVE, TIMES, Extent, Located
 from penstock.stores.journal.fields import Bodies
@@ -232,7 +232,7 @@ class Sink(NamedTuple):
 class Cut(NamedTuple):
     """A journal between two files: the state there, and all files before."""
 
-    frozen: Frozen
+    snapshot: StateSnapshot
     files: list[Segment]
     next_group: int
     at: int
@@ -409,7 +409,7 @@ class JournalStorage:
                 if latest is not None and latest.number == self._open.segment:
                     self._begin_file(self._open.number)
                 self._install(self._open)
-                cut = Cut(self.state.freeze(), old, self._open.number, self.at, self.state.base)
+                cut = Cut(self.state.snapshot(), old, self._open.number, self.at, self.state.base)
 
         self.commits.lead(begin)
         if cut is None:

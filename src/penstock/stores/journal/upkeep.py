@@ -151,8 +151,8 @@ class Upkeep:
         """Whether packing makes the journal smaller; with another dialect it is rewritten in any case."""
         storage = self.storage
         with storage.lock:
-            frozen, next_group, stored = storage.state.freeze(), storage.next_group, storage.stored
-        return storage.sink.dialect != "doc" or packed_size(frozen, next_group) < stored
+            snapshot, next_group, stored = storage.state.snapshot(), storage.next_group, storage.stored
+        return storage.sink.dialect != "doc" or packed_size(snapshot, next_group) < stored
 
     def is_damaged(self) -> bool:
         """Whether bytes that a snapshot of the index stood for, when the store was opened, cannot be read."""
@@ -197,7 +197,7 @@ class Upkeep:
         with self._keeping:
             entry = journal.entry or Entry(journal.ledger.name, journal.ledger.state.base)
             starts = [*journal.starts, cut.next_group]
-            journal.entry = replace(entry, first=cut.frozen.next_seq, starts=starts, at=cut.at)
+            journal.entry = replace(entry, first=cut.snapshot.next_seq, starts=starts, at=cut.at)
             self._catalog.keep(journal.file, journal.entry)
         self._emptied_to = cut.next_group
 
@@ -206,7 +206,7 @@ class Upkeep:
 
         Before that packed file counts it may not: older records are replayed by the settings of their time.
         """
-        journal, settings = self.journal, cut.frozen.settings
+        journal, settings = self.journal, cut.snapshot.settings
         if settings in (None, cut.base):
             return
         with self._keeping:
@@ -249,5 +249,5 @@ class Upkeep:
             path = self._catalog.index(journal.file)
             with suppress(OSError):  # only a hint
                 at = max(storage.at, storage.state.advanced)
-                write_index(storage.files.disk, path, storage.state.freeze(), segments, storage.next_group, at)
+                write_index(storage.files.disk, path, storage.state.snapshot(), segments, storage.next_group, at)
                 journal.indexed = total

@@ -14,8 +14,8 @@ from penstock.errors import InvalidArgument
 from penstock.rules.ledger import Ledger
 from penstock.rules.recent import SettledMinute
 from penstock.rules.rows import DONE, FAILED, IN_FLIGHT, Page, positions_in
-from penstock.rules.state import Frozen
-from penstock.rules.streams import CONSUMER, Batch, FrozenStreams, Stream, compact
+from penstock.rules.state import StateSnapshot
+from penstock.rules.streams import CONSUMER, Batch, Stream, StreamsSnapshot, compact
 from penstock.stores.slate import extensions, pages
 from penstock.stores.slate import format as records
 from penstock.stores.slate.binding import Database, Row
@@ -278,7 +278,7 @@ def _new(name: str, settings: Settings) -> Loaded:
 def new_ledger(name: str, settings: Settings, receipts: NotedReceipts) -> Ledger:
     """A queue without messages."""
     ledger = Ledger(name, settings, priorities=PRIORITIES)
-    ledger.state.thaw(Frozen(1, [], receipts, [], {}))
+    ledger.state.load(StateSnapshot(1, [], receipts, [], {}))
     return ledger
 
 
@@ -350,11 +350,11 @@ def _load_buckets(database: Database, contents: Contents, is_ours: bool) -> None
 
 
 def _take_bucket(found: Loaded, number: int, values: dict[int, bytes], at: int) -> None:
-    thawed = pages.decode(number, values, at)
+    reloaded = pages.decode(number, values, at)
     found.present[number] = pages.kinds_of(values)
-    if thawed is None:
+    if reloaded is None:
         return
-    first, page, history = thawed
+    first, page, history = reloaded
     keys = page.keys()
     for at, flags in enumerate(page.crc) if any(page.crc) else ():
         if page.state[at] and flags & extensions.PUBLISHED:
@@ -364,8 +364,8 @@ def _take_bucket(found: Loaded, number: int, values: dict[int, bytes], at: int) 
     if records.SIZES not in values:
         found.unmeasured.extend([first + keys[at] for at in positions_in(page.state, None)])
     _take_held(found, first, page)
-    found.ledger.state.thaw_page(first, page)
-    found.ledger.state.thaw(Frozen(0, [], found.receipts, [], history))
+    found.ledger.state.load_page(first, page)
+    found.ledger.state.load(StateSnapshot(0, [], found.receipts, [], history))
 
 
 def _take_held(found: Loaded, first: int, page: Page) -> None:
@@ -387,7 +387,7 @@ def _load_streams(database: Database, contents: Contents) -> None:
     """Who reads what, and how far they are."""
     for _, value, found in _of_queues(database, contents, records.BATCHES):
         if found is not None:
-            found.ledger.streams.thaw(FrozenStreams(extensions.decode_last_batch(value)))
+            found.ledger.streams.load(StreamsSnapshot(extensions.decode_last_batch(value)))
     for key, value, found in _of_queues(database, contents, records.STREAM):
         if found is not None:
             reader, settled, before, position, held = extensions.decode_stream(value)
@@ -408,12 +408,12 @@ def _load_batches(database: Database, contents: Contents) -> None:
             held = each.streams[name].held
             if held is not None:
                 held.seqs = compact(seqs)
-        each.ledger.streams.thaw(FrozenStreams(each.ledger.streams.last_batch, each.streams))
+        each.ledger.streams.load(StreamsSnapshot(each.ledger.streams.last_batch, each.streams))
     for key, value, found in _of_queues(database, contents, records.KEPT):
         page, first = pages.decode_kept(value, CONSUMER + key.stream), key.number << BUCKET_BITS
         put_here = [at for at, state in enumerate(page.state) if state and not page.crc[at] & extensions.PUBLISHED]
         if found is not None and key.stream in found.streams:
-            found.ledger.streams.thaw_kept(key.stream, first, page)
+            found.ledger.streams.load_kept(key.stream, first, page)
             found.large.update([first + at for at in put_here if page.crc[at] & LARGE])
             continue
         if found is not None:
@@ -455,7 +455,7 @@ def _load_recent(database: Database, contents: Contents) -> None:
         end = at + FIVE_MINUTES
         if keys and end > contents.at:
             ended = [(end, name, seq) for seq, name in keys]
-            found.ledger.state.thaw(Frozen(0, [], found.receipts, ended, {}))
+            found.ledger.state.load(StateSnapshot(0, [], found.receipts, ended, {}))
     for queue, recent in minutes.items():
         for began, receipts in recent:
             seqs, nonces, outcomes = zip(*receipts, strict=True)

@@ -7,7 +7,7 @@ from penstock.contract.message import STATES, Attempt
 from penstock.rules.recent import RecentReceipts, pack
 from penstock.rules.records import Put
 from penstock.rules.rows import AVAILABLE, DONE, FAILED, GONE, IN_FLIGHT, PAGE, Page
-from penstock.rules.state import Frozen, State
+from penstock.rules.state import State, StateSnapshot
 from penstock.stores.text.mutex import Note
 
 _NAMES = ("gone", *STATES)
@@ -31,8 +31,8 @@ def load_state(state: State, rows: Sequence[Row], notes: dict[int, Note], histor
         for seq in range(first, min(first + PAGE, len(rows) + 1)):
             _add(page, rows[seq - 1] if seq else Row(GONE, 0, 0, 0, 0, 0), notes.get(seq), seq - first)
         if page.live:
-            state.thaw_page(first, page)
-    state.thaw(Frozen(len(rows) + 1, [], RecentReceipts(), [], history))
+            state.load_page(first, page)
+    state.load(StateSnapshot(len(rows) + 1, [], RecentReceipts(), [], history))
 
 
 def append_row(state: State, row: Row) -> None:
