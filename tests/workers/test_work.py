@@ -378,6 +378,21 @@ def test_no_lease_is_longer_than_the_queue_allows(still: penstock.Store, clock: 
     assert [message.attempts for message in jobs.messages()] == [1]
 
 
+def test_leases_are_extended_in_time_when_the_queue_allows_shorter_ones_only(
+    still: penstock.Store, clock: penstock.SimulatedClock
+) -> None:
+    jobs = still.create("short", keep_done=None)
+    jobs.put(b"x")
+
+    def handler(message: Message) -> None:
+        jobs.update(max_lease=1)
+        clock.advance(2)  # of the three that it has
+        outlast(jobs, 1, 1, clock)
+
+    assert work(jobs, handler, lease=3, until_empty=True) == Worked(acked=1)
+    assert [message.attempts for message in jobs.messages()] == [1]
+
+
 def test_a_lease_that_the_handler_made_longer_is_not_made_shorter(
     still_local: Queue, clock: penstock.SimulatedClock
 ) -> None:

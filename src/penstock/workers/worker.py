@@ -358,10 +358,18 @@ class Worker(Generic[AnyMessage, Part]):
                     return
                 await self._due.wait(self.holding.pause(time.monotonic()))
 
+    async def _longest_lease(self) -> float:
+        """The lease to ask for: the queue may have another limit by now, and who asks for more is cut to it."""
+        settings = await self.ask(self.settings)
+        with self.lock:
+            self.holding.lease = min(self.options.lease, settings.max_lease)
+            return self.holding.lease
+
     async def _extend(self, due: list[Held[AnyMessage]]) -> None:
         lost: list[str] = []
-        messages, lease = [each.message for each in due], self.holding.lease
+        messages = [each.message for each in due]
         try:
+            lease = await self._longest_lease()
             await self.ask(lambda: self.queue.extend(*messages, lease=lease))
         except LeaseExpired as error:
             lost = error.receipts
