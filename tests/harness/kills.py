@@ -4,6 +4,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,8 +16,8 @@ from penstock.stores.folder import layout
 from penstock.stores.journal import replay
 from penstock.stores.text.format import parse
 from penstock.stores.text.variables import body
-from tests.harness.children import Child, Log, is_killed_before, scenario
-from tests.harness.scenarios import QUEUE, open_alone
+from tests.harness.children import Child, Log, is_killed_before, noted, scenario
+from tests.harness.scenarios import QUEUE, open_alone, settings_told
 from tests.harness.workers import EXPIRING
 from tests.history import History
 from tests.stores.slate import document
@@ -104,7 +105,11 @@ class Series:
     def look(self) -> None:
         with self.open() as store:
             queue = store.queue(QUEUE)
-            assert queue.settings == self.settings
+            description = queue.settings.description  # counts the changes
+            assert queue.settings == replace(self.settings, description=description)
+            told = [each["description"] for each in noted(settings_told(self.url))]
+            assert told == sorted(told)
+            assert int(description or 0) >= max(told, default=0)
             self.history.reopened(queue)
             listed = not_done(queue)
         self.read_by_the_document(listed)

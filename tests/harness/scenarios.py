@@ -65,6 +65,11 @@ TENDING: dict[str, Callable[[Any], object]] = {
 }
 
 
+def settings_told(url: str) -> Path:
+    """Where processes note which settings they were told of, beside the store."""
+    return Path(url.partition(":")[2] + ".settings")
+
+
 def use(log: Log, name: str, url: str, options: str) -> None:
     """Use a queue from many threads while the store is tended."""
     kind = url.partition(":")[0]
@@ -74,9 +79,12 @@ def use(log: Log, name: str, url: str, options: str) -> None:
     history.look(queue, reopened=True)
 
     def tend(random: Random) -> None:
+        told = Log(settings_told(url))
         while True:
             time.sleep(random.choice([0, 0.05, 0.2]))
             TENDING[kind](store.backend)
+            number = int(queue.settings.description or 0) + 1
+            told.note(description=int(queue.update(description=str(number)).description))
 
     for worker in workers(history, name, *([255] if kind == "slate" else [])):
         in_thread(worker.run, queue)
