@@ -80,7 +80,7 @@ class Catalog:
             try:
                 listed = self._read(file)
             except (StoreCorrupt, StoreUnavailable) as error:
-                if not any(self._tree.disk.kind(self._tree.path(f"{each}/{file}")) for each in (QUEUES, KEPT)):
+                if not any(self._tree.kind(f"{each}/{file}") for each in (QUEUES, KEPT)):
                     self._tree.skip(self._tree.path(f"{SETTINGS}/{file}"), "it is not the settings of a queue")
                     continue
                 files.add(file)
@@ -141,7 +141,7 @@ class Catalog:
     def _missing_settings(self, file: str) -> StoreCorrupt | None:
         """The error for a queue that had settings, and has none."""
         path = self._tree.path(f"{SETTINGS}/{file}")
-        if self._tree.disk.kind(self._tree.path(f"{KEPT}/{file}")) is None:
+        if self._tree.kind(f"{KEPT}/{file}") is None:
             return None
         there = (self._tree.disk.kind(each) for each in (path, self._tree.path(f"{QUEUES}/{file}")))
         if list(there) != [None, "folder"]:  # it was made, or deleted, just now

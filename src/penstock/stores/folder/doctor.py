@@ -55,7 +55,7 @@ def examine(folder: str) -> Examination[FolderExamination]:
     found: Examination[FolderExamination] = Examination(folder, clock.now())
     tree = _ReadTree(os.path.abspath(folder), clock, found.findings)
     try:
-        if tree.disk.kind(tree.path(HELD)) != "folder":
+        if tree.kind(HELD) != "folder":
             text = f"there is no folder store {folder!r}"
             found.findings.append(Finding("problem", text, "check the name; a put makes one"))
             return found

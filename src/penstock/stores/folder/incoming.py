@@ -210,7 +210,7 @@ class OpenQueue(ServedQueue):
         self._tree.saw(order_of(last))
         for folder in (QUEUES, DELAY):
             with suppress(FileNotFoundError, PermissionError):
-                path = self._tree.place(folder, self.file, last)
+                path = self._place(folder, last)
                 stamp = self._tree.stamp_of(path, last)
                 if stamp.stamped and stamp.sound:
                     self._clock.follow(stamp.received, path)

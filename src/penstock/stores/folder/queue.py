@@ -53,7 +53,7 @@ class FolderQueue(OpenQueue):
         """Those of what was picked, from the first on, that have no more bytes than that; the others go back."""
         if most is None:
             return ids
-        paths = (self._tree.place(QUEUES, self.file, uid) for uid in ids)
+        paths = (self._place(QUEUES, uid) for uid in ids)
         sizes = (0 if (status := self._tree.status(path)) is None else status.size for path in paths)
         try:
             count = fitting(sizes, most)
@@ -232,7 +232,7 @@ class FolderQueue(OpenQueue):
         """How a receipt was settled, by the message's file; empty if that is there and says nothing of it."""
         for folder in (QUEUES, DELAY, FAILED, DONE, REMOVE):
             try:
-                stamp = self._tree.stamp_of(self._tree.place(folder, self.file, uid), uid)
+                stamp = self._tree.stamp_of(self._place(folder, uid), uid)
             except FileNotFoundError:
                 continue
             was_done = folder == DONE or (folder == REMOVE and stamp.settled_at is not None)
@@ -295,7 +295,7 @@ class FolderQueue(OpenQueue):
     def _was_over(self, uid: str, folder: str, now: int) -> bool:
         """Whether a message that was just removed had expired, or was no longer listed."""
         try:
-            stamp = self._tree.stamp_of(self._tree.place(REMOVE, self.file, uid), uid)
+            stamp = self._tree.stamp_of(self._place(REMOVE, uid), uid)
         except (FileNotFoundError, PermissionError):  # the reaper was quick; a file of another user
             return False
         if folder == DONE and self._rows.due_at(self._row(DONE, stamp, stamp.settled_at or now)) <= now:
@@ -323,7 +323,7 @@ class FolderQueue(OpenQueue):
         now, over = self._look_now(certain=True), []
         with self._tree.apart():
             for uid in self._tree.ids(DONE, self.file):
-                path = self._tree.place(DONE, self.file, uid)
+                path = self._place(DONE, uid)
                 with suppress(FileNotFoundError):
                     stamp = self._tree.stamp_of(path, uid)
                     row = self._row(DONE, stamp, self._tree.settled_at(path, stamp))
@@ -384,7 +384,7 @@ class FolderQueue(OpenQueue):
     def _remove_delayed(self, uid: str) -> bool:
         """Only if no consumer has got it meanwhile."""
         try:
-            path = self._tree.place(DELAY, self.file, uid)
+            path = self._place(DELAY, uid)
             until = self._tree.until(path)
             held = self._tree.take(DELAY, self.file, uid, until)
             if held is None:
@@ -417,7 +417,7 @@ class FolderQueue(OpenQueue):
             try:
                 message = self.view(uid)
             except StoreCorrupt as error:
-                self._tree.skip(self._tree.place(QUEUES, self.file, uid), str(error))
+                self._tree.skip(self._place(QUEUES, uid), str(error))
                 continue
             if message is not None:
                 yield message
@@ -492,7 +492,7 @@ class FolderQueue(OpenQueue):
         first = FOLDER[row.state]
         for _ in range(3):  # it may just be on its way
             for folder in dict.fromkeys((first, QUEUES, DELAY, FAILED, DONE)):
-                path = self._tree.place(folder, self.file, uid)
+                path = self._place(folder, uid)
                 try:
                     stamp = self._tree.stamp_of(path, uid)
                     until = self._until(folder, path, stamp)

@@ -72,13 +72,13 @@ class Tree:
         self.has_attributes = self._try_attributes()
 
     def _check_folder(self, name: str) -> None:
-        if (kind := self.disk.kind(self.path(name))) != "folder":  # what lies behind a link is not ours
+        if (kind := self.kind(name)) != "folder":  # what lies behind a link is not ours
             raise OSError(errno.ELOOP if kind == "link" else errno.ENOTDIR, "", self.path(name))
 
     def check_folders(self) -> None:
         """Make again what somebody has deleted meanwhile, and refuse a link in the place of a folder."""
         for name in layout.FOLDERS:
-            if self.disk.kind(self.path(name)) is None:
+            if self.kind(name) is None:
                 with suppress(FileExistsError):
                     self.disk.mkdir(self.path(name))
                 self._sync_folder(os.path.dirname(self.path(name)))
@@ -88,9 +88,9 @@ class Tree:
     def _check_root(self) -> None:
         """Refuse a folder that holds something else: the reaper of a store unlinks what lies in remove/."""
         names = set(self.disk.listdir(self.root)) - {"lost+found"}
-        if self.disk.kind(self.path(layout.HELD)) is not None:
+        if self.kind(layout.HELD) is not None:
             return
-        if all(self.disk.kind(self.path(each)) == "folder" for each in layout.MQ_CORE):
+        if all(self.kind(each) == "folder" for each in layout.MQ_CORE):
             self.is_adopted = layout.OWN not in names
             return
         own = self.disk.listdir(self.path(layout.OWN)) if layout.OWN in names else []
@@ -239,13 +239,17 @@ class Tree:
     def queue_folders(self) -> list[str]:
         """The folders in queues/; files and links among them are none."""
         names = self.names(layout.QUEUES)
-        return [file for file in names if self.disk.kind(self.path(f"{layout.QUEUES}/{file}")) == "folder"]
+        return [file for file in names if self.kind(f"{layout.QUEUES}/{file}") == "folder"]
 
     def skip(self, path: str, why: str) -> None:
         """Leave something alone that people or other programs put there, and say so once."""
         if path not in self._strays and len(self._strays) < _MOST_STRAYS:
             self._strays.add(path)
             _log.warning("%s is skipped: %s", path, why)
+
+    def kind(self, name: str) -> str | None:
+        """What has a name of the store: "file", "folder", "link" or "other"; None if nothing has."""
+        return self.disk.kind(self.path(name))
 
     def is_message(self, path: str) -> bool:
         """Whether a name is that of a file itself; anything else is skipped."""

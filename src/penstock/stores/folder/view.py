@@ -104,6 +104,9 @@ class QueueView(UnownedQueue):
             self._refreshed = self._clock.monotonic()
             self._refresh_took = self._refreshed - started
 
+    def _place(self, folder: str, uid: str) -> str:
+        return self._tree.place(folder, self.file, uid)
+
     def _look_now(self, certain: bool = False) -> int:
         """Look what other processes have done, and let happen what is due; what time it is."""
         self.refresh(eager=True, certain=certain)
@@ -129,15 +132,15 @@ class QueueView(UnownedQueue):
         """Give ids to what was put into the queue's folder by hand, in the order of arrival; those ids."""
         ids, found = [], []
         for name in filter(is_foreign, names):
-            path = self._tree.place(QUEUES, self.file, name)
+            path = self._place(QUEUES, name)
             if not self._tree.is_message(path) or (status := self._tree.status(path)) is None:
                 continue
             if self._tree.is_ours(path, times=False):
                 found.append((status.moved, name))
         for (_, name), uid in zip(sorted(found), self._tree.next_ids(self._clock.now(), len(found)), strict=True):
-            path = self._tree.place(QUEUES, self.file, name)
+            path = self._place(QUEUES, name)
             try:
-                if self._tree.move(path, self._tree.place(QUEUES, self.file, uid)):
+                if self._tree.move(path, self._place(QUEUES, uid)):
                     ids.append(uid)
             except PermissionError:
                 if self._tree.is_ours(path):  # then it is the folder that may not be changed
@@ -146,7 +149,7 @@ class QueueView(UnownedQueue):
 
     def _load(self, folder: str, uid: str) -> bool:
         """Know a message that another process has put or moved there; False: its name says a time to come."""
-        path = self._tree.place(folder, self.file, uid)
+        path = self._place(folder, uid)
         try:
             stamp = self._tree.stamp_of(path, uid)
             # Who can be stamped is a file or a folder, and we stamp no folders: only what is not is looked at.
@@ -182,11 +185,11 @@ class QueueView(UnownedQueue):
 
     def _rename(self, uid: str) -> None:
         """Give a file whose name says a time to come an id of its own: it arrives now."""
-        path = self._tree.place(QUEUES, self.file, uid)
+        path = self._place(QUEUES, uid)
         [other] = self._tree.next_ids(self._clock.now(), 1)
         self._tree.skip(path, f"named by a time to come: it is the message {other} from now on")
         try:
-            if self._tree.move(path, self._tree.place(QUEUES, self.file, other)):
+            if self._tree.move(path, self._place(QUEUES, other)):
                 self._load(QUEUES, other)
         except PermissionError:
             if self._tree.is_ours(path):
@@ -284,7 +287,7 @@ class QueueView(UnownedQueue):
 
     def _win_due(self, uid: str, now: int) -> Won | None:
         """Take hold of a message whose time is over, if it still is there and its time was not put off."""
-        path = self._tree.place(DELAY, self.file, uid)
+        path = self._place(DELAY, uid)
         try:
             until = self._tree.until(path)
             stamp = self._tree.stamp_of(path, uid)
