@@ -343,32 +343,14 @@ class Asking:
         promise.ids.update(ids)
         return ids
 
-    def claim(self, n: int = 1, lease: float = 30.0) -> list[Message]:
-        return self._attempt(lambda: self.history.claim(self.queue, n, lease), [])
-
     def pop(self) -> Message | None:
         return self._attempt(lambda: self.history.pop(self.queue), None)
 
-    def ack(self, *messages: Message | str) -> list[str]:
-        return self._attempt(lambda: self.history.ack(self.queue, *messages), [])
-
-    def fail(self, *messages: Message | str, **fields: Any) -> list[str]:
-        return self._attempt(lambda: self.history.fail(self.queue, *messages, **fields), [])
-
-    def release(self, *messages: Message | str) -> list[str]:
-        return self._attempt(lambda: self.history.release(self.queue, *messages), [])
-
-    def extend(self, *messages: Message | str, lease: float = 30.0) -> list[str]:
-        return self._attempt(lambda: self.history.extend(self.queue, *messages, lease=lease), [])
-
-    def remove(self, *ids: str) -> int:
-        return self._attempt(lambda: self.history.remove(self.queue, *ids), 0)
-
-    def redrive(self, *ids: str) -> int:
-        return self._attempt(lambda: self.history.redrive(self.queue, *ids), 0)
-
-    def purge(self) -> int:
-        return self._attempt(lambda: self.history.purge(self.queue), 0)
+    def __getattr__(self, operation: str) -> Callable[..., Any]:
+        """An operation of the history; with errors that are tolerated it answers with nothing."""
+        nothing: Any = 0 if operation in ("remove", "redrive", "purge") else []
+        call = getattr(self.history, operation)
+        return lambda *arguments, **fields: self._attempt(lambda: call(self.queue, *arguments, **fields), nothing)
 
     def messages(self, state: str | None = None) -> list[Message]:
         """Those in that state whose put was answered: the history could not tell what became of another."""

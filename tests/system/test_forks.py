@@ -24,7 +24,10 @@ URLS = {
 }
 
 
-@pytest.fixture(params=[*URLS, "guest", "http", "http-text", "http-folder"])
+BY_TWO_WAYS = [pytest.param(kind, marks=pytest.mark.long) for kind in ("http-text", "http-folder")]
+
+
+@pytest.fixture(params=[*URLS, "guest", "http", *BY_TWO_WAYS])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A store that nobody has open, one whose owner is another process, or one behind a server."""
     if request.param in URLS:
