@@ -42,7 +42,7 @@ _ALWAYS = (
     ("compactor_options.worker.compactions_poll_interval", '"1s"'),
     ("compactor_options.worker.heartbeat_interval", '"1s"'),
 )
-_process: int | None = None  # that uses the library
+_processes: dict[str, int] = {}  # that use a library
 _log = logging.getLogger("penstock")
 
 
@@ -99,18 +99,15 @@ def load() -> Any:
         raise NotSupported(
             f"a slate store needs SlateDB, which is not installed ({error}): pip install 'penstock[slate]'"
         ) from error
-    check_process()
+    check_process("SlateDB")
     return slatedb
 
 
-def check_process() -> None:
-    """Refuse to use SlateDB, or obstore, in a child of a process that has: their threads are not in the child."""
-    global _process
-    if _process is None:
-        _process = os.getpid()
-    elif _process != os.getpid():
+def check_process(library: str) -> None:
+    """Refuse to use a library in a child of a process that has: its threads are not in the child."""
+    if _processes.setdefault(library, os.getpid()) != os.getpid():
         raise NotSupported(
-            "this process was forked from one that has used SlateDB, whose threads it does not have: start "
+            f"this process was forked from one that has used {library}, whose threads it does not have: start "
             "processes that open a slate store of their own by spawn, as multiprocessing.get_context('spawn') does"
         )
 

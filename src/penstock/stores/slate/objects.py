@@ -109,7 +109,7 @@ class Bucket:
                 f"a slate store in a bucket needs obstore, which is not installed ({error}): "
                 "pip install 'penstock[slate]'"
             ) from error
-        check_process()
+        check_process("obstore")
         if self._store is None:
             self._store = self._opened(obstore)
         try:
