@@ -177,9 +177,19 @@ class JournalBackend(Engine):
     @contextmanager
     def packing(self, queue: str) -> Iterator[Upkeep]:
         """The upkeep of a queue; packing or deleting it waits meanwhile."""
-        with self._upkeep_of(queue).packing:
-            self.find(queue).counts()  # it may have been deleted meanwhile; and lets time have passed
-            yield self._upkeep[queue]
+        with self._held(queue) as upkeep:
+            self.find(queue).counts()  # lets time have passed
+            yield upkeep
+
+    @contextmanager
+    def _held(self, queue: str) -> Iterator[Upkeep]:
+        """The upkeep of a queue, locked. One that was deleted while its lock was waited for is not the queue's."""
+        while True:
+            upkeep = self._upkeep_of(queue)
+            with upkeep.packing:
+                if self._upkeep.get(queue) is upkeep:
+                    yield upkeep
+                    return
 
     def begin_load(self) -> str:
         """A name for a load that this process will stage, see staging.py."""
@@ -272,7 +282,7 @@ class JournalBackend(Engine):
 
     def delete(self, queue: str) -> None:
         """Remove a queue, its messages and its files."""
-        with self._upkeep_of(queue).packing:
+        with self._held(queue):
             try:
                 super().delete(queue)
             except OSError as error:  # half deleted: opening finishes that
