@@ -24,7 +24,7 @@ class Place:
 
     @property
     def is_slate(self) -> bool:
-        return self.kind in ("slate", "bucket", "server of slate")
+        return self.kind in ("slate", "bucket", "server of slate", "server of a guest")
 
     @property
     def late(self) -> int:
@@ -45,12 +45,16 @@ class Place:
 
 
 @contextmanager
-def opened(kind: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[Place]:
-    """A store of that kind, new, and open in this process."""
+def opened(
+    kind: str, request: pytest.FixtureRequest, folder: Path, clock: penstock.SimulatedClock | None = None
+) -> Iterator[Place]:
+    """A store of that kind, new, and open in this process; also "server of a guest" of a slate store."""
     schemes = {"journal": "journal:", "server": "journal:", "text": "text:", "folder": "folder:"}
     url = request.getfixturevalue("bucket") if kind == "bucket" else f"{schemes.get(kind, 'slate:')}{folder}"
     with ExitStack() as stack:
-        store = stack.enter_context(penstock.open(url))
+        store = stack.enter_context(penstock.open(url, clock=clock))
+        if kind == "server of a guest":
+            store = stack.enter_context(penstock.open(url))
         if kind.startswith("server"):
             server = serve_in_thread(store)
             stack.callback(server.stop)

@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from penstock.spark.streaming.consuming import parts_of_batch
 from penstock.spark.streaming.settling import BatchName
 from penstock.spark.tables import schema_of
 from penstock.system import processes
+from tests.spark.stores import opened
 from tests.spark.streams import Recorder, consuming, forget_last, run
 
 
@@ -33,13 +35,13 @@ def store(tmp_path: Path) -> Path:
 
 
 def counts(store: Path) -> dict[str, int]:
-    with penstock.open(store) as opened:
-        return {state: count for state, count in opened.queue("jobs").counts().items() if count}
+    with penstock.open(store) as found:
+        return {state: count for state, count in found.queue("jobs").counts().items() if count}
 
 
 def streams(store: Path) -> list[StreamInfo]:
-    with penstock.open(store) as opened:
-        return Streams(opened.run).all()
+    with penstock.open(store) as found:
+        return Streams(found.run).all()
 
 
 def ids(first: int, last: int) -> list[str]:
@@ -57,21 +59,36 @@ def test_a_queue_is_drained_and_settled_within_limits(spark: SparkSession, store
     assert not os.listdir(store / ".penstock" / "pins") or penstock.spark.settle(tmp_path / "checkpoint") == 0
 
 
-def test_a_batch_whose_commit_was_lost_has_the_same_messages_again(
-    spark: SparkSession, store: Path, tmp_path: Path
+@pytest.mark.parametrize("kind", ["journal", "slate"])
+def test_every_message_comes_out_once_and_a_lost_commit_brings_the_same_again(
+    spark: SparkSession, kind: str, tmp_path: Path
 ) -> None:
-    sink, checkpoint = Recorder(), tmp_path / "checkpoint"
-    stream = consuming(spark, store, maxRowsPerBatch=15)
-    run(stream.load(), sink, checkpoint)
-    with penstock.open(store) as opened:
-        opened.queue("jobs").put_many(["more"] * 10)
+    url, sink, checkpoint = f"{kind}:{tmp_path / 'other'}", Recorder(), tmp_path / "checkpoint"
+    with penstock.open(url) as found:
+        queue = found.create("jobs", max_attempts=0)
+        expected = queue.put_many([*[b"message %d" % number for number in range(48)], b"x" * 70_000, b""])
+    payloads: dict[str, bytes] = {}
+
+    def process(rows: DataFrame, number: int) -> None:
+        sink(rows, number)
+        payloads.update({row.id: bytes(row.payload) for row in rows.select("id", "payload").collect()})
+        if number == 0:
+            penstock.spark.fail(rows.where(f"id = '{expected[3]}'"), "odd")
+
+    stream = consuming(spark, url, maxRowsPerBatch=20)
+    run(stream.load(), process, checkpoint)
+    with penstock.open(url) as found:
+        more = found.queue("jobs").put_many(["more"] * 10)
     for _ in range(2):
         last = forget_last(checkpoint)
-        run(stream.load(), sink, checkpoint)
+        run(stream.load(), process, checkpoint)
     assert len(sink.batches[last]) == 2
-    assert sorted(sink.ids(), key=int) == ids(1, 60)
+    assert len(sink.batches[0][0]) == 20
+    assert sorted(sink.ids(), key=int) == sorted([*expected, expected[3], *more], key=int)
+    assert (payloads[expected[47]], payloads[expected[48]]) == (b"message 47", b"x" * 70_000)
     penstock.spark.settle(checkpoint)
-    assert counts(store) == {}
+    with penstock.open(url) as found:
+        assert not any(found.queue("jobs").counts().values())
 
 
 def test_a_batch_that_spark_never_logged_is_offered_again(
@@ -137,16 +154,15 @@ def test_rows_that_processing_rejects_fail_when_the_batch_is_settled(
     assert streams(store)[0].failures == 4
     run(stream.load(), second, checkpoint)
     penstock.spark.settle(checkpoint)
-    with penstock.open(store) as opened:
-        reasons = {message.id: (message.reason, message.state) for message in opened.queue("jobs").messages()}
+    with penstock.open(store) as found:
+        reasons = {message.id: (message.reason, message.state) for message in found.queue("jobs").messages()}
     assert reasons == {"7": ("odd", "available"), "8": ("odd", "available"), "9": ("odder", "available")}
 
 
+@pytest.mark.parametrize("kind", ["journal", "server", "server of slate"])
 def test_drain_delivers_all_that_is_there_once_however_many_rows_are_rejected(
-    spark: SparkSession, store: Path, tmp_path: Path
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
-    with penstock.open(store) as opened:
-        ids = opened.create("many").put_many([b"x"] * 1_000)
     seen: list[str] = []
 
     def process(batch: DataFrame, number: int) -> None:
@@ -154,11 +170,13 @@ def test_drain_delivers_all_that_is_there_once_however_many_rows_are_rejected(
         penstock.spark.fail(batch.where("cast(id AS bigint) % 5 < 2"), "no", delay=3_600)
         penstock.spark.fail(batch.where("cast(id AS bigint) % 5 = 0"), "at once")
 
-    penstock.spark.drain(consuming(spark, store, "many", maxRowsPerBatch=100), process, tmp_path / "checkpoint")
-    assert sorted(seen, key=int) == sorted(ids, key=int)
-    with penstock.open(store) as opened:
-        assert opened.queue("many").counts()["delayed"] == 200
-        assert opened.queue("many").counts()["available"] == 200
+    with opened(kind, request, tmp_path / "other") as place:
+        expected = place.store.create("many").put_many([b"x"] * 400)
+        stream = consuming(spark, place.url, "many", maxRowsPerBatch=100)
+        assert penstock.spark.drain(stream, process, tmp_path / "checkpoint") == 4
+        counts = place.store.queue("many").counts()
+    assert sorted(seen, key=int) == sorted(expected, key=int)
+    assert (counts["delayed"], counts["available"], counts["in_flight"]) == (80, 80, 0)
 
 
 def test_two_streams_share_a_queue_and_two_queries_never_one_stream(
@@ -181,9 +199,9 @@ def test_two_streams_share_a_queue_and_two_queries_never_one_stream(
         twin = consuming(spark, store, stream="s0").load().writeStream.foreachBatch(Recorder())
         with pytest.raises(StreamingQueryException, match="is read by another process"):
             twin.option("checkpointLocation", str(tmp_path / "twin")).start().awaitTermination()
-        with penstock.open(store) as opened:
+        with penstock.open(store) as found:
             while not all(sink.batches for sink in sinks):  # one may have been much quicker than the other
-                count += len(opened.queue("jobs").put_many([b"more"] * 14))
+                count += len(found.queue("jobs").put_many([b"more"] * 14))
                 time.sleep(0.05)
         for query in queries:
             query.processAllAvailable()
@@ -205,8 +223,8 @@ def test_a_batch_that_is_given_back_replays_empty(spark: SparkSession, store: Pa
 
     with pytest.raises(StreamingQueryException, match="stopped"):
         run(stream.load(), fail, checkpoint)
-    with penstock.open(store) as opened:
-        assert Streams(opened.run).release("jobs", "nightly") == 30
+    with penstock.open(store) as found:
+        assert Streams(found.run).release("jobs", "nightly") == 30
     run(stream.load(), sink, checkpoint)
     assert sink.batches[0] == [[]]
     assert sorted(sink.ids(), key=int) == ids(1, 50)
@@ -307,3 +325,29 @@ def test_who_sees_no_files_asks_for_the_messages_of_its_part(tmp_path: Path) -> 
 
 def by_id(row: dict[str, Any]) -> int:
     return int(row["id"])
+
+
+def test_a_bucket_is_drained_through_the_process_that_has_it_open(
+    spark: SparkSession, bucket: str, tmp_path: Path
+) -> None:
+    sink = Recorder()
+    with penstock.open(bucket) as store:
+        queue = store.create("jobs")
+        ids = queue.put_many(["a", "b", "c"])
+        stream = consuming(spark, bucket, maxRowsPerBatch=2)
+        assert penstock.spark.drain(stream, sink, tmp_path / "checkpoint") == 2
+        assert not any(queue.counts().values())
+    assert sink.batches == {0: [ids[:2]], 1: [ids[2:]]}
+
+
+def test_a_task_on_another_machine_is_told_to_ask_a_server(tmp_path: Path) -> None:
+    url = f"slate:{tmp_path / 'store'}"
+    with penstock.open(url) as store:
+        store.create("jobs").put_many(["a", "b"])
+        given, schema = Streams(store.run), to_arrow_schema(schema_of("messages"), timezone="UTC")
+        given.begin("jobs", "s", reader_name())
+        given.next("jobs", "s", reader_name(), 0, 9, 1 << 30)
+        [part] = parts_of_batch(given.read("jobs", "s", 1, None), BatchName(1, "s", "jobs", url), schema)[0]
+        assert sum(len(batch) for batch in part.read(schema)) == 2
+        with pytest.raises(NotSupported, match="give Spark its http://host:port"):
+            list(replace(part, machine="another").read(schema))

@@ -1,19 +1,21 @@
 """readStream with mode "follow": what enters a queue, in order, and nothing is taken from it."""
 
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 import penstock
 from penstock.contract.stream_operations import Streams
+from tests.spark.stores import opened
 from tests.spark.streams import Recorder, forget_last, run
 
 
-def following(spark: SparkSession, store: Path, **options: Any) -> DataStreamReader:
+def following(spark: SparkSession, store: object, **options: object) -> DataStreamReader:
     given = {name: str(value) for name, value in options.items()}
     return spark.readStream.format("penstock").option("store", str(store)).option("queue", "jobs").options(**given)
 
@@ -22,26 +24,110 @@ def ids(first: int, last: int) -> list[str]:
     return [str(number) for number in range(first, last + 1)]
 
 
-def test_what_enters_a_queue_is_read_once_while_it_is_consumed_and_packed(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    folder, checkpoint, sink = tmp_path / "store", tmp_path / "checkpoint", Recorder()
-    with penstock.open(folder) as store:
-        queue = store.create("jobs")
-        queue.put_many(["old"] * 25)
-        stream = following(spark, folder, maxRowsPerBatch=10, stream="tail")
-        run(stream.load(), sink, checkpoint)
-        assert sink.batches == {0: [ids(1, 10)], 1: [ids(11, 20)], 2: [ids(21, 25)]}
-        queue.put_many(["new"] * 10)
-        queue.ack(*queue.claim(35))
+@pytest.fixture
+def clock() -> penstock.SimulatedClock:
+    return penstock.SimulatedClock()
+
+
+@pytest.fixture(params=["server", "slate"])  # which are asked, as there are no files to be read
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: penstock.SimulatedClock
+) -> Iterator[tuple[str, penstock.Store]]:
+    """What Spark is given, and the store."""
+    with opened(request.param, request, tmp_path / "store", clock) as found:
+        found.store.create("jobs")
+        yield found.url, found.store
+
+
+def settle_all(store: penstock.Store) -> None:
+    queue = store.queue("jobs")
+    while messages := queue.claim(100):
+        queue.ack(*messages)
+    if not store.url.startswith("slate"):
         store.backend.pack("jobs")  # type: ignore[attr-defined]
-        forget_last(checkpoint)
-        run(stream.load(), sink, checkpoint)
-        assert sink.batches[2] == [ids(21, 25)] * 2
-        assert sink.ids() == ids(1, 35)
-        [info] = Streams(store.run).all()
-        assert (info.mode, info.batch) == ("follow", 35)
-        assert queue.counts()["in_flight"] == 0
+
+
+@pytest.mark.parametrize("place", ["journal", "server", "slate", "server of slate"], indirect=True)
+def test_every_message_is_read_once_though_it_is_settled_and_a_lost_commit_brings_the_same_again(
+    spark: SparkSession, place: tuple[str, penstock.Store], tmp_path: Path
+) -> None:
+    url, store = place
+    sink, checkpoint, payloads = Recorder(), tmp_path / "checkpoint", dict[str, bytes]()
+    queue = store.queue("jobs")
+    ids = queue.put_many([*[b"old %d" % number for number in range(24)], b"x" * 70_000])
+
+    def process(rows: DataFrame, number: int) -> None:
+        sink(rows, number)
+        payloads.update({row.id: bytes(row.payload) for row in rows.select("id", "payload").collect()})
+        if number == 1 and len(sink.batches[1]) == 1:  # the third batch is not read yet
+            store.queue().put_many(["of another queue"] * 5)
+            settle_all(store)
+
+    stream = following(spark, url, maxRowsPerBatch=10, stream="tail")
+    run(stream.load(), process, checkpoint)
+    assert sink.batches == {0: [ids[:10]], 1: [ids[10:20]], 2: [ids[20:]]}
+    ids += queue.put_many(["new"] * 10)
+    settle_all(store)
+    forget_last(checkpoint)
+    run(stream.load(), process, checkpoint)
+    assert sink.batches[2] == [ids[20:25]] * 2
+    assert sink.ids() == ids
+    assert (payloads[ids[23]], payloads[ids[24]], payloads[ids[25]]) == (b"old 23", b"x" * 70_000, b"new")
+    [info] = Streams(store.run).all()
+    assert (info.mode, info.stream, str(info.batch)) == ("follow", "tail", ids[-1])
+    assert queue.counts()["in_flight"] == 0
+
+
+def test_queries_begin_where_each_is_told_and_say_what_they_have_lost(
+    spark: SparkSession, place: tuple[str, penstock.Store], clock: penstock.SimulatedClock, tmp_path: Path
+) -> None:
+    url, store = place
+    queue, first, second = store.queue("jobs"), Recorder(), Recorder()
+    old = queue.put_many(["old"] * 5)
+    clock.advance(1)
+    moment = datetime.fromtimestamp(clock.now() / 1000, UTC).isoformat()
+    latest = following(spark, url, startingOffset="latest")
+    since = following(spark, url, startingOffset=moment)
+    run(latest.load(), first, tmp_path / "first")
+    new = queue.put_many(["new"] * 5)
+    run(since.load(), second, tmp_path / "second")
+    run(latest.load(), first, tmp_path / "first")
+    assert (first.ids(), second.ids()) == (new, new)
+    clock.advance(61)  # nobody was heard for a minute
+    store.backend._backend.tend()  # type: ignore[attr-defined]
+    queue.put_many(["lost"] * 3)
+    settle_all(store)
+    last = queue.put_many(["last"])
+    with pytest.raises(StreamingQueryException, match="messages of queue 'jobs' were settled and"):
+        run(latest.load(), first, tmp_path / "first")
+    run(since.option("failOnDataLoss", "false").load(), second, tmp_path / "second")
+    assert second.ids() == [*new, *last]
+    assert old[0] not in second.ids()
+
+
+@pytest.mark.parametrize("place", ["slate"], indirect=True)
+def test_a_query_that_goes_on_misses_nothing_that_is_settled_at_once(
+    spark: SparkSession, place: tuple[str, penstock.Store], tmp_path: Path
+) -> None:
+    url, store = place
+    queue, sink = store.queue("jobs"), Recorder()
+    query = (
+        following(spark, url, startingOffset="latest", payload="false")
+        .load()
+        .writeStream.foreachBatch(sink)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        ids: list[str] = []
+        for _ in range(3):
+            ids += queue.put_many(["x"] * 20)
+            settle_all(store)
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    assert sink.ids() == ids
 
 
 def test_a_query_that_begins_with_what_comes_next_keeps_its_beginning(spark: SparkSession, tmp_path: Path) -> None:

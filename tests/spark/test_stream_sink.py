@@ -14,10 +14,10 @@ from penstock.contract.loads import SinkCommit
 from penstock.contract.message import Entry
 from penstock.contract.operations import Counts
 from penstock.errors import StreamMismatch
-from penstock.http.server import serve_in_thread
 from penstock.stores.journal import staging
 from penstock.stores.journal.loads import Load
 from penstock.stores.journal.store import open_journal
+from tests.spark.stores import opened
 from tests.spark.streams import forget_last
 
 
@@ -41,47 +41,34 @@ def payloads(store: penstock.Store) -> list[str]:
     return [message.payload.decode() for message in store.queue("out").messages()]
 
 
-def staged(store: Path) -> list[str]:
-    folder = store / ".penstock" / "staged"
-    return os.listdir(folder) if folder.exists() else []
-
-
-@pytest.mark.parametrize("kind", ["journal", "slate"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "journal", "slate", "server", "server of slate", "server of a guest",
+        pytest.param("bucket", marks=pytest.mark.long),
+    ],
+)  # fmt: skip
 def test_a_batch_that_spark_writes_again_lands_once_and_a_new_query_lands_anew(
-    spark: SparkSession, tmp_path: Path, kind: str
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
-    source, checkpoint, folder = texts(tmp_path / "texts", 1, 2), tmp_path / "checkpoint", tmp_path / "store"
-    url = f"{kind}:{folder}"
-    with penstock.open(url) as store:  # which takes in what Spark stages
-        store.create("out")
-        write(spark, source, url, checkpoint)
+    source, checkpoint = texts(tmp_path / "texts", 1, 2), tmp_path / "checkpoint"
+    with opened(kind, request, tmp_path / "store") as place:  # which takes in what Spark stages
+        place.store.create("out")
+        write(spark, source, place.url, checkpoint)
         texts(source, 3, 3)
         assert forget_last(checkpoint) == 1
-        write(spark, source, url, checkpoint)
-        assert payloads(store) == ["1a", "1b", "2a", "2b", "3a", "3b"]
+        write(spark, source, place.url, checkpoint)
+        assert payloads(place.store) == ["1a", "1b", "2a", "2b", "3a", "3b"]
         shutil.rmtree(checkpoint)
-        write(spark, source, url, checkpoint)
-        assert payloads(store) == ["1a", "1b", "2a", "2b", "3a", "3b"] * 2
-        write(spark, source, url, tmp_path / "named", sinkId="nightly")
+        write(spark, source, place.url, checkpoint)
+        assert payloads(place.store) == ["1a", "1b", "2a", "2b", "3a", "3b"] * 2
+        write(spark, source, place.url, tmp_path / "named", sinkId="nightly")
         with pytest.raises(StreamingQueryException, match="give the new query a sinkId of its own"):
-            write(spark, source, url, tmp_path / "renamed", sinkId="nightly")
-        assert len(payloads(store)) == 18
-    assert not staged(folder)
-
-
-def test_a_server_lets_a_batch_land_once(spark: SparkSession, tmp_path: Path) -> None:
-    source, checkpoint = texts(tmp_path / "texts", 1, 2), tmp_path / "checkpoint"
-    with penstock.open(tmp_path / "store") as store:
-        store.create("out")
-        server = serve_in_thread(store)
-        try:
-            write(spark, source, server.url, checkpoint)
-            forget_last(checkpoint)
-            write(spark, source, server.url, checkpoint)
-        finally:
-            server.stop()
-        assert payloads(store) == ["1a", "1b", "2a", "2b"]
-        assert not store.backend.owned.uploads()._open  # type: ignore[attr-defined]
+            write(spark, source, place.url, tmp_path / "renamed", sinkId="nightly")
+        assert len(payloads(place.store)) == 18
+        assert place.staged() == []
+        if kind == "server":
+            assert not place.store.backend.owned.uploads()._open  # type: ignore[attr-defined]
 
 
 def test_a_landing_is_remembered_with_the_load_that_brought_it(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from penstock.contract.kinds import Options, kind_of
+from penstock.contract.kinds import Options
 from penstock.contract.message import Message
 from penstock.contract.operation import Operation
 from penstock.contract.operations import Messages, Peek
@@ -326,12 +326,6 @@ def open_shared(url: str, options: Options | None = None) -> SharedBackend:
     """Open a store that one process owns, whether or not another process has it open."""
     options = options or Options()
     return SharedBackend(folder_for(url, options), options.timeout)
-
-
-def check_reachable(url: str) -> None:
-    """StoreLocked if the store is held by a process that does not share it; nothing is read for that."""
-    if kind_of(url).is_held(url):
-        open_shared(url).close()
 
 
 def engine_of(store: Store) -> Engine | None:

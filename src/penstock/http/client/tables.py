@@ -166,9 +166,11 @@ class RemoteLoader:
         sent = [Sent(*piece) for each in staged for piece in each.pieces]
         load = next((each.load for each in staged if each.pieces), self._load)
         with closing(RemoteLoads(self._target.store)) as loads:
-            if batch is None or sent:
-                loads.commit(load, sent, self._target.run, None if batch is None else batch())
-            self._abort(loads, staged, load if batch is None or sent else "")
+            try:
+                if batch is None or sent:
+                    loads.commit(load, sent, self._target.run, None if batch is None else batch())
+            finally:
+                self._abort(loads, staged, load if batch is None or sent else "")
 
     def abort(self, staged: Sequence[Staged]) -> None:
         """Drop what tasks have sent."""

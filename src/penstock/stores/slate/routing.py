@@ -6,7 +6,7 @@ so that a message enters a queue exactly once, also across a crash. A queue that
 log, is held: it has a position of its own and catches up when it can, some entries at a time, and holds up nobody
 else.
 
-Routing in bulk: others read the log and find out which queue wants what (spark/slate/routing.py), the owner
+Routing in bulk: others read the log and find out which queue wants what (log_tables.py), the owner
 delivers. How far the queues are, is what the store says and nobody else. Whatever is handed over twice, or was
 delivered by the router in the meantime, is left out; what was left out before is looked up in the log. Matches are
 
