@@ -355,7 +355,7 @@ def build(
             emptied(cut)
             file.sync()
         else:
-            moved = _fill(file, cut.snapshot, cut.files, cut.next_group, cut.at, storage.sink.dialect, go_on)
+            moved = _fill(file, cut.snapshot, cut.files, cut.next_group, cut.at, storage.shared.dialect, go_on)
     except (OSError, Stop, Damaged) as error:
         with suppress(OSError):
             disk.unlink(temporary)
@@ -369,7 +369,7 @@ def order(storage: JournalStorage, cut: Cut) -> Order:
     files = [(each.number, each.name) for each in cut.files]
     names, stamp = storage.files, _stamp(storage, cut)
     return Order(
-        names.folder, names.name, stamp, files, cut.snapshot, cut.next_group, cut.at, storage.sink.dialect
+        names.folder, names.name, stamp, files, cut.snapshot, cut.next_group, cut.at, storage.shared.dialect
     )
 
 
@@ -493,7 +493,7 @@ class Round:
                 upkeep.swap(each.cut, upkeep.empty(each.cut))
             elif (result := built.get(storage.files.name)) is None:
                 return
-            elif is_smaller(each.cut, result.size) or upkeep.storage.sink.dialect != "doc":
+            elif is_smaller(each.cut, result.size) or upkeep.storage.shared.dialect != "doc":
                 upkeep.swap(each.cut, upkeep.take(result))
             packed.append(Packed(each.queue, each.before, storage.stored))
 
@@ -502,7 +502,7 @@ class Round:
 
     def _for_each(self, work: Callable[[Item], None], items: Sequence[Item]) -> None:
         if items:
-            _for_each(work, items, next(iter(self._upkeep.values())).storage.sink.threads)
+            _for_each(work, items, next(iter(self._upkeep.values())).storage.shared.threads)
 
     def _remove_temporaries(self) -> None:
         """Remove what builders left, failed ones and those that were built twice."""

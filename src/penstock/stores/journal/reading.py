@@ -66,6 +66,10 @@ class Rest:
     torn: bool = False  # it is the beginning of one of our groups, or what a crash left of one
     group_after: int | None = None  # where in the file a whole group follows
 
+    def is_damage(self, last: bool, clean: int | None) -> bool:
+        """Whether no crash leaves that: only the end of the last file may be torn, if the store was not closed."""
+        return self.group_after is not None or (self.torn and not (last and clean is None))
+
 
 class Window:
     """A part of a file in memory."""
@@ -492,7 +496,7 @@ def _read_segment(
     if rest is None:
         return None
     last = position == len(journal.segments) - 1
-    if rest.group_after is not None or (rest.torn and not (last and journal.clean is None)):
+    if rest.is_damage(last, journal.clean):
         number = "a packed group" if loader.begun and not loader.next_group else f"group {loader.next_group}"
         return Damage(
             position, rest.offset, f"{name} is damaged at offset {rest.offset}, where {number} should be"

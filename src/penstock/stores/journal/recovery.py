@@ -164,7 +164,7 @@ class Recovery:
                 f"{path!r} is no journal, or its beginning is damaged. Nothing was changed. Move it elsewhere, or "
                 "put the file back from a copy; `penstock doctor` shows what can be saved"
             )
-        if rest.group_after is not None or (rest.torn and not (last and clean is None)):
+        if rest.is_damage(last, clean):
             where = f"; whole groups follow from offset {rest.group_after} on" if rest.group_after else ""
             raise StoreCorrupt(
                 f"{path!r} is damaged at offset {rest.offset}, where group {next_group} should be{where}. Nothing "

@@ -215,7 +215,7 @@ class LatestFile:
             self.segment.file.sync()
 
 
-class Sink(NamedTuple):
+class Shared(NamedTuple):
     """What a storage shares with the store."""
 
     clock: Clock
@@ -247,7 +247,7 @@ class JournalStorage:
         files: JournalFiles,
         state: State,
         lock: Lock,
-        sink: Sink,
+        shared: Shared,
         segments: Sequence[Segment],
         next_group: int,
         at: int,
@@ -256,7 +256,7 @@ class JournalStorage:
         self.files = files
         self.state = state
         self.lock = lock
-        self.sink = sink
+        self.shared = shared
         self.segments = {segment.number: segment for segment in segments}
         self.stored = sum(segment.size for segment in segments)  # bytes of all files
         self.written = 0
@@ -270,9 +270,9 @@ class JournalStorage:
         self.at = at  # the latest time that was recorded
         self._last = max([ROTATED, *self.segments])  # the highest number of a segment
         latest = segments[-1] if segments and segments[-1].name == files.name else None
-        self._latest = LatestFile(files, latest, sink.ballast, sink.sync == "always")
-        self.commits = Commits(sink.threads, self._flush, sink.failed)
-        self.reservation = Reservation(state, files.folder, sink.ballast, self._pending, self.commits.stop)
+        self._latest = LatestFile(files, latest, shared.ballast, shared.sync == "always")
+        self.commits = Commits(shared.threads, self._flush, shared.failed)
+        self.reservation = Reservation(state, files.folder, shared.ballast, self._pending, self.commits.stop)
         self._sealed: deque[OpenGroup] = deque()
         if latest is None:
             self._last += 1
@@ -338,7 +338,7 @@ class JournalStorage:
         """Let a record join the open group."""
         group = self._open
         if isinstance(record, Put):
-            self.state.rows.place(record.first, *group.put(record, entries, self.sink.dialect))
+            self.state.rows.place(record.first, *group.put(record, entries, self.shared.dialect))
         else:
             group.records += encode_record(record)
             if isinstance(record, Ack | Pop | StreamSettle) and self.state.settings.keep_done != 0:
@@ -476,8 +476,8 @@ class JournalStorage:
             if segment is None or segment.number != group.segment:
                 segment = self._install(group)
             latest.append(segment, group.start, group.buffer)
-            if self.sink.sync == "interval" and latest.sync_later(segment.file):
-                self.sink.timer.set(self.sync_now, self.sink.elapsed.now() + _SYNC_EVERY)
+            if self.shared.sync == "interval" and latest.sync_later(segment.file):
+                self.shared.timer.set(self.sync_now, self.shared.elapsed.now() + _SYNC_EVERY)
             with self.lock:
                 segment.size = group.start + len(group.buffer)
                 self.stored += len(group.buffer)
@@ -500,7 +500,7 @@ class JournalStorage:
         group.at = self.at = max(self.at, self.state.advanced)  # what is gone by then stays gone
         self._sealed.append(group)
         end = group.start + len(group.buffer) + len(group.records) + _TAIL
-        if end >= self.sink.segment_size:
+        if end >= self.shared.segment_size:
             self._begin_file(group.number + 1)
         else:
             self._open = OpenGroup(group.segment, end, group.number + 1)
@@ -527,7 +527,7 @@ class JournalStorage:
     def _stamp(self) -> int:
         """A time that is later than that of every file."""
         stamps = [self.files.stamp(each.name) for each in self.segments.values() if each.name != self.files.name]
-        return max([self.sink.clock.now(), *[stamp + 1 for stamp in stamps]])
+        return max([self.shared.clock.now(), *[stamp + 1 for stamp in stamps]])
 
     def sync_now(self) -> None:
         """Sync what was written with sync="interval"."""

@@ -32,7 +32,7 @@ from penstock.stores.journal.loads import JournalDepot, Load, Loads
 from penstock.stores.journal.reading import close_segments, is_ours, open_segments
 from penstock.stores.journal.recovery import Journal, Recovery
 from penstock.stores.journal.reservation import Ballast
-from penstock.stores.journal.storage import JournalStorage, Sink
+from penstock.stores.journal.storage import JournalStorage, Shared
 from penstock.stores.journal.strays import check_folder, find_strays, is_journal, warn
 from penstock.stores.journal.upkeep import Upkeep
 from penstock.system import processes
@@ -65,7 +65,7 @@ class JournalBackend(Engine):
         self._catalog = Catalog(self._folder, disk)
         ballast = Ballast(disk, self._catalog.ballast, self._threads.lock())
         elapsed = ElapsedClock(self._clock)
-        self._sink = Sink(
+        self._shared = Shared(
             self._clock, elapsed, Alarm(elapsed), self._threads, sync, dialect, segment_size, ballast, self._failed
         )
         self._journals: dict[str, Journal] = {}
@@ -75,7 +75,7 @@ class JournalBackend(Engine):
         self._upkeep: dict[str, Upkeep] = {}
         self._failure: BaseException | None = None
         self._loads = Loads(self._catalog, disk, self.find, self._upkeep, self.create, segment_size)
-        depot = JournalDepot(self.find, self.load, self._catalog, disk, self._sink.ballast)
+        depot = JournalDepot(self.find, self.load, self._catalog, disk, self._shared.ballast)
         self._uploads = OpenLoads(depot, self._clock, self._alarm)
         self._streams = JournalStreams(self._folder, self._clock, self.find, self._upkeep)
         check_folder(self._folder, disk, dialect)
@@ -102,7 +102,7 @@ class JournalBackend(Engine):
         taken = {entry.name for entry in entries.values()}
         listing = Listing(self._folder, self._disk)
         strangers = self._strangers(listing, entries)
-        recovery = Recovery(self._catalog, self._disk, self._clock, self._sink.dialect)
+        recovery = Recovery(self._catalog, self._disk, self._clock, self._shared.dialect)
         for file in [*entries, *strangers]:
             known = entries.get(file)
             name = queue_of(file, taken) if known is None else known.name
@@ -125,7 +125,7 @@ class JournalBackend(Engine):
 
     def _strangers(self, listing: Listing, entries: dict[str, Entry]) -> list[str]:
         """Journals that are to be taken over; what only has the name of one is left alone."""
-        strays = find_strays(self._folder, listing.names, entries, self._disk, self._sink.dialect)
+        strays = find_strays(self._folder, listing.names, entries, self._disk, self._shared.dialect)
         for name in strays.values():
             warn(self._folder, name)
         for name in set(self._disk.listdir(self._folder)) - set(listing.names):
@@ -230,7 +230,7 @@ class JournalBackend(Engine):
         self._streams.tend()
 
     def _check_dialect(self) -> None:
-        if self._sink.dialect != "doc":
+        if self._shared.dialect != "doc":
             raise NotSupported('loads are staged for dialect="doc": open the store without another')
 
     def keep_indexes(self) -> None:
@@ -303,7 +303,7 @@ class JournalBackend(Engine):
 
         files = JournalFiles(self._folder, journal.file, self._disk, self._names)
         storage = JournalStorage(
-            files, ledger.state, lock, self._sink, journal.segments, journal.next_group, journal.at, begin
+            files, ledger.state, lock, self._shared, journal.segments, journal.next_group, journal.at, begin
         )
         journal.segments = []  # the storage's from here on: a file that is replaced must be let go of
         upkeep = Upkeep(
@@ -357,7 +357,7 @@ class JournalBackend(Engine):
         names = [
             name
             for name in self._disk.listfiles(self._folder)
-            if name == file or is_journal(os.path.join(self._folder, name), self._disk, self._sink.dialect)
+            if name == file or is_journal(os.path.join(self._folder, name), self._disk, self._shared.dialect)
         ]
         JournalFiles(self._folder, file, self._disk, self._names).remove(names)
         self._catalog.forget(file)
@@ -374,7 +374,7 @@ class JournalBackend(Engine):
         try:
             self._wait_for_packing()
             if self._failure is None:
-                hints = not self._sink.ballast.short  # or else the space is for settling
+                hints = not self._shared.ballast.short  # or else the space is for settling
                 reached = {}
                 for upkeep in self._upkeep.values():
                     if upkeep.close(index=hints):
@@ -386,7 +386,7 @@ class JournalBackend(Engine):
             self._wait_for_packing()  # again if that was interrupted: before that the folder is not let go of
             for upkeep in self._upkeep.values():
                 upkeep.storage.let_go()
-            self._sink.ballast.close()
+            self._shared.ballast.close()
             self._catalog.close()
             self._left = True
 

@@ -44,14 +44,14 @@ class Upkeep:
     ) -> None:
         self.journal = journal
         self.storage = storage
-        self.packing = storage.sink.threads.lock()
+        self.packing = storage.shared.threads.lock()
         self._catalog = catalog
         self._lock = lock  # the store's: no task starts once that is closed
         self._keeping = keeping  # held while `queues/FILE` is written
         self._is_open = is_open
         self._pack_now = pack  # by way of the store, where the queue may be gone by then
         self.before_packing: Callable[[], None] = lambda: None  # called while the files are all there
-        self._least = min(_EMPTY, storage.sink.segment_size)
+        self._least = min(_EMPTY, storage.shared.segment_size)
         storage.on_commit, storage.on_commit_from = self.look, self._least
         self._wanted = False
         self._task: Task | None = None  # that packs, or packed, in the background
@@ -66,7 +66,7 @@ class Upkeep:
         if total < self._least or self._wanted or not self._is_open() or self._waits():
             return
         size = storage.state.size()
-        wasted = total >= self._pack_from and self._waste() > max(storage.sink.segment_size, total // 2)
+        wasted = total >= self._pack_from and self._waste() > max(storage.shared.segment_size, total // 2)
         if wasted or (not size and total >= self._empty_from):
             self._pack_soon()
 
@@ -85,7 +85,7 @@ class Upkeep:
                 return
             self._wanted = True
             try:
-                self._task = self.storage.sink.threads.start("penstock-pack", self._run)
+                self._task = self.storage.shared.threads.start("penstock-pack", self._run)
             except RuntimeError as error:  # no thread to be had just now
                 self._wanted = False
                 self._pack_from = self._empty_from = self.storage.total() * 5 // 4
@@ -152,7 +152,7 @@ class Upkeep:
         storage = self.storage
         with storage.lock:
             snapshot, next_group, stored = storage.state.snapshot(), storage.next_group, storage.stored
-        return storage.sink.dialect != "doc" or packed_size(snapshot, next_group) < stored
+        return storage.shared.dialect != "doc" or packed_size(snapshot, next_group) < stored
 
     def is_damaged(self) -> bool:
         """Whether bytes that a snapshot of the index stood for, when the store was opened, cannot be read."""
@@ -171,7 +171,7 @@ class Upkeep:
     @contextmanager
     def _stopping(self) -> Iterator[None]:
         """What breaks in the middle of packing stops the store; a refusal does not."""
-        failed = self.storage.sink.failed
+        failed = self.storage.shared.failed
         try:
             yield
         except OSError as error:
