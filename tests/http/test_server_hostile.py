@@ -856,11 +856,6 @@ def test_nobody_is_tunnelled_anywhere(victim: Victim, jobs: penstock.Queue) -> N
     assert payloads(jobs) == []
 
 
-@pytest.mark.parametrize("hosts", [b"", b"Host: a\r\nHost: b\r\n", b"Host: a\r\nhost: a\r\n"])
-def test_a_request_names_its_host_once(victim: Victim, hosts: bytes) -> None:
-    assert victim.tell(b"GET /jobs HTTP/1.1\r\n" + hosts + b"\r\n").last_answer().told == (400, "BadRequest")
-
-
 def test_empty_lines_between_requests_are_skipped(victim: Victim) -> None:
     client = victim.tell(b"\r\n\r\n" + put(b"a") + b"\r\n" + put(b"b"))
     assert [client.answer().status for _ in range(2)] == [201, 201]

@@ -176,11 +176,6 @@ def test_a_histogram_counts_what_is_not_above_a_bound() -> None:
 # Health
 
 
-def test_a_server_that_works_is_alive_and_ready(server: RunningServer) -> None:
-    assert ask(server.url, "/-/healthz")[::2] == (200, b'{"status":"ok"}')
-    assert ask(server.url, "/-/readyz")[::2] == (200, b'{"status":"ready"}')
-
-
 def test_a_server_whose_store_is_gone_is_alive_and_not_ready(server: RunningServer, store: penstock.Store) -> None:
     store.close()
     assert ask(server.url, "/-/healthz")[0] == 200
