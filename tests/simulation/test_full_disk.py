@@ -1,6 +1,7 @@
 """The disk is full: puts are refused, what is there can be worked off, and then there is room again."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -155,3 +156,30 @@ def test_the_first_put_of_all_fits_or_is_refused_however_little_room_there_is() 
 
         world.run(script)
     assert outcomes == {"fits", "refused"}
+
+
+@pytest.mark.parametrize("size", [0, 500, 40_000])
+@pytest.mark.parametrize("capacity", [9_000, 15_000, 21_000])
+def test_settings_that_there_is_no_space_for_stay_as_they_were(capacity: int, size: int) -> None:
+    world = World(f"settings {capacity} {size}")
+    world.disk.capacity = capacity
+    refused = 0
+
+    def script(world: World) -> None:
+        nonlocal refused
+        world.open()
+        ask = world.ask()
+        for number in range(25):
+            with suppress(penstock.QueueFull):
+                ask.put(world.payload(700))
+            try:
+                world.update("default", filter=f"a = '{'x' * size}'", description=str(number))
+            except penstock.DiskFull:
+                refused += 1
+        for message in ask.claim(50):
+            ask.ack(message)
+        world.reopen()
+        world.close()
+
+    world.run(script)
+    assert refused

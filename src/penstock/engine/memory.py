@@ -31,7 +31,7 @@ class MemoryStorage:
     def __init__(self) -> None:
         self._bodies: dict[int, Body] = {}
 
-    def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
+    def make_room(self, entries: Sequence[Entry] = (), claims: int = 0, settings: Settings | None = None) -> None:
         """Memory is there until it is not."""
 
     def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:

@@ -34,7 +34,6 @@ Result = TypeVar("Result")
 _Settling: TypeAlias = Callable[[list[Receipt]], tuple[records.Record | None, list[Receipt]]]
 _CHUNK = 256  # messages that are listed under one hold of the lock
 _READ = 4 << 20  # bytes of them that are read at once
-_AS_CLAIMS = 4_400  # so many have room where the settings have it, with the longest filter
 
 # What happens to messages, by the record that says so.
 EVENTS: dict[type, str] = {
@@ -404,7 +403,7 @@ class LiveQueue:
         def update(now: int) -> Settings:
             settings = self.settings.changed(changes)
             check(settings)
-            self._storage.make_room(claims=_AS_CLAIMS)
+            self._storage.make_room(settings=settings)
             record = self._ledger.update(settings, now)
             if record is not None:
                 self.write(record)

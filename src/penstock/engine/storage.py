@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from penstock.contract.message import Entry
+from penstock.contract.settings import Settings
 from penstock.errors import StoreClosed
 from penstock.rules.records import Record
 
@@ -22,8 +23,8 @@ class Storage(Protocol):
     def durable(self) -> int:
         """How many of them are on stable storage."""
 
-    def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
-        """Make sure that new messages, or that many claims, can be written; DiskFull, and nothing has changed."""
+    def make_room(self, entries: Sequence[Entry] = (), claims: int = 0, settings: Settings | None = None) -> None:
+        """Make sure that new messages, that many claims, or settings can be written; DiskFull changes nothing."""
 
     def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
         """Take a record and, if it is a put, the new messages."""

@@ -18,7 +18,7 @@ from penstock.contract.settings import Settings
 from penstock.engine.commits import Commits
 from penstock.engine.storage import Body
 from penstock.errors import StoreClosed, StoreCorrupt
-from penstock.rules.records import Ack, Pop, Put, Record, StreamSettle
+from penstock.rules.records import Ack, Pop, Put, Record, StreamSettle, Update
 from penstock.rules.state import State, StateSnapshot
 from penstock.stores.journal import bodies, groups
 from penstock.stores.journal.bodies import ADDX, ITEM, RESERVE, TIMES, Extent, Located
@@ -305,7 +305,7 @@ class JournalStorage:
         pending = self._open.size
         return pending if not self._sealed else pending + sum([each.size for each in list(self._sealed)])
 
-    def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
+    def make_room(self, entries: Sequence[Entry] = (), claims: int = 0, settings: Settings | None = None) -> None:
         """Make sure that new messages, or that many claims, can be written; DiskFull, and nothing has changed."""
         reservation = self.reservation
         if len(entries) == 1:
@@ -316,7 +316,11 @@ class JournalStorage:
             if plain and needed <= reservation.left and ballast.size >= ballast.owed:
                 reservation.left -= needed
                 return
-        reservation.make_room(entries, claims)
+        if settings is not None:
+            reservation.left = 0
+            reservation.expect(0, groups.OVERHEAD + len(encode_record(Update(self.at, settings))))
+        else:
+            reservation.make_room(entries, claims)
 
     def begin_piece(self, first: int, count: int, content: bytes) -> tuple[int, int]:
         """Let staged bodies join the open group, with so many xids; the place of the group, and where they are."""

@@ -5,7 +5,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from penstock.contract.message import Entry, Plain
-from penstock.contract.settings import FIVE_MINUTES
+from penstock.contract.settings import FIVE_MINUTES, Settings
 from penstock.engine.storage import Body
 from penstock.errors import NotSupported, QueueFull, StoreClosed
 from penstock.rules.recent import RecentReceipts
@@ -186,7 +186,7 @@ class SlateStorage:
     def durable(self) -> int:
         return self._writer.durable
 
-    def make_room(self, entries: Sequence[Entry] = (), claims: int = 0) -> None:
+    def make_room(self, entries: Sequence[Entry] = (), claims: int = 0, settings: Settings | None = None) -> None:
         """Reserve ids for new messages, if there is space for them; DiskFull, and nothing has changed."""
         if entries:
             if self.held:
