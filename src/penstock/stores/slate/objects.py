@@ -110,9 +110,9 @@ class Bucket:
                 "pip install 'penstock[slate]'"
             ) from error
         check_process("obstore")
-        if self._store is None:
-            self._store = self._opened(obstore)
         try:
+            if self._store is None:
+                self._store = self._opened()
             yield obstore, self._store
         except obstore.exceptions.BaseError as error:
             failure = str(error).partition("\n\nDebug source")[0]
@@ -123,7 +123,7 @@ class Bucket:
                 f"the bucket at {where} cannot be used ({failure}): look at it, then try again"
             ) from error
 
-    def _opened(self, obstore: Any) -> Any:
+    def _opened(self) -> Any:
         from obstore import store as stores
 
         limit = timedelta(seconds=self._timeout)

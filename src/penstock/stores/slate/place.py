@@ -1,9 +1,8 @@
 """Where a slate store lies: its URL, its lock, and what folder.py and bucket.py both offer."""
 
 import os
-from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import parse_qs
 
 from penstock.errors import InvalidArgument, StoreLocked
@@ -40,14 +39,13 @@ def parse(url: str) -> Address:
     return Address(where, f"{LOG_KEY}/{instance}" if instance else LOG_KEY, instance)
 
 
-class Place(ABC):
+class Place(Protocol):
     """A database, with payloads that are too large for its records, and loads, beside it."""
 
     what: str  # names it in errors
-    files = 0  # that commits have added to the log: a measure of when to collect
+    files: int = 0  # that commits have added to the log: a measure of when to collect
     _lock: "StoreLock | None" = None
 
-    @abstractmethod
     def lock(self) -> None:
         """See to it that no other process of this machine writes here; StoreLocked."""
 
@@ -61,75 +59,58 @@ class Place(ABC):
         if self._lock is not None:
             self._lock.forked()
 
-    @abstractmethod
     def open(self, timeout: float) -> Database:
         """Open the database; StoreCorrupt if some of it is lost, and nothing is changed."""
 
-    @abstractmethod
     def loaded(self) -> None:
         """The database was read, and is of the instance that was asked for."""
 
-    @abstractmethod
     def closed(self) -> None:
         """The database was closed, and has written its last manifest."""
 
-    @abstractmethod
     def make_durable(self) -> None:
         """What was flushed is on stable storage after this."""
 
-    @abstractmethod
     def collect(self, database: Database) -> None:
         """Record what is on stable storage, and remove what nobody needs, while nobody writes."""
 
-    @abstractmethod
     def free(self) -> int | None:
         """Bytes of space that are left, if that is known."""
 
     # Payloads
 
-    @abstractmethod
     def put_object(self, name: str, data: bytes) -> None:
         """Keep a payload beside the database, on stable storage."""
 
-    @abstractmethod
     def get_object(self, name: str) -> bytes:
         """A payload; FileNotFoundError, StoreUnavailable."""
 
-    @abstractmethod
     def delete_object(self, name: str) -> None:
         """A payload is not needed any more; one that cannot be removed now is found when the store is opened."""
 
-    @abstractmethod
     def discard_objects(self, names: list[str]) -> None:
         """Set payloads aside to which nothing leads."""
 
-    @abstractmethod
     def list_objects(self) -> list[str]:
         """The names of all payloads; another program's database has none."""
 
     # Loads, as frames (wire/frames.py)
 
-    @abstractmethod
     def stage(self, load: str, name: str, frame: bytes) -> None:
         """Keep a frame of a load, on stable storage."""
 
-    @abstractmethod
     def staged(self, load: str, name: str) -> bytes:
         """A frame; FileNotFoundError."""
 
-    @abstractmethod
     def has_load(self, load: str) -> bool:
         """Whether anything of a load is staged."""
 
-    @abstractmethod
     def remove_load(self, load: str) -> None:
         """What is staged of a load is not needed any more."""
 
-    @abstractmethod
     def discard_load(self, load: str) -> None:
         """A load will never take effect: keep it where people find it, for a week."""
 
-    @abstractmethod
     def list_loads(self) -> list[str]:
         """All loads of which something is staged."""
 
