@@ -313,6 +313,11 @@ def log_prefix(log: str) -> bytes:
     return b"\x01\x01" + terminated(log.encode())
 
 
+def body_deletions(log: bytes, id: int) -> list[tuple[bytes, None]]:  # noqa: A002
+    """Deletions of what the database has of a message itself: payload, entry of the log (its prefix), attempts."""
+    return [(payload_key(id), None), (log + key_u64(id), None), (attempts_key(id), None)]
+
+
 def parse_key(key: bytes) -> Key:
     """What a key says; Undecodable if no record of this version has it."""
     if not key or key[0] != VERSION:

@@ -204,8 +204,8 @@ class Log:
             changes.written.append(seq)
             changes.at = max(changes.at, at)
         for time, seq in gone:
-            keys = (records.payload_key(seq), self._prefix + key_u64(seq), records.attempts_key(seq))
-            changes.rows += [(key, None) for key in (*keys, extensions.expiry_key(time, seq))]
+            changes.rows += records.body_deletions(self._prefix, seq)
+            changes.rows.append((extensions.expiry_key(time, seq), None))
             changes.gone.append(seq)
             changes.large.append(seq)  # or not: then there is no object of that name
         for before, seq, time in postponed:

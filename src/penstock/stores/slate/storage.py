@@ -360,24 +360,16 @@ class SlateStorage:
             published = self.published.get(bucket, 0)
             for position, state in zip(page.keys(), page.state, strict=False) if page is not None else ():
                 if state and not published >> position & 1:
-                    yield from self._rows_of((bucket << BUCKET_BITS) + position)
+                    yield from records.body_deletions(self._log, (bucket << BUCKET_BITS) + position)
             yield from [(records.queue_key(kind, name, bucket), None) for kind in kinds]
         for seq in self.streams.kept_alone():
-            yield from self._rows_of(seq)
+            yield from records.body_deletions(self._log, seq)
         yield from self.streams.deletions()
         for seq in self.followed.bodies():
-            yield from self._rows_of(seq)
+            yield from records.body_deletions(self._log, seq)
         yield from self.followed.deletions()
         yield from self.recent.deletions()
         yield records.queue_key(records.POSITION, name), None
-
-    def _rows_of(self, seq: int) -> tuple[Row, Row, Row]:
-        """Deletions of a message's body."""
-        return (
-            (records.payload_key(seq), None),
-            (self._log + key_u64(seq), None),
-            (records.attempts_key(seq), None),
-        )
 
     def collect(self, changes: Changes) -> None:
         """Add what has changed since the last time."""
@@ -392,7 +384,7 @@ class SlateStorage:
         for seq, value in self._attempts.items():
             rows.append((records.attempts_key(seq), value))
         for seq in self._gone:
-            rows += self._rows_of(seq)
+            rows += records.body_deletions(self._log, seq)
         changes.claims += self._shared_claims
         changes.gone += self._gone
         changes.objects |= self._objects

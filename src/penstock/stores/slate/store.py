@@ -32,7 +32,7 @@ from penstock.stores.slate.bodies import Bodies
 from penstock.stores.slate.bucket import BucketPlace
 from penstock.stores.slate.folder import Folder
 from penstock.stores.slate.follow import SlateStreams
-from penstock.stores.slate.format import instance_of, key_u64
+from penstock.stores.slate.format import instance_of
 from penstock.stores.slate.loads import LoadCommit, SlateDepot
 from penstock.stores.slate.log import Log
 from penstock.stores.slate.place import TIMEOUT, parse
@@ -194,7 +194,7 @@ class SlateBackend(Engine):
         """Finish what a crash has interrupted."""
         rows = [*found.leftovers]
         for seq in found.leftover_messages:
-            rows += self._rows_of(seq)
+            rows += records.body_deletions(records.log_prefix(self._log_key), seq)
         self._remove(rows)
         self._place.discard_objects(  # of messages that were never committed, or are gone, those above, too
             [
@@ -203,12 +203,6 @@ class SlateBackend(Engine):
                 if name.isdecimal() and self._database.get(records.payload_key(int(name))) is None
             ]
         )
-
-    def _rows_of(self, seq: int) -> list[Row]:
-        prefix = records.log_prefix(self._log_key)
-        return [
-            (key, None) for key in (records.payload_key(seq), prefix + key_u64(seq), records.attempts_key(seq))
-        ]
 
     def _remove(self, rows: list[Row]) -> None:
         for start in range(0, len(rows), _AT_ONCE):
