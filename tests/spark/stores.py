@@ -11,7 +11,6 @@ from penstock.contract.kinds import split
 from penstock.http.server import serve_in_thread
 
 KINDS = ["journal", "server", "text", "folder", "slate", "bucket", "server of slate"]
-IN_FOLDERS = ["journal", "text", "folder", "slate"]
 
 
 class Place:
