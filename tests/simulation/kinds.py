@@ -62,11 +62,11 @@ FOLDER_SCRIPTS: dict[str, Script] = {
     )
 }
 JOURNAL = Kind(
-    "journal", world_for, SCRIPTS, (World,), crashes=0.5, starts=0.05, errors=6, lives=range(20), many_lives=100,
-    operations=400, parts=2, enough=5_000,
+    "journal", world_for, SCRIPTS, (World,), crashes=0.5, starts=0.05, errors=6, syncs=2, lives=range(20),
+    many_lives=100, operations=400, parts=2, enough=5_000,
 )  # fmt: skip
 TEXT = Kind(
-    "text", text_world, TEXT_SCRIPTS, (TextWorld, SharedTextWorld), crashes=0.3, starts=0.01, errors=25, syncs=3,
+    "text", text_world, TEXT_SCRIPTS, (TextWorld, SharedTextWorld), crashes=0.3, starts=0.01, errors=25, syncs=6,
     shared=("two_processes",),
 )  # fmt: skip
 # The disk is the strict one, on which a rename is durable only once both folders are synced. For what many do at

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 import penstock
 from tests.harness.children import is_killed_before
 
@@ -27,6 +29,8 @@ def test_what_a_killed_process_was_putting_is_finished_or_dropped_by_one_that_ha
             assert not list((folder / ".penstock" / "batches").iterdir()), f"killed before operation {last}"
         if not killed:
             break
+    else:
+        pytest.fail("a put has more changes than were tried")
     assert seen == {0, 5}
 
 
