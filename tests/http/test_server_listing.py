@@ -145,3 +145,17 @@ def test_a_queue_without_a_name_is_not_the_default_one(store: penstock.Store, co
 
 def test_a_message_without_an_id_has_no_attempts(jobs: penstock.Queue, connection: HTTPConnection) -> None:
     assert get_json(connection, "/messages//attempts") == {"attempts": []}
+
+
+@pytest.mark.parametrize("kind", ["memory", "journal", "text", "folder", "slate"])
+def test_a_claim_ends_where_the_answer_would_be_too_large(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with penstock.open("memory:" if kind == "memory" else f"{kind}:{tmp_path / 'store'}") as store:
+        jobs = store.create("jobs")
+        assert store.backend.run(operations.Claim("jobs", 4, 30.0, 0, "me", 250)) == []
+        # Of what is claimed, not of what an earlier look has found: messages may come meanwhile.
+        monkeypatch.setattr(type(store.backend), "peek", None, raising=False)
+        jobs.put_many([b"%d" % number + b"x" * 99 for number in range(5)])
+        claimed = [store.backend.run(operations.Claim("jobs", 4, 30.0, 0, "me", most)) for most in (250, 1, None)]
+        assert [b"".join(message.payload[:1] for message in each) for each in claimed] == [b"01", b"2", b"34"]

@@ -122,8 +122,10 @@ class TextFileQueue(TurningQueue, UnownedQueue):
             seqs = view.ledger.state.peek(n)
             if not seqs:
                 return []
-            if most is not None:
-                seqs = seqs[: fitting((view.table.lengths[seq] for seq in seqs), most)]
+            if most is not None and sum(view.table.lengths[seq] for seq in seqs) > most:
+                # One by one, as all of them may be more than fits into memory.
+                payloads = (message_of(view, seq, self.files.read([seq])[0]).payload for seq in seqs)
+                seqs = seqs[: fitting(map(len, payloads), most)]
             entries = self.files.read(seqs)
             record = view.ledger.claim(len(seqs), lease, consumer, int.from_bytes(os.urandom(8)), now)
             if record is None:
