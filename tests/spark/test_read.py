@@ -59,6 +59,9 @@ def test_queues_and_attempts_are_tables_of_spark(spark: SparkSession, tmp_path: 
         attempts = load(spark, tmp_path, table="attempts")
         outcomes = {row.outcome: row["count"] for row in attempts.groupBy("outcome").count().collect()}
         assert outcomes == {"acked": 3, "failed": 6, None: 1}
+        store.queue("varied").update(max_attempts=7, priorities=(0, 9))
+        (found,) = load(spark, tmp_path, table="queues").where("name = 'varied'").collect()
+        assert (found.max_attempts, list(found.priorities)) == (7, [0, 9])
 
 
 def test_the_source_is_there_without_being_registered_in_sql_too(spark: SparkSession, tmp_path: Path) -> None:
