@@ -10,7 +10,7 @@ import penstock
 from penstock import errors
 from penstock.errors import InvalidArgument, LeaseExpired, PenstockError, QueueNotFound, StoreCorrupt
 from penstock.spark.errors import as_ours, cause, is_of_spark
-from tests.stores.journal.test_tables import flip
+from tests.stores.journal.journals import flip
 
 
 @pytest.fixture(scope="module")

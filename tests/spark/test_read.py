@@ -18,7 +18,8 @@ from penstock.sharing.backend import engine_of
 from penstock.stores.journal.store import JournalBackend
 from tests.spark.reads import COLUMNS, TIMES, by_id, expired, listed, open_small, rows, varied
 from tests.spark.stores import Place, place
-from tests.stores.journal.test_tables import Writer, flip, pinned
+from tests.stores.journal.journals import flip
+from tests.stores.journal.test_tables import Writer, pinned
 
 __all__ = ["place"]
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

@@ -23,7 +23,7 @@ from tests.harness.children import ServerChild
 from tests.spark import reads
 from tests.spark.reads import arrow
 from tests.spark.stores import Place, opened
-from tests.stores.journal.test_tables import flip
+from tests.stores.journal.journals import flip
 
 
 @pytest.fixture

@@ -45,9 +45,11 @@ def content_of(folder: Path) -> dict[str, bytes]:
 
 
 def flip(file: Path, offset: int) -> None:
-    data = bytearray(file.read_bytes())
-    data[offset] ^= 4
-    file.write_bytes(data)
+    with file.open("r+b") as opened:
+        opened.seek(offset)
+        byte = opened.read(1)[0]
+        opened.seek(offset)
+        opened.write(bytes([byte ^ 4]))
 
 
 def stray(path: Path, kind: str, elsewhere: Path) -> None:

@@ -33,6 +33,7 @@ from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.system.files import Disk, SystemDisk
 from penstock.system.processes import name_of
 from tests.spark.reads import arrow, batches, expired, listed, open_small, plan, rows, varied
+from tests.stores.journal.journals import flip
 from tests.stores.journal.test_loads import staged
 
 ODD_NAMES = ["..", "/", "a/b", "A", "a", "%41", "~", "a~~1", "a.1", "a.1.pack", ":", "-", "x" * 255, "X" * 255]
@@ -47,14 +48,6 @@ def packed(store: penstock.Store, queue: str) -> None:
 def pinned(folder: Path) -> list[Path]:
     """Every file that is pinned, without the rows of plans."""
     return [path for path in folder.glob(".penstock/pins/*/*/*") if path.name != tables.ROWS]
-
-
-def flip(path: Path, offset: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)[0]
-        file.seek(offset)
-        file.write(bytes([byte ^ 1]))
 
 
 @pytest.mark.parametrize("dialect", ["doc", "2.x"])
