@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -102,8 +103,8 @@ def test_credentials_that_are_renewed_need_no_keys(
 def test_objects_have_any_names_and_are_listed_all(s3: S3, bucket: str) -> None:
     objects = Bucket(f"{bucket.removeprefix('slate:')} & more", 30)
     names = ["a", "b&c", "ü", *(f"many/{number:04}" for number in range(1_200))]
-    for each in names:
-        objects.put(each, each.encode())
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda name: objects.put(name, name.encode()), names))
     assert sorted(objects.list()) == sorted(names)
     assert len(objects.sizes("many", "many/0199")) == 1_000
     assert objects.sizes("man") == {}

@@ -13,7 +13,7 @@ from penstock.stores.slate import routing
 from penstock.stores.slate.log import Log, Published
 from tests.harness.children import Child
 
-ENTRIES = 500
+ENTRIES = 200  # ten steps
 
 
 @pytest.fixture(autouse=True)
