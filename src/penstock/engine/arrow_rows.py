@@ -28,15 +28,61 @@ _LONG = ("headers", "consumer", "reason", "history")  # columns that may take mu
 Key = tuple[str, bool]  # a queue, and whether its messages are done
 
 
-class RowChecker:
-    """Checks the rows of one task, batch by batch."""
+class RowStager:
+    """Stages the rows of one task: checked batch by batch, and kept until enough of a queue has come together."""
 
-    def __init__(self, queues: Mapping[str, Settings], queue: str | None, partition: int) -> None:
+    _at_once: int  # bytes of payloads that are looked at together
+    _enough: int  # of a queue, to be written
+    _most: int  # that wait for more of their queues
+
+    def __init__(
+        self, queues: Mapping[str, Settings], queue: str | None, partition: int, restore: bool = False
+    ) -> None:
         self._names = sorted(queues)
         self._settings = [queues[name] for name in self._names]
         self._queue = queue
         self._partition = partition
+        self._restore = restore
         self._row = 0  # of the task, where the batch begins
+        self._waiting: dict[Key, list[Any]] = {}
+        self._costs: dict[Key, int] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Stage the rows of a batch, or keep them for the next one."""
+        for rows in slices(batch, self._at_once):
+            self._add(rows)
+            self._row += len(rows)
+        while sum(self._costs.values()) > self._most:
+            self._take(max(self._costs, key=self._costs.__getitem__))
+
+    def _add(self, rows: pa.RecordBatch) -> None:
+        raise NotImplementedError
+
+    def _write(self, key: Key, chunks: list[Any]) -> None:
+        raise NotImplementedError
+
+    def _wait(self, key: Key, chunk: Any, cost: int) -> None:
+        self._waiting.setdefault(key, []).append(chunk)
+        self._costs[key] = self._costs.get(key, 0) + cost
+        if self._costs[key] >= self._enough:
+            self._take(key)
+
+    def _take(self, key: Key) -> None:
+        del self._costs[key]
+        self._write(key, self._waiting.pop(key))
+
+    def _take_all(self) -> None:
+        for key in list(self._waiting):
+            self._take(key)
+
+    def _key(self, group: Column, at: int) -> Key:
+        return self._names[group[at] // 2], bool(group[at] % 2)
+
+    def _done(self, rows: pa.RecordBatch) -> Column:
+        """Which messages come as done."""
+        if not self._restore:
+            return np.zeros(len(rows), bool)
+        return pc.equal(rows["state"], "done").to_numpy(zero_copy_only=False)
 
     def _queues(self, rows: pa.RecordBatch) -> Column:
         """Which queue, by number, each row is for."""
@@ -157,7 +203,6 @@ class _Chunk(NamedTuple):
     payloads: bytes  # and no view, which would hold all rows that came with these
     sizes: list[int]
     columns: dict[str, list[Any]]  # those that say something
-    cost: int
 
 
 class Taker(Protocol):
@@ -167,8 +212,10 @@ class Taker(Protocol):
         """Take a frame with messages of one queue, the next of its part."""
 
 
-class Sender(RowChecker):
+class Sender(RowStager):
     """Sends the rows of one task as a part of a load."""
+
+    _at_once, _enough, _most = _BATCH, _BATCH, _WAITING
 
     def __init__(
         self,
@@ -180,75 +227,48 @@ class Sender(RowChecker):
         partition: int,
         restore: bool = False,
     ) -> None:
-        super().__init__(queues, queue, partition)
+        super().__init__(queues, queue, partition, restore)
         self._taker = taker
         self._load = load
         self._part = part
-        self._restore = restore
         self._sent = 0
-        self._waiting: dict[Key, list[_Chunk]] = {}
-        self._costs: dict[Key, int] = {}
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Send the rows of a batch, or keep them for the next one."""
-        for rows in slices(batch, _BATCH):
-            self._add(rows)
-            self._row += len(rows)
-        while sum(self._costs.values()) > _WAITING:
-            self._send(max(self._costs, key=self._costs.__getitem__))
 
     def finish(self) -> Sent:
         """Send what waits."""
-        for key in list(self._waiting):
-            self._send(key)
+        self._take_all()
         return Sent(self._part, self._sent)
 
     def _add(self, rows: pa.RecordBatch) -> None:
         payload, number = binary(rows["payload"]), self._queues(rows)
         lengths = self._lengths(payload, number)
         columns = self._columns(rows, number)
-        group = number * 2
+        group = number * 2 + self._done(rows)
         if self._restore:
             columns |= self._restored(rows)
-            group += pc.equal(rows["state"], "done").to_numpy(zero_copy_only=False)
         cost = lengths + _ROW + sum(_cost(columns[name]) for name in _LONG if name in columns)
         if not (group == group[0]).all():
             order = np.argsort(group, kind="stable")
-            payload, lengths, group, cost = (
-                payload.take(pa.array(order)),
-                lengths[order],
-                group[order],
-                cost[order],
-            )
+            payload, group = payload.take(pa.array(order)), group[order]
+            lengths, cost = lengths[order], cost[order]
             columns = {name: [column[at] for at in order.tolist()] for name, column in columns.items()}
         content, starts = _content(payload)
         for first, last in runs(group):
-            key = (self._names[group[first] // 2], bool(group[first] % 2))
             for start, stop in _cut(cost, first, last):
                 chunk = _Chunk(
                     bytes(content[starts[start] : starts[stop]]),
                     lengths[start:stop].tolist(),
                     {name: column[start:stop] for name, column in columns.items()},
-                    int(cost[start:stop].sum()),
                 )
-                self._wait(key, chunk)
+                self._wait(self._key(group, first), chunk, int(cost[start:stop].sum()))
 
-    def _wait(self, key: Key, chunk: _Chunk) -> None:
-        self._waiting.setdefault(key, []).append(chunk)
-        self._costs[key] = self._costs.get(key, 0) + chunk.cost
-        if self._costs[key] >= _BATCH:
-            self._send(key)
-
-    def _send(self, key: Key) -> None:
-        chunks, (queue, _) = self._waiting.pop(key), key
-        del self._costs[key]
+    def _write(self, key: Key, chunks: list[_Chunk]) -> None:
         sizes = [size for chunk in chunks for size in chunk.sizes]
         columns = {
             name: [value for chunk in chunks for value in chunk.columns.get(name) or [None] * len(chunk.sizes)]
             for name in dict.fromkeys(name for chunk in chunks for name in chunk.columns)
         }
         frame = frames.encode_columns(columns, sizes, [chunk.payloads for chunk in chunks])
-        self._taker.add(self._load, self._part, self._sent, queue, frame)
+        self._taker.add(self._load, self._part, self._sent, key[0], frame)
         self._sent += 1
 
     def _columns(self, rows: pa.RecordBatch, number: Column) -> dict[str, list[Any]]:

@@ -21,7 +21,7 @@ from penstock.contract.loads import SinkCommit
 from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
 from penstock.contract.tables import Opener, Staged, Target
-from penstock.engine.arrow_rows import Column, RowChecker, binary, histories, integers, runs, slices
+from penstock.engine.arrow_rows import Column, Key, RowStager, binary, histories, integers, runs
 from penstock.engine.loads import Restored, restore
 from penstock.rules.records import Put, Restore
 from penstock.stores.journal import bodies, groups, staging
@@ -36,10 +36,7 @@ from penstock.stores.owner_operations import TakeIn
 from penstock.system.clock import SystemClock, at_least_one
 from penstock.system.files import ReadingDisk, SystemDisk, remove_folder
 
-_AT_ONCE = 32 << 20  # bytes of payloads that are put together at once
-_WAITING = 64 << 20  # bytes of bodies that wait for more of their queue
 _ITEM = np.dtype([("opcode", "u1"), ("size", "<i4"), ("added", "<i8"), ("expiry", "<i8")])  # before a payload
-Key = tuple[str, bool]  # a queue, and whether its messages are done
 
 
 class _Chunk(NamedTuple):
@@ -105,8 +102,10 @@ class JournalLoader:
                 remove_folder(SystemDisk(), folder)
 
 
-class Stager(RowChecker):
-    """Stages the rows of one task."""
+class Stager(RowStager):
+    """Stages the rows of one task as groups."""
+
+    _at_once, _enough, _most = 32 << 20, GROUP, 64 << 20
 
     def __init__(
         self,
@@ -117,25 +116,13 @@ class Stager(RowChecker):
         restore: bool,
         now: int,
     ) -> None:
-        super().__init__(queues, queue, partition)
+        super().__init__(queues, queue, partition, restore)
         self._part = part
-        self._restore = restore
         self._now = now
-        self._waiting: dict[Key, list[_Chunk]] = {}
-        self._bytes: dict[Key, int] = {}
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Stage the rows of a batch."""
-        for rows in slices(batch, _AT_ONCE):
-            self._add(rows)
-            self._row += len(rows)
-        while sum(self._bytes.values()) > _WAITING:
-            self._write(max(self._bytes, key=self._bytes.__getitem__))
 
     def finish(self) -> list[Piece]:
         """Stage what waits; everything is durable then."""
-        for key in list(self._waiting):
-            self._write(key)
+        self._take_all()
         self._part.close()
         return self._part.pieces
 
@@ -143,9 +130,7 @@ class Stager(RowChecker):
         payload = binary(rows["payload"])
         number = self._queues(rows)
         columns = self._columns(rows, payload, number)
-        done = np.zeros(len(rows), bool)
-        if self._restore:
-            done = pc.equal(rows["state"], "done").to_numpy(zero_copy_only=False)
+        done = self._done(rows)
         ends = self._ends(rows, columns, done)
         group = number * 2 + done
         order = None if (group == group[0]).all() else np.argsort(group, kind="stable")
@@ -158,7 +143,6 @@ class Stager(RowChecker):
         restored = self._restored(rows, order) if self._restore else None
         starts = np.append(0, np.cumsum(sizes))
         for first, last in runs(group):
-            key = (self._names[group[first] // 2], bool(group[first] % 2))
             part = slice(first, last)
             body = content[starts[first] : starts[last]]
             chunk = _Chunk(
@@ -168,15 +152,10 @@ class Stager(RowChecker):
                 {name: column[part] for name, column in columns.items()},
                 restored and {name: values[part] for name, values in restored.items()},
             )
-            self._waiting.setdefault(key, []).append(chunk)
-            self._bytes[key] = self._bytes.get(key, 0) + len(chunk.content)
-            if self._bytes[key] >= GROUP:
-                self._write(key)
+            self._wait(self._key(group, first), chunk, len(chunk.content))
 
-    def _write(self, key: Key) -> None:
-        """Write a group of what waits."""
-        chunks, (queue, done) = self._waiting.pop(key), key
-        del self._bytes[key]
+    def _write(self, key: Key, chunks: list[_Chunk]) -> None:
+        queue, done = key
         column = {name: np.concatenate([chunk.columns[name] for chunk in chunks]) for name in chunks[0].columns}
         count, sizes = len(column["size"]), column["size"]
         offsets = groups.HEAD_SIZE + np.append(0, np.cumsum(sizes[:-1]))
