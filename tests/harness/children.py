@@ -18,6 +18,7 @@ class Log:
     """A file to which a process writes lines, each at once and in one write: that survives a kill."""
 
     def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def write(self, line: str) -> None:

@@ -107,7 +107,7 @@ class Series:
             queue = store.queue(QUEUE)
             description = queue.settings.description  # counts the changes
             assert queue.settings == replace(self.settings, description=description)
-            told = [each["description"] for each in noted(settings_told(self.url))]
+            told = [each["description"] for each in noted(settings_told(self.logs))]
             assert told == sorted(told)
             assert int(description or 0) >= max(told, default=0)
             self.history.reopened(queue)

@@ -65,9 +65,9 @@ TENDING: dict[str, Callable[[Any], object]] = {
 }
 
 
-def settings_told(url: str) -> Path:
-    """Where processes note which settings they were told of, beside the store."""
-    return Path(url.partition(":")[2] + ".settings")
+def settings_told(logs: Path) -> Path:
+    """Where processes note which settings they were told of: not on the store's disk, which may lose power."""
+    return logs / "settings"
 
 
 def use(log: Log, name: str, url: str, options: str) -> None:
@@ -79,7 +79,7 @@ def use(log: Log, name: str, url: str, options: str) -> None:
     history.look(queue, reopened=True)
 
     def tend(random: Random) -> None:
-        told = Log(settings_told(url))
+        told = Log(settings_told(log.path.parent))
         while True:
             time.sleep(random.choice([0, 0.05, 0.2]))
             TENDING[kind](store.backend)
