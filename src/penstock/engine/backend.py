@@ -60,7 +60,6 @@ class Engine:
         self._failure: BaseException | None = None
 
     def run(self, operation: Operation[Result]) -> Result:
-        """Carry out an operation; its changes are on stable storage when it returns."""
         kind = type(operation)
         if kind not in STEPS:
             look = LOOKS.get(kind)
@@ -216,7 +215,6 @@ class Engine:
         raise not_supported("a store in memory")
 
     def close(self) -> None:
-        """End every queue's work."""
         with self._lock:
             self._refusal = closed
             for queue in self._queues.values():

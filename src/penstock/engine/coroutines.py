@@ -146,7 +146,6 @@ class LocalBackend:
         self._reading = asyncio.Semaphore(_READERS)
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
-        """Carry out an operation: decided in the loop, committed in a thread."""
         if type(operation) in STEPS:
             return self._put(operation) if isinstance(operation, Put) else self._decide(operation)  # type: ignore[return-value]
         if isinstance(operation, _AT_ONCE):
@@ -158,41 +157,34 @@ class LocalBackend:
         return asyncio.get_running_loop().run_in_executor(threads, partial(self.engine.run, operation))
 
     async def listed(self, operation: Peek | Messages) -> AsyncIterator[Message]:
-        """List messages, page by page."""
         messages = self.engine.run(operation)
         while page := await self._in_thread(some, messages):
             for message in page:
                 yield message
 
     def max_payload(self, queue: str) -> int:
-        """The largest payload that the queue takes; of no queue, that of any."""
         try:
             return self.engine.find(queue or DEFAULT).settings.max_payload
         except PenstockError:
             return MAX_PAYLOAD
 
     async def figures(self) -> list[Figures]:
-        """How every queue is."""
         return await self._in_thread(self.engine.figures)
 
     def is_open(self) -> bool:
-        """Whether operations are carried out."""
         return self.engine.is_open()
 
     @property
     def failure(self) -> BaseException | None:
-        """What has stopped the store, if it was not closed."""
         return self.engine.failure
 
     async def check(self) -> None:
         """Raise what is wrong with the store; is_open() has said all there is."""
 
     def longest_commit(self) -> float:
-        """Seconds for which a commit has been running, the longest of them."""
         return time.monotonic() - min([*self._committing.values()], default=time.monotonic())
 
     def tend(self) -> "asyncio.Future[None]":
-        """Let time have passed in idle queues."""
         return asyncio.get_running_loop().run_in_executor(self._threads, self.engine.tend)
 
     def put_plainly(self, queue: str, payload: bytes, asker: Asker) -> None:
@@ -206,12 +198,10 @@ class LocalBackend:
             _wake(woken)
 
     async def close(self) -> None:
-        """Let go of everything; waiting consumers get StoreClosed."""
         await self._in_thread(self.engine.close)
         await self.detach()
 
     async def detach(self) -> None:
-        """Finish what was begun, and leave the store as it is."""
         for threads in (self._loaders, self._threads):
             await asyncio.get_running_loop().run_in_executor(None, threads.shutdown)
 

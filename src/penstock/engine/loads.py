@@ -139,7 +139,6 @@ class OpenLoads:
         self._changed = threading.Condition()
 
     def run(self, run: str) -> list[Brought] | None:
-        """What a run has brought into each queue; None if it has not taken effect."""
         taken = self._depot.taken(text("run", run, 1, MAX_RUN))
         return None if taken is None else taken.brought
 
@@ -216,7 +215,6 @@ class OpenLoads:
                 self._forget(opened)
 
     def close(self) -> None:
-        """Drop everything; the store is about to be closed."""
         for load in list(self._open):
             self.abort(load)
 

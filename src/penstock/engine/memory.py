@@ -98,7 +98,6 @@ class _SharedBackend(MemoryBackend):
         self.users = 0
 
     def close(self) -> None:
-        """Leave; the last one ends the store."""
         with _sharing:
             self.users -= 1
             if self.users:
@@ -108,7 +107,6 @@ class _SharedBackend(MemoryBackend):
         super().close()
 
     def forked(self) -> None:
-        """In a child: the name is free."""
         global _sharing
         super().forked()
         _sharing = threading.Lock()

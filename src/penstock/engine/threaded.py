@@ -63,24 +63,19 @@ class ThreadedBackend:
 
     @property
     def failure(self) -> BaseException | None:
-        """What has stopped the store in this process."""
         failure: BaseException | None = self._backend.failure
         return failure
 
     def is_open(self) -> bool:
-        """Whether it takes and gives messages."""
         return not self._closing and self.failure is None
 
     async def check(self) -> None:
-        """Raise what is wrong with the store."""
         await self._run(self._backend.check)
 
     def longest_commit(self) -> float:
-        """Seconds for which a commit has been running: there are none apart from the operations."""
         return 0.0
 
     def tend(self) -> "asyncio.Future[None]":
-        """Let time have passed in queues where nobody comes by."""
 
         def look() -> None:
             with suppress(PenstockError):  # the next caller is told
@@ -89,23 +84,19 @@ class ThreadedBackend:
         return asyncio.get_running_loop().run_in_executor(self._threads, look)
 
     async def figures(self) -> list[Figures]:
-        """How every queue is."""
         infos = await self._run(self._backend.run, Queues())
         lines = {name: line.waiting for name, line in self._lines.items()}
         return [Figures(each.name, True, each.counts, 0, lines.get(each.name, 0), {}, 0, 0, 0) for each in infos]
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
-        """Carry out an operation in a thread."""
         if operation.http.polls:
             return self._take(operation)  # type: ignore[arg-type]
         return self._change(operation)
 
     def max_payload(self, queue: str) -> int:
-        """The largest payload that is read for a queue: any, as the queue's own limit is not at hand."""
         return MAX_PAYLOAD
 
     async def close(self) -> None:
-        """Let go of everything; waiting consumers get StoreClosed."""
         self._closing = True
         await self._run(self._backend.close)
         for line in self._lines.values():
@@ -113,7 +104,6 @@ class ThreadedBackend:
         await self.detach()
 
     async def detach(self) -> None:
-        """Finish what was begun, and leave the store as it is."""
         await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
 
     async def _run(self, call: Callable[..., Result], *arguments: Any) -> Result:
@@ -205,7 +195,6 @@ class ThreadedBackend:
             self._threads.submit(release)
 
     async def listed(self, operation: Peek | Messages) -> AsyncIterator[Message]:
-        """List messages, page by page."""
         messages: Iterator[Message] = await self._run(self._begun, operation)
         while page := await self._run(some, messages):
             for message in page:

@@ -416,7 +416,6 @@ class Rows:
         return page, seq & _MASK if page.positions is None else page.positions[seq & _MASK]
 
     def locate(self, seq: int) -> tuple[Page, int]:
-        """The page and the position of a message that is known to be there, as a function."""
         return self[seq]
 
     def runs(self, seqs: Sequence[int]) -> list[tuple[Page, int, int]] | None:

@@ -155,7 +155,6 @@ class State:
         return sorted(seqs)
 
     def parts(self, n: int) -> list[int]:
-        """Numbers that end parts of about the same size, n at most: together they have all messages there are."""
         total, seen = self.size(), 0
         ends: list[int] = []
         for first, page in self.pages():
@@ -617,7 +616,6 @@ class State:
             self.changed[seq] = None
 
     def drop(self, seq: int, page: Page, at: int) -> None:
-        """Forget a message."""
         self.by_state[page.state[at]] -= 1
         self._expiring -= page.expires_at[at] != 0
         self.rows.drop(seq, page, at)

@@ -237,7 +237,6 @@ class SharedBackend(Shared):
         return self.owner.backend if self.owner is not None else None
 
     def run(self, operation: Operation[Result]) -> Result:
-        """Carry out an operation, or have it carried out by the owner."""
         if operation.listing:
             return self._listed(operation)  # type: ignore[return-value, arg-type]
         backend = self._backend

@@ -29,7 +29,6 @@ class GuestBackend(Guest, RemoteBackend):
     """Asks the owner, once."""
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
-        """Have an operation carried out by the owner."""
         return self._loaded(operation) if operation.part == "uploads" else super().run(operation)
 
     async def page(self, operation: Peek | Messages) -> list[Message]:
@@ -59,16 +58,13 @@ class SharedBackend(Shared):
         self._preparing: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
-        """Own the store, or find its owner."""
         if await self.enter():
             self._preparing = self._loop.call_later(SETTLED, self._loop.run_in_executor, None, prepare)
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
-        """Carry out an operation, or have it carried out by the owner."""
         return self._run(self.operating(operation))
 
     async def listed(self, operation: Peek | Messages) -> AsyncIterator[Message]:
-        """List messages page by page: the next owner goes on with it if this one goes."""
         left: Peek | Messages | None = operation
         while left is not None and (page := await self._run(partial(_page, left))):
             for message in page:
@@ -104,7 +100,6 @@ class SharedBackend(Shared):
         return self._moving
 
     async def become_owner(self) -> Owner | None:
-        """Opens in a thread, as there may be much to read."""
         opened = self._loop.run_in_executor(None, become_owner, self.folder)
         try:
             return await asyncio.shield(opened)
@@ -124,23 +119,18 @@ class ForwardingBackend(SharedBackend):
 
     @property
     def failure(self) -> BaseException | None:
-        """What has stopped the store; of an owner elsewhere nothing is known but its answers."""
         return self._backend.failure if isinstance(self._backend, LocalBackend) else None
 
     def is_open(self) -> bool:
-        """Whether operations are carried out."""
         return not self.is_closed and (isinstance(self._backend, GuestBackend) or self._backend.is_open())
 
     async def check(self) -> None:
-        """Raise what is wrong with the store, as its owner says."""
         await self.run(Lookup(DEFAULT))
 
     def longest_commit(self) -> float:
-        """Seconds for which a commit has been running, as far as this process knows."""
         return self._backend.longest_commit() if isinstance(self._backend, LocalBackend) else 0.0
 
     def tend(self) -> "asyncio.Future[None]":
-        """Let time have passed in queues where nobody comes by: the owner does that for itself."""
         if isinstance(self._backend, LocalBackend):
             return self._backend.tend()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -148,17 +138,14 @@ class ForwardingBackend(SharedBackend):
         return done
 
     async def figures(self) -> list[Figures]:
-        """How every queue is, as far as this process knows."""
         if isinstance(self._backend, LocalBackend):
             return await self._backend.figures()
         return [Figures(each.name, True, each.counts, 0, 0, {}, 0, 0, 0) for each in await self.run(Queues())]
 
     def max_payload(self, queue: str) -> int:
-        """The largest payload of any queue: the owner knows better."""
         return MAX_PAYLOAD
 
     async def detach(self) -> None:
-        """Leave the store."""
         await self.close()
 
 

@@ -43,7 +43,6 @@ class LocalConnection(Connection):
     """A connection of a process of this machine, if it is of the same user."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Someone is there."""
         with _duplicate(transport) as connected:
             user = place.user_of(connected)
         if user != os.geteuid():
@@ -53,12 +52,10 @@ class LocalConnection(Connection):
         super().connection_made(transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Nobody is there any more."""
         if hasattr(self, "transport"):
             super().connection_lost(error)
 
     def eof_received(self) -> bool:
-        """The other end sends no more; or this end reads no more."""
         if not self.service.stopping:
             return super().eof_received()
         if self._current is None and not self._waiting:
@@ -73,7 +70,6 @@ class LocalConnection(Connection):
             connected.shutdown(socket.SHUT_RD)
 
     def find(self, method: bytes, target: bytes) -> tuple[Route, tuple[str, ...], bytes]:
-        """Who answers."""
         path, _, query = target.partition(b"?")
         route = _SHARE.find(path.split(b"/")[1:])[0].get(method)
         return super().find(method, target) if route is None else (route, (), query)

@@ -183,14 +183,12 @@ class FrameLoader:
             make_folder(disk, self._folder)
 
     def stage(self, batches: Iterable[pa.RecordBatch], partition: int, attempt: int) -> Staged:
-        """Put the rows of one task aside."""
         frames = FrameFolder(SystemDisk(), self._folder)
         send(frames, "", self._target, self._queues, batches, partition, attempt)
         frames.finish()
         return Staged(self._folder, frames.files)
 
     def commit(self, staged: Sequence[Staged], batch: Callable[[], SinkCommit] | None = None) -> None:
-        """Put all that tasks have put aside, queue by queue."""
         disk, target = SystemDisk(), self._target
         files: dict[str, list[str]] = {}
         for each in staged:
@@ -210,7 +208,6 @@ class FrameLoader:
         self.abort(staged)
 
     def abort(self, staged: Sequence[Staged]) -> None:
-        """Leave nothing aside."""
         remove_folder(SystemDisk(), self._folder)
 
 

@@ -39,15 +39,12 @@ class SystemClock:
     """The machine's clock."""
 
     def now(self) -> int:
-        """Wall time, in milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds since some fixed point, those of the machine's sleep included where the system counts them."""
         return time.clock_gettime(_BOOT)
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Wait for the event, at most as long as the platform can count (centuries on 64 bits)."""
         try:
             return event.wait(min(seconds, threading.TIMEOUT_MAX))
         except RuntimeError as error:  # a second Ctrl-C while the first unwinds breaks the event's own lock
@@ -71,13 +68,11 @@ class SimulatedClock:
         self._looked = threading.local()  # what had elapsed when a thread last looked
 
     def now(self) -> int:
-        """Wall time, in milliseconds since the epoch."""
         with self._lock:
             self._looked.at = self._elapsed
             return self._now
 
     def monotonic(self) -> float:
-        """The seconds that advance() let pass."""
         self._looked.at = elapsed = self._elapsed
         return elapsed / 1000
 

@@ -46,15 +46,12 @@ class SystemThreads:
     """The threads of the operating system."""
 
     def lock(self) -> Lock:
-        """A `threading.Lock`."""
         return threading.Lock()
 
     def rlock(self) -> Lock:
-        """A `threading.RLock`."""
         return threading.RLock()
 
     def start(self, name: str, run: Callable[[], None]) -> Task:
-        """A daemon thread."""
         thread = threading.Thread(target=run, name=name, daemon=True)
         thread.start()
         return thread

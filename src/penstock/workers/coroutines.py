@@ -76,14 +76,12 @@ class _Bell:
         self._waiting: set[asyncio.Future[None]] = set()
 
     def ring(self) -> None:
-        """Wake those that wait."""
         while self._waiting:
             each = self._waiting.pop()
             if not each.done():
                 each.set_result(None)
 
     async def wait(self, seconds: float | None) -> None:
-        """Wait until it rings."""
         rung = asyncio.get_running_loop().create_future()
         self._waiting.add(rung)
         try:

@@ -104,7 +104,6 @@ class RemoteBackend(Remote):
         self.ask(call_of(HELLO), tries=1)
 
     def run(self, operation: Operation[Result]) -> Result:
-        """Have an operation carried out."""
         if operation.listing:
             return self._listed(operation)  # type: ignore[return-value, arg-type]
         if operation.http.polls and operation.wait > 0:
@@ -119,7 +118,6 @@ class RemoteBackend(Remote):
             left = left.rest(len(page), page[-1])
 
     def close(self) -> None:
-        """Leave the server alone; threads that wait get StoreClosed."""
         self.closing.set()
         self.pool.close()
 
@@ -146,7 +144,6 @@ class RemoteLoads(Loads):
         super().__init__(self.backend.run)
 
     def add(self, load: str, part: str, number: int, queue: str, frame: bytes) -> None:
-        """Stage the next batch of a part, on stable storage; the last one again changes nothing."""
         self.backend.ask(call_of(AddToLoad(load, part, number, queue, frame)), self._tries)
 
     def close(self) -> None:

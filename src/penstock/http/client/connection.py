@@ -120,7 +120,6 @@ class Connection:
         self.last_used = monotonic()
 
     def is_stale(self) -> bool:
-        """Whether the server has closed it, or said something out of turn."""
         return not self._tells and bool(self._readable.poll(0))
 
     def ask(self, request: bytes, seconds: float) -> Answer:
@@ -146,7 +145,6 @@ class Connection:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # not that of ssl, which is not for two threads
 
     def close(self) -> None:
-        """Let go of the socket."""
         self._socket.close()
 
     def _send(self, rest: memoryview, deadline: float) -> bool:

@@ -178,13 +178,11 @@ class RemoteBackend(Remote):
         await self.ask(call_of(HELLO), tries=1)
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
-        """Have an operation carried out."""
         if operation.http.polls and operation.wait > 0:
             return self.taken(operation)  # type: ignore[arg-type]
         return self.ask(call_of(operation))
 
     async def listed(self, operation: Peek | Messages) -> AsyncIterator[Message]:
-        """Have messages listed, page by page."""
         left: Any = operation
         while left is not None and (page := list(await self.ask(call_of(left)))):
             for message in page:
@@ -192,7 +190,6 @@ class RemoteBackend(Remote):
             left = left.rest(len(page), page[-1])
 
     async def close(self) -> None:
-        """Leave the server alone; coroutines that wait get StoreClosed."""
         self.closing.set()
         await self.pool.close()
 

@@ -78,7 +78,6 @@ class Refused(Failure):
         self.done = done
 
     def error(self, url: str, name: str, repeatable: bool, maybe_done: bool) -> PenstockError:
-        """What the server said."""
         return self.answer
 
 

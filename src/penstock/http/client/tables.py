@@ -55,7 +55,6 @@ class RemoteTables(Tables):
     def batch_files(
         self, plan: BatchPlan, rows: Sequence[pa.RecordBatch], queue: str, receipt: tuple[str, str]
     ) -> BatchFiles | None:
-        """A server of journals on this machine names its files."""
         if not plan.files:
             return None
         from penstock.stores.journal.tables import JournalTables  # here, as few servers are so near
@@ -156,13 +155,11 @@ class RemoteLoader:
             self._load = "" if self.repeated else loads.begin(target.create)
 
     def stage(self, batches: Iterable[pa.RecordBatch], partition: int, attempt: int) -> Staged:
-        """Send the rows of one task."""
         with closing(RemoteLoads(self._target.store)) as loads:
             sent = send(loads, self._load, self._target, self._queues, batches, partition, attempt)
         return Staged(self._load, [sent] if sent.batches else [])
 
     def commit(self, staged: Sequence[Staged], batch: Callable[[], SinkCommit] | None = None) -> None:
-        """Let what tasks have sent take effect, if it has not before."""
         sent = [Sent(*piece) for each in staged for piece in each.pieces]
         load = next((each.load for each in staged if each.pieces), self._load)
         with closing(RemoteLoads(self._target.store)) as loads:
@@ -173,7 +170,6 @@ class RemoteLoader:
                 self._abort(loads, staged, load if batch is None or sent else "")
 
     def abort(self, staged: Sequence[Staged]) -> None:
-        """Drop what tasks have sent."""
         with closing(RemoteLoads(self._target.store)) as loads:
             self._abort(loads, staged, "")
 

@@ -108,15 +108,12 @@ class _Adding:
         self._request = request
 
     def done(self) -> bool:
-        """Nobody takes a request back: also of a client that has gone, what was sent is kept."""
         return False
 
     def set_result(self, id: str, /) -> None:  # noqa: A002 - the contract's word
-        """The message is on stable storage."""
         self._request.connection.answer(self._request, _added(id))
 
     def set_exception(self, error: BaseException, /) -> None:
-        """It is not, or nobody can know."""
         self._request.connection.fail(self._request, error)
 
 

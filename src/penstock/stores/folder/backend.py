@@ -250,7 +250,6 @@ class FolderBackend(Unowned):
     # Messages
 
     def run(self, operation: Operation[Result]) -> Result:
-        """Carry out an operation as its kind needs: with the space that is kept free, part by part, one by one."""
         if operation.on_queue is None or hasattr(self, operation.runs):
             return super().run(operation)
         found = self.find(operation.queue)
@@ -310,7 +309,6 @@ class FolderBackend(Unowned):
                 queue.take_in([copy], exact=queue.is_exact)
 
     def close(self) -> None:
-        """End every queue's work in this process."""
         with self._lock:
             self._closed = True
             if self._is_forked:  # not used here since: private folder and locks of queues are the parent's

@@ -133,7 +133,6 @@ class ServedQueue(QueueView):
             self._look_now()
 
     def serve(self) -> None:
-        """Give waiting consumers what is available."""
         with self.lock:
             if self.line:
                 self.line.serve(self._pick)

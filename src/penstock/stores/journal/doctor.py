@@ -299,7 +299,6 @@ class _Subfolder(Catalog):
         return None
 
     def entries(self) -> dict[str, Entry]:
-        """Every queue that is known here; again if one was deleted meanwhile."""
         for _ in range(_LOOKS):
             with suppress(FileNotFoundError):
                 return super().entries()

@@ -67,7 +67,6 @@ class JournalLoader:
             make_folder(disk, self._folder, self._load)
 
     def stage(self, batches: Iterable[pa.RecordBatch], partition: int, attempt: int) -> Staged:
-        """Stage the rows of one task."""
         disk, target = SystemDisk(), self._target
         folder = staging.folder_of(self._folder, self._load)
         part = Part(disk, folder, self._load, f"part-{partition:05}-{attempt}")
@@ -84,7 +83,6 @@ class JournalLoader:
             raise
 
     def commit(self, staged: Sequence[Staged], batch: Callable[[], SinkCommit] | None = None) -> None:
-        """Have the owner take in what was staged, if it has not before."""
         target = self._target
         pieces = [piece for each in staged for piece in each.pieces]
         if batch is not None and not pieces:
@@ -94,7 +92,6 @@ class JournalLoader:
             store.run(TakeIn(load, pieces, target.create, target.run, None if batch is None else batch()))
 
     def abort(self, staged: Sequence[Staged]) -> None:
-        """Remove what was staged, unless it counts already."""
         begun = set() if self._target.streams else {self._load}  # tasks of a stream had a loader of their own
         for load in begun | {each.load for each in staged}:
             folder = staging.folder_of(self._folder, load)

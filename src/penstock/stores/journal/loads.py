@@ -426,11 +426,9 @@ class JournalPart:
 
     @property
     def messages(self) -> int:
-        """How many messages it has."""
         return sum(piece.messages for piece in self.file.pieces)
 
     def add(self, queue: str, settings: Settings, staged: "Staged", frame: bytes, now: int) -> None:
-        """Keep a batch, on stable storage."""
         if self._ballast.short:
             raise full()
         restored = None if staged.restored is None else _restored(staged.restored, now)
@@ -462,24 +460,19 @@ class JournalDepot:
         self._ballast = ballast
 
     def settings(self, queue: str) -> Settings:
-        """What a queue was created with; QueueNotFound."""
         return self._find(queue).settings
 
     def ledger(self, queue: str, settings: Settings) -> Ledger:
-        """The rules of a queue."""
         return Ledger(queue, settings)
 
     def check_settings(self, settings: Settings) -> None:
-        """Refuse a queue that cannot be made."""
         check_start(settings)
 
     def begin(self, load: str, forget_before: int) -> None:
-        """Make a folder for a load."""
         forget_runs(self._disk, self._catalog, forget_before)
         make_folder(self._disk, self._catalog.folder, load)
 
     def new_part(self, load: str, part: str) -> JournalPart:
-        """A file in that folder, which is made when there is something for it."""
         return JournalPart(Part(self._disk, self._folder(load), load, f"part-{part}"), self._ballast)
 
     def take_in(
@@ -490,20 +483,16 @@ class JournalDepot:
         run: str | None,
         sink: SinkCommit | None,
     ) -> bool:
-        """Let these parts take effect."""
         pieces = [piece for part in parts for piece in cast("JournalPart", part).file.pieces]
         return self._commit(Load(load, pieces, dict(queues), run, sink))
 
     def counts(self, load: str) -> bool:
-        """Whether opening the store will finish it."""
         return self._disk.exists(os.path.join(self._folder(load), MANIFEST))
 
     def has_landed(self, sink: SinkCommit) -> bool:
-        """Whether a batch of a stream has taken effect."""
         return has_landed(self._disk, self._catalog, sink)
 
     def taken(self, run: str) -> Taken | None:
-        """What has taken effect under a name."""
         taken = read_run(self._disk, self._catalog, run)
         if taken is None:
             return None
@@ -514,7 +503,6 @@ class JournalDepot:
         return Taken(taken.name, brought)
 
     def drop(self, load: str) -> None:
-        """Remove what was sent."""
         remove_folder(self._disk, self._folder(load))
 
     def _folder(self, load: str) -> str:

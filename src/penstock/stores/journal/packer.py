@@ -44,7 +44,6 @@ class JournalPacker:
     note = ""
 
     def pack(self, url: str, queues: Sequence[str], dry_run: bool, tasks: Tasks) -> list[Packed]:
-        """A dry run looks from outside, and counts about what packing would leave."""
         if dry_run:
             surveyed = survey_queues(tasks, folder_of(url), queues)
             return [Packed(each.queue, each.bytes, each.packed) for each in surveyed]
@@ -55,7 +54,6 @@ class JournalPacker:
             return pack_queues(tasks, store, engine, queues or [info.name for info in store.run(Queues())])
 
     def expire(self, url: str, dry_run: bool, tasks: Tasks) -> tuple[list[Expired], int]:
-        """Pack each queue that has something to let go. A dry run looks from outside."""
         if dry_run:
             surveyed = survey_queues(tasks, folder_of(url), (), let_go=True)
             freed = {each.queue: max(0, each.bytes - each.packed) for each in surveyed}

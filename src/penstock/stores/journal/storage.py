@@ -294,7 +294,6 @@ class JournalStorage:
 
     @property
     def durable(self) -> int:
-        """How many records are on stable storage."""
         return self.commits.durable
 
     def is_quiet(self) -> bool:
@@ -391,7 +390,6 @@ class JournalStorage:
         return bodies.read(found, self.state.name, lambda: self._closed)
 
     def commit(self, written: int) -> None:
-        """Return once that many records are on stable storage."""
         if self.commits.commit(written) and self.stored >= self.on_commit_from:
             self.on_commit()
 

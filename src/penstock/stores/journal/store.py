@@ -216,16 +216,13 @@ class JournalBackend(Engine):
             raise stopped(error) from error
 
     def uploads(self) -> OpenLoads:
-        """Loads that clients send to this store."""
         self._check_dialect()
         return self._uploads
 
     def streams(self) -> JournalStreams:
-        """The streams that read queues of this store."""
         return self._streams
 
     def tend(self) -> None:
-        """Let time have passed in queues without traffic, and for followers."""
         super().tend()
         self._streams.tend()
 
@@ -251,7 +248,6 @@ class JournalBackend(Engine):
         return upkeep
 
     def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
-        """Change settings. The journal's record decides; `queues/FILE` follows, for readers of that file alone."""
         settings = super().update(queue, changes)
         journal = self._journals.get(queue)
         if journal is not None:
@@ -281,7 +277,6 @@ class JournalBackend(Engine):
         journal.entry = entry
 
     def delete(self, queue: str) -> None:
-        """Remove a queue, its messages and its files."""
         with self._held(queue):
             try:
                 super().delete(queue)
@@ -324,7 +319,6 @@ class JournalBackend(Engine):
         return self._refusal is None
 
     def create(self, queue: str, settings: Settings) -> None:
-        """Make a queue."""
         try:
             super().create(queue, settings)
         except OSError as error:
@@ -365,7 +359,6 @@ class JournalBackend(Engine):
     # Ending
 
     def close(self) -> None:
-        """Write what is left and let go of the folder, once: from then on it may be another's."""
         if self._left:
             return
         super().close()

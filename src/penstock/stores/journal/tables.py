@@ -84,7 +84,6 @@ class JournalTables(Tables):
         StoreSnapshot(folder_of(store), ReadingDisk(), SystemClock().now())
 
     def settings(self, store: str, opened: Opener) -> dict[str, Settings]:
-        """A store that is open elsewhere is looked at from outside."""
         return StoreSnapshot(folder_of(store), ReadingDisk(), SystemClock().now()).settings()
 
     def streams(self, store: str, opened: Opener) -> list[StreamInfo]:
@@ -313,22 +312,18 @@ class FileFollower:
         self._plans: list[str] = []
 
     def start(self, starting: str | int) -> tuple[int, int]:
-        """Where to begin."""
         with closing(self._new()) as follower:
             return follower.start(starting)
 
     def has_read(self, position: int) -> None:
-        """All up to this number was read, and its batch is over."""
         while self._plans:
             with suppress(FileNotFoundError):
                 os.unlink(self._plans.pop())
 
     def ahead(self, after: int, gaps: int, rows: int, size: int, until: int = 0) -> Ahead:
-        """What has entered."""
         return self._following(after).ahead(after, gaps, rows, size, until)
 
     def parts(self, after: int, until: int, ahead: Ahead) -> list[PlanPart]:
-        """The parts of a batch."""
         follower = self._following(after)
         pages = follower.entries.pages(after, until)
         if not pages:
@@ -341,7 +336,6 @@ class FileFollower:
         return found
 
     def close(self) -> None:
-        """Let go of the files."""
         if self._follower is not None:
             self._follower.close()
             self._follower = None

@@ -308,7 +308,6 @@ class TextBackend(Unowned):
         return self.find(queue).run(lambda view, now: view.end)
 
     def sizes(self, queue: str | None) -> dict[str, int]:
-        """How large one queue is, or each: the bytes of its file."""
         files = self.files()
         names = list(files) if queue is None else [self.find(queue).name]
         return {name: self._disk.status(files[name]).size for name in names if self._disk.exists(files[name])}
@@ -373,11 +372,9 @@ class FileBackend(TextBackend):
             return {self.only: self._path} if self._disk.exists(self._path) else {}
 
     def find(self, queue: str) -> TextFileQueue:
-        """The queue at work, also under the name `default`."""
         return super().find(self.only if queue == names.DEFAULT else queue)
 
     def create(self, queue: str, settings: Settings) -> None:
-        """Refuse: there is one queue, and it is there."""
         if queue == self.only:
             raise exists_already(queue)
         raise NotSupported(
@@ -385,7 +382,6 @@ class FileBackend(TextBackend):
         )
 
     def delete(self, queue: str) -> None:
-        """Refuse: the store is this queue."""
         self.find(queue)
         raise QueueProtected(f"queue {queue!r} is the store: empty it with purge(), or remove {self._path!r}")
 

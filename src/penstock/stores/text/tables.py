@@ -17,7 +17,6 @@ class TextTables(UnownedTables):
     """The tables of text stores."""
 
     def messages(self, backend: Any, queue: str, read: Read, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The messages of one moment; as they are listed, where the file cannot be read so."""
         found = backend.snapshot(queue)
         if found is None:
             return super().messages(backend, queue, read, schema)

@@ -57,18 +57,15 @@ class SystemFile:
         self._locked_by = 0  # the process that has taken the flock, or is about to
 
     def size(self) -> int:
-        """The size in bytes."""
         return os.fstat(self._descriptor).st_size
 
     def read(self, offset: int, size: int) -> bytes:
-        """The bytes at offset; fewer than size only where the file ends."""
         data = os.pread(self._descriptor, size, offset)
         while len(data) < size and (more := os.pread(self._descriptor, size - len(data), offset + len(data))):
             data += more
         return data
 
     def read_cached(self, offset: int, size: int) -> bytes | None:
-        """The bytes at offset if they are in memory, else None; where the system cannot say, None too."""
         data = bytearray(size)
         try:
             if _NOWAIT and os.preadv(self._descriptor, [data], offset, _NOWAIT) == size:
@@ -78,7 +75,6 @@ class SystemFile:
         return None
 
     def append(self, data: Data, *, sync: bool = False) -> int:
-        """Write at the end, which the system finds in the same step: a shell may append at any moment, too."""
         # Not O_APPEND: with it Linux appends every pwrite, whatever its offset.
         if not _APPEND or not data:
             offset = os.lseek(self._descriptor, 0, os.SEEK_END)
@@ -94,13 +90,11 @@ class SystemFile:
         return offset
 
     def write(self, offset: int, data: Data) -> None:
-        """Write all of data at offset, in as many calls as the system needs."""
         while (written := os.pwrite(self._descriptor, data, offset)) < len(data):
             data = memoryview(data)[written:]
             offset += written
 
     def write_through(self, offset: int, data: Data) -> None:
-        """Write with the promise of fdatasync, in one call where there is one: threads wait only once."""
         if not _DSYNC:
             self.write(offset, data)
             self.sync()
@@ -110,11 +104,9 @@ class SystemFile:
             offset += written
 
     def truncate(self, size: int) -> None:
-        """Set the size."""
         os.ftruncate(self._descriptor, size)
 
     def reserve(self, size: int) -> None:
-        """Allocate blocks behind the end; where the file system cannot, look whether there is space just now."""
         held = os.fstat(self._descriptor).st_size
         if size > held and not allocate(self._descriptor, held, size - held):
             free = os.fstatvfs(self._descriptor)
@@ -122,11 +114,9 @@ class SystemFile:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
 
     def sync(self) -> None:
-        """Make content and size durable: fdatasync flushes a changed size too, only times may lag behind."""
         os.fdatasync(self._descriptor)
 
     def lock(self, *, wait: bool = False) -> bool:
-        """Take the flock, which belongs to this open file: a second open here is refused as elsewhere."""
         self._locked_by = os.getpid()  # before it is, for a fork of another thread meanwhile
         _locked.add(self)
         try:
@@ -137,21 +127,17 @@ class SystemFile:
         return True
 
     def unlock(self) -> None:
-        """Let go of the flock."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         self._locked_by = 0
 
     def status(self) -> Status:
-        """What fstat says."""
         return _status(os.fstat(self._descriptor))
 
     def set_changed(self, time: int) -> None:
-        """Set the time, if the file is ours."""
         with suppress(PermissionError):
             os.utime(self._descriptor, ns=(time, time))
 
     def close(self) -> None:
-        """Close the descriptor, once: its number may at once belong to another file."""
         descriptor, self._descriptor = self._descriptor, _CLOSED
         if descriptor != _CLOSED:
             if self._locked_by == os.getpid():
@@ -197,7 +183,6 @@ class SystemDisk:
         follow: bool = False,
         mode: int = 0o666,
     ) -> SystemFile:
-        """Open a file to read and write; a new one gets the permissions that the umask leaves of the mode."""
         flags = os.O_RDWR
         if create or exclusive:
             flags |= os.O_CREAT
@@ -206,7 +191,6 @@ class SystemDisk:
         return _opened(path, flags, follow, mode)
 
     def exists(self, path: StrPath) -> bool:
-        """Whether there is a file or folder."""
         # os.path.exists would call a file that cannot be looked at (EIO, EACCES) absent.
         try:
             os.stat(path)
@@ -215,59 +199,47 @@ class SystemDisk:
         return True
 
     def is_folder(self, path: StrPath) -> bool:
-        """Whether there is a folder, or a link to one."""
         try:
             return stat.S_ISDIR(os.stat(path).st_mode)
         except (FileNotFoundError, NotADirectoryError):
             return False
 
     def kind(self, path: StrPath) -> Kind | None:
-        """What lstat says."""
         try:
             return _KINDS.get(stat.S_IFMT(os.lstat(path).st_mode), "other")
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def listdir(self, path: StrPath) -> list[str]:
-        """The names in a folder, in the file system's order."""
         return os.listdir(path)
 
     def listfiles(self, path: StrPath) -> list[str]:
-        """Those that are regular files."""
         with os.scandir(path) as found:
             return [each.name for each in found if each.is_file(follow_symlinks=False)]
 
     def listlinks(self, path: StrPath) -> list[str]:
-        """Those that are symbolic links."""
         with os.scandir(path) as found:
             return [each.name for each in found if each.is_symlink()]
 
     def mkdir(self, path: StrPath) -> None:
-        """Create a folder in one that exists."""
         os.mkdir(path)
 
     def rmdir(self, path: StrPath) -> None:
-        """Remove an empty folder."""
         os.rmdir(path)
 
     def rename(self, source: StrPath, target: StrPath) -> None:
-        """Move a file, at once replacing a target that exists."""
         os.replace(source, target)
 
     def link(self, source: StrPath, target: StrPath) -> None:
-        """Give a file a second name."""
         os.link(source, target)
 
     def unlink(self, path: StrPath) -> None:
-        """Take a file's name away."""
         os.unlink(path)
 
     def real(self, path: StrPath) -> str:
-        """What the last link of a chain leads to; a link of another user to what is not theirs is ELOOP."""
         return _real(path)
 
     def copy_facts(self, source: StrPath, target: StrPath) -> None:
-        """The owner first, as a change of it takes permissions away."""
         there = os.stat(source)
         if (there.st_uid, there.st_gid) != (os.stat(target).st_uid, os.stat(target).st_gid):
             os.chown(target, there.st_uid, there.st_gid)
@@ -280,7 +252,6 @@ class SystemDisk:
         os.chmod(target, stat.S_IMODE(there.st_mode))
 
     def sync_folder(self, path: StrPath) -> None:
-        """Make the names in a folder durable, with the fsync of the folder itself."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
@@ -288,7 +259,6 @@ class SystemDisk:
             os.close(descriptor)
 
     def sync_files(self, paths: Sequence[StrPath]) -> None:
-        """Sync files, many at once; fsync, as fdatasync leaves out times and attributes."""
         if len(paths) < _SYNCERS // 4:
             for path in paths:
                 _fsync(path)
@@ -297,18 +267,15 @@ class SystemDisk:
             list(pool.map(_fsync_all, (paths[first::_SYNCERS] for first in range(_SYNCERS))))
 
     def status(self, path: StrPath) -> Status:
-        """What stat says; a link is followed to what it leads to."""
         return _status(os.stat(path))
 
     def set_changed(self, path: StrPath, time: int) -> None:
-        """Set mtime, and atime with it."""
         try:
             os.utime(path, ns=(time, time), follow_symlinks=False)
         except OSError as error:  # which does not say of what file
             raise OSError(error.errno, error.strerror, os.fspath(path)) from error
 
     def attributes(self, path: StrPath) -> dict[str, bytes]:
-        """Those that listxattr names; one that goes meanwhile is left out."""
         found = {}
         for name in os.listxattr(path, follow_symlinks=False):
             if name.startswith(_USER) and (value := self.attribute(path, name[len(_USER) :])) is not None:
@@ -316,7 +283,6 @@ class SystemDisk:
         return found
 
     def attribute(self, path: StrPath, name: str) -> bytes | None:
-        """What getxattr says."""
         try:
             return os.getxattr(path, _USER + name, follow_symlinks=False)
         except OSError as error:
@@ -325,16 +291,13 @@ class SystemDisk:
             raise
 
     def set_attribute(self, path: StrPath, name: str, value: bytes) -> None:
-        """One setxattr, which is whole or not there."""
         os.setxattr(path, _USER + name, value, follow_symlinks=False)
 
     def may_change(self, path: StrPath, *, times: bool = True) -> bool:
-        """By permissions and owner; root may everything."""
         may = os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids)
         return may and (not times or os.geteuid() in (0, os.stat(path).st_uid))
 
     def is_being_written(self, path: StrPath) -> bool:
-        """Ask for a lease, which the kernel refuses for a file that is open to write; where it has none, False."""
         descriptor = os.open(path, _ITSELF)
         try:
             fcntl.fcntl(descriptor, _SETLEASE, fcntl.F_RDLCK)
@@ -405,7 +368,6 @@ class ReadingDisk(SystemDisk):
         follow: bool = False,
         mode: int = 0o666,
     ) -> SystemFile:
-        """Open a file to read."""
         if create or exclusive:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), os.fspath(path))
         return _opened(path, os.O_RDONLY | os.O_NONBLOCK, follow)  # or a pipe would keep waiting for a writer
