@@ -203,7 +203,7 @@ class Expired(NamedTuple):
     expired: int  # messages whose expires_at has passed
     done: int  # done messages that were listed as long as keep_done says
     bytes: int  # that both take
-    freed: int | None  # bytes; None: nobody knows
+    freed: int | None  # bytes; None: not known
 
 
 class Tasks(Protocol):

@@ -77,8 +77,8 @@ def session(master: str | None = None, **conf: object) -> "SparkSession":
         spark = penstock.spark.session()
         spark = penstock.spark.session("spark://host:7077", **{"spark.executor.memory": "8g"})
 
-    `conf` has Spark's own names. If this process has a session already, that is the one, whoever made it: with
-    the settings that were asked for, of which those that only a new session can have are left as they are, with
+    `conf` has Spark's own names. If this process has a session already, that is the one, also if the program made
+    it: with the settings that were asked for. Settings that only a new session can have are left as they are, with
     a warning. A cluster keeps its own settings, too, and the Python of its workers must have Penstock installed.
     """
     asked = _texts(conf) if master is None else {**_texts(conf), "spark.master": master}

@@ -125,7 +125,7 @@ class Folder:
         replace_file(self._disk, path, json.dumps(run, indent=1).encode())
 
     def commit(self, run: dict[str, Any], moves: Sequence[Move], gone: Sequence[str]) -> None:
-        """Let a run take effect: at once as far as a crash is concerned, file by file for who reads."""
+        """Let a run take effect: at once as far as a crash is concerned, file by file for readers."""
         for move in moves:
             with self._disk.open(self.path / move.source) as file:
                 file.sync()  # Spark does not; and what is in the archive may be removed from the store

@@ -170,7 +170,7 @@ class ConsumingReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvaila
         return ReadMaxRows(self._options.rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """What is there now, each message once."""
+        """The messages of this moment, each once."""
         self._run = secrets.token_hex(8)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802

@@ -290,7 +290,7 @@ class LogReader(PartsReader, DataSourceStreamReader, SupportsTriggerAvailableNow
             return partitions(self._log().parts(first, last)) if first < last else []
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is held back for those who read on."""
+        """Nothing is held back for a follower of the log."""
 
     def stop(self) -> None:
         """Let go of the files."""

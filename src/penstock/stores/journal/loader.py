@@ -183,7 +183,7 @@ class Stager(RowStager):
             "length": self._lengths(payload, number),
             "priority": self._priorities(rows, number),
             "visible_at": self._times(rows, "visible_at", self._now),
-            # To those who restore, NULL says that a message never expires.
+            # Where messages are restored, NULL says that one never expires.
             "expires_at": self._times(rows, "expires_at", 0 if self._restore else kept[number]),
             "received_at": self._times(rows, "received_at", self._now),
         }

@@ -188,7 +188,7 @@ def _tips(slices: Sequence[Slice], windows: Windows, said: Sequence[str]) -> lis
 
 
 def _svg(figure: Figure, axes: Axes, width: int, height: int, edges: Sequence[float], tips: Sequence[str]) -> str:
-    """The figure as an element of a page, hidden from those who listen: the page describes it in"""
+    """The figure as an element of a page, hidden from screen readers: the page describes it in words."""
     prefix = f"c{next(_number)}"
     for number, (start, end) in enumerate(pairwise(edges) if tips else ()):
         axes.axvspan(start, end, facecolor="none", gid=f"tip-{number}")

@@ -110,7 +110,7 @@ def windows_of(first: int, last: int, length: int | None = None) -> Windows:
 
 
 def checked_windows(windows: Windows) -> Windows:
-    """Refuse more windows than anyone can look at."""
+    """Refuse more windows than a page shows."""
     if windows.count > _MOST:
         least = windows.count * windows.length // _MOST // _SECOND
         raise InvalidArgument(
