@@ -115,7 +115,6 @@ class SparkTasks:
         self._spark = spark
 
     def open(self, url: str) -> tuple[Store, Any]:
-        """Open a store; with its engine, if this process owns it."""
         store = penstock.open(url)
         return store, engine_of(store)
 
@@ -126,7 +125,6 @@ class SparkTasks:
         sizes: Sequence[int],
         what: str,
     ) -> list[Answer]:
-        """The answers of tasks that each do some of the work, in no order; errors name `what` it is."""
         if not items:
             return []
         context = self._spark.sparkContext

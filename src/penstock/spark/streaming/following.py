@@ -173,24 +173,20 @@ class Asked:
         threading.Thread(target=self._say_so, name="penstock-heartbeat", daemon=True).start()
 
     def start(self, starting: str | int) -> tuple[int, int]:
-        """Where to begin."""
         return self._streams.start(self._options.queue, self._follower, starting)
 
     def has_read(self, position: int) -> None:
-        """All up to this number was read, and its batch is over."""
         with self._lock:
             if position != self._position:
                 self._tell(position)
                 self._position = position
 
     def ahead(self, after: int, gaps: int, rows: int, size: int, until: int = 0) -> Ahead:
-        """What has entered."""
         with self._lock:
             self._after = after
             return self._streams.ahead(self._options.queue, self._follower, after, gaps, rows, size, until)
 
     def parts(self, after: int, until: int, ahead: Ahead) -> "list[AskedPart]":
-        """The parts of a batch."""
         parts = []
         for last, messages in ahead.parts:
             parts.append(AskedPart(self._options, self._follower, after, last, messages, boot()))
@@ -198,7 +194,6 @@ class Asked:
         return parts
 
     def close(self) -> None:
-        """Let go of the store, and of what is held there."""
         self._closing.set()
         with suppress(PenstockError):
             self._streams.leave(self._options.queue, self._follower)

@@ -42,6 +42,7 @@ _ALWAYS = (
     ("compactor_options.worker.compactions_poll_interval", '"1s"'),
     ("compactor_options.worker.heartbeat_interval", '"1s"'),
 )
+_FORK = 2.0  # seconds that a fork and the calls wait for each other
 _processes: dict[str, int] = {}  # that use a library
 _log = logging.getLogger("penstock")
 
@@ -74,8 +75,54 @@ class _Call(SimpleQueue[int]):
         yield
 
 
+class _Calls:
+    """The calls under way, for which a fork waits.
+
+    A thread of the library that answers a call is entered into Python's list of threads without Python's lock; a
+    child that is forked at that moment hangs.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count = 0
+        self._forking = False
+        os.register_at_fork(before=self._wait, after_in_parent=self._go_on, after_in_child=self._start_over)
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._forking, _FORK)
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._count -= 1
+            if self._forking:
+                self._changed.notify_all()
+
+    def _wait(self) -> None:
+        with self._changed:
+            self._forking = True
+            self._changed.wait_for(lambda: not self._count, _FORK)
+
+    def _go_on(self) -> None:
+        with self._changed:
+            self._forking = False
+            self._changed.notify_all()
+
+    def _start_over(self) -> None:
+        self._changed, self._count, self._forking = threading.Condition(), 0, False
+
+
+_calls = _Calls()
+
+
 def blocking(call: Coroutine[Any, Any, Result], seconds: float) -> Result:
     """Run a coroutine of the binding in this thread; TimeoutError once it has taken so long."""
+    with _calls:
+        return _run(call, seconds)
+
+
+def _run(call: Coroutine[Any, Any, Result], seconds: float) -> Result:
     loop: Any = _Call()
     loop.deadline = time.monotonic() + seconds
     before = asyncio._get_running_loop()

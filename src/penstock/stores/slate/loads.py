@@ -366,7 +366,6 @@ class SlatePart:
         return sum(frame.messages for frame in self.frames)
 
     def add(self, queue: str, settings: Settings, staged: "Staged", frame: bytes, now: int) -> None:
-        """Keep a batch, on stable storage."""
         from penstock.wire.frames import with_times
 
         self._backend._writer.check_space(staged.entries)
@@ -394,7 +393,6 @@ class SlateDepot:
         self._backend._check_settings(settings)
 
     def begin(self, load: str, forget_before: int) -> None:
-        """Forget what was remembered for long enough; a place is made with the first batch."""
         first = bytes((VERSION, RUN))
         gone = []
         for key, _ in self._backend._database.scan(first + b"0-0-", first + b"0-1"):  # as such loads are named
@@ -419,7 +417,6 @@ class SlateDepot:
         return self._backend.loads.take_in(Load(load, frames, queues, run, sink))
 
     def counts(self, load: str) -> bool:
-        """No: what counts can be committed again here, which finishes it."""
         return False
 
     def has_landed(self, sink: SinkCommit) -> bool:
@@ -430,6 +427,5 @@ class SlateDepot:
         return None if taken is None else Taken(taken["load"], [Brought(*each) for each in taken["brought"]])
 
     def drop(self, load: str) -> None:
-        """Remove what was sent, unless it counts, or may."""
         if not self._backend.loads.may_count(load):
             self._place.remove_load(load)

@@ -124,7 +124,6 @@ class LogFollower:
         self._filters: Filters | None = None  # in it, if matches are wanted
 
     def end(self) -> int:
-        """Where the log ends now; all batches that were read from an earlier snapshot are done."""
         if self._taken is not None and snapshot.tail(self._store) == self._taken.tail:
             return self._end
         self.close()
@@ -137,7 +136,6 @@ class LogFollower:
         return self._end
 
     def reach(self, start: int, end: int, rows: int) -> int:
-        """A number after so many entries at most; those that are missing make no batch of their own."""
         if self._view is None or start >= end:
             return start
         prefix = log_prefix(self._log)
@@ -152,13 +150,11 @@ class LogFollower:
         return reached
 
     def parts(self, first: int, last: int) -> list[LogPart]:
-        """The parts of a batch, which may have been read before."""
         if self._taken is None or self._end < last:
             self.end()
         return [] if self._taken is None else _parts(self._taken, self._log, first, last, self._filters)
 
     def close(self) -> None:
-        """Let go of the files."""
         if self._view is not None:
             self._view.close()
             self._view = None
@@ -483,15 +479,12 @@ class Router:
         self.checkpoint = os.path.join(folder, SUBFOLDER, "route")
 
     def position(self) -> int:
-        """How far the queues are in the log."""
         return self._owner.position()
 
     def deliver(self, found: pa.Table) -> dict[str, int]:
-        """Deliver what queues want of a batch; how many messages, by queue."""
         return self._owner.route(matches_in(found)) if len(found) else {}
 
     def close(self) -> None:
-        """Let go of the store."""
         self._store.close()
 
 

@@ -17,7 +17,6 @@ class SlatePacker:
     note = "SlateDB compacts by itself, all queues together: files that nobody needs were looked for"
 
     def pack(self, url: str, queues: Sequence[str], dry_run: bool, tasks: Tasks) -> list[Packed]:
-        """Have SlateDB's files tidied."""
         store, _ = tasks.open(url)
         with closing(store):
             for queue in queues:
@@ -27,7 +26,6 @@ class SlatePacker:
         return []
 
     def expire(self, url: str, dry_run: bool, tasks: Tasks) -> tuple[list[Expired], int]:
-        """Take out what time has let go; how much that frees is not known."""
         with read_only(url) as (view, log):
             found = recovery.load(view, log)
             recovery.measure(found, view, log)

@@ -48,7 +48,6 @@ class NotedReceipts(RecentReceipts):
         self.noted: list[extensions.Receipt] = []
 
     def add(self, seqs: Sequence[int], nonces: Sequence[int], outcome: int, now: int) -> None:
-        """Remember receipts that were settled now."""
         super().add(seqs, nonces, outcome, now)
         self.noted += map(extensions.Receipt, seqs, nonces, repeat(outcome))
 
@@ -187,7 +186,6 @@ class SlateStorage:
         return self._writer.durable
 
     def make_room(self, entries: Sequence[Entry] = (), claims: int = 0, settings: Settings | None = None) -> None:
-        """Reserve ids for new messages, if there is space for them; DiskFull, and nothing has changed."""
         if entries:
             if self.held:
                 raise held(self)
@@ -198,7 +196,6 @@ class SlateStorage:
                 self._state.skip_to(first)
 
     def write(self, record: Record, entries: Sequence[Entry] = ()) -> None:
-        """Note what a record has changed."""
         self._at = max(self._at, record.at)
         if isinstance(record, Put):
             at, bodies = record.at, list[Body]()
@@ -299,7 +296,6 @@ class SlateStorage:
                 )
 
     def drop(self, seqs: Sequence[int]) -> None:
-        """These messages are gone, and with them their bodies, unless others or a stream may still have them."""
         if not seqs:
             return
         going: list[int] = []
@@ -344,7 +340,6 @@ class SlateStorage:
         return [page.size[at] for page, at in map(self._state.rows.locate, seqs)]
 
     def refuse(self, failure: Callable[[], StoreClosed]) -> None:
-        """A change was interrupted, and state and records do not agree: write nothing of this queue any more."""
         self._failure = failure
         self._writer.refused = True
 
@@ -452,9 +447,7 @@ class SlateStorage:
     # In any thread
 
     def at_hand(self, wanted: Wanted | tuple[()]) -> Wanted | tuple[()] | None:
-        """The same, if all of them are in memory."""
         return wanted if not wanted or len(wanted.found) == len(wanted.seqs) else None
 
     def read(self, wanted: Wanted | tuple[()]) -> list[Body]:
-        """The bodies; none of what was popped, which has them already."""
         return self._bodies.read(wanted) if wanted else []

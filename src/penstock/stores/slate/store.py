@@ -219,7 +219,6 @@ class SlateBackend(Engine):
         return recovery.new_ledger(queue, settings, receipts)
 
     def create(self, queue: str, settings: Settings) -> None:
-        """Make a queue; one that starts earlier in the log has what it wants of that soon."""
         super().create(queue, settings)
         if settings.filter is not None and settings.start != "now":
             self.catch_up(queue)
@@ -366,7 +365,6 @@ class SlateBackend(Engine):
         return str(published)
 
     def begin_publishing(self, entry: Entry) -> tuple[str, Writer, int] | None:
-        """Publish without committing; None while another thread reads the log, which may take long."""
         self._check_published(entry)
         if not self._log.lock.acquire(blocking=False):
             return None

@@ -68,7 +68,6 @@ class SlateTables(Tables):
     """The tables of slate stores."""
 
     def parts(self, read: Read, schema: pa.Schema, owner: int) -> Sequence[Part]:
-        """The snapshot is held for as long as the owner lives, if tasks need it."""
         log = parse(read.store).log
         taken = snapshot.take(read.store, owner, objects="payload" in schema.names or read.table == "log")
         held = False
@@ -300,13 +299,11 @@ class SlateLoader:
         self._load = new_name(owner)
 
     def stage(self, batches: Iterable[pa.RecordBatch], partition: int, attempt: int) -> Staged:
-        """Stage the rows of one task."""
         taker = _Frames(place_at(self._target.store))
         send(taker, self._load, self._target, self._queues, batches, partition, attempt)
         return Staged(self._load, taker.frames)
 
     def commit(self, staged: Sequence[Staged], batch: Callable[[], SinkCommit] | None = None) -> None:
-        """Have the owner take in what was staged, if it has not before."""
         target = self._target
         frames = [frame for each in staged for frame in each.pieces]
         if batch is not None and not frames:
@@ -323,7 +320,6 @@ class SlateLoader:
                 raise
 
     def abort(self, staged: Sequence[Staged]) -> None:
-        """Remove what was staged, unless it counts already."""
         place = place_at(self._target.store)
         begun = set() if self._target.streams else {self._load}  # tasks of a stream had a loader of their own
         for load in begun | {each.load for each in staged}:

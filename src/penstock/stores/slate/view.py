@@ -98,7 +98,6 @@ class View(Database):
         return self._known[key] if key in self._known else super().get(key)
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
-        """The last key from one on, up to and without another, or one after it that is gone."""
         latest = [key for key, value in self._latest if value is not None and start <= key < end]
         return max([key for key in (super().last(start, end), *latest[-1:]) if key is not None], default=None)
 
@@ -130,7 +129,6 @@ class View(Database):
                 return
 
     def close(self) -> None:
-        """Read no more."""
         self._run(self._db.shutdown())
 
 

@@ -139,7 +139,6 @@ class Writer:
 
     @property
     def durable(self) -> int:
-        """What was written up to this number is on stable storage."""
         return self.commits.durable
 
     def wrote(self, source: Source | None = None) -> None:
@@ -174,7 +173,6 @@ class Writer:
         self._unchecked, self._checked = 0, now
 
     def commit(self, written: int) -> None:
-        """Return once so much is on stable storage; StoreUnreachable after a while."""
         self._deadline.at = time.monotonic() + self._database.timeout
         self.commits.commit(written)
 
