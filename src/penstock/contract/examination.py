@@ -73,7 +73,7 @@ class Examination(Generic[Queue]):
 
     folder: str
     at: int  # the time for which it holds
-    holder: str | None = None  # who has the store open
+    holder: str | None = None  # the process that has the store open
     queues: list[Queue] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)  # about the store as a whole
 

@@ -2,7 +2,7 @@
 
 READ, WRITE, CONSUME, ADMIN = 1, 2, 4, 8
 ROLES = {"read": READ, "write": WRITE, "consume": CONSUME, "admin": ADMIN}
-ANYONE = 0  # also who has no token
+ANYONE = 0  # also without a token
 ALL = ANY_ROLE = READ | WRITE | CONSUME | ADMIN
 _EVERYTHING = ADMIN  # includes the others, as who may delete a queue has no need to be kept from reading it
 

@@ -1,4 +1,4 @@
-"""Where the messages of a stream's batch are, as it travels from who has the store open to who reads it.
+"""Where the messages of a stream's batch are, as it travels from the store's owner to its reader.
 
 u32 big-endian   length of the head
 head             JSON: {"files": [[number, name, path], ...]}

@@ -106,7 +106,7 @@ class Host:
         for descriptor in (self._listening.fileno(), self._waking):
             poll.register(descriptor, select.POLLIN)
         poll.poll()
-        if place.has_visitors(self._listening):  # also if it is to stop: who has come is answered
+        if place.has_visitors(self._listening):  # also if it is to stop: open connections are answered
             from penstock.sharing.owner_server import OwnerServer  # here, because it takes long and few need it
 
             self._server = OwnerServer(backend, self._listening, self._waking)
@@ -136,7 +136,7 @@ class Owner:
         processes.watch_forks(self)
 
     def close(self) -> None:
-        """Answer who has asked, and hand over."""
+        """Answer open requests, and hand over."""
         if self._host is not None:
             self._host.stop()
         self.backend.close()

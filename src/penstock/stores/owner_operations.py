@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from penstock.contract.arguments import QueueName, a_text, settings_from_json
 from penstock.contract.loads import SinkCommit
 from penstock.contract.operation import Answer, Argument, Operation, Runner, operation
-from penstock.contract.roles import ANYONE  # whoever may connect may do everything
+from penstock.contract.roles import ANYONE  # a process that may connect may do everything
 from penstock.contract.settings import Settings
 from penstock.stores.journal.loads import Load
 from penstock.stores.journal.staging import Piece

@@ -26,7 +26,7 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 def share_of(folder: str) -> str:
-    """The folder of a store's socket; the same for everyone, whatever way led to the store."""
+    """The folder of a store's socket; one for all processes, whatever path led them to the store."""
     return os.path.join(os.path.realpath(folder), OWN_FOLDER, "share")
 
 

@@ -81,7 +81,7 @@ def check_store(url: str) -> None:
 
 
 def place_of(url: str) -> str:
-    """The same for all spellings of a store's URL: runs are known by it."""
+    """One name for all spellings of a store's URL: runs are known by it."""
     located(url)
     return kind_of(url).place(url)
 

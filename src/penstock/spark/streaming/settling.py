@@ -10,7 +10,7 @@ An offset of a stream that consumes names all there is to know to settle its bat
 
     {"batch": 8, "stream": "nightly", "queue": "jobs", "store": "/data"}
 
-A receipt names the same for one message, so that it can be failed wherever its row has gone.
+A receipt names store, queue and stream of one message, so that it can be failed wherever its row has gone.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The queues of a folder store: a folder each, and a file with name and settings. A lock for making and deleting.
 
 A folder in `queues/` that somebody made by hand is a queue with the usual settings. A queue whose settings say
-that it is deleted is gone from that moment on; whoever comes next clears away what is left of it.
+that it is deleted is gone from that moment on; the next process clears away its remains.
 """
 
 import errno

@@ -2,7 +2,7 @@
 
 What the system refuses before anything counted (want of space, permission, a read-only file system) is told, and
 what was in hand goes back. After any other error nobody knows what the disk has: this process does nothing more,
-and the next process that opens the store looks at what is there.
+and the next process that opens the store looks at the files.
 
 Some space is kept free, so that messages can be claimed and settled although puts have filled the disk. It belongs
 to files without content. A process that finds the disk full takes those files away, and then the content of

@@ -200,7 +200,7 @@ class OpenQueue(ServedQueue):
             self._learn_order()
 
     def _learn_order(self) -> None:
-        """What is put first by this process comes after what is there; for that the names are enough."""
+        """The first put of this process comes after all stored messages; for that the names are enough."""
         self._has_order = True
         ids = self._tree.ids(QUEUES, self.file) + self._tree.ids(DELAY, self.file)
         latest = first_order(self._clock.now()) + LONG_AHEAD

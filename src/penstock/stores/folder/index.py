@@ -1,4 +1,4 @@
-"""What a process knows of a queue's messages: which are there, in what state, who is next, what is due when."""
+"""What a process knows of a queue's messages: their states, their order, and when each is due."""
 
 import heapq
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Row:
 
 
 class MessageIndex:
-    """The messages of one queue. Whoever uses it holds the queue's lock."""
+    """The messages of one queue. Its users hold the queue's lock."""
 
     def __init__(self, keep_done: float | None) -> None:
         self._rows: dict[str, Row] = {}

@@ -11,7 +11,7 @@
       held/PROCESS/     messages that a process is just changing; nobody else touches them
       batches/ID        which messages of a put_many belong together
       keys/QUEUE        idempotency keys of the last five minutes
-      locks/QUEUE       held by whoever admits messages to a queue with max_size, or under a key
+      locks/QUEUE       held while messages are admitted to a queue with max_size, or under a key
       long/ID           what is too long for an attribute
       kept/QUEUE        a second copy of a queue's settings: who deletes the first is told
       damaged/QUEUE:ID  messages whose content or attributes are not what was put; nobody is given them

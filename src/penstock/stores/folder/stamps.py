@@ -15,8 +15,8 @@
 
 The bytes of a JSON value that are too many for an attribute lie in a file of `long/`; the attribute is then `@`
 and the file's name. A message is in flight if it lies in delay/ and its receipt has not ended. As long as it is
-in flight only the receipt counts: whoever ends an attempt writes attempts, reason and history one after the
-other, and may die in between.
+in flight only the receipt counts: the process that ends an attempt writes attempts, reason and history one after
+the other, and may die in between.
 """
 
 import json
@@ -38,7 +38,7 @@ _FIXED = ("created_at", "expires_at", "headers", "order", "priority", "received_
 
 @dataclass(slots=True)
 class Holder:
-    """A claim: who has the message, since when, by which secret; and what was known of it then."""
+    """A claim: the holder of the message, since when, by which secret; and the message's state before."""
 
     secret: str
     attempts: int

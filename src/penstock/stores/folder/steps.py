@@ -2,9 +2,9 @@
 
 What a step changes about a message in delay/ or failed/ must not be durable before the private name is: else a
 machine that stops could leave the change without the move. So that folder is synced first, and once more before
-anyone is told. A claim needs neither: in queues/ nothing that it changes counts. Whoever dies in between leaves
-files under private names, which recovery.py brings back. Nothing here knows what a process remembers of a
-queue.
+the caller is answered. A claim needs neither: in queues/ nothing that it changes counts. A process that dies in
+between leaves files under private names, which recovery.py brings back. Nothing here knows what a process
+remembers of a queue.
 """
 
 import errno
@@ -305,8 +305,8 @@ def start_over(tree: Tree, won: Won, now: int) -> None:
 def remove(tree: Tree, queue: str, folder: str, ids: Sequence[str], named: bool = False) -> list[str]:
     """Take messages out of a folder; those that were there. Syncs nothing; `date_removed` comes after that.
 
-    Where space ends in the middle, those that went so far: whoever asks for the others is told. Files of another
-    user that may not be moved are skipped, unless somebody has named them.
+    Where space ends in the middle, the messages that went so far: a caller that asks for the others is told.
+    Files of another user that may not be moved are skipped, unless the caller has named them.
     """
     removed: list[str] = []
     for each in ids:

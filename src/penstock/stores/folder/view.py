@@ -1,7 +1,7 @@
-"""What a process knows of a queue, what time brings about there, and who is served.
+"""What a process knows of a queue, what time brings about there, and which consumer is served.
 
-What it knows may be a second old. So nothing is decided by it alone: a message belongs to whoever renames its
-file, and what counts is what then is found in it.
+What it knows may be a second old. So nothing is decided by it alone: a message belongs to the process that renames
+its file, and the content found then counts.
 """
 
 from collections import Counter
@@ -325,7 +325,7 @@ class QueueView(UnownedQueue):
             row.state = "delayed"
         self._know(ending.won.uid, row)
 
-    # Who is served, which waiting.py knows
+    # Consumers in line: see waiting.py
 
     def serve(self) -> None:
         """Give waiting consumers what is available."""

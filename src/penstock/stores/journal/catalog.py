@@ -10,7 +10,7 @@
     ballast         space kept free, see reservation.py
     index/FILE      a snapshot of a queue's index, see index.py
     pins/           files that readers without the lock hold, see pins.py
-    share/          where other processes reach the one that has the store open, see sharing/place.py
+    share/          where other processes reach the one that has the store open, see system/socket_path.py
     sinks/SINK      the last batch of a streaming sink that was committed, see loads.py
     quarantine/     what could not be read
 
@@ -69,11 +69,11 @@ class Entry:
         return self.settings if self.begins_with is None else self.begins_with
 
     def updated(self, settings: Settings) -> "Entry":
-        """The same with the settings that the journal ends with."""
+        """The entry with the settings that the journal ends with."""
         return replace(self, settings=settings, begins_with=None if settings == self.base else self.base)
 
     def beginning_with(self, base: Settings) -> "Entry":
-        """The same with other settings that the journal begins with."""
+        """The entry with other settings that the journal begins with."""
         return replace(self, begins_with=None if base == self.settings else base)
 
 

@@ -28,7 +28,7 @@ Records of streams:
 
 Images, with which a packed journal or a saved index begins:
 
-   11 page      u64 first, u32 count, column of positions, the columns of index/rows.py (with the place as offset),
+   11 page      u64 first, u32 count, column of positions, the columns of rules/rows.py (with the place as offset),
                 u8 whether they follow: the columns of claims
    12 rest      u64 number of the next group, u64 next_seq, receipts, keys and attempts: a state but its pages
    22 streams   u64 number of the last batch, u32 count, each: text stream, text reader, u64 settled, u64 before,

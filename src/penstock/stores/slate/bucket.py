@@ -137,7 +137,7 @@ class BucketPlace(Place):
         return record
 
     def _remember(self) -> None:
-        """Record what is there now."""
+        """Record the objects of the bucket as they are now."""
         newest = {kind: self._newest(kind) for kind in KINDS}
         log = self._log(self._needed(newest["manifest"]).after)
         names = [f"{_DB}/{kind}/{number:020}.{kind}" for kind, number in newest.items()]

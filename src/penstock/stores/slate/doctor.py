@@ -160,7 +160,7 @@ def examine(url: str, now: int | None = None) -> Examination[SlateQueue]:
 
 
 def _holder(place: Folder) -> str | None:
-    """Who has the store open."""
+    """The process that has the store open."""
     with suppress(FileNotFoundError), SystemDisk().open(os.path.join(place.subfolder, "lock")) as file:
         if not file.lock():
             return file.read(0, 100).decode(errors="replace").strip() or "another process"

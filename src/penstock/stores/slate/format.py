@@ -515,7 +515,7 @@ def decode_config(value: bytes) -> Config:
 
 
 def decode_others_config(value: bytes) -> Config:
-    """The same of another program. The document leaves the encoding of filters open: bytes of one are shown."""
+    """The config that another program wrote. The document leaves the encoding of filters open: bytes are shown."""
     try:
         return decode_config(value)
     except Undecodable:

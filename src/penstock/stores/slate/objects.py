@@ -1,6 +1,6 @@
 """Objects of a bucket, by obstore: put, get, copy, delete, list; errors are Penstock's.
 
-Where and as whom is said by the usual variables, for SlateDB and for us alike, as both read them by the same
+Endpoint and credentials come from the usual variables, for SlateDB and for us alike, as both read them by the same
 library. Of S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with AWS_SESSION_TOKEN, or credentials that are
 renewed (`_RENEWED`); AWS_REGION (or AWS_DEFAULT_REGION), AWS_ENDPOINT (or AWS_ENDPOINT_URL). Of gs:// Google's
 (GOOGLE_APPLICATION_CREDENTIALS and others), of az:// Azure's (AZURE_STORAGE_ACCOUNT_NAME and others).

@@ -253,12 +253,12 @@ def _numbered(database: Database, prefix: bytes, seqs: list[int]) -> Iterator[tu
 
 
 def settings_of(database: Database) -> dict[str, Settings]:
-    """The queues, with what they were made with."""
+    """The queues with their settings."""
     return {name: settings for name, settings in _settings_of(database)[0].items() if is_legal(name)}
 
 
 def _settings_of(database: Database) -> tuple[dict[str, Settings], bool]:
-    """The same of all, whatever their names; whether one of them was made here."""
+    """The queues of any name, with their settings; whether one of them was made here."""
     ours = {parse_key(key).queue: value for key, value in of_kind(database, records.SETTINGS)}
     found = {}
     for key, value in of_kind(database, records.CONFIG):

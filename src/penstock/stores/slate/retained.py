@@ -77,7 +77,7 @@ class RetainedForFollowers:
                 self.add(name, 0, stream.position)
 
     def add(self, follower: Hashable, before: int, position: int) -> None:
-        """One of whom is known how far it has come."""
+        """A follower whose position is known."""
         self._followers[follower] = before, position
         self._look()
 

@@ -412,7 +412,7 @@ class SlateBackend(Engine):
             self.look_after_followers()
 
     def look_after_followers(self) -> None:
-        """See in a while who is still there."""
+        """Look in a while which followers still ask."""
         self._alarm.set(self._tend_followers, self._clock.now() + UNHEARD)
 
     def _needed(self, seqs: list[int]) -> set[int]:

@@ -49,12 +49,12 @@ class Extent(NamedTuple):
         return None if matched is None else cls(*map(int, matched.groups()))
 
     def and_next(self, descriptor: int) -> "Extent":
-        """The same with the next file."""
+        """The record with the next file."""
         length, checksum = summed(descriptor, self.checksum)
         return Extent(self.after, self.last + 1, self.length + length, checksum)
 
     def up_to(self, last: int, wal: str) -> "Extent":
-        """The same with all files up to one; OSError."""
+        """The record with all files up to one; OSError."""
         extent = self
         while extent.last < last:
             with open(log_file(wal, extent.last + 1), "rb") as file:

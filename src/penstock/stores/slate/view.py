@@ -57,7 +57,7 @@ class Snapshot:
     tail: int  # the number of the last file of the database's own log
 
     def within(self, *ranges: tuple[bytes, bytes]) -> "Snapshot":
-        """The same for a reader of only these keys."""
+        """The snapshot for a reader of only these keys."""
         rows = {key: value for key, value in self.rows.items() if any(start <= key < end for start, end in ranges)}
         return replace(self, rows=rows)
 

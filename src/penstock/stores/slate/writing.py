@@ -75,7 +75,7 @@ class Ids:
 
 
 _log = logging.getLogger("penstock")
-_KEPT_FREE = 64 << 20  # bytes of a disk that new messages leave: for settling what is there, and for SlateDB
+_KEPT_FREE = 64 << 20  # bytes of a disk that new messages leave: for settling stored messages, and for SlateDB
 _MOST = 256 << 20  # bytes of one step, all of which are in memory a few times
 _CHECK_EVERY, _CHECK_SECONDS, _BESIDE = 8 << 20, 0.2, 1_000
 _ROWS = 10_000  # that are prepared and written in a second, also where little of a processor is to be had
@@ -154,7 +154,7 @@ class Writer:
             self._changed[source] = None
 
     def check_space(self, entries: Sequence[Entry]) -> None:
-        """Refuse new messages while there is space for settling what is there; DiskFull."""
+        """Refuse new messages while there is space left to settle stored messages; DiskFull."""
         size = _BESIDE * len(entries)
         for payload in entries.payloads if isinstance(entries, Plain) else map(_PAYLOAD, entries):
             size += len(payload)
@@ -229,7 +229,7 @@ class Writer:
             changes.moved = []
         if self.log is not None and (self.log.changed or position != self.log.written_position):
             self.log.collect_up_to(position, changes)
-        if self._ids.row is not None:  # after all who have used ids, so that it covers them
+        if self._ids.row is not None:  # after all users of ids, so that it covers them
             changes.rows.append(self._ids.take_row())
         if changes.at > self._at:
             self._at = changes.at

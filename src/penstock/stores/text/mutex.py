@@ -4,11 +4,11 @@ r"""The mutex file of a text queue, `NAME.tq.mutex`: what the queue itself has n
     . CRC32 JSON\n                               a change, in the order of time
     > CRC32 JSON\n                               the same, of which bytes in the queue's file may still be missing
 
-Whoever has the lock appends a line, syncs it, changes the bytes in the queue's file, syncs those, and turns `>`
-into `.`. So only the last line can have `>`, and whoever finds that finishes it. A line whose checksum is wrong is
-the torn end. The seal is never synced: if it does not fit, the queue's file is compared with what is known, by
-message, and every byte that differs was changed by a person. In its place stands `doubtful` after an error of the
-disk: see pair.py.
+The holder of the lock appends a line, syncs it, changes the bytes in the queue's file, syncs those, and turns `>`
+into `.`. So only the last line can have `>`, and the process that finds that finishes it. A line whose checksum is
+wrong is the torn end. The seal is never synced: if it does not fit, the queue's file is compared with what is
+known, by message, and every byte that differs was changed by a person. In its place stands `doubtful` after an
+error of the disk: see files.py.
 
 JSON of a line, each part only if there is something to say:
 

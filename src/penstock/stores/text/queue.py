@@ -310,7 +310,7 @@ class TextFileQueue(TurningQueue, UnownedQueue):
         return view.ledger.state.counts()
 
     def probe(self) -> None:
-        """Raise what keeps the queue from being written; a full disk does not, as what is there can be settled."""
+        """Raise what keeps the queue from being written; a full disk does not, as messages can be settled."""
         with suppress(DiskFull):
             self.run(lambda view, now: self.files.probe())
 

@@ -35,7 +35,7 @@ class Edited(Exception):
 
 
 class TextStorage:
-    """The files of one queue. Every method but `turn` and `changed_outside` is for who has the turn."""
+    """The files of one queue. Every method but `turn` and `changed_outside` is for the holder of the turn."""
 
     def __init__(self, name: str, path: str, disk: Disk, clock: SteadyClock, threads: Threads, sync: Sync) -> None:
         self.name = name
@@ -333,7 +333,7 @@ class TextStorage:
             self._room = size + wanted
 
     def probe(self) -> None:
-        """Write what is there already: whether the files can be written at all."""
+        """Write bytes over themselves, to see whether the files can be written at all."""
         view = self.current()
         if view.seal is not None:
             self._mutex.file.write(0, mutex.write_seal(view.seal))

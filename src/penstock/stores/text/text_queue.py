@@ -139,7 +139,7 @@ class TextQueue:
                     self._disk.sync_folder(os.path.dirname(self.path) or ".")
                 yield file
         except OSError:
-            with suppress(OSError):  # nobody knows what the disk has: see pair.py
+            with suppress(OSError):  # nobody knows what the disk has: see files.py
                 self._lock.file.write(0, DOUBTFUL)
             raise
         finally:

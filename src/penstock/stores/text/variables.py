@@ -1,4 +1,4 @@
-r"""What Penstock writes into a message's variables, and reads there, whoever wrote it. Pure.
+r"""What Penstock writes into a message's variables, and reads there, no matter which program wrote it. Pure.
 
     \id=9f86d081884c7d65                     the message's id; a message without one is a person's
     \priority=5                              if it is not 0

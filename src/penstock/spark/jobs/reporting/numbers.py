@@ -4,7 +4,7 @@
     total, queues    of all messages, and of those of each queue: how many are in each state now, were put, done
                      and failed, times as below, attempts (how many settled messages needed so many)
     windows          in each slice of time: how many were put, done, failed, and times as below
-    queue_windows    the same for the queues with the most messages
+    queue_windows    windows of the queues with the most messages
     reasons          why attempts failed, the most frequent first: of all queues and of the same ones
 
 A time is count, p50, p90, p99 and max in seconds. waiting: from when a message could first be claimed to its first
