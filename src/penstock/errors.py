@@ -1,4 +1,4 @@
-"""What can go wrong. Every error says what happened, to what, and what to do next."""
+"""Errors: one class per thing that a caller can act on. Each message says what happened and what to do next."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ class PenstockError(Exception):
 
 
 class InvalidArgument(PenstockError, ValueError):
-    """An argument is outside what the operation accepts; the message names the accepted range."""
+    """An argument is out of range; the message names the accepted values."""
 
 
 class InvalidName(PenstockError, ValueError):
@@ -20,7 +20,7 @@ class InvalidPriority(PenstockError, ValueError):
 
 
 class InvalidFilter(PenstockError, ValueError):
-    """A filter cannot be understood; the message points at the place."""
+    """A filter does not parse; the message points at the place."""
 
 
 class PayloadTooLarge(PenstockError, ValueError):
@@ -32,7 +32,7 @@ class QueueNotFound(PenstockError, LookupError):
 
 
 class QueueExists(PenstockError):
-    """There is a queue of that name already; open it with store.queue(name)."""
+    """A queue of that name exists already; open it with store.queue(name)."""
 
 
 class QueueFull(PenstockError):
@@ -40,7 +40,7 @@ class QueueFull(PenstockError):
 
 
 class DiskFull(QueueFull):
-    """The disk has no room for more messages; what is there can still be settled, and that makes room."""
+    """The disk has no room for more messages; settling or removing stored messages still works, and makes room."""
 
 
 class QueueProtected(PenstockError):
@@ -69,7 +69,7 @@ class LeaseExpired(PenstockError):
 
 
 class StreamNotFound(PenstockError, LookupError):
-    """The queue has no stream of that name; `penstock streams` lists those there are."""
+    """The queue has no stream of that name; `penstock streams` lists the streams."""
 
 
 class StreamInUse(PenstockError):
@@ -77,11 +77,11 @@ class StreamInUse(PenstockError):
 
 
 class StreamMismatch(PenstockError):
-    """A checkpoint and the stream disagree on what was read; the message says how to go on."""
+    """A checkpoint and the stream disagree on the last batch read; the message says how to go on."""
 
 
 class LoadNotFound(PenstockError, LookupError):
-    """A load is not open here (any more), and has not taken effect: begin again."""
+    """The load is not open on this store and was never committed; begin a new load."""
 
 
 class StoreLocked(PenstockError):
@@ -97,7 +97,7 @@ class StoreClosed(PenstockError):
 
 
 class StoreUnavailable(PenstockError):
-    """The system refuses a file of the store; the message says why, and what to do."""
+    """The operating system refuses access to a file of the store; the message says why, and what to do."""
 
 
 class StoreUnreachable(PenstockError, ConnectionError):
@@ -105,12 +105,12 @@ class StoreUnreachable(PenstockError, ConnectionError):
 
 
 class Unauthorized(PenstockError):
-    """The server asks for a token that it knows; give token=, or set PENSTOCK_TOKEN."""
+    """The server accepts only known tokens; give token=, or set PENSTOCK_TOKEN."""
 
 
 class Forbidden(Unauthorized):
-    """The token lacks the role that this needs; ask for one that has it."""
+    """The token lacks the role for this operation; ask for a token that has it."""
 
 
 class NotSupported(PenstockError):
-    """This store cannot do that; the message names one that can."""
+    """This kind of store lacks the feature; the message names a kind that has it."""

@@ -1,4 +1,4 @@
-"""Journals for users: a consistent copy of a store, its examination, and what Kestrel left behind."""
+"""Journal stores, public names: backup, doctor, and replay of journals that Kestrel wrote."""
 
 import sys
 
@@ -6,4 +6,4 @@ from penstock.stores.journal import BackedUp, Replay, backup, doctor, replay
 
 __all__ = ["BackedUp", "Replay", "backup", "doctor", "replay"]
 
-sys.modules["penstock.journal.doctor"] = doctor  # for who imports it as a module
+sys.modules["penstock.journal.doctor"] = doctor  # so that `import penstock.journal.doctor` works

@@ -1,4 +1,4 @@
-"""From a URL to a store."""
+"""penstock.open: from a URL to a store."""
 
 import os
 from typing import TYPE_CHECKING
@@ -25,26 +25,27 @@ def open(  # noqa: A001
 ) -> Store:
     """Open a store.
 
-    url: a folder, or `journal:DIR`, for a store on disk, which is made if it is not there; `text:DIR` for one of
-        text files that people read and edit, `NAME.tq` for one such file; `folder:DIR` for one with a file per
-        message (many processes may open these at once); `memory:` for a new store in memory, `memory:NAME` for one
-        that this process shares by name; `slate:DIR` or `slate:s3://bucket/prefix` for one in SlateDB, on disk or
-        in a bucket (as AWS_ENDPOINT, AWS_ACCESS_KEY_ID and the like say); `http://host:port` or
-        `https://host:port` for one that a server keeps (`penstock serve`)
+    url: a store on disk is created if it does not exist.
+        a folder, or `journal:DIR`: a journal store
+        `text:DIR`: text files that people read and edit; `NAME.tq`: one such file
+        `folder:DIR`: a file per message; many processes may open it at once
+        `slate:DIR`, `slate:s3://bucket/prefix`: SlateDB, on disk or in a bucket (AWS_ENDPOINT,
+        AWS_ACCESS_KEY_ID and the like configure the bucket)
+        `memory:`: a new store in memory; `memory:NAME`: one that this process shares by name
+        `http://host:port`, `https://host:port`: the store of a server (`penstock serve`)
     sync: when a change counts as stored: "always" before the call returns; "interval" and "never" trade safety
         for speed, where a store has a disk to sync
-    dialect: of the journal store: "2.x" writes what a real Kestrel 2.x can take back
-    clock: where the store gets its time from; a `penstock.SimulatedClock` lets tests move it
-    peers: of the folder store: how many processes fetch from its queues beside this one; with some, each chooses
-        at random among the first messages, so that they seldom go for the same
-    token: of a server: the secret that `penstock token create` printed; otherwise that of $PENSTOCK_TOKEN
-    ca: of an https server: a file with the certificates to trust (PEM); otherwise those of the system, or of
-        $SSL_CERT_FILE
-    timeout: of a server: the seconds that an answer may take, beyond the time that it was asked to wait; 60. Of a
-        folder that another process has open: the same, and how long its owner is looked for if none answers; 10.
-        Of a slate store: the seconds that its disk or its bucket may take for a change; 30
-    share: of a folder: serve the store to other processes of this user that open it while this one has it; with
-        False they get StoreLocked
+    dialect: journal stores: "2.x" writes journals that a real Kestrel 2.x can read
+    clock: the store's clock; tests pass a `penstock.SimulatedClock` and move it
+    peers: folder stores: how many other processes claim from its queues. With peers, each process claims at random
+        among the first messages, so that two processes seldom compete for one file
+    token: servers: the secret that `penstock token create` printed; default $PENSTOCK_TOKEN
+    ca: https servers: a PEM file of trusted certificates; default $SSL_CERT_FILE, or the system's certificates
+    timeout: servers: seconds that an answer may take beyond a requested wait (60). Folders that another process
+        owns: the same, and how long to look for an owner that does not answer (10). Slate stores: seconds that the
+        disk or the bucket may take for a change (30)
+    share: journal and slate stores on disk: serve the store to other processes of this user while it is open
+        here; with False they get StoreLocked
     """
     url = os.fspath(url)
     options = Options(sync=sync, clock=clock, dialect=dialect, timeout=timeout, peers=peers, token=token, ca=ca)

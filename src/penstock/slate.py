@@ -1,4 +1,4 @@
-"""Slate stores for users: a copy of one, its examination, and its rows."""
+"""Slate stores, public names: backups, doctor, and a dump of the rows in SlateDB."""
 
 import sys
 
@@ -7,5 +7,5 @@ from penstock.stores.slate.doctor import dump
 
 __all__ = ["backups", "doctor", "dump"]
 
-for name, module in (("backups", backups), ("doctor", doctor), ("dumping", doctor)):  # imported as modules
+for name, module in (("backups", backups), ("doctor", doctor), ("dumping", doctor)):  # so that each can be imported as a module
     sys.modules[f"penstock.slate.{name}"] = module

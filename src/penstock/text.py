@@ -1,4 +1,4 @@
-"""TextQueue's format for users who want nothing else."""
+"""TextQueue files, public names: read and write the format without opening a store."""
 
 import sys
 
@@ -6,4 +6,4 @@ from penstock.stores.text import Entry, TextQueue, Variable, format  # noqa: A00
 
 __all__ = ["Entry", "TextQueue", "Variable", "format"]
 
-sys.modules["penstock.text.format"] = format  # for who imports it as a module
+sys.modules["penstock.text.format"] = format  # so that `import penstock.text.format` works

@@ -1,4 +1,4 @@
-"""What handlers of workers return, and how often they are tried again."""
+"""Workers, public names: results that a handler returns, and delays between retries."""
 
 from penstock.workers import Fail, Release, Result, Worked, exponential, work
 

@@ -8,8 +8,8 @@
 ...     async for message in jobs.messages("failed"):
 ...         print(message.reason)
 
-What asks a store is a coroutine, also where `penstock` has a property: `await queue.settings()`, `await
-queue.count()`. Iterators are asynchronous: `peek` and `messages`. No thread waits for anything: thousands of
+Every method that asks the store is a coroutine, also where `penstock` has a property: `await queue.settings()`,
+`await queue.count()`. `peek` and `messages` are asynchronous iterators. Waiting takes no thread: thousands of
 coroutines may wait for messages at the same time.
 """
 
@@ -60,7 +60,7 @@ def open(  # noqa: A001
 
 
 class Opening:
-    """A store that is about to be opened, by `await` or by `async with`."""
+    """The result of open(): `await` or `async with` opens the store."""
 
     def __init__(self, open: Callable[[], Coroutine[Any, Any, Store]]) -> None:  # noqa: A002
         self._open = open
@@ -91,7 +91,7 @@ async def _open(kind: Kind, url: str, options: Options, share: bool) -> Store:
     try:
         store = await asyncio.shield(opened)
     except asyncio.CancelledError:
-        opened.add_done_callback(_close)  # else nobody would
+        opened.add_done_callback(_close)  # no caller is left to close it
         raise
     return Store(url, await store.for_loop())
 

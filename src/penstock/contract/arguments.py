@@ -1,4 +1,4 @@
-"""Arguments that every edge checks alike, and as operations declare them."""
+"""Checks of arguments, shared by every edge, and the argument types that operations declare."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,18 +16,18 @@ from penstock.errors import InvalidArgument
 
 MAX_REASON = 1000
 SETTINGS = tuple(field.name for field in fields(Settings))
-MAX_WAIT = 60.0  # seconds of one long poll; who wants to wait longer asks again
+MAX_WAIT = 60.0  # seconds of one long poll; clients that wait longer poll again
 
 
 def checked_lease(lease: float) -> float:
-    """The lease, if it is one."""
+    """The lease; InvalidArgument unless it is more than 0 seconds."""
     if seconds("lease", lease) == 0:
         raise InvalidArgument("lease=0 would end at once; give the seconds that the work may take")
     return lease
 
 
 def checked_consumer(consumer: str | None) -> str:
-    """The consumer's name; this process, if it has not named itself."""
+    """The consumer's name; without one, host:pid."""
     if consumer is None:
         return _this_process(os.getpid())
     return text_of("consumer", consumer, 1, MAX_CONSUMER)
@@ -39,19 +39,19 @@ def _this_process(pid: int) -> str:
 
 
 def checked_reason(reason: str | None) -> str | None:
-    """The reason, as much of it as is kept."""
+    """The reason, cut to the length that stores keep."""
     return None if reason is None else str(reason)[:MAX_REASON].encode(errors="replace").decode()
 
 
 def checked_state(state: str | None) -> str | None:
-    """The state, if it is one."""
+    """The state; InvalidArgument if there is no such state."""
     if state is not None and state not in STATES:
-        raise InvalidArgument(f"state={state!r} is none; give one of {', '.join(STATES)}, or None for all")
+        raise InvalidArgument(f"state={state!r} is not a state; give one of {', '.join(STATES)}, or None for all")
     return state
 
 
 def checked_ids(ids: Iterable[str]) -> list[str]:
-    """The ids, if they can be some."""
+    """The ids; TypeError unless all are str."""
     for each in ids:
         if not isinstance(each, str):
             raise TypeError(f"an id is a str, not {type(each).__name__}: give message.id")
@@ -59,16 +59,16 @@ def checked_ids(ids: Iterable[str]) -> list[str]:
 
 
 def checked_settings(settings: Settings) -> Settings:
-    """The settings, if their filter can be understood."""
+    """The settings; InvalidFilter if their filter does not parse."""
     if settings.filter is not None:
-        from penstock import filters  # here, so that import penstock stays quick for the many who use none
+        from penstock import filters  # here, so that import penstock stays quick
 
         filters.parse(settings.filter)
     return settings
 
 
 def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Some settings, each checked as that of a new queue; TypeError for names that are none."""
+    """Settings to change, checked as those of a new queue; TypeError for unknown names."""
     for name in changes:
         if name not in SETTINGS:
             raise TypeError(
@@ -79,7 +79,7 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def receipts_of(messages: Iterable[Message | str], queue: str) -> list[str]:
-    """The receipts of what was claimed from a queue; a str is one already."""
+    """The receipts of messages claimed from a queue; a str is a receipt already."""
     receipts = []
     for each in messages:
         if isinstance(each, str):
@@ -96,7 +96,7 @@ def receipts_of(messages: Iterable[Message | str], queue: str) -> list[str]:
 
 
 class arguments:  # noqa: N801 - a context manager, written out as every request enters it
-    """What is wrong with an argument that came over the wire is InvalidArgument, also if its type is."""
+    """Turns a TypeError of an argument that came over the wire into InvalidArgument, with `where` before it."""
 
     def __init__(self, where: str = "") -> None:
         self._where = where
@@ -110,7 +110,7 @@ class arguments:  # noqa: N801 - a context manager, written out as every request
 
 
 def check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Refuse names that nobody here would look at."""
+    """Refuse unknown names; InvalidArgument lists the known ones."""
     unknown = sorted(set(given).difference(known))
     if unknown:
         raise InvalidArgument(
@@ -119,7 +119,7 @@ def check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
 
 
 def settings_from_json(settings: Mapping[str, Any]) -> Settings:
-    """A queue's settings, checked."""
+    """A queue's settings from a JSON object, checked."""
     if not isinstance(settings, dict):
         raise InvalidArgument(f"settings are a JSON object, not {kind_of(settings)}")
     check_known(settings, SETTINGS, "a queue")
@@ -131,18 +131,18 @@ def settings_from_json(settings: Mapping[str, Any]) -> Settings:
 
 
 def changes_from_json(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Some settings, checked."""
+    """Settings to change from a JSON object, checked."""
     checked = settings_from_json(settings)
     return {name: checked[name] for name in settings}
 
 
 def kind_of(value: object) -> str:
-    """What JSON calls a value."""
+    """The JSON type of a value, in words."""
     kinds = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
     return kinds.get(type(value), "a number")
 
 
-# As operations declare them
+# Argument types for declarations
 
 
 def a_whole(description: str, lowest: int, highest: int, **more: Any) -> Argument:
@@ -155,7 +155,7 @@ def a_whole(description: str, lowest: int, highest: int, **more: Any) -> Argumen
 
 
 def a_text(description: str, **more: Any) -> Argument:
-    """A text, with what its schema says."""
+    """A text; further keywords belong to its schema."""
     ways = {name: more.pop(name) for name in ("check", "wire", "omit", "example", "send") if name in more}
     ways.setdefault("check", _text)
     return Argument(schema=text(description, **more), **ways)
@@ -167,7 +167,7 @@ def a_list(description: str, **more: Any) -> Argument:
 
 
 def a_reason(description: str, **more: Any) -> Argument:
-    """Why something failed, or null."""
+    """The reason of a failure, or null."""
     return Argument(check=_reason, schema=nullable(text(description, **more)))
 
 
@@ -197,7 +197,7 @@ MessageId = Annotated[str, a_text("The message's id.", minLength=1, example="7")
 Receipts = Annotated[Sequence[str], a_list("Receipts of claims, in any order.")]
 Lease = Annotated[float, Argument(check=lambda name, value: checked_lease(value), schema=schemas.LEASE)]
 Wait = Annotated[float, Argument(check=seconds, schema=schemas.WAIT, most=MAX_WAIT)]
-# Who asks is for the edges to say: this process, or a client's address.
+# Not checked here: the edges fill in a default, this process or the client's address.
 Consumer = Annotated[str | None, Argument(check=lambda name, value: value, schema=nullable(schemas.CONSUMER))]
 After = Annotated[str, a_text("Begin after this id.", omit=True)]
 Until = Annotated[str, a_text("End with this id.", omit=True)]

@@ -1,4 +1,4 @@
-"""What carries out operations: the narrow interface behind the contract, one implementation per kind of store."""
+"""Backends run operations: the narrow interface behind Store and Queue, with one implementation per kind of store."""
 
 import threading
 from bisect import bisect_left
@@ -20,30 +20,30 @@ class Backend(Protocol):
     """Keeps queues. An operation that changes something returns once the change is on stable storage."""
 
     def run(self, operation: Operation[Result]) -> Result:
-        """Carry out an operation, whose arguments are checked; the rules of its queue are not."""
+        """Run an operation. Its arguments are checked; the backend checks the rules of the queue."""
 
     def close(self) -> None:
-        """Let go of everything; waiting consumers get StoreClosed."""
+        """Release files and threads; waiting consumers get StoreClosed."""
 
 
 class AsyncBackend(Protocol):
     """Keeps queues, for coroutines.
 
-    A consumer that is cancelled while it waits leaves the line, and what was just claimed for it is given back.
+    A consumer that is cancelled while it waits stops waiting; messages just claimed for it are released.
     """
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
-        """Carry out an operation."""
+        """Run an operation that does not list messages."""
 
     def listed(self, operation: Peek | Messages) -> AsyncIterator[Message]:
-        """Carry out one that lists messages."""
+        """Run an operation that lists messages."""
 
     async def close(self) -> None:
-        """Let go of everything; waiting consumers get StoreClosed."""
+        """Release files and threads; waiting consumers get StoreClosed."""
 
 
 class Histogram:
-    """Counts values by bounds; a value that is a bound is below it. Safe for threads."""
+    """Counts values in buckets with inclusive upper bounds. Safe for threads."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
@@ -59,39 +59,39 @@ class Histogram:
             self._sum += value
 
     def read(self) -> tuple[list[int], float]:
-        """How many values are below each bound, the last being all there are; and their sum."""
+        """Cumulative counts per bucket, the last being the total; and the sum of all values."""
         with self._lock:
             return list(accumulate(self._counts)), self._sum
 
 
 class Served(AsyncBackend, Protocol):
-    """What a server needs of a store, beyond its operations."""
+    """A backend that a server can serve: operations, health and metrics."""
 
-    descriptors: int  # that a request takes which waits
-    commit_seconds: Histogram  # that commits took
-    commit_records: Histogram  # that commits made durable
+    descriptors: int  # file descriptors that a waiting request takes
+    commit_seconds: Histogram  # durations of commits
+    commit_records: Histogram  # records per commit
 
     def tend(self) -> "Future[None]":
-        """Let time have passed in queues where nobody comes by."""
+        """Let idle queues catch up with time: leases end, messages expire."""
 
     async def figures(self) -> Any:
-        """How every queue is."""
+        """Metrics of every queue."""
 
     @property
     def failure(self) -> BaseException | None:
-        """What has stopped the store, if it was not closed."""
+        """The error that stopped the store; None while it runs and after a close."""
 
     def is_open(self) -> bool:
-        """Whether operations are carried out."""
+        """Whether the backend still runs operations."""
 
     async def check(self) -> None:
-        """Raise what is wrong with the store."""
+        """Raise the store's error, if it has one."""
 
     def longest_commit(self) -> float:
-        """Seconds for which a commit has been running, the longest of them."""
+        """Seconds that the longest running commit has taken so far."""
 
     def max_payload(self, queue: str) -> int:
-        """The largest payload that the queue takes, as far as that is at hand."""
+        """The queue's max_payload, or the general limit if the settings are not in memory."""
 
     async def detach(self) -> None:
-        """Finish what was begun, and leave the store as it is."""
+        """Finish running operations and leave the store open."""

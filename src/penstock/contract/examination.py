@@ -11,13 +11,13 @@ Severity = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found, and what to do about it."""
+    """One finding, and the advice that goes with it."""
 
     severity: Severity  # "note": opening deals with it, or it does no harm
     text: str
     next: str = ""
-    file: str | None = None  # its path, if the finding is about one
-    offset: int | None = None  # and where in it
+    file: str | None = None  # the path of the file that the finding is about
+    offset: int | None = None  # position in that file
 
 
 def note(text: str, advice: str = "", file: str | None = None, offset: int | None = None) -> Finding:
@@ -37,7 +37,7 @@ class Examined(Protocol):
     findings: list[Finding]
 
     def cells(self) -> Mapping[str, int | None]:
-        """The queue's numbers for people, by the headings of their columns."""
+        """The queue's numbers by column heading, for people."""
 
 
 Queue = TypeVar("Queue", bound=Examined)
@@ -45,10 +45,10 @@ Queue = TypeVar("Queue", bound=Examined)
 
 @dataclass
 class QueueExamination:
-    """What the journal of one queue holds, as the store would show it if it were opened at that moment."""
+    """The contents of one queue's journal, as opening the store at that moment would show them."""
 
     name: str
-    journal: str  # the name of its latest file, from which those of the others follow
+    journal: str  # the name of its latest file
     files: int = 0
     bytes: int = 0
     groups: int = 0
@@ -62,17 +62,16 @@ class QueueExamination:
         return all(each.severity != "problem" for each in self.findings)
 
     def cells(self) -> Mapping[str, int | None]:
-        """The queue's numbers for people."""
         sizes = {"files": self.files, "bytes": self.bytes, "groups": self.groups}
         return {**sizes, **self.counts, "packing frees": self.packing_frees}
 
 
 @dataclass
 class Examination(Generic[Queue]):
-    """What was found in a store."""
+    """The findings about a store."""
 
     folder: str
-    at: int  # the time for which it holds
+    at: int  # the time of the examination
     holder: str | None = None  # the process that has the store open
     queues: list[Queue] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)  # about the store as a whole

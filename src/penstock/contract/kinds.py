@@ -1,6 +1,6 @@
-"""Kinds of stores: from a URL to the plug-in that knows its kind, which is loaded then and not before.
+"""Kinds of stores: from a URL to the plug-in for its scheme, imported on first use.
 
-A kind is added by a line in `_MODULES`: its scheme, and the module that has it as `KIND`.
+To add a kind, add its scheme to `_MODULES`, with the module that has the plug-in as `KIND`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Options:
     ca: str | None = None
 
     def check_sync(self) -> None:
-        """Refuse an unknown way to sync."""
+        """Refuse an unknown value of sync."""
         if self.sync not in _SYNC:
             raise InvalidArgument(f"sync={self.sync!r} is none of {', '.join(_SYNC)}")
 
@@ -64,7 +64,7 @@ class Copy:
 
 
 class Kind:
-    """A kind of store: what the rest of the program may ask of it. A kind overrides what it can do."""
+    """A kind of store, as the rest of the program sees it. Each kind overrides the features that it has."""
 
     name: ClassVar[str]
     owned: ClassVar[bool] = False  # one process has the store open, and serves it to the others (sharing/)
@@ -75,7 +75,7 @@ class Kind:
     has_streams: ClassVar[bool] = False  # its queues are read and written as streams
 
     def check(self, url: str, options: Options) -> None:
-        """Refuse options that the kind has no use for."""
+        """Refuse options that the kind does not have."""
         if options.peers:
             raise InvalidArgument(f"peers={options.peers}: store {url!r} has none; that is for folder stores")
 
@@ -88,11 +88,11 @@ class Kind:
         return None
 
     def open_owned(self, url: str, options: Options, locked: Callable[[], None]) -> Any:
-        """Open the store for this process and its guests; `locked` is called once no other process can."""
+        """Open the store for this process and its guests; calls `locked` once the store's lock is held."""
         raise NotImplementedError
 
     def meeting_folder(self, url: str) -> str:
-        """The folder in which processes of this machine find the one that owns the store."""
+        """The folder with the owner's socket, where other processes of this machine find it."""
         raise NotImplementedError
 
     def is_held(self, url: str) -> bool:
@@ -100,14 +100,14 @@ class Kind:
         return False
 
     def check_guest(self, url: str, backend: Backend) -> None:
-        """Refuse a store that its owner has opened in another way than the URL says."""
+        """Refuse a store whose owner has opened it with options that contradict the URL."""
 
     def tended(self, backend: Any) -> AbstractContextManager[None]:
-        """Keep the store in order for as long as a server has it open."""
+        """Maintain the store while a server has it open."""
         return nullcontext()
 
     def exists(self, url: str) -> bool:
-        """Whether there is a store, or something that opening it explains. Nothing is made."""
+        """Whether a store exists, or a file in its place that opening would report. Creates nothing."""
         return True
 
     def how_to_make(self, url: str) -> str:
@@ -117,24 +117,24 @@ class Kind:
     def absolute(self, url: str) -> str:
         """The URL of the same store for a process in another folder."""
         _, path = split(url)
-        if not path or "://" in path:  # nothing, of which opening tells, or a bucket
+        if not path or "://" in path:  # an empty path, which opening refuses, or a bucket
             return url
         return url[: len(url) - len(path)].lower() + os.path.abspath(path)
 
     def place(self, url: str) -> str:
-        """The same text for all URLs of one store: runs of jobs are known by it."""
+        """One text for all URLs of a store; runs of jobs are identified by it."""
         return self.absolute(url)
 
     def only_queue(self, url: str) -> str | None:
-        """The queue of a store that is a single one."""
+        """The name of the queue, of a store that has only one."""
         return None
 
     def tables(self, url: str) -> Tables:
-        """The tables of the store, for processes that read and write it at once. This loads Arrow."""
+        """The tables of the store, for Spark. This imports Arrow."""
         raise NotSupported(f"store {url!r} has no tables")
 
     def packer(self, url: str) -> Packer:
-        """How tasks of Spark free the space that the store no longer needs."""
+        """Frees unused space of the store with Spark tasks."""
         raise NotSupported(f"store {url!r} has no journals to pack: this is for journal stores")
 
     def examine(self, url: str) -> Examination[Any]:
@@ -142,11 +142,11 @@ class Kind:
         raise NotSupported(f"store {url!r} has no journals to examine: this is for journal and slate stores")
 
     def check_packs(self, url: str) -> None:
-        """Refuse a store whose files tasks of Spark cannot pack."""
+        """Refuse a store that Spark tasks cannot pack."""
         raise NotSupported(f"store {url!r} has no journals to examine: this is for journal and slate stores")
 
     def backup(self, url: str, dest: str, verify: bool, progress: Callable[[int, int], object] | None) -> Copy:
-        """Copy the store to a folder while others go on using it."""
+        """Copy the store to a folder while other processes use it."""
         raise NotSupported(self.how_to_copy(url))
 
     def how_to_copy(self, url: str) -> str:
@@ -155,7 +155,7 @@ class Kind:
 
 
 def split(url: str) -> tuple[str, str]:
-    """The scheme of a URL in lower case, and the rest. A plain path is a journal's, or a file's: `NAME.tq`."""
+    """The scheme of a URL in lower case, and the rest. A plain path is a journal store, or text for `NAME.tq`."""
     matched = _SCHEME.match(url)
     if matched is None:
         return "text" if url.endswith(".tq") else "journal", url
@@ -163,7 +163,7 @@ def split(url: str) -> tuple[str, str]:
 
 
 def kind_of(url: str) -> Kind:
-    """The kind of the store at a URL; NotSupported if there is none of that scheme."""
+    """The kind of store at a URL; NotSupported for an unknown scheme."""
     scheme, _ = split(url)
     module = _MODULES.get(scheme)
     if module is None:
@@ -177,12 +177,12 @@ def kind_of(url: str) -> Kind:
 
 
 def exists(url: str) -> bool:
-    """Whether there is a store, or something that opening it explains; a server is not asked."""
+    """Whether a store exists at the URL; servers are not asked."""
     return kind_of(url).exists(url)
 
 
 def check_exists(url: str) -> None:
-    """Refuse a URL at which there is no store, to a caller that only reads: opening would make one."""
+    """Refuse a URL without a store, for callers that only read: opening would create one."""
     if not exists(url):
         raise PenstockError(f"no store at {url}: `{kind_of(url).how_to_make(url)}` makes one")
 
@@ -193,7 +193,7 @@ def absolute(url: str) -> str:
 
 
 def folder_has(folder: str, belongs: Callable[[os.DirEntry[str]], bool]) -> bool:
-    """Whether a file or folder of a store is in a folder, or a file is in its place, of which opening tells."""
+    """Whether a folder contains an entry of a store, or a file is in its place, which opening reports."""
     try:
         with os.scandir(folder) as entries:
             return any(map(belongs, entries))

@@ -1,4 +1,4 @@
-"""What goes into a queue (Draft) and what comes out of it (Message)."""
+"""Messages: Draft goes into a queue, Message comes out of it; checks of payloads, headers and times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_MESSAGES = 100_000  # of a batch that travels
 LATEST = 253_402_300_799_999  # the last millisecond of the year 9999: what every reader of timestamps can show
 PUBLISH_HEADER = "penstock.publish"
 _RESERVED = "penstock."
-_OWN_BYTES = 64  # of the header above with an id of ours
+_OWN_BYTES = 64  # the most bytes of PUBLISH_HEADER with an id
 Payload: TypeAlias = bytes | str | bytearray | memoryview
 
 
@@ -38,7 +38,7 @@ class Attempt(NamedTuple):
 
 @dataclass(slots=True)
 class Draft:
-    """A message to be put, with what `put` takes."""
+    """A message to put, with the arguments of `Queue.put`."""
 
     payload: Payload
     priority: int = 0
@@ -51,7 +51,7 @@ class Draft:
 
 @dataclass(slots=True)
 class Entry:
-    """A draft that was checked: what backends are given."""
+    """A checked draft, as backends get it."""
 
     payload: bytes
     priority: int = 0
@@ -64,7 +64,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Moved(Entry):
-    """A message that comes from another store, and what became of it there; what was in flight is available."""
+    """A message from another store, with its state and attempts there; in_flight ones become available."""
 
     received_at: int | None = None  # None = now
     visible_at: int | None = None  # None = when it was received
@@ -79,12 +79,12 @@ class Moved(Entry):
 
     @property
     def waits(self) -> bool:
-        """Whether it is still to be done."""
+        """Whether it is neither done nor failed."""
         return self.state not in ("done", "failed")
 
 
 class Plain(Sequence[Entry]):
-    """Many entries that have nothing but a payload, without an object for each."""
+    """Many entries with only a payload, without an object for each."""
 
     def __init__(self, payloads: list[bytes]) -> None:
         self.payloads = payloads
@@ -102,7 +102,7 @@ class Plain(Sequence[Entry]):
 
 @dataclass(slots=True)
 class Message:
-    """A message as it was when it was read. Times are milliseconds since the epoch; None = does not apply."""
+    """A message at the time it was read. Times are milliseconds since the epoch; None = does not apply."""
 
     id: str
     queue: str
@@ -148,7 +148,7 @@ class Message:
 
 
 def checked(item: Draft | Payload) -> Entry:
-    """The draft in the form that every store can keep; errors say what is wrong with it."""
+    """The draft as a checked Entry; TypeError, InvalidArgument."""
     if type(item) is bytes:
         return Entry(item)
     if not isinstance(item, Draft):
@@ -165,7 +165,7 @@ def checked(item: Draft | Payload) -> Entry:
 
 
 def checked_many(items: Iterable[Draft | Payload]) -> Sequence[Entry]:
-    """Many messages as they are put, checked; an error names the item that is wrong."""
+    """The arguments of put_many as checked entries; an error names the wrong item."""
     if isinstance(items, str | bytes | bytearray | memoryview | Draft):
         raise TypeError(f"put_many takes several messages, not one {type(items).__name__}: use put()")
     items = list(items)
@@ -204,11 +204,11 @@ def _priority(priority: int) -> int:
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """A copy of headers that every store can keep."""
+    """A checked copy of headers; TypeError, InvalidArgument."""
     if not isinstance(headers, Mapping):
         raise TypeError(f"headers are a dict of str: str, not {type(headers).__name__}")
     copy = dict(headers)
-    own = {PUBLISH_HEADER} & copy.keys()  # ours, beside those that a message may have
+    own = {PUBLISH_HEADER} & copy.keys()  # Penstock's own, not counted
     if len(copy) - len(own) > MAX_HEADERS:
         raise InvalidArgument(
             f"{len(copy) - len(own)} headers; a message has at most {MAX_HEADERS}: put the rest into the payload"
@@ -245,7 +245,7 @@ def _time(created_at: int) -> int:
 
 
 def check_limits(entry: Entry) -> None:
-    """Refuse what no queue whatsoever would take."""
+    """Refuse a payload or priority that is beyond the limits of every queue."""
     if len(entry.payload) > MAX_PAYLOAD:
         raise PayloadTooLarge(
             f"a payload of {len(entry.payload)} bytes; the most is {MAX_PAYLOAD}: store it elsewhere and send its "

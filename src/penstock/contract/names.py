@@ -1,4 +1,4 @@
-"""Queue names: what they may be."""
+"""Queue names: checks, and file names made from them."""
 
 import re
 from collections.abc import Iterable
@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from penstock.errors import InvalidName, QueueProtected
 
 DEFAULT = "default"
-CHOSEN = "%_"  # in a file name that is not simply encoded: no encoded name has a % that no two digits follow
+CHOSEN = "%_"  # marks a shortened file name; an encoded name has two digits after each %
 _LEGAL = re.compile(r"[!-~]{1,255}")
 
 
 def checked(name: str) -> str:
-    """The queue that a name means: itself, or `default` for the empty name; InvalidName if it is none."""
+    """The name, or `default` for the empty name; InvalidName for an illegal name."""
     if not isinstance(name, str):
         raise TypeError(f"a queue name is a str, not {type(name).__name__}")
     if name == "":
@@ -33,13 +33,13 @@ def is_legal(name: str) -> bool:
 
 
 def meant(name: str, backend: object) -> str:
-    """The queue that a name means in a store: one that is a single queue has it in the place of `default`."""
+    """The queue that a name means in a store: in a store with one queue, `default` is that queue."""
     name = checked(name)
     return str(getattr(backend, "only", name)) if name == DEFAULT else name
 
 
 def deletable(name: str) -> str:
-    """The queue that a name means, if it is one that may go; QueueProtected if it is not."""
+    """The checked name of a queue to delete; QueueProtected for `default`."""
     name = checked(name)
     if name == DEFAULT:
         raise QueueProtected(f"queue {name!r} always exists and cannot be deleted: empty it with purge()")
@@ -47,12 +47,15 @@ def deletable(name: str) -> str:
 
 
 def file_name(name: str) -> str:
-    """A queue's name as a file name that no file system misunderstands: `%` and two digits for odd characters."""
+    """A queue's name as a file name, percent-encoded except for letters, digits, `_` and `-`."""
     return "".join(letter if letter.isalnum() or letter in "_-" else f"%{ord(letter):02X}" for letter in name)
 
 
 def new_file(name: str, taken: Iterable[str], longest: int, first: int, suffix: str = "") -> str:
-    """A file name for a new queue, on any file system unlike those that are taken; a number starts at `first`."""
+    """A file name for a new queue, distinct from those taken even if case is ignored.
+
+    A name that is too long or taken is shortened and numbered, from `first` on.
+    """
     folded = {file.casefold() for file in taken}
     encoded = file_name(name)
     if len(encoded) <= longest and (encoded + suffix).casefold() not in folded:

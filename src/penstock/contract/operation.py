@@ -1,7 +1,8 @@
-"""What an operation is: its arguments, its answer, who may ask for it, and where it is found over HTTP.
+"""Operations as data: arguments with their checks, answer, role, and HTTP route.
 
-An operation is declared once (`operations.py`), as a class with a field for each argument. The facade makes one
-from what a caller gives, the server from a request; a client turns it into a request, the document into words.
+An operation is declared once (`operations.py`), as a class with a field for each argument. `Store` and `Queue` make
+instances from a caller's arguments, the server from a request. Clients turn instances into requests, and the
+OpenAPI document describes the classes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,21 +25,21 @@ from penstock.contract.schemas import Schema
 
 Result = TypeVar("Result")
 Kind = TypeVar("Kind", bound="type[Operation[Any]]")
-BODY = 65_536  # bytes of a request's body, where nothing else is said
-LIST = 8 << 20  # of receipts or ids
-BATCH = 64 << 20  # of messages
+BODY = 65_536  # the default limit of a request's body, in bytes
+LIST = 8 << 20  # for lists of receipts or ids
+BATCH = 64 << 20  # for batches of messages
 
 
 @dataclass(frozen=True, kw_only=True)
 class Argument:
-    """What a value may be.
+    """The type and limits of an argument.
 
-    check: from the argument's name and its value to the value; TypeError, InvalidArgument
-    schema: its JSON schema, for the OpenAPI document
-    wire: its name over HTTP, if that is another
-    omit: it is left out of a request while it has its default
-    most: what one request gets at most; more is as good as that
-    send: from the value to what JSON, or a query, has for it
+    check: takes the argument's name and value, returns the checked value; TypeError, InvalidArgument
+    schema: the JSON schema, for the OpenAPI document
+    wire: the name over HTTP, if it differs
+    omit: requests leave the argument out while it has its default
+    most: the highest value that a request carries; higher values are sent as this one
+    send: converts the value for JSON or a query
     """
 
     check: Callable[[str, Any], Any]
@@ -52,7 +53,7 @@ class Argument:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What an operation answers: a value of a kind, or of many, alone or as the member of an object."""
+    """The result of an operation: a value, or many, alone or as the member of a JSON object."""
 
     description: str
     kind: Any = None
@@ -65,21 +66,21 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Http:
-    """Where an operation is found, and how it is carried.
+    """The route of an operation, and how requests carry it.
 
-    name: the operation's name for the document and for people
-    role: one of these roles is needed, where there are tokens
-    limit: bytes of a request's body
-    batch: the body is a batch of messages, with that schema; it is the last argument, and the others are a query
-    query: the arguments are a query, though the method would take a body
-    then: what is done, and answered, after it
-    pick: what a client wants of the answer
-    polls: it may wait for long, and must stop once nobody listens any more
-    lists: it answers with many bodies, so that only some do so at a time
-    repeatable: doing it twice is as good as doing it once
-    patience: seconds that its answer may take beyond the usual
-    said: what an error calls it
-    errors: by name, beyond those that any request can meet
+    name: the operation's name in the OpenAPI document
+    role: a token needs one of these roles
+    limit: the most bytes of a request's body
+    batch: the schema of a body that is a batch of messages; the batch is the last argument, the others are a query
+    query: the arguments are a query, even though the method has a body
+    then: a second operation, run after this one, whose result is the answer
+    pick: extracts the caller's result from the answer
+    polls: may wait for long, and stops when the client disconnects
+    lists: answers with many payloads, so the server limits how many run at a time
+    repeatable: running it twice has the effect of running it once, so clients may retry
+    patience: seconds that the answer may take beyond the usual timeout
+    said: the operation's name in error messages
+    errors: names of errors, beyond those of any request
     """
 
     method: str
@@ -105,7 +106,7 @@ class Http:
 
     @cached_property
     def in_query(self) -> bool:
-        """Whether arguments that are not in the path are in the query."""
+        """Whether arguments outside of the path are in the query."""
         return bool(self.query or self.batch or self.method in ("GET", "DELETE"))
 
     @cached_property
@@ -120,9 +121,9 @@ class Http:
 
 
 class _Later:
-    """An attribute of an operation's class that is made from the declaration when it is first asked for.
+    """A class attribute that is computed from the declaration on first use.
 
-    Most processes need few of them, and every process declares all operations.
+    Every process declares all operations, and most processes use few of them.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -138,21 +139,21 @@ def _later() -> Any:
 
 
 class Operation(Generic[Result]):
-    """Something to be done. The first instance of each compiles its __init__, with a field per argument."""
+    """Base of all operations. The first instance of each class compiles an __init__ with a field per argument."""
 
-    runs: ClassVar[str]  # the backend's method that does it
-    part: ClassVar[str]  # what the backend has that method on: "", "streams" or "uploads"
-    listing: ClassVar[bool] = False  # it lists messages, and has rest(): what is still to be listed
+    runs: ClassVar[str]  # the backend's method that runs it
+    part: ClassVar[str]  # the part of the backend that has the method: "", "streams" or "uploads"
+    listing: ClassVar[bool] = False  # lists messages page by page; rest() makes the operation for the next page
     http: ClassVar[Http] = _later()
-    call: ClassVar[Callable[[Any, Any], Any]] = _later()  # with a backend: that method, with the arguments
-    on_queue: ClassVar[Callable[[Any, Any], Any] | None] = _later()  # with a queue: its method of that name
+    call: ClassVar[Callable[[Any, Any], Any]] = _later()  # runs it on a backend
+    on_queue: ClassVar[Callable[[Any, Any], Any] | None] = _later()  # runs it on one queue of a backend
     arguments: ClassVar[Mapping[str, Argument]] = _later()
-    wires: ClassVar[Mapping[str, tuple[str, Argument]]] = _later()  # by their names over HTTP, with their own
+    wires: ClassVar[Mapping[str, tuple[str, Argument]]] = _later()  # by HTTP name: (own name, argument)
     limits: ClassVar[Sequence[tuple[str, float]]] = _later()
-    others: ClassVar[Sequence[str]] = _later()  # names over HTTP of what is neither in the path nor a batch
+    others: ClassVar[Sequence[str]] = _later()  # HTTP names of arguments in neither path nor batch
     required: ClassVar[frozenset[str]] = _later()
-    queue: str  # of those that have one
-    wait: float  # of those that poll
+    queue: str  # only of operations on one queue
+    wait: float  # only of operations that poll
 
     def __init__(self, *given: Any, **named: Any) -> None:
         kind: Any = type(self)
@@ -165,11 +166,11 @@ class Operation(Generic[Result]):
 
     @classmethod
     def default(cls, name: str) -> Any:
-        """What an argument is unless something else is said; None where something must be said."""
+        """An argument's default; None for required arguments."""
         return cls.__dict__.get(name)
 
     def changed(self, **values: Any) -> Self:
-        """The operation with other values of some arguments."""
+        """A copy with other values of some arguments."""
         return type(self)(**{**vars(self), **values})
 
     def is_repeatable(self) -> bool:
@@ -177,12 +178,12 @@ class Operation(Generic[Result]):
         return self.http.repeatable
 
     def picked(self, answer: Any) -> Any:
-        """What the caller wants of the answer."""
+        """The caller's result, from the answer."""
         return answer if self.http.pick is None else self.http.pick(answer)
 
     @classmethod
     def checked(cls, given: Mapping[str, Any], wires: Iterable[str]) -> dict[str, Any]:
-        """The arguments that have these names over HTTP, by their own; TypeError, InvalidArgument."""
+        """Checked arguments by their own names, from values by their HTTP names; TypeError, InvalidArgument."""
         values = {}
         for wire in wires:
             name, argument = cls.wires[wire]
@@ -191,7 +192,7 @@ class Operation(Generic[Result]):
         return values
 
     def within_limits(self) -> Self:
-        """The operation as one request carries it."""
+        """The operation with arguments cut to what one request carries (`Argument.most`)."""
         for name, most in self.limits:
             if getattr(self, name) > most:
                 self = self.changed(**{name: most})
@@ -199,15 +200,15 @@ class Operation(Generic[Result]):
 
 
 class Runner(Protocol):
-    """What carries out operations."""
+    """Runs operations: `Backend.run` and its like."""
 
     def __call__(self, operation: Operation[Result], /) -> Result:
-        """Carry out an operation."""
+        """Run an operation."""
 
 
 @dataclass_transform()
 def operation(call: str, runs: str, *, part: str = "", **more: Any) -> Callable[[Kind], Kind]:
-    """Declare an operation: its method and path, the backend's method that runs it, and more of Http.
+    """Declare an operation: HTTP method and path, the backend's method that runs it, and fields of Http.
 
     The first line of the class's docstring is its summary, the rest its description.
     """
@@ -221,7 +222,7 @@ def operation(call: str, runs: str, *, part: str = "", **more: Any) -> Callable[
 
 
 def _make(kind: Any) -> None:
-    """Everything that follows from an operation's declaration."""
+    """Compute the class attributes that follow from a declaration."""
     call, more = kind._declared
     names = list(kind.__annotations__)
     kind.arguments = {name: found for name in names if (found := _argument(kind.__annotations__[name]))}
@@ -240,7 +241,7 @@ def _make(kind: Any) -> None:
 
 
 def _initializer(kind: type) -> Callable[..., None]:
-    """An __init__ with a parameter for each field, as a dataclass has it."""
+    """An __init__ with a parameter for each field, like a dataclass's."""
     names = list(kind.__annotations__)
     parameters = [f"{name}=kind.{name}" if name in kind.__dict__ else name for name in names]
     lines = [f"    self.{name} = {name}" for name in names] or ["    pass"]
@@ -252,14 +253,14 @@ def _initializer(kind: type) -> Callable[..., None]:
 
 
 def _argument(hint: Any) -> Argument | None:
-    """What an annotation says of its values; None: it never travels."""
+    """The Argument of an annotation; None: the field is not sent over HTTP."""
     if get_origin(hint) is not Annotated:
         return None
     return next((each for each in get_args(hint) if isinstance(each, Argument)), None)
 
 
 def _call(part: str, runs: str, values: Sequence[str]) -> Callable[[Any, Any], Any]:
-    """A function that has a backend run an operation. It is compiled, as every operation comes by here."""
+    """A function that runs an operation on a backend. It is compiled because every operation passes through it."""
     on = f"backend.{part}()" if part else "backend"
     call: Callable[[Any, Any], Any] = eval(  # noqa: S307 - nothing in it comes from outside
         f"lambda operation, backend: {on}.{runs}({', '.join(values)})"

@@ -1,15 +1,14 @@
-"""What a token allows. A route names the roles of which one suffices."""
+"""Roles of tokens. A route names roles, of which a token needs one."""
 
 READ, WRITE, CONSUME, ADMIN = 1, 2, 4, 8
 ROLES = {"read": READ, "write": WRITE, "consume": CONSUME, "admin": ADMIN}
-ANYONE = 0  # also without a token
+ANYONE = 0  # no token needed
 ALL = ANY_ROLE = READ | WRITE | CONSUME | ADMIN
-_EVERYTHING = ADMIN  # includes the others, as who may delete a queue has no need to be kept from reading it
 
 
 def allows(held: int, needed: int) -> bool:
-    """Whether one of the needed roles is held."""
-    return not needed or bool(held & (needed | _EVERYTHING))
+    """Whether one of the needed roles is held. ADMIN includes the others."""
+    return not needed or bool(held & (needed | ADMIN))
 
 
 def names(roles: int) -> list[str]:

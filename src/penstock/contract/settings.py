@@ -1,4 +1,4 @@
-"""A queue's settings, given when it is created and changed by update(); and a queue as it is listed."""
+"""Settings of a queue (create, update), checks of numbers and texts, and QueueInfo."""
 
 import operator
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ FIVE_MINUTES = 300_000  # how long idempotency keys and settled receipts are rem
 
 
 def seconds(name: str, value: float) -> float:
-    """The duration, if it is one that every store can keep."""
+    """The duration; TypeError, InvalidArgument unless it is 0 to MAX_SECONDS."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}")
     if not 0 <= value <= MAX_SECONDS:  # neither is NaN
@@ -26,7 +26,7 @@ def seconds(name: str, value: float) -> float:
 
 
 def whole(name: str, value: int, lowest: int, highest: int) -> int:
-    """The integer, if it is one and within its limits."""
+    """The integer; TypeError, InvalidArgument unless it is within the limits."""
     try:
         value = index(value)
     except TypeError:
@@ -37,14 +37,14 @@ def whole(name: str, value: int, lowest: int, highest: int) -> int:
 
 
 def index(value: SupportsIndex) -> int:
-    """The integer; TypeError for what is none, truth values included."""
+    """The integer; TypeError for other types, bool included."""
     if isinstance(value, bool):
         raise TypeError
     return operator.index(value)
 
 
 def utf8(name: str, value: str) -> bytes:
-    """The bytes of a text, if it can be stored at all."""
+    """The UTF-8 of a text; InvalidArgument for lone surrogates."""
     try:
         return value.encode()
     except UnicodeEncodeError as error:
@@ -52,7 +52,7 @@ def utf8(name: str, value: str) -> bytes:
 
 
 def text(name: str, value: str, shortest: int, longest: int) -> str:
-    """The text, if it is one that can be stored, and of a length in bytes of UTF-8 within the limits."""
+    """The text; TypeError, InvalidArgument unless its UTF-8 has shortest to longest bytes."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is a str, not {type(value).__name__}")
     size = len(utf8(name, value))
@@ -114,7 +114,7 @@ class Settings:
         return getattr(self, name)
 
     def changed(self, changes: Mapping[str, Any]) -> "Settings":
-        """The settings with some of them changed; NotSupported for what is decided when a queue is created."""
+        """A copy with changes; NotSupported for a changed `start`, which is fixed at creation."""
         if changes.get("start", self.start) != self.start:
             raise NotSupported(
                 f"start={changes['start']!r}: from where in the log a queue takes messages is decided when it is "
@@ -124,7 +124,7 @@ class Settings:
 
 
 class Changes(TypedDict, total=False):
-    """Settings that a queue gets instead of those it has; the others stay."""
+    """Settings to change; the others stay."""
 
     max_size: int
     max_attempts: int
@@ -142,7 +142,7 @@ class Changes(TypedDict, total=False):
 class QueueInfo:
     """A queue as `store.queues()` lists it.
 
-    lag: of a queue with a filter, in a store with a log: how far it is behind the end of that log
+    lag: entries of the store's log that a filtered queue has not taken yet; None: no log, or no filter
     """
 
     name: str
