@@ -7,5 +7,5 @@ from penstock.stores.slate.doctor import dump
 
 __all__ = ["backups", "doctor", "dump"]
 
-for name, module in (("backups", backups), ("doctor", doctor), ("dumping", doctor)):  # so that each can be imported as a module
+for name, module in (("backups", backups), ("doctor", doctor), ("dumping", doctor)):  # import as modules works
     sys.modules[f"penstock.slate.{name}"] = module

@@ -55,7 +55,7 @@ _parents: list[AsyncBackend] = []
 
 
 class Message(message.Message):
-    """A message as it was when it was read, whose methods are coroutines."""
+    """A message at the time it was read, with coroutines as methods."""
 
     __slots__ = ()
 
@@ -89,9 +89,9 @@ class Store:
         processes.watch_forks(self)
 
     def forked(self) -> None:
-        """In a child: the event loop is the parent's, and so are the threads and connections."""
+        """In a forked child: event loop, threads and connections belong to the parent."""
         if self._open_backend is not None:
-            _parents.append(self._open_backend)  # never to be cleared away, which would touch what is the parent's
+            _parents.append(self._open_backend)  # referenced for ever: cleanup would close what is the parent's
             self._open_backend, self._is_forked = None, True
 
     async def create(
@@ -153,11 +153,11 @@ class Store:
         The id that is returned travels with each copy in the header `penstock.publish`.
         """
         entry = message.checked(Draft(payload, priority, headers, delay, retention, None, created_at))
-        message.check_limits(entry)  # those of the queues do not apply if none wants it
+        message.check_limits(entry)  # without a matching queue nothing else checks them
         return await self._backend.run(Publish(entry))
 
     async def close(self) -> None:
-        """Let go of the store. Closing twice does no harm."""
+        """Close the store. Closing twice does no harm."""
         backend, self._open_backend = self._open_backend, None
         if backend is not None:
             await backend.close()
@@ -193,7 +193,7 @@ class Queue:
         self.name = name
 
     async def settings(self) -> Settings:
-        """What the queue was created with, and update() has changed since."""
+        """The current settings."""
         return await self._backend.run(Lookup(self.name))
 
     async def update(self, **changes: Unpack[Changes]) -> Settings:
@@ -266,15 +266,15 @@ class Queue:
             raise LeaseExpired(self.name, held.lost)
 
     async def remove(self, *ids: str) -> int:
-        """Take messages out, whatever their state; how many were there."""
+        """Remove messages in any state, and count those that existed."""
         return await self._backend.run(Remove(self.name, checked_ids(ids)))
 
     async def redrive(self, *ids: str) -> int:
-        """Make failed messages available again with attempts 0; without ids, all of them. How many."""
+        """Make failed messages available again with attempts 0, and count them; without ids, all failed ones."""
         return await self._backend.run(Redrive(self.name, checked_ids(ids) if ids else None))
 
     async def purge(self) -> int:
-        """Take out everything but what consumers hold; how many."""
+        """Remove all messages but those in flight, and count them."""
         return await self._backend.run(Purge(self.name))
 
     def peek(self, n: int = 1) -> AsyncIterator[Message]:
@@ -307,7 +307,7 @@ class Queue:
 
 
 def _ours(given: message.Message) -> Message:
-    """The same message with methods for coroutines; it has the same fields, and nobody else has it yet."""
+    """Turn a message into one with coroutines as methods, in place: no one else has it yet."""
     given.__class__ = Message
     return cast("Message", given)
 

@@ -46,7 +46,7 @@ def checked_reason(reason: str | None) -> str | None:
 def checked_state(state: str | None) -> str | None:
     """The state; InvalidArgument if there is no such state."""
     if state is not None and state not in STATES:
-        raise InvalidArgument(f"state={state!r} is not a state; give one of {', '.join(STATES)}, or None for all")
+        raise InvalidArgument(f"state={state!r} is none; give one of {', '.join(STATES)}, or None for all")
     return state
 
 

@@ -1,4 +1,4 @@
-"""Backends run operations: the narrow interface behind Store and Queue, with one implementation per kind of store."""
+"""Backends run operations: the narrow interface behind Store and Queue, implemented by each kind of store."""
 
 import threading
 from bisect import bisect_left

@@ -62,6 +62,7 @@ class QueueExamination:
         return all(each.severity != "problem" for each in self.findings)
 
     def cells(self) -> Mapping[str, int | None]:
+        """The queue's numbers by column heading."""
         sizes = {"files": self.files, "bytes": self.bytes, "groups": self.groups}
         return {**sizes, **self.counts, "packing frees": self.packing_frees}
 

@@ -1,6 +1,6 @@
-"""Loads: many messages, sent batch by batch and by many senders, that take effect all at once.
+"""Loads: many messages, staged in batches by many senders and committed in one atomic step.
 
-`Loads` has their operations as methods; below it they are declared. None of them does harm twice.
+`Loads` has a method for each operation; the declarations follow. All of them are safe to repeat.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,25 +23,25 @@ _LONG = 600.0  # seconds that an answer may take beyond the usual
 
 
 class TooManyLoads(PenstockError):
-    """So many loads are open that no more can be taken in: try again later."""
+    """The limit of open loads is reached: try again later."""
 
 
 class Sent(NamedTuple):
-    """What a commit names: a part, and how many batches it has."""
+    """A part of a load that is committed, and its number of batches."""
 
     part: str
     batches: int
 
 
 class Outcome(NamedTuple):
-    """What became of a load: so many messages, or none as its run has taken effect before."""
+    """The result of a commit. `loaded` is False if the same run was committed before."""
 
     loaded: bool
     messages: int
 
 
 class Brought(NamedTuple):
-    """What a run has brought into a queue."""
+    """The messages of a run in one queue."""
 
     queue: str
     messages: int
@@ -49,10 +49,10 @@ class Brought(NamedTuple):
 
 
 class SinkCommit(NamedTuple):
-    """A batch of a query, and the sink that it is for.
+    """A batch of a streaming query, and the sink that it is written to.
 
-    Spark numbers the batches of a query one after the other, and writes only the last one again: to remember one
-    number of each sink is enough.
+    Spark numbers the batches of a query in order and repeats only the last one, so a store remembers one number
+    per sink.
     """
 
     sink: str
@@ -61,7 +61,7 @@ class SinkCommit(NamedTuple):
 
 
 def is_repeated(landing: SinkCommit, last: SinkCommit) -> bool:
-    """Whether a batch has landed, if `last` was the last; StreamMismatch if a new query's numbers start anew."""
+    """Whether a batch was committed before, given the sink's last one; StreamMismatch for a new query."""
     if landing.batch > last.batch:
         return False
     if landing.query != last.query:
@@ -74,25 +74,25 @@ def is_repeated(landing: SinkCommit, last: SinkCommit) -> bool:
 
 
 class Loads:
-    """The loads of a store. Everything here may wait for a disk."""
+    """The loads of a store. Every method may wait for the disk."""
 
     def __init__(self, run: Runner) -> None:
         self._carry_out = run
 
     def run(self, run: str) -> list[Brought] | None:
-        """What a run has brought into each queue; None if it has not taken effect."""
+        """The messages of a run by queue; None if the run was not committed."""
         return self._carry_out(Run(run))
 
     def begin(self, queues: Mapping[str, Settings]) -> str:
-        """Open a load, which will make these queues if they are not there by then; its name."""
+        """Open a load and return its name. Its commit creates these queues if they do not exist by then."""
         return self._carry_out(BeginLoad(queues))
 
     def add(self, load: str, part: str, number: int, queue: str, frame: bytes) -> None:
-        """Stage the next batch of a part, on stable storage; the last one again changes nothing."""
+        """Stage the next batch of a part on stable storage. Repeating the last batch changes nothing."""
         self._carry_out(AddToLoad(load, part, number, queue, frame))
 
     def commit(self, load: str, sent: Sequence[Sent], run: str | None, sink: SinkCommit | None = None) -> Outcome:
-        """Let the parts that are named take effect, in this order, all at once."""
+        """Commit these parts in this order, in one atomic step."""
         return self._carry_out(CommitLoad(load, sent, run, sink))
 
     def abort(self, load: str) -> None:
@@ -171,7 +171,7 @@ def _sink(name: str, value: Any) -> SinkCommit | None:
 
 
 def _utf8(run: str) -> str:
-    return run.encode("latin-1").decode(errors="replace")  # as a path has it
+    return run.encode("latin-1").decode(errors="replace")  # a path arrives as Latin-1
 
 
 def _sends_queues(queues: Mapping[str, Settings]) -> dict[str, Any]:

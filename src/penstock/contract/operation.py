@@ -1,7 +1,7 @@
 """Operations as data: arguments with their checks, answer, role, and HTTP route.
 
-An operation is declared once (`operations.py`), as a class with a field for each argument. `Store` and `Queue` make
-instances from a caller's arguments, the server from a request. Clients turn instances into requests, and the
+An operation is declared once (`operations.py`), as a class with a field for each argument. `Store` and `Queue`
+make instances from a caller's arguments, the server from a request. Clients turn instances into requests, and the
 OpenAPI document describes the classes.
 """
 

@@ -1,4 +1,4 @@
-"""The JSON schemas of what travels; their names, limits and defaults are those of the code that checks them."""
+"""JSON schemas of requests and answers, with the limits and defaults of the code that checks them."""
 
 import inspect
 import re
@@ -39,7 +39,7 @@ def integer(description: str, lowest: int, highest: int, default: int | None = N
 
 
 def text(description: str, **more: Any) -> Schema:
-    """A text."""
+    """A text; further keywords belong to the schema."""
     return {"type": "string", **more, "description": description}
 
 
@@ -54,12 +54,12 @@ def texts(description: str) -> Schema:
 
 
 def nullable(schema: Schema) -> Schema:
-    """The same, or null."""
+    """The schema, or null."""
     return {**schema, "type": [schema["type"], "null"]}
 
 
 def record(properties: Mapping[str, Schema], *required: str, closed: bool = True) -> Schema:
-    """An object. What the server reads is closed: it refuses members that it would not look at."""
+    """An object. Requests are closed: the server refuses unknown members."""
     schema: Schema = {"type": "object", "properties": dict(properties)}
     if required:
         schema["required"] = list(required)
@@ -69,7 +69,7 @@ def record(properties: Mapping[str, Schema], *required: str, closed: bool = True
 
 
 def answer(properties: Mapping[str, Schema]) -> Schema:
-    """An object that the server writes, complete; a newer server may add members."""
+    """An object in an answer, with all members. A newer server may add members."""
     return record(properties, *properties, closed=False)
 
 
@@ -78,7 +78,7 @@ def _with(schema: Schema, default: object) -> Schema:
 
 
 def _documented(kind: type) -> dict[str, str]:
-    """What a docstring says of each field, in JSON's words."""
+    """The description of each field in a docstring, with null for None."""
     found = re.findall(r"^(\w+): (.+)$", inspect.getdoc(kind) or "", re.MULTILINE)
     return {name: meaning[0].upper() + meaning[1:].replace("None", "null") for name, meaning in found}
 
@@ -140,7 +140,7 @@ _CHANGES = {
 
 
 def in_query(name: str) -> Schema:
-    """A setting as the query of a URL has it: texts, with `none` for null."""
+    """A setting in the query of a URL: a text, with `none` for null."""
     schema = dict(SETTINGS[name])
     schema["description"] = schema["description"].replace("null", "none")
     if name == "priorities":
@@ -223,7 +223,7 @@ _LAG = {
 
 
 def schemas() -> dict[str, Schema]:
-    """Everything that has a name."""
+    """The named schemas of the OpenAPI document."""
     problem = answer(_PROBLEM)
     problem["properties"].update(_LOST)
     queue = answer({"name": NAME, "settings": ref("Settings"), "counts": _counts()})

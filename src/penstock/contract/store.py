@@ -65,7 +65,7 @@ class Store:
     def __init__(self, url: str, backend: Backend) -> None:
         self.url = url
         self._open_backend: Backend | None = backend
-        # Carries out an operation whose arguments are checked: the backend's own, as every call comes by here.
+        # Runs an operation with checked arguments. It is the backend's own method: every call passes through it.
         self.run: Runner = backend.run
 
     def create(
@@ -127,19 +127,19 @@ class Store:
         The id that is returned travels with each copy in the header `penstock.publish`.
         """
         entry = message.checked(Draft(payload, priority, headers, delay, retention, None, created_at))
-        message.check_limits(entry)  # those of the queues do not apply if none wants it
+        message.check_limits(entry)  # without a matching queue nothing else checks them
         return self.run(Publish(entry))
 
     def is_served(self) -> bool:
-        """Whether a server in this process can serve the store; one that is kept elsewhere is served there."""
+        """Whether a server in this process can serve the store; a remote store has its own server."""
         return hasattr(self.backend, "for_loop")
 
     async def for_loop(self) -> Any:
-        """What carries out operations for the coroutines of an event loop, as of a server in this process."""
+        """The AsyncBackend of the store, for an event loop such as a server's."""
         return await self.backend.for_loop()  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """Let go of the store. Closing twice does no harm."""
+        """Close the store. Closing twice does no harm."""
         backend, self._open_backend = self._open_backend, None
         self.run = self._refuse
         if backend is not None:
@@ -157,11 +157,11 @@ class Store:
         return f"<penstock.Store {self.url!r}{'' if self._open_backend else ' (closed)'}>"
 
     def _refuse(self, operation: Operation[Result]) -> Result:
-        return self.backend.run(operation)  # says that it was closed
+        return self.backend.run(operation)  # raises StoreClosed
 
     @property
     def backend(self) -> Backend:
-        """What carries out operations, for the rest of Penstock."""
+        """The backend, for the rest of Penstock; StoreClosed after close()."""
         if self._open_backend is None:
             raise StoreClosed(f"the store {self.url!r} was closed: open it again with penstock.open()")
         return self._open_backend
@@ -176,14 +176,14 @@ class Queue:
 
     @property
     def settings(self) -> Settings:
-        """What the queue was created with, and update() has changed since."""
+        """The current settings."""
         return self._store.run(Lookup(self.name))
 
     def update(self, **changes: Unpack[Changes]) -> Settings:
-        """Change settings, by the keywords of `store.create`; those that are left out stay. The settings then.
+        """Change settings, by the keywords of `store.create`; the others stay. Returns all settings.
 
-        They hold at once and durably, for messages that are there as well: docs/queue.md says how for each. Only
-        `start` cannot be changed (NotSupported).
+        Changes are durable and apply at once, also to stored messages: docs/queue.md explains each. Only `start`
+        cannot be changed (NotSupported).
 
         >>> jobs.update(max_attempts=10, keep_done=86_400)
         """
@@ -202,12 +202,12 @@ class Queue:
         """Add a message; returns its id once the message is on stable storage.
 
         Lower priority numbers are claimed first. With a `delay` the message becomes available that many seconds
-        later; with a `retention` it is dropped after so many (None: the queue's own; 0: never). A `key` makes the
-        put safe to repeat: for five minutes the same key is answered with the first id, and nothing is added.
+        later; with a `retention` it expires after so many (None: the queue's own; 0: never). A `key` makes the put
+        safe to repeat: for five minutes a put with the same key returns the first id and adds nothing.
         """
         plain = headers is None and retention is None and key is None and created_at is None
         if plain and type(payload) is bytes and type(priority) is type(delay) is int and not delay:
-            entry = Entry(payload, priority)  # most are so plain that there is nothing to check
+            entry = Entry(payload, priority)  # the usual case: nothing to check
         else:
             entry = message.checked(Draft(payload, priority, headers, delay, retention, key, created_at))
         return self._store.run(Put(self.name, [entry]))[0]
@@ -263,15 +263,15 @@ class Queue:
             raise LeaseExpired(self.name, held.lost)
 
     def remove(self, *ids: str) -> int:
-        """Take messages out, whatever their state; how many were there."""
+        """Remove messages in any state, and count those that existed."""
         return self._store.run(Remove(self.name, checked_ids(ids)))
 
     def redrive(self, *ids: str) -> int:
-        """Make failed messages available again with attempts 0; without ids, all of them. How many."""
+        """Make failed messages available again with attempts 0, and count them; without ids, all failed ones."""
         return self._store.run(Redrive(self.name, checked_ids(ids) if ids else None))
 
     def purge(self) -> int:
-        """Take out everything but what consumers hold; how many."""
+        """Remove all messages but those in flight, and count them."""
         return self._store.run(Purge(self.name))
 
     def peek(self, n: int = 1) -> Iterator[Message]:
@@ -299,7 +299,7 @@ class Queue:
         return self.count()
 
     def __bool__(self) -> bool:
-        return True  # a handle is a handle, also on an empty queue
+        return True  # not empty() of the queue: a handle is always true
 
     def counts(self) -> dict[str, int]:
         """How many messages are in each state."""

@@ -1,4 +1,4 @@
-"""The operations on streams and followers. `Streams` has them as methods; below it they are declared."""
+"""Operations on streams and followers. `Streams` has a method for each; the declarations follow."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, dataclass_transform
@@ -20,13 +20,13 @@ MAX_READER = 512
 MAX_RUN = 64
 MAX_ROWS = 100_000_000
 MAX_FOLLOWED = 2**40
-_IDS = 50_000  # that are sent at once
-_LONG = 600.0  # seconds for a batch of millions of messages
+_IDS = 50_000  # ids in one request
+_LONG = 600.0  # seconds that a batch of millions of messages may take
 _S, _F = "/-/streams/{queue}/{stream}", "/-/followers/{queue}/{follower}"
 
 
 class Streams:
-    """The streams of a store. What changes something returns once that is on stable storage."""
+    """The streams of a store. Methods return once their change is on stable storage."""
 
     def __init__(self, run: Runner) -> None:
         self._carry_out = run
@@ -36,77 +36,77 @@ class Streams:
         return self._carry_out(AllStreams())
 
     def begin(self, queue: str, stream: str, reader: str) -> StreamInfo:
-        """Be the one process that reads a stream, and say again that one is; StreamInUse while another lives."""
+        """Become the reader of a stream, or renew that; StreamInUse while another reader lives."""
         return self._carry_out(Begin(queue, stream, reader))
 
     def next(
         self, queue: str, stream: str, reader: str, start: int, rows: int, size: int, run: str | None = None
     ) -> int | None:
-        """Settle batch `start`, which was certainly read; the number of the next, claimed if none is held.
+        """Settle batch `start`, which Spark has committed, and return the number of the next batch.
 
-        None if there is nothing to claim, or `rows` is 0. It has at most so many messages, and bytes beyond the
-        first message's. With the name of a run, only messages that were there when the run was first named, and
-        each once: what fails in a run is for the next.
+        The next batch is the one that the stream holds, or a new claim of at most `rows` messages and `size` bytes
+        (beyond the first message). None if no message is available, or `rows` is 0. With the name of a run, only
+        messages that existed when the run was first named are claimed, each once: failures wait for the next run.
         """
         return self._carry_out(Next(queue, stream, reader, start, rows, size, run))
 
     def read(self, queue: str, stream: str, batch: int, pins: str | None) -> BatchPlan:
-        """Where the messages of a batch are; what was said to fail of them is forgotten.
+        """Where the messages of a batch are stored. Failures recorded for the batch are dropped.
 
-        Files are pinned for a process of the owner's machine, PROCESS@BOOT; for others there are none.
+        With `pins`, the name of a process on the owner's machine (PROCESS@BOOT), files are pinned for it.
         """
         return self._carry_out(Read(queue, stream, batch, pins))
 
     def messages(self, queue: str, stream: str, batch: int, after: str, until: str, limit: int) -> list[Message]:
-        """Some messages of a batch by ascending id, from after one on until another; fewer if they are large."""
+        """A page of a batch by ascending id, in (after, until]; fewer than `limit` messages if they are large."""
         return self._carry_out(BatchMessages(queue, stream, batch, after, until, limit))
 
     def follow(self, queue: str, stream: str, reader: str, position: int) -> None:
-        """Follow a queue under a name, having read all up to a message: packing waits for the rest, to a limit."""
+        """Record that a named follower has read up to a message. Packing keeps later messages, up to a limit."""
         self._carry_out(Follow(queue, stream, reader, position))
 
     def start(self, queue: str, follower: str, starting: str | int) -> Start:
-        """Where a follower begins: with "earliest" that is stored, with "latest" to come, or from a time on.
+        """Where a follower begins: at the "earliest" stored message, after the "latest", or at a time.
 
-        A follower has a name of its own choice; while it goes on asking, what it has not read is held for it, to a
-        limit.
+        The follower chooses its name. While it keeps asking, unread messages are kept for it, up to a limit.
         """
         return self._carry_out(StartFollowing(queue, follower, starting))
 
     def ahead(
         self, queue: str, follower: str, after: int, gaps: int, rows: int, size: int, until: int = 0
     ) -> Ahead:
-        """What has entered after a number, within limits, or up to another number; all before it was read.
+        """The messages that entered after a number, within limits or up to `until`.
 
-        Of what is lost only counts what is not below `gaps`. With 0 rows the follower says only that it is there.
+        Everything up to `after` counts as read. Lost messages below `gaps` are not reported. A call with 0 rows is
+        only a sign of life.
         """
         return self._carry_out(LookAhead(queue, follower, after, gaps, rows, size, until))
 
     def entered(self, queue: str, follower: str, after: int, until: int, limit: int) -> list[Message]:
-        """Some messages as they entered, from after a number on until another; fewer if they are large."""
+        """A page of messages in the order of entry, in (after, until]; fewer than `limit` if they are large."""
         return self._carry_out(Entered(queue, follower, after, until, limit))
 
     def leave(self, queue: str, follower: str) -> None:
-        """Follow no longer."""
+        """End a follower."""
         self._carry_out(Leave(queue, follower))
 
     def fail(
         self, queue: str, stream: str, batch: int, ids: Sequence[str], reason: str | None, delay: float = 0
     ) -> None:
-        """Let these messages fail when the batch is settled, to be tried again so many seconds after that."""
+        """Mark messages to fail when the batch is settled; `delay` is in seconds from then."""
         for start in range(0, len(ids), _IDS):
             self._carry_out(FailInBatch(queue, stream, batch, ids[start : start + _IDS], reason, delay))
 
     def settle(self, queue: str, stream: str, batch: int) -> bool:
-        """Settle a batch; False if that was done before."""
+        """Settle a batch; False if it was settled before."""
         return self._carry_out(Settle(queue, stream, batch))
 
     def release(self, queue: str, stream: str) -> int:
-        """Give back what a stream holds, whose reader must be gone; how many messages."""
+        """Release the messages that a stream holds and count them. Its reader must have ended."""
         return self._carry_out(ReleaseStream(queue, stream))
 
     def delete(self, queue: str, stream: str) -> None:
-        """Forget a stream that holds nothing, and whose reader is gone."""
+        """Delete a stream that holds no messages and whose reader has ended."""
         self._carry_out(DeleteStream(queue, stream))
 
 
@@ -173,7 +173,7 @@ def _at(name: str, value: Any) -> str | int:
 
 @dataclass_transform()
 def _stream(call: str, runs: str, **more: Any) -> Callable[[Kind], Kind]:
-    """Declare an operation on streams, which may take long, as a batch may have millions of messages."""
+    """Declare an operation on streams, with a long timeout: a batch may have millions of messages."""
     usual = {"tag": "Streams", "role": CONSUME, "patience": _LONG, "said": f"{runs} of a stream"}
     return operation(call, runs, part="streams", **{**usual, **more})
 

@@ -1,8 +1,8 @@
-"""The tables of a store, read and written by many processes at once: what a kind of store offers to Spark.
+"""Tables of a store: the interface between a kind of store and Spark.
 
 A read is planned in one process, and its parts are read in others. A load is staged in many processes, and one of
-them commits it. Parts, loaders and what they return travel between processes, so all of it can be pickled. Schemas
-and batches are those of Arrow, which is loaded by the kinds that need it.
+them commits it. Parts, loaders and their results travel between processes, so all of them can be pickled. Schemas
+and batches are Arrow's; kinds import Arrow themselves.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Read:
-    """The rows to read of a store."""
+    """A read of one table: its store, queue and states."""
 
     store: str
     table: str
-    queue: str | None = None  # None: of all queues
-    states: tuple[str, ...] = STATES  # of messages
+    queue: str | None = None  # None: all queues
+    states: tuple[str, ...] = STATES
 
 
 class Part(Protocol):
@@ -49,100 +49,100 @@ class Target:
 
     store: str
     queue: str | None = None  # None: the column `queue` says it
-    run: str | None = None  # takes effect once under this name
+    run: str | None = None  # a load of this name is committed once
     create: Mapping[str, Settings] = field(default_factory=dict)  # queues to be made
-    restore: bool = False  # messages come with what became of them in another store
-    streams: bool = False  # it is a batch of a stream
+    restore: bool = False  # rows have the state and attempts of another store
+    streams: bool = False  # the rows are a batch of a streaming query
 
 
 class Staged(NamedTuple):
-    """Rows that one task has staged: of which load, and what the loader needs to find them."""
+    """The staged rows of one task: the load, and the loader's references to them."""
 
     load: str
     pieces: list[Any]
 
 
 class Loader(Protocol):
-    """Messages by the million into a store, all of them or none. Nothing of them is shown until commit()."""
+    """Loads messages by the million, all or none. They are invisible until commit()."""
 
-    repeated: bool  # the run has taken effect before: there is nothing to stage
+    repeated: bool  # the run was committed before: nothing to stage
 
     def stage(self, batches: Iterable[Any], partition: int, attempt: int) -> Staged:
         """Stage the rows of one task, durably."""
 
     def commit(self, staged: Sequence[Staged], batch: Callable[[], SinkCommit] | None = None) -> None:
-        """Let staged rows take effect, all at once; `batch` names the batch of a stream, which does so once."""
+        """Commit staged rows in one step. A streaming `batch` is committed once."""
 
     def abort(self, staged: Sequence[Staged]) -> None:
-        """Remove staged rows, unless they have taken effect."""
+        """Remove staged rows, unless they are committed."""
 
 
 class Follower(Protocol):
-    """Messages as they enter a queue, by number."""
+    """Reads messages in the order in which they enter a queue."""
 
     def start(self, starting: str | int) -> tuple[int, int]:
-        """The number before the first message, and that below which some are gone."""
+        """The number before the first message, and the number below which some are gone."""
 
     def has_read(self, position: int) -> None:
-        """All up to this number was read, and its batch is over."""
+        """Record that messages up to this number were read and their batch is committed."""
 
     def ahead(self, after: int, gaps: int, rows: int, size: int, until: int = 0) -> Ahead:
-        """The messages that have entered after a number, within limits."""
+        """The messages that entered after a number, within limits."""
 
     def parts(self, after: int, until: int, ahead: Ahead) -> Sequence[Part]:
         """The parts of a batch."""
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
 
 
 class BatchFiles(Protocol):
-    """The messages of a stream's batch, in files of the store that this machine sees."""
+    """A stream's batch, read from files of the store on this machine."""
 
     @property
     def parts(self) -> Sequence[Part]:
-        """The parts, as many as were asked for."""
+        """The parts of the batch."""
 
     def drop(self) -> None:
-        """Let go of the files, after all tasks have ended."""
+        """Unpin the files, after all tasks have ended."""
 
 
 class LogFollower(Protocol):
-    """The log of a store as it grows, by the numbers of its entries; or the queues that want them."""
+    """Reads a store's log as it grows, or with `route` the queues that its entries go to."""
 
     def end(self) -> int:
-        """Where the log ends now. All batches that were read before are done."""
+        """The number of the log's end. All batches that were read before are committed."""
 
     def reach(self, start: int, end: int, rows: int) -> int:
-        """A number after so many entries at most, before the end."""
+        """The number after at most `rows` entries, not beyond the end."""
 
     def parts(self, first: int, last: int) -> Sequence[Part]:
-        """The parts of a batch, which may have been read before."""
+        """The parts of a batch; Spark may ask again for an earlier one."""
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
 
 
 class Router(Protocol):
-    """Delivers entries of a log to the queues that want them."""
+    """Delivers entries of a log to the queues whose filters match."""
 
-    checkpoint: str  # a folder for the notes of a stream that routes
+    checkpoint: str  # the checkpoint folder of the routing query
 
     def position(self) -> int:
-        """How far the queues are in the log."""
+        """The log position up to which all queues are delivered."""
 
     def deliver(self, found: Any) -> dict[str, int]:
-        """Deliver the rows of a batch (an Arrow table); how many messages, by queue."""
+        """Deliver the rows of a batch (an Arrow table); counts of messages by queue."""
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
 
 
 class Tables:
-    """The tables of the stores of one kind. `owner` is the process for which files are held, while it lives."""
+    """The tables of one kind of store. Files stay pinned while the process `owner` lives."""
 
     def parts(self, read: Read, schema: Any, owner: int) -> Sequence[Part]:
-        """The parts of a table, as the store is now."""
+        """The parts of a table, from a snapshot of the store."""
         raise NotImplementedError
 
     def loader(self, target: Target, owner: int, opened: Opener) -> Loader:
@@ -150,7 +150,7 @@ class Tables:
         raise NotImplementedError
 
     def check(self, store: str) -> None:
-        """Refuse a folder that is no store of this kind, in words that Spark does not wrap."""
+        """Refuse a folder that is not a store of this kind, before Spark would wrap the error."""
 
     def settings(self, store: str, opened: Opener) -> dict[str, Settings]:
         """The settings of all queues."""
@@ -162,21 +162,21 @@ class Tables:
         return []
 
     def brought(self, store: str, run: str, opened: Opener) -> list[list[Any]] | None:
-        """The messages and bytes that a run has brought into each queue; None if it has not taken effect."""
+        """[queue, messages, bytes] of a run for each queue; None if the run was not committed."""
         raise NotImplementedError
 
     def follower(self, store: str, queue: str, schema: Any, owner: int) -> Follower | None:
-        """A follower that reads the store's files; None: its owner or its server is asked."""
+        """A follower that reads the store's files; None: the follower asks the owner or the server."""
         return None
 
     def batch_files(
         self, plan: BatchPlan, rows: Sequence[Any], queue: str, receipt: tuple[str, str]
     ) -> BatchFiles | None:
-        """The parts of a stream's batch in files; None if this machine does not see them."""
+        """A stream's batch in files; None if this machine does not have them."""
         return None
 
     def log(self, store: str, schema: Any, route: bool, owner: int) -> LogFollower:
-        """A follower of the log; with `route` of the queues that want its entries."""
+        """A follower of the log; with `route`, of its matches with the queues' filters."""
         raise NotImplementedError
 
     def match_schema(self) -> Any:
@@ -189,7 +189,7 @@ class Tables:
 
 
 class Packed(NamedTuple):
-    """A queue that was packed, or would be, and its bytes."""
+    """The size of a queue in bytes, before and after packing."""
 
     queue: str
     before: int
@@ -197,20 +197,20 @@ class Packed(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """What time has let go of a queue."""
+    """Messages whose time in a queue is over."""
 
     queue: str
-    expired: int  # messages whose expires_at has passed
-    done: int  # done messages that were listed as long as keep_done says
-    bytes: int  # that both take
-    freed: int | None  # bytes; None: not known
+    expired: int  # messages past their expires_at
+    done: int  # done messages past keep_done
+    bytes: int  # of both
+    freed: int | None  # bytes; None: unknown
 
 
 class Tasks(Protocol):
-    """Processes that a packer works with."""
+    """Processes that run a packer's work."""
 
     def open(self, url: str) -> tuple[Store, Any]:
-        """Open a store; with its engine, if this process owns it."""
+        """Open a store; also returns its engine, if this process owns it."""
 
     def run(
         self,
@@ -219,9 +219,9 @@ class Tasks(Protocol):
         sizes: Sequence[int],
         what: str,
     ) -> list[Answer]:
-        """The answers of tasks that each do some of the work, in no order; `what` is done is in errors.
+        """Run the work in tasks, each on some of the items, and collect the answers in any order.
 
-        Work is given items, and a number that no other attempt has.
+        Work gets its items and a number that no other attempt has. Errors name the work as `what`.
         """
 
 
@@ -231,14 +231,14 @@ class Packer(Protocol):
     note: str  # for people, after pack()
 
     def pack(self, url: str, queues: Sequence[str], dry_run: bool, tasks: Tasks) -> list[Packed]:
-        """Pack these queues, or all; what cannot be packed is raised after all others were."""
+        """Pack these queues, or all. The error of a queue that cannot be packed comes after the others."""
 
     def expire(self, url: str, dry_run: bool, tasks: Tasks) -> tuple[list[Expired], int]:
-        """Take out what time has let go: of the queues that had some, and how many queues were looked at."""
+        """Remove expired messages; the queues that had some, and the number of queues examined."""
 
 
 def grouped(items: Iterable[tuple[Item, int]], part: int) -> list[list[Item]]:
-    """Small items together, so that not each of them is a task of its own: items with their sizes, in groups."""
+    """Items with their sizes in groups of about `part`, so that small items share a task."""
     groups: list[list[Item]] = []
     room = 0
     for item, size in items:
