@@ -1,6 +1,6 @@
-"""A queue's rules: operation + time -> new state + what to record. No clock, no disk.
+"""A queue's rules: operation + time -> record + new state. No clock, no disk.
 
-Every operation decides, writes its decision into a record, and applies that record. A store that keeps the records
+Every operation makes a decision, writes it into a record, and applies the record. A store that keeps the records
 and replays them later gets the same state again.
 """
 
@@ -16,11 +16,11 @@ from penstock.rules.rows import AVAILABLE, FAILED, IN_FLIGHT
 from penstock.rules.state import ACKED, FAILED_ATTEMPT, RELEASED, State
 from penstock.system.clock import at_least_one
 
-Receipt: TypeAlias = tuple[int, int]  # what a consumer shows to settle a message: its number, its claim's secret
+Receipt: TypeAlias = tuple[int, int]  # the message's number and the claim's secret
 
 
 class Admission(NamedTuple):
-    """The answer to a put: a number per entry, and the entries that are new, numbered from record.first on."""
+    """The result of a put: a number per entry, and the new entries, numbered from record.first on."""
 
     seqs: Sequence[int]
     new: Sequence[Entry]
@@ -28,7 +28,7 @@ class Admission(NamedTuple):
 
 
 class Ledger:
-    """The rules of one queue. Operations return what to record, or None if nothing changed.
+    """The rules of one queue. Operations return the record to store, or None if nothing changed.
 
     state: the messages, and how records change them
     streams: the rules of its streams
@@ -41,16 +41,16 @@ class Ledger:
         first: int = 1,
         priorities: tuple[int, int] = (LOWEST_PRIORITY, HIGHEST_PRIORITY),
     ) -> None:
-        """`priorities` are those that the store can keep, of which the settings may leave fewer."""
+        """`priorities` is the range that the store can keep; the settings may narrow it."""
         self.name = name
         self.state = State(name, settings, first)
         self.streams = self.state.streams
         self._priorities = priorities
-        self._expected = 0  # messages of loads that count already, and are about to arrive
+        self._expected = 0  # messages of loads that are about to arrive, and count for max_size
 
     @property
     def settings(self) -> Settings:
-        """The settings that the queue goes by."""
+        """The current settings."""
         return self.state.settings
 
     def check(self, entries: Sequence[Entry], now: int) -> None:
@@ -59,13 +59,13 @@ class Ledger:
         self._number(entries)
 
     def put(self, entries: Sequence[Entry], now: int) -> Admission:
-        """Take in all the entries or none."""
+        """Add all entries or none."""
         self.state.advance(now)
-        if len(entries) == 1 and entries[0].key is None:  # the most usual case
+        if len(entries) == 1 and entries[0].key is None:  # the usual case
             entry, settings, seq = entries[0], self.state.settings, self.state.rows.next_seq
             self.check_values(len(entry.payload), entry.priority)
             if settings.max_size:
-                self._check_size(1)
+                self.check_room(1)
             visible_at = now + at_least_one(entry.delay) if entry.delay else now
             kept = settings.retention if entry.retention is None else entry.retention
             expires_at = now + at_least_one(kept) if kept else 0
@@ -77,7 +77,10 @@ class Ledger:
         seqs, new, keys = self._number(entries)
         priority = [entry.priority for entry in new]
         visible = [now + at_least_one(entry.delay) if entry.delay else now for entry in new]
-        record = Put(now, self.state.next_seq, priority, visible, self._expiries(new, now), keys)
+        usual = self.settings.retention
+        kept_for = (usual if entry.retention is None else entry.retention for entry in new)
+        expires = [now + at_least_one(seconds) if seconds else 0 for seconds in kept_for]
+        record = Put(now, self.state.next_seq, priority, visible, expires, keys)
         self.state.put(record)
         return Admission(seqs, new, record)
 
@@ -94,7 +97,7 @@ class Ledger:
         return Admission(range(first, first + count), entries, record)
 
     def admit(self, seq: int, priority: int, visible_at: int, expires_at: int, size: int, now: int) -> Put:
-        """Take in a message that has a number already, maybe a lower one than others have."""
+        """Add a message that has a number already; messages with higher numbers may exist."""
         self.state.advance(now)
         self.check_values(size, priority)
         self.check_room(1)
@@ -103,25 +106,25 @@ class Ledger:
         return record
 
     def expect(self, count: int, longest: int, lowest: int, highest: int, waiting: int, now: int) -> None:
-        """Check a load, of which so many messages will wait; from here on they have their place."""
+        """Check a load and keep room for its `waiting` messages."""
         self.state.advance(now)
         for priority in (lowest, highest):
             self.check_values(longest, priority)
         self.expect_room(waiting, now)
 
     def expect_room(self, waiting: int, now: int) -> None:
-        """Keep room for so many messages of a load, whose values were checked before; QueueFull."""
+        """Keep room for a load whose values were checked before; QueueFull."""
         self.state.advance(now)
         if waiting:
             self.check_room(waiting)
         self._expected += waiting
 
     def expect_no_more(self, waiting: int) -> None:
-        """Those messages have arrived, or will not."""
+        """Stop keeping room for a load: its messages have arrived, or it was aborted."""
         self._expected -= waiting
 
     def claim(self, n: int, lease: float, consumer: str, nonce: int, now: int) -> Claim | None:
-        """Give the next n messages to a consumer, fewer if there are not so many."""
+        """Give up to n messages to a consumer."""
         self.state.advance(now)
         seqs = self.state.ready.take(n, self.state.by_state[AVAILABLE])
         if not seqs:
@@ -179,7 +182,7 @@ class Ledger:
         return record, lost
 
     def remove(self, seqs: Iterable[int], now: int) -> Remove | None:
-        """Take out those that are there, in whatever state; but not what a stream holds."""
+        """Remove messages in any state, except those that a stream holds."""
         self.state.advance(now)
         there = [seq for seq in dict.fromkeys(seqs) if self.state.rows.find(seq)]
         if self.streams:
@@ -189,7 +192,7 @@ class Ledger:
         return record if record.seqs else None
 
     def redrive(self, seqs: Iterable[int] | None, now: int) -> Redrive | None:
-        """Start over with those that failed; None means all of them."""
+        """Make failed messages available with attempts 0; None means all of them."""
         self.state.advance(now)
         failed = (
             self.state.rows.with_state(FAILED) if seqs is None else filter(self._has_failed, dict.fromkeys(seqs))
@@ -199,7 +202,7 @@ class Ledger:
         return record if record.seqs else None
 
     def purge(self, now: int) -> Remove | None:
-        """Take out everything but what consumers hold."""
+        """Remove all messages but those in flight."""
         self.state.advance(now)
         held = set(self.state.rows.with_state(IN_FLIGHT))
         record = Remove(now, [seq for seq in self.state.rows.with_state(None) if seq not in held])
@@ -207,7 +210,7 @@ class Ledger:
         return record if record.seqs else None
 
     def update(self, settings: Settings, now: int) -> Update | None:
-        """Go by other settings from now on."""
+        """Change the settings."""
         self.state.advance(now)
         if settings == self.settings:
             return None
@@ -216,7 +219,7 @@ class Ledger:
         return record
 
     def _number(self, entries: Sequence[Entry]) -> tuple[Sequence[int], Sequence[Entry], dict[str, int]]:
-        """A number for each entry, those that are new, and their keys."""
+        """A number for each entry, the new entries, and their keys."""
         for entry in entries:
             self.check_values(len(entry.payload), entry.priority)
         first = self.state.rows.next_seq
@@ -226,11 +229,11 @@ class Ledger:
         if any(entry.key is not None for entry in entries):
             seqs, new, keys = self._number_keyed(entries, first)
         if new and self.settings.max_size:
-            self._check_size(len(new))
+            self.check_room(len(new))
         return seqs, new, keys
 
     def check_values(self, size: int, priority: int) -> None:
-        """Refuse a payload of that size, or that priority, if it is not for this queue."""
+        """Refuse a payload size or priority outside of the queue's limits."""
         settings = self.state.settings
         if size > settings.max_payload:
             raise PayloadTooLarge(
@@ -244,15 +247,12 @@ class Ledger:
             raise InvalidPriority(f"priority {priority}; queue {self.name!r} takes {lowest} to {highest}")
 
     def check_room(self, more: int) -> None:
-        """Refuse so many messages if they are more than fit; QueueFull."""
-        if self.settings.max_size:
-            self._check_size(more)
-
-    def _check_size(self, more: int) -> None:
+        """Refuse more messages than max_size allows; QueueFull."""
+        most = self.state.settings.max_size
         size = self.state.waiting() + self._expected
-        if size + more > self.settings.max_size:
+        if most and size + more > most:
             raise QueueFull(
-                f"queue {self.name!r} holds {size} of at most {self.settings.max_size} messages; {more} more "
+                f"queue {self.name!r} holds {size} of at most {most} messages; {more} more "
                 "do not fit: put fewer, or retry when consumers have caught up"
             )
 
@@ -274,17 +274,12 @@ class Ledger:
             seqs.append(seq)
         return seqs, new, keys
 
-    def _expiries(self, entries: Sequence[Entry], now: int) -> list[int]:
-        usual = self.settings.retention
-        kept = (usual if entry.retention is None else entry.retention for entry in entries)
-        return [now + at_least_one(seconds) if seconds else 0 for seconds in kept]
-
     def lease_end(self, lease: float, now: int) -> int:
         """When a lease of so many seconds ends."""
         return now + at_least_one(min(lease, self.settings.max_lease))
 
     def _held(self, receipts: Iterable[Receipt], outcome: int | None, now: int) -> tuple[list[int], list[Receipt]]:
-        """The messages that the receipts hold, and the receipts that neither hold one nor repeat themselves."""
+        """The messages that the receipts hold, and the lost receipts: no message, and no repeat of `outcome`."""
         self.state.advance(now)
         receipts = list(receipts)
         if self._all_held(receipts):
@@ -297,7 +292,7 @@ class Ledger:
             if found is not None:
                 page, at = found
                 claims = page.for_claims(at)
-                # What has no end is held by a stream, and no receipt of it was ever given to anyone.
+                # A claim without an end is a stream's, and its receipt was given to no consumer.
                 if page.state[at] == IN_FLIGHT and claims.nonce[at] == nonce and claims.ends_at[at]:
                     held[seq] = None
                     continue
@@ -306,7 +301,7 @@ class Ledger:
         return list(held), lost
 
     def _all_held(self, receipts: list[Receipt]) -> bool:
-        """Whether these are many receipts of one claim, of messages that lie together and are all held."""
+        """Whether these are receipts of one claim of many neighbouring messages, all still held."""
         runs = self.state.rows.runs([seq for seq, _ in receipts]) if receipts else None
         if runs is None:
             return False

@@ -1,12 +1,12 @@
-"""The order of messages: which one is claimed next, and when something is due to happen to one.
+"""The order of claiming, and deadlines of messages.
 
 Available messages are claimed by priority and then by sequence number. Those that arrive in order, which is nearly
 all of them, stand in lanes: one per priority, an array of ascending sequence numbers, 8 bytes each, constant time
-at both ends. Those that arrive out of order (a message that came back, a delay that ended) and priorities beyond
-the first 256 lanes go to one heap of strays.
+at both ends. Messages that arrive out of order (they came back, or their delay ended) and priorities beyond the
+first 256 lanes go to one heap of strays.
 
-An entry that no longer fits its message (removed, settled, extended) stays until it is taken out, when it is
-checked against the message itself, or until such entries are the majority and are swept out.
+A stale entry (its message was removed, settled or extended) is dropped when it is taken out and checked against
+the message, or when stale entries are the majority and are swept out.
 """
 
 import heapq
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 _MAX_LANES = 256
 SEQ_BITS = 64
 _SEQ_MASK = (1 << SEQ_BITS) - 1
-_SLACK = 1024  # dead entries that are never worth a rebuild
+_SLACK = 1024  # stale entries that are never worth a rebuild
 
 
 class _Lane:
@@ -65,13 +65,13 @@ class Ready:
         self._entries += len(seqs)
 
     def come_back(self, seq: int, priority: int) -> None:
-        """Add a message at its place among its equals, wherever that is."""
+        """Add a message at its place by sequence number."""
         heapq.heappush(self._strays, (priority << SEQ_BITS) | seq)
         self._entries += 1
 
     def take(self, n: int, available: int) -> list[int]:
-        """Take out the next n messages (fewer if there are not so many); `available` is how many there are."""
-        clean = self._entries == available
+        """Take out up to n next messages; `available` is how many there are."""
+        clean = self._entries == available  # no stale entries
         taken: list[int] = []
         while len(taken) < n and self._entries:
             run = self._next_run(n - len(taken))
@@ -79,7 +79,7 @@ class Ready:
         return taken
 
     def tidy(self, available: int) -> None:
-        """Sweep out dead entries once they outnumber the messages that are available."""
+        """Remove stale entries once they outnumber the available messages."""
         if self._entries > 2 * available + _SLACK:
             self.rebuild()
 
@@ -89,7 +89,7 @@ class Ready:
         return filter(self._is_available, (key & _SEQ_MASK for key in keys))
 
     def _next_run(self, n: int) -> list[int]:
-        """Take out up to n next entries that stand together."""
+        """Take out up to n next entries of one lane, or one stray."""
         stray = self._strays[0] if self._strays else None
         first = self._priorities[0] if self._priorities else None
         if first is None or (stray is not None and stray >> SEQ_BITS < first):
@@ -106,7 +106,7 @@ class Ready:
         return run
 
     def rebuild(self) -> None:
-        """Sweep out dead entries."""
+        """Remove stale entries."""
         self._strays = [key for key in self._strays if self._is_available(key & _SEQ_MASK)]
         heapq.heapify(self._strays)
         self._entries = len(self._strays)
@@ -126,7 +126,7 @@ class Ready:
 
 
 def _in_order(heap: list[int]) -> Iterator[int]:
-    """A heap's entries in ascending order, as far as they are asked for."""
+    """A heap's entries in ascending order, lazily."""
     ahead = [(heap[0], 0)] if heap else []
     while ahead:
         key, at = heapq.heappop(ahead)
@@ -137,27 +137,27 @@ def _in_order(heap: list[int]) -> Iterator[int]:
 
 
 class Deadlines:
-    """When something is due to happen to messages: a heap of (time, sequence number)."""
+    """Deadlines of messages: a heap of (time, sequence number)."""
 
     def __init__(self) -> None:
-        self._latest = 0  # no entry is above it
+        self._latest = 0  # an upper bound of the entries
         self.heap: list[int] = []  # time << 64 | seq: half the memory of tuples
 
     def add(self, at: int, seq: int) -> None:
-        """Look at the message at that time."""
+        """Add a deadline of a message."""
         entry = (at << SEQ_BITS) | seq
         heapq.heappush(self.heap, entry)
         if entry > self._latest:
             self._latest = entry
 
     def add_many(self, at: int, seqs: Iterable[int]) -> None:
-        """Look at these messages at that time."""
+        """Add the same deadline for many messages."""
         heap, time = self.heap, at << SEQ_BITS
         entries = sorted([time | seq for seq in seqs])
         if not heap:
             self._latest = 0
         if entries and entries[0] >= self._latest:
-            heap += entries  # none is below any other, so it stays a heap
+            heap += entries  # ascending entries above all others keep it a heap
             self._latest = entries[-1]
             return
         for entry in entries:
@@ -165,18 +165,18 @@ class Deadlines:
         self._latest = max(self._latest, entries[-1] if entries else 0)
 
     def next(self) -> int | None:
-        """The next time to look at a message."""
+        """The earliest deadline."""
         return self.heap[0] >> SEQ_BITS if self.heap else None
 
     def pop(self, now: int) -> tuple[int, int] | None:
-        """Take out the earliest (time, sequence number) that is due by now."""
+        """Take out the earliest (time, sequence number) up to now."""
         if not self.heap or self.heap[0] >> SEQ_BITS > now:
             return None
         entry = heapq.heappop(self.heap)
         return entry >> SEQ_BITS, entry & _SEQ_MASK
 
     def tidy(self, valid: int, is_valid: Callable[[int, int], bool]) -> None:
-        """Drop what no longer fits, if far more than the `valid` entries there can be are kept."""
+        """Remove stale entries if they far outnumber the `valid` ones."""
         if len(self.heap) > 2 * valid + _SLACK:
             self.heap = [entry for entry in set(self.heap) if is_valid(entry >> SEQ_BITS, entry & _SEQ_MASK)]
             heapq.heapify(self.heap)

@@ -1,8 +1,8 @@
-"""The past of messages: receipts settled and keys put within five minutes, and attempts that have ended.
+"""Recently settled receipts and keys (five minutes), and the history of attempts.
 
-A busy queue settles millions of receipts in five minutes. They are kept as numbers, 11 bytes each, by the minute
-and by the page of a thousand neighbours that their message belongs to: one is found in a few small arrays. Only
-messages that came back or failed have attempts that ended; those lie in one dict, packed, and go with the message.
+A busy queue settles millions of receipts in five minutes. They are kept as numbers, 11 bytes each, by minute and
+by page of 1,024 neighbouring messages, so that a lookup reads a few small arrays. Ended attempts exist only for
+messages that came back or failed; they are packed in one dict, and dropped with the message.
 """
 
 import struct
@@ -18,8 +18,8 @@ _MINUTE = 60_000
 _BITS = 10
 _MASK = (1 << _BITS) - 1
 _FIXED = struct.Struct("<IIqqBHH")  # length of the record, attempt, claimed_at, ended_at, outcome, two lengths
-_MOST = 100  # attempts that are kept of one message: it may come back for ever
-_ROOM = 2 * _MOST * 64  # bytes of one message's attempts; when it is used up, the older half goes
+_MOST = 100  # attempts kept per message, which may come back for ever
+_ROOM = 2 * _MOST * 64  # bytes of one message's attempts; beyond that the older half is dropped
 _NONE = 0xFFFF
 
 
@@ -74,7 +74,7 @@ class RecentReceipts:
             start = end
 
     def copy(self) -> "RecentReceipts":
-        """What is known now."""
+        """A copy for a snapshot."""
         copy = RecentReceipts()
         copy.minutes.extend(
             (began, {page: settled.copy() for page, settled in pages.items()}) for began, pages in self.minutes
@@ -82,7 +82,7 @@ class RecentReceipts:
         return copy
 
     def dump(self) -> list[SettledMinute]:
-        """All that is known, by the minute."""
+        """All receipts by minute, for a snapshot on disk."""
         minutes = []
         for began, pages in self.minutes:
             seqs, nonces, outcomes = array("q"), array("Q"), bytearray()
@@ -94,7 +94,7 @@ class RecentReceipts:
         return minutes
 
     def load(self, minute: SettledMinute) -> None:
-        """Know what was dumped; minutes come in their order."""
+        """Restore a dumped minute; minutes come in order."""
         pages: dict[int, _Settled] = {}
         for seq, nonce, outcome in zip(minute.seqs, minute.nonces, minute.outcomes, strict=True):
             settled = pages.get(seq >> _BITS)
@@ -109,7 +109,7 @@ class RecentReceipts:
         return sum(len(settled.outcomes) for _, pages in self.minutes for settled in pages.values())
 
     def outcome(self, seq: int, nonce: int) -> int | None:
-        """How that receipt was settled; None if it was not, or too long ago."""
+        """How a receipt was settled; None if it was not, or longer ago."""
         for _, pages in self.minutes:
             settled = pages.get(seq >> _BITS)
             at = 0
@@ -124,7 +124,7 @@ class RecentReceipts:
         return None
 
     def forget(self, now: int) -> None:
-        """Drop what is older than five minutes, by the minute."""
+        """Drop minutes that ended over five minutes ago."""
         while self.minutes and self.minutes[0][0] + _MINUTE + FIVE_MINUTES < now:
             self.minutes.popleft()
 
@@ -137,25 +137,25 @@ class RecentKeys:
         self.ends: deque[tuple[int, str]] = deque()
 
     def add(self, key: str, seq: int, now: int) -> None:
-        """Remember what was put under a key now."""
+        """Remember the message that was put under a key now."""
         self._seqs[key] = seq
         self.ends.append((now + FIVE_MINUTES, key))
 
     def get(self, key: str) -> int | None:
-        """What was put under that key."""
+        """The message that was put under a key."""
         return self._seqs.get(key)
 
     def dump(self) -> list[tuple[int, str, int]]:
-        """All that is known: when it ends, the key, the message."""
+        """(end, key, message) of all keys."""
         return [(end, key, self._seqs[key]) for end, key in self.ends]
 
     def load(self, end: int, key: str, seq: int) -> None:
-        """Know what was dumped; in its order."""
+        """Restore a dumped key; keys come in order."""
         self._seqs[key] = seq
         self.ends.append((end, key))
 
     def forget(self, now: int) -> None:
-        """Drop what is older than five minutes."""
+        """Drop keys older than five minutes."""
         while self.ends and self.ends[0][0] <= now:
             del self._seqs[self.ends.popleft()[1]]
 
@@ -176,7 +176,7 @@ class History:
         return list(_unpack(self._packed.get(seq, b"")))[-_MOST:]
 
     def packed(self, seq: int) -> bytes:
-        """The attempts of a message as load() takes them."""
+        """The attempts of a message, packed as load() takes them."""
         return self._packed.get(seq, b"")
 
     def drop(self, seqs: Iterable[int]) -> None:
@@ -186,16 +186,16 @@ class History:
                 self._packed.pop(seq, None)
 
     def dump(self) -> dict[int, bytes]:
-        """All that is known, by message."""
+        """Packed attempts by message."""
         return dict(self._packed)
 
     def load(self, packed: dict[int, bytes]) -> None:
-        """Know what was dumped."""
+        """Restore dumped attempts."""
         self._packed.update(packed)
 
 
 def pack(attempt: Attempt) -> bytes:
-    """An attempt that has ended as bytes."""
+    """An ended attempt as bytes."""
     number, consumer, claimed_at, ended_at, outcome, reason = attempt
     who = None if consumer is None else consumer.encode()
     why = None if reason is None else reason.encode()

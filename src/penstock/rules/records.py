@@ -1,4 +1,4 @@
-"""What a ledger decides, one type per operation: all that a store must keep to get the same state again."""
+"""Records: decisions of a ledger, one type per operation. Replaying stored records restores the state."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -59,7 +59,7 @@ class Release(NamedTuple):
 
 
 class Extend(NamedTuple):
-    """Messages that are held until another time."""
+    """Messages whose lease ends at another time."""
 
     at: int
     seqs: list[int]
@@ -81,28 +81,28 @@ class Redrive(NamedTuple):
 
 
 class Update(NamedTuple):
-    """The settings from now on."""
+    """Changed settings."""
 
     at: int
     settings: Settings
 
 
 class Restore(NamedTuple):
-    """What became of messages elsewhere, before they were put here one after the other, from `first` on."""
+    """State and attempts in another store, of messages that were put here from number `first` on."""
 
     at: int
     first: int
-    states: bytes  # AVAILABLE: whatever the put made of it
+    states: bytes  # AVAILABLE: the state after the put stays
     attempts: Sequence[int]
     claimed_at: Sequence[int]  # 0 = never
     settled_at: Sequence[int]
     consumers: Sequence[str | None]
     reasons: Sequence[str | None]
-    history: dict[int, bytes]  # attempts that ended, as recent.py packs them, by number
+    history: dict[int, bytes]  # ended attempts by number, packed by recent.py
 
 
 class StreamBegin(NamedTuple):
-    """A process reads a stream from now on, which is made if it is not there."""
+    """A process becomes the reader of a stream, which is created if it does not exist."""
 
     at: int
     stream: str
@@ -120,18 +120,18 @@ class StreamClaim(NamedTuple):
 
 
 class StreamFail(NamedTuple):
-    """Messages of a stream's batch that are to fail when it is settled."""
+    """Messages of a stream's batch that will fail when the batch is settled."""
 
     at: int
     stream: str
     batch: int
     seqs: list[int]
     reason: str | None
-    delay: int = 0  # milliseconds from when it is settled
+    delay: int = 0  # milliseconds after the batch is settled
 
 
 class StreamReplay(NamedTuple):
-    """A batch is read once more: what was said of its messages is forgotten."""
+    """A batch is read again: its recorded failures are dropped."""
 
     at: int
     stream: str
@@ -147,7 +147,7 @@ class StreamSettle(NamedTuple):
 
 
 class StreamRelease(NamedTuple):
-    """The messages of a stream's batch are given back; it has none from now on."""
+    """The messages of a stream's batch are released; the batch is empty from now on."""
 
     at: int
     stream: str
@@ -155,14 +155,14 @@ class StreamRelease(NamedTuple):
 
 
 class StreamDelete(NamedTuple):
-    """A stream that holds nothing is forgotten."""
+    """A stream that holds no messages is deleted."""
 
     at: int
     stream: str
 
 
 class StreamFollow(NamedTuple):
-    """A process follows the queue under a name, and has read all up to a message."""
+    """A named follower has read all messages up to `position`."""
 
     at: int
     stream: str

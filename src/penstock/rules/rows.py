@@ -1,13 +1,13 @@
-"""The rows of a queue's messages, by sequence number, in pages: columns of numbers for up to 1,024 neighbours.
+"""Rows: the fields of a queue's messages in memory, as columns of numbers in pages of 1,024 neighbours.
 
 Sequence numbers only grow, so a row is found by arithmetic: page = seq >> 10, position = seq & 1023. A page is
-dropped with its last row. One of which few rows are left is shrunk to those and finds them through a small dict,
-so that one old message never holds the memory of its thousand neighbours. A page that begins after a gap, in a
-queue that gets few of a store's numbers, holds few rows from the start. A message that is alone in its page and
-that nobody has touched is just a tuple of numbers, `Lone`.
+dropped with its last row. A page with few rows left is shrunk to those and finds them through a small dict, so
+that one old message never holds the memory of its thousand neighbours. A page that begins after a gap, in a queue
+that gets few of a store's numbers, is sparse from the start. A message that is alone in its page and was never
+claimed is just a tuple of numbers, `Lone`.
 
-A waiting message costs 45 bytes here, 16 of them for where its body lies. What only claimed messages have (who,
-when, receipt, reason) lies in columns that a page gets when the first of its messages is claimed: 40 bytes more.
+A waiting message costs 45 bytes, 16 of them for the place of its body. The fields of claims (consumer, time,
+receipt, reason) are columns that a page gets when the first of its messages is claimed: 40 bytes more.
 """
 
 from array import array
@@ -19,19 +19,19 @@ GONE, DELAYED, AVAILABLE, IN_FLIGHT, DONE, FAILED = range(6)  # STATES[n - 1] is
 BITS = 10
 PAGE = 1 << BITS  # rows
 COLUMNS = ("priority", "visible_at", "expires_at", "attempts", "place", "size", "crc")
-# Its number within the page, state, priority, visible_at, expires_at; place, size and crc of the body. Not a class
-# of its own: Python's search for garbage in cycles looks at plain tuples of numbers only once.
+# Number within the page, state, priority, visible_at, expires_at; place, size and crc of the body. A plain tuple
+# instead of a class: Python's garbage collector visits tuples of numbers only once.
 Lone: TypeAlias = tuple[int, int, int, int, int, int, int, int]
 CLAIM_COLUMNS = ("claimed_at", "ends_at", "nonce", "consumer", "reason")
 _BITS, _SIZE, _MASK = BITS, PAGE, PAGE - 1
-_MANY = 16  # messages from which on slices are quicker than one by one
+_MANY = 16  # messages from which on slices are quicker than single rows
 _SHRINK = 8  # a page shrinks when at most one in this many of its rows is left
 _FEW = PAGE // _SHRINK
-_GAP = 16  # a page whose first row has this position, or a later one, has a dict for few rows from the start
+_GAP = 16  # a page whose first row has at least this position is sparse from the start
 
 
 class Claims:
-    """The columns of a page that only claimed messages have."""
+    """The columns of a page for claimed messages."""
 
     __slots__ = ("claimed_at", "consumer", "ends_at", "nonce", "reason")
 
@@ -65,11 +65,11 @@ class Page:
         self.visible_at = array("q")
         self.expires_at = array("q")  # 0 = never
         self.attempts = array("I")
-        self.place = array("Q")  # where the body is, how long, and its checksum; the store's to interpret
+        self.place = array("Q")  # place, size and checksum of the body; only the storage interprets them
         self.size = array("I")
         self.crc = array("I")
         self.live = 0
-        # Of the rows that there are, in a page that was shrunk or has had few from the beginning.
+        # Of a sparse page: from a number within the page to the row's position in the columns.
         self.positions: dict[int, int] | None = {} if sparse else None
         self.claims: Claims | None = None
 
@@ -91,7 +91,7 @@ class Page:
         return page
 
     def as_lone(self) -> Lone | None:
-        """Its row, if there is but one, which nobody has touched."""
+        """Its row, if it has only one that was never claimed."""
         if self.live != 1 or len(self.state) != 1 or not self.positions or self.claims or self.attempts[0]:
             return None
         [position] = self.positions
@@ -110,24 +110,30 @@ class Page:
         return claims
 
     def shrink(self) -> None:
-        """Keep only the rows that are left."""
-        if self.positions is None:
-            there = sorted(at for state in range(DELAYED, FAILED + 1) for at in positions_in(self.state, state))
-            left = [(at, at) for at in there]
-        else:
-            left = [(key, at) for key, at in self.positions.items() if self.state[at]]
-        kept = [at for _, at in left]
-        self.positions = {key: position for position, (key, _) in enumerate(left)}
-        self.state = bytearray(self.state[at] for at in kept)
-        for column in COLUMNS:
-            setattr(self, column, _pick(getattr(self, column), kept))
+        """Drop the columns' space of rows that are gone."""
+        keys = self.keys()
+        left = sorted(at for state in range(DELAYED, FAILED + 1) for at in positions_in(self.state, state))
+        kept = self.part([keys[at] for at in left])
+        for name in self.__slots__:
+            setattr(self, name, getattr(kept, name))
+
+    def part(self, keys: Sequence[int]) -> "Page":
+        """A sparse page with copies of some rows, by their ascending numbers within the page."""
+        at = list(keys) if self.positions is None else [self.positions[key] for key in keys]
+        part = Page()
+        part.state = _pick(self.state, at)
+        for name in COLUMNS:
+            setattr(part, name, _pick(getattr(self, name), at))
         if self.claims is not None:
-            self.claims.grow(max(len(self.claims.nonce), kept[-1] + 1))
-            for column in CLAIM_COLUMNS:
-                setattr(self.claims, column, _pick(getattr(self.claims, column), kept))
+            claims, part.claims = self.for_claims(at[-1]), Claims()
+            for name in CLAIM_COLUMNS:
+                setattr(part.claims, name, _pick(getattr(claims, name), at))
+        part.live = len(at)
+        part.positions = {key: position for position, key in enumerate(keys)}
+        return part
 
     def expanded(self) -> "Page":
-        """The page with every position in its place again, as far as there are rows."""
+        """The page with every row at its own position, up to the last one."""
         if self.positions is None:
             return self
         page = Page()
@@ -147,7 +153,7 @@ class Page:
         return page
 
     def extend(self, later: "Page") -> None:
-        """Add the rows of the same page that come after those that are here."""
+        """Add rows of the same page that come after its own."""
         start = len(self.state)
         if self.claims is not None or later.claims is not None:
             claims, more = self.for_claims(start - 1), later.for_claims(len(later.state) - 1)
@@ -160,7 +166,7 @@ class Page:
         self.live += later.live
 
     def copy(self) -> "Page":
-        """The page as it is now."""
+        """A copy of the page."""
         page = Page()
         page.state = self.state[:]
         for column in COLUMNS:
@@ -179,18 +185,18 @@ class Page:
 
 
 def positions_in(states: bytearray, state: int | None) -> Iterator[int]:
-    """Positions with that state; with any, if it is None."""
+    """Positions with that state; None: of all rows."""
     if state is None:
         yield from (at for at, here in enumerate(states) if here)
         return
-    at = states.find(state)  # a page without it costs next to nothing
+    at = states.find(state)  # quick for a page without that state
     while at >= 0:
         yield at
         at = states.find(state, at + 1)
 
 
 def fill(page: Page, count: int) -> None:
-    """Positions whose numbers are left out."""
+    """Append positions without rows."""
     page.state += bytes(count)
     for name in COLUMNS:
         column = getattr(page, name)
@@ -198,8 +204,12 @@ def fill(page: Page, count: int) -> None:
 
 
 def _pick(column: Any, positions: Sequence[int]) -> Any:
+    """The values at ascending positions, in a column of the same type."""
+    first, last = positions[0], positions[-1] + 1
+    if last - first == len(positions):
+        return column[first:last]
     picked = [column[at] for at in positions]
-    return array(column.typecode, picked) if isinstance(column, array) else picked
+    return array(column.typecode, picked) if isinstance(column, array) else type(column)(picked)
 
 
 class Rows:
@@ -207,11 +217,11 @@ class Rows:
 
     def __init__(self, first: int) -> None:
         self.next_seq = first
-        self.stored = 0  # bytes that the bodies take
+        self.stored = 0  # bytes of the bodies
         self._pages: dict[int, Page | Lone] = {}  # ascending
 
     def append_one(self, state: int, priority: int, visible_at: int, expires_at: int) -> None:
-        """Add the row that takes the next sequence number: append(), for the most usual case."""
+        """Add a row under the next sequence number: append(), for the usual case."""
         number, position = self.next_seq >> _BITS, self.next_seq & _MASK
         page = self._pages.get(number)
         if page is None and _GAP <= position < _MASK:
@@ -242,7 +252,7 @@ class Rows:
     def append(
         self, states: bytes, priority: Sequence[int], visible_at: Sequence[int], expires_at: Sequence[int]
     ) -> None:
-        """Add rows that take the next sequence numbers."""
+        """Add rows under the next sequence numbers."""
         done = 0
         while done < len(states):
             number, position = self.next_seq >> _BITS, self.next_seq & _MASK
@@ -273,14 +283,14 @@ class Rows:
                 self._tidy(number, page)
 
     def _expand(self, number: int, page: Page) -> Page:
-        """Give every position of a page its place again, up to the next if it is still being filled."""
+        """Make a sparse page dense, up to the next position if it is still being filled."""
         page = self._pages[number] = page.expanded()
         if number == self.next_seq >> _BITS:
             fill(page, (self.next_seq & _MASK) - len(page.state))
         return page
 
     def insert(self, seq: int, state: int, priority: int, visible_at: int, expires_at: int) -> None:
-        """Add the row of a number that was left out."""
+        """Add a row under a skipped number."""
         number, at = seq >> _BITS, seq & _MASK
         page = self.page(number)
         if page is None:
@@ -297,7 +307,7 @@ class Rows:
         self._tidy(number, page)
 
     def skip_to(self, seq: int) -> None:
-        """Leave out the numbers before seq."""
+        """Skip the numbers before seq."""
         before, self.next_seq = self.next_seq, seq
         page = self._pages.get(seq >> _BITS)
         if isinstance(page, Page) and page.positions is None:
@@ -306,7 +316,7 @@ class Rows:
             self._tidy(before >> _BITS, left)
 
     def adopt(self, first: int, page: Page) -> None:
-        """Take over rows of the page whose first position stands for number `first`, later than all others."""
+        """Add the rows of a page whose first position has the number `first`; all are later than present rows."""
         self.skip_to(max(first, self.next_seq))
         self.stored += sum(page.size)
         known = self.page(first >> _BITS)
@@ -317,12 +327,12 @@ class Rows:
         self.next_seq = first + (len(page.state) if page.positions is None else max(page.positions) + 1)
 
     def take_page(self, number: int, page: Page) -> None:
-        """Take over the rows of a page, as they are; pages come in their order."""
+        """Add a whole page; pages come in order."""
         self.stored += sum(page.size)
         self._pages[number] = page
 
     def copy(self) -> "Rows":
-        """The rows as they are now."""
+        """A copy of all rows."""
         rows = Rows(self.next_seq)
         rows.stored = self.stored
         rows._pages = {
@@ -335,11 +345,11 @@ class Rows:
         return sum([page.live if isinstance(page, Page) else 1 for page in self._pages.values()])
 
     def oldest(self) -> int:
-        """A number not above that of any message that is there."""
+        """A lower bound of all messages' numbers."""
         return next(iter(self._pages), self.next_seq >> _BITS) << _BITS
 
     def place(self, first: int, places: Sequence[int], sizes: Sequence[int], crcs: Sequence[int]) -> None:
-        """Say where the bodies of messages are that were put one after the other, from `first` on."""
+        """Record the places of the bodies of new messages, numbered from `first` on."""
         if len(places) == 1:
             page, at = self._pages[first >> _BITS], first & _MASK
             if isinstance(page, Page):
@@ -372,7 +382,7 @@ class Rows:
         sizes: Sequence[int],
         crcs: Sequence[int],
     ) -> None:
-        """The bodies of those messages that are still there are elsewhere now; positions count from `first`."""
+        """Record new places of bodies, for messages that still exist; positions count from `first`."""
         for position, place, size, crc in zip(positions, places, sizes, crcs, strict=True):
             if (found := self.find(first + position)) is not None:
                 page, at = found
@@ -380,7 +390,7 @@ class Rows:
                 page.place[at], page.size[at], page.crc[at] = place, size, crc
 
     def pages(self) -> Iterator[tuple[int, Page]]:
-        """Every page with the number that its first position stands for, ascending."""
+        """Every page with the number of its first position, ascending."""
         for number, page in self._pages.items():
             yield number << _BITS, page if isinstance(page, Page) else Page.of_one(page)
 
@@ -393,12 +403,12 @@ class Rows:
         return whole
 
     def lone(self, number: int) -> Lone | None:
-        """The only row of that page, if nobody has touched it."""
+        """The only row of that page, if it was never claimed."""
         page = self._pages.get(number)
         return None if isinstance(page, Page) else page
 
     def find(self, seq: int) -> tuple[Page, int] | None:
-        """The page and the position of a message's row; None if it is gone or never was."""
+        """The page and position of a message's row; None if there is no such message."""
         page = self.page(seq >> _BITS)
         if page is None:
             return None
@@ -409,7 +419,7 @@ class Rows:
         return (page, found) if found is not None and page.state[found] else None
 
     def __getitem__(self, seq: int) -> tuple[Page, int]:
-        """The page and the position of a message that is known to be there."""
+        """The page and position of an existing message's row."""
         page = self._pages[seq >> _BITS]
         if not isinstance(page, Page):
             page = self._pages[seq >> _BITS] = Page.of_one(page)
@@ -419,9 +429,9 @@ class Rows:
         return self[seq]
 
     def runs(self, seqs: Sequence[int]) -> list[tuple[Page, int, int]] | None:
-        """Where many messages lie that were put one after the other: (page, start, end) each.
+        """Slices (page, start, end) of many messages with consecutive numbers.
 
-        None if they were not, or are too few for slices to be quicker than one by one.
+        None if the numbers are not consecutive, or too few for slices to be quicker than single rows.
         """
         count = len(seqs)
         if count < _MANY or seqs != list(range(seqs[0], seqs[0] + count)):
@@ -433,7 +443,7 @@ class Rows:
                 return None
             start = seq & _MASK
             count = min(last - seq + 1, _SIZE - start)
-            if page.positions is not None:  # what is left of a page is still in order
+            if page.positions is not None:  # the rows of a sparse page are in order
                 start = page.positions.get(start, _SIZE)
                 if page.positions.get((seq + count - 1) & _MASK) != start + count - 1:
                     return None
@@ -444,12 +454,12 @@ class Rows:
         return found
 
     def is_available(self, seq: int) -> bool:
-        """Whether the message is there to be claimed."""
+        """Whether a claim may take the message."""
         found = self.find(seq)
         return found is not None and found[0].state[found[1]] == AVAILABLE
 
     def drop(self, seq: int, page: Page, at: int) -> None:
-        """Forget a row."""
+        """Drop a row."""
         page.state[at] = GONE
         page.live -= 1
         self.stored -= page.size[at]
@@ -458,7 +468,7 @@ class Rows:
             self._tidy(seq >> _BITS, page)
 
     def drop_run(self, seq: int, page: Page, start: int, end: int) -> None:
-        """Forget rows that lie together, of which seq is one."""
+        """Drop neighbouring rows, of which seq is one."""
         page.state[start:end] = bytes(end - start)
         page.live -= end - start
         self.stored -= sum(page.size[start:end])
@@ -466,7 +476,7 @@ class Rows:
         self._tidy(seq >> _BITS, page)
 
     def _tidy(self, number: int, page: Page) -> None:
-        """Shrink or drop a page of which little is left, unless it is still being filled."""
+        """Shrink a page with few rows left, drop an empty one; not the page that is being filled."""
         if number == self.next_seq >> _BITS:
             return
         if not page.live:

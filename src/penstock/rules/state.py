@@ -1,13 +1,13 @@
-"""The state of a queue: which messages there are, in what state, and how records and time change them.
+"""The state of a queue's messages, and how records and time change it.
 
-The ledger decides and this applies. Applying the same records in the same order always gives the same state: what
-time alone brings about (a delay or a lease that ends, a message that expires) follows from the records.
+The ledger decides and the state applies. The same records in the same order always give the same state: the
+effects of time (a delay or a lease ends, a message expires) follow from the records.
 
-A message is known here by its sequence number; its payload and headers are the store's business. Times are
-milliseconds since the epoch, durations seconds. `now` must never decrease.
+A message is identified by its sequence number; its payload and headers are in the storage. Times are milliseconds
+since the epoch, durations seconds. `now` must never decrease.
 
-The rows say everything about the messages that are there: counts, the order of claiming and deadlines follow from
-them, and are made of them again when a page is loaded.
+The rows hold everything about the messages. Counts, the order of claiming and deadlines are derived from them, and
+are rebuilt when a page is loaded.
 """
 
 from array import array
@@ -42,28 +42,28 @@ from penstock.system.clock import at_least_one
 LEASE_EXPIRED = "lease expired"
 ACKED, FAILED_ATTEMPT, RELEASED = 1, 2, 3  # how a receipt was settled
 NEVER = 1 << 63
-_LOOKED_AT = 1_000  # messages, of those that may have waited for longest
+_LOOKED_AT = 1_000  # messages that waiting_since() examines
 
 
 class StateSnapshot(NamedTuple):
-    """The contents as they were at one moment: what load_page and load take over again."""
+    """A copy of the state at one moment; load_page and load restore it."""
 
     next_seq: int
-    pages: list[tuple[int, Page]]  # with the number that the first position of each stands for
+    pages: list[tuple[int, Page]]  # with the sequence number of each page's first position
     receipts: RecentReceipts
     keys: list[tuple[int, str, int]]
     history: dict[int, bytes]
     streams: StreamsSnapshot = StreamsSnapshot()
-    settings: Settings | None = None  # None: as the queue was made
+    settings: Settings | None = None  # None: those of its creation
 
 
 class Witness:
-    """Counts messages that time takes from a queue."""
+    """Counts messages that expire, or leave `done` after keep_done."""
 
     expired = done = bytes = 0
 
     def see(self, size: int, expired: bool) -> None:
-        """A message of that size is about to go: it expired, or was done and kept for long enough."""
+        """Count a message of that size: it expired, or was done for longer than keep_done."""
         self.expired += expired
         self.done += not expired
         self.bytes += size
@@ -75,26 +75,26 @@ class State:
     def __init__(self, name: str, settings: Settings, first: int = 1) -> None:
         self.name = name
         self.settings = settings
-        self.base = settings  # those that its storage begins with
-        self.updated = False  # whether others may have come after them
+        self.base = settings  # the settings before any recorded update
+        self.updated = False  # whether updates were recorded
         self.rows = Rows(first)
-        self.by_state = [0] * 6  # how many messages are in each state
+        self.by_state = [0] * 6  # counts of messages
         self.ready = Ready(self.rows.is_available)
         self.deadlines = Deadlines()
         self.keys = RecentKeys()
         self.receipts = RecentReceipts()
         self.history = History()
         self.streams = Streams(self)
-        self.gone: list[int] = []  # messages that ceased to exist; the store takes them from here
-        self.changed: dict[int, None] | None = None  # messages in another state than before, if the store asks
+        self.gone: list[int] = []  # messages that no longer exist; the storage takes and clears the list
+        self.changed: dict[int, None] | None = None  # messages whose state changed; None: not tracked
         self.witness: Witness | None = None
-        self.advanced = 0  # up to when everything has happened
+        self.advanced = 0  # the time of the last advance()
         self._expiring = 0  # messages with an expires_at
-        # How many messages that has happened to.
+        # Counters for metrics.
         self.arrived = self.leases_expired = self.expired = self.given_up = 0
 
     def use(self, settings: Settings) -> None:
-        """Decide by these settings from now on; no message changes by that alone."""
+        """Replace the settings, without changing messages."""
         self.settings = settings
         self.updated = True
 
@@ -104,7 +104,7 @@ class State:
         return self.rows.next_seq
 
     def next_time(self) -> int | None:
-        """When advance() may next have something to do."""
+        """The next time at which advance() may change something."""
         return self.deadlines.next()
 
     def available(self) -> int:
@@ -116,15 +116,15 @@ class State:
         return dict(zip(STATES, self.by_state[1:], strict=True))
 
     def waiting_since(self) -> int | None:
-        """Since when the available message can be claimed that has waited longest, as far as a look at some tells.
+        """The earliest visible_at of available messages, estimated from the first thousand by number.
 
-        Those that came first are looked at. One of them may have come back just now, but hardly a thousand.
+        Some of those may have come back just now, but hardly all of them.
         """
         first = islice(self.rows.with_state(AVAILABLE), _LOOKED_AT)
         return min((page.visible_at[at] for page, at in map(self.rows.locate, first)), default=None)
 
     def peek(self, n: int) -> list[int]:
-        """The messages that would be claimed next."""
+        """The messages that a claim would give next."""
         return list(islice(self.ready, n))
 
     def listed(self, state: str | None, first: int, n: int) -> list[int]:
@@ -132,7 +132,7 @@ class State:
         return list(islice(self.rows.with_state(None if state is None else STATES.index(state) + 1, first), n))
 
     def attempts(self, seq: int) -> list[Attempt]:
-        """The attempts at a message, the one that runs or that succeeded included."""
+        """The attempts at a message, including one that runs or succeeded."""
         found = self.rows.find(seq)
         if found is None:
             return []
@@ -150,7 +150,7 @@ class State:
         return self.history.packed(seq)
 
     def attempted(self) -> list[int]:
-        """The messages of which attempts are known."""
+        """The messages that have attempts."""
         seqs = {*self.history.dump(), *self.rows.with_state(IN_FLIGHT), *self.rows.with_state(DONE)}
         return sorted(seqs)
 
@@ -164,7 +164,7 @@ class State:
         return [*ends, self.next_seq - 1] if total else []
 
     def waiting(self) -> int:
-        """How many messages a consumer holds or may get."""
+        """Counts of delayed, available and in-flight messages together (max_size)."""
         return self.by_state[DELAYED] + self.by_state[AVAILABLE] + self.by_state[IN_FLIGHT]
 
     def unsettled(self) -> int:
@@ -172,25 +172,25 @@ class State:
         return sum(self.by_state) - self.by_state[DONE]
 
     def size(self) -> int:
-        """How many messages there are, in whatever state."""
+        """How many messages exist, in any state."""
         return sum(self.by_state)
 
     @property
     def stored(self) -> int:
-        """Bytes that the bodies of all messages take, and of those that a stream may still read again."""
+        """Bytes of the bodies of all messages, and of batches that a stream may read again."""
         return self.rows.stored + self.streams.stored()
 
     def has(self, seq: int) -> bool:
-        """Whether the message is there."""
+        """Whether the message exists."""
         return self.rows.find(seq) is not None
 
     def due(self, page: Page, at: int) -> int:
-        """When time next changes the message."""
+        """The time at which the message changes by itself; NEVER if it does not."""
         state = page.state[at]
         due = NEVER
         if state == IN_FLIGHT:
             due = page.for_claims(at).ends_at[at]
-            if not due:  # a stream holds it, until it is settled and no matter what
+            if not due:  # held by a stream: no lease end, no expiry
                 return NEVER
         elif state == DELAYED:
             due = page.visible_at[at]
@@ -199,14 +199,14 @@ class State:
         expires_at = page.expires_at[at]
         return expires_at if 0 < expires_at < due else due
 
-    # What a store says: which numbers are left out, where bodies are
+    # For storages: skipped numbers, places of bodies
 
     def skip_to(self, seq: int) -> None:
         """Leave out the numbers before seq."""
         self.rows.skip_to(max(seq, self.next_seq))
 
     def expire(self, seq: int, at: int) -> None:
-        """Say when a message expires of which that was not known, or not rightly; 0 = never."""
+        """Set or correct the time at which a message expires; 0 = never."""
         page, position = self.rows[seq]
         self._expiring += (at != 0) - (page.expires_at[position] != 0)
         page.expires_at[position] = at
@@ -223,9 +223,9 @@ class State:
         crcs: Sequence[int],
         kept: tuple[str, int] | None = None,
     ) -> None:
-        """The bodies of those messages that are still there are elsewhere now; positions count from `first`.
+        """Record new places of bodies, for messages that still exist; positions count from `first`.
 
-        They are messages of the queue, or those that a stream keeps of a batch.
+        `kept` names the stream and batch whose settled messages were moved; None: messages of the queue.
         """
         rows = self.rows if kept is None else self.streams.kept(*kept)
         if rows is not None:  # else the stream has settled another batch since
@@ -234,22 +234,22 @@ class State:
     # Copies
 
     def pages(self) -> list[tuple[int, Page]]:
-        """The pages themselves, with the number that the first position of each stands for."""
+        """The pages (no copies), with the sequence number of each page's first position."""
         return [(first, page) for first, page in self.rows.pages() if page.live]
 
     def page(self, number: int) -> Page | None:
-        """The page of that number, if messages are there whose numbers it stands for."""
+        """The page of that number, if it has messages."""
         page = self.rows.page(number)
         return page if page is not None and page.live else None
 
     def snapshot(self) -> StateSnapshot:
-        """A copy of everything, made quickly: many columns, few objects."""
+        """A copy of the whole state. It is quick: many columns, few objects."""
         pages = [(first, page.copy()) for first, page in self.pages()]
         copies = self.receipts.copy(), self.keys.dump(), self.history.dump(), self.streams.snapshot()
         return StateSnapshot(self.next_seq, pages, *copies, self.settings if self.updated else None)
 
     def load_page(self, first: int, page: Page) -> None:
-        """Take over a page of a snapshot; pages come in their order, before any record."""
+        """Restore a page of a snapshot. Pages come in order, before any record."""
         lanes: dict[int, list[int]] = {}
         keys = page.keys()
         plain = page.positions is None and page.claims is None and not any(page.expires_at)
@@ -277,7 +277,7 @@ class State:
         self.rows.adopt(first, page)
 
     def load(self, snapshot: StateSnapshot) -> None:
-        """Take over a snapshot except its pages and streams."""
+        """Restore a snapshot except its pages and streams."""
         self.rows.skip_to(max(snapshot.next_seq, self.next_seq))
         self.receipts = snapshot.receipts
         for end, key, seq in snapshot.keys:
@@ -287,7 +287,7 @@ class State:
     # Records and time
 
     def replay(self, record: Record) -> None:
-        """Apply a record that this ledger, or an earlier life of it, returned."""
+        """Apply a stored record; StoreCorrupt if it contradicts the records before it."""
         self.advance(record.at)
         if not self._follows(record):
             raise StoreCorrupt(
@@ -299,14 +299,14 @@ class State:
         self.apply(record)
 
     def apply(self, record: Record) -> None:
-        """Let a record take effect."""
+        """Apply a record."""
         if isinstance(record, StreamRecord):
             self.streams.apply(record)
         else:
             _APPLY[type(record)](self, record)
 
     def _follows(self, record: Record) -> bool:
-        """Whether a record can come next; takes messages out of line that it claims."""
+        """Whether a record can come next. Messages that it claims leave the order of claiming."""
         if isinstance(record, StreamRecord):
             return self.streams.follows(record)
         if isinstance(record, Update):
@@ -324,7 +324,7 @@ class State:
         return all(row is not None and row[0].state[row[1]] == needed for row in rows)
 
     def advance(self, now: int) -> None:
-        """Let happen, in the order of time, everything that the time up to now brings about."""
+        """Apply the effects of time up to now, in order: delays and leases end, messages expire."""
         due = self.deadlines.heap
         is_due = bool(due) and due[0] >> SEQ_BITS <= now
         if now == self.advanced and not is_due:
@@ -340,7 +340,7 @@ class State:
             self.tidy()
 
     def _happen(self, time: int, seq: int) -> None:
-        """What a time does to a message: it expires, or its delay, its lease or its keeping ends."""
+        """Apply a deadline: the message expires, or its delay, lease or keep_done ends."""
         found = self.rows.find(seq)
         if found is None or self.due(*found) != time:
             return  # settled, extended or removed since
@@ -360,7 +360,7 @@ class State:
     # What each record changes
 
     def put(self, record: Put) -> None:
-        """Let new messages in."""
+        """Add new messages."""
         count = len(record.priority)
         if count == 1:
             self.put_one(record)
@@ -400,9 +400,9 @@ class State:
             self.keys.add(key, seq, record.at)
 
     def put_one(self, record: Put) -> None:
-        """Let a single message in."""
+        """Add one message."""
         now, seq, (priority,), (visible_at,), (expires_at,), keys = record
-        late = seq < self.rows.next_seq  # a number that was left out: some stores give numbers themselves
+        late = seq < self.rows.next_seq  # a skipped number: some storages number messages themselves
         if seq > self.rows.next_seq:
             self.rows.skip_to(seq)
         state = DELAYED if visible_at > now else AVAILABLE
@@ -439,7 +439,7 @@ class State:
                 claims.ends_at[at] = lease_until
                 claims.nonce[at] = nonce
                 claims.consumer[at] = consumer
-        else:  # the same by slices
+        else:  # neighbours: slices instead of single rows
             for page, start, end in runs:
                 count = end - start
                 page.state[start:end] = bytes([IN_FLIGHT]) * count
@@ -449,14 +449,14 @@ class State:
                 claims.ends_at[start:end] = array("q", [lease_until]) * count
                 claims.nonce[start:end] = array("Q", [nonce]) * count
                 claims.consumer[start:end] = [consumer] * count
-        if lease_until:  # else a stream holds them
+        if lease_until:  # 0: held by a stream, without an end
             self.deadlines.add_many(lease_until, seqs)
         self.by_state[AVAILABLE] -= len(record.seqs)
         self.by_state[IN_FLIGHT] += len(record.seqs)
         self.tidy()
 
     def pop(self, record: Pop) -> None:
-        """Give messages to a consumer, done at once."""
+        """Give messages to a consumer and finish them at once."""
         for seq in record.seqs:
             page, at = self.rows[seq]
             page.attempts[at] += 1
@@ -532,14 +532,14 @@ class State:
         self.tidy()
 
     def update(self, record: Update) -> None:
-        """Go by other settings."""
+        """Change the settings; a changed keep_done applies to done messages."""
         before = self.settings.keep_done
         self.use(record.settings)
         if record.settings.keep_done != before:
             self.keep_done_anew(record.at)
 
     def keep_done_anew(self, now: int) -> None:
-        """Done messages stay as long as the settings now say; what has been there for longer goes at once."""
+        """Apply a changed keep_done: drop done messages that are older, set deadlines for the others."""
         for seq in list(self.rows.with_state(DONE)):
             page, at = self.rows[seq]
             due = self.due(page, at)
@@ -550,7 +550,7 @@ class State:
         self.tidy()
 
     def restore(self, record: Restore) -> None:
-        """Give messages that were just put the past that they had elsewhere."""
+        """Give messages that were just put the state and attempts that they had in another store."""
         _, first, states, attempts, claimed_at, settled_at, consumers, reasons, history = record
         self.history.load(history)
         for number, state in enumerate(states):
@@ -568,7 +568,7 @@ class State:
         self.tidy()
 
     def finish(self, seq: int, page: Page, at: int, now: int) -> None:
-        """The message is done; it stays listed as long as the queue keeps such."""
+        """The message is done, and stays listed for keep_done."""
         if self.settings.keep_done == 0:
             self.drop(seq, page, at)
             return
@@ -578,7 +578,7 @@ class State:
         self.enter(seq, page, at, DONE)
 
     def end_attempt(self, seq: int, page: Page, at: int, now: int, visible_at: int, reason: str | None) -> None:
-        """The attempt failed: once more, or never again."""
+        """The attempt failed: the message comes back, or is failed after the last attempt."""
         claims = page.for_claims(at)
         claims.reason[at] = reason
         self.remember(seq, page, at, now, "failed", reason)
@@ -590,22 +590,22 @@ class State:
             self.come_back(seq, page, at, now, visible_at)
 
     def remember(self, seq: int, page: Page, at: int, now: int, outcome: str, reason: str | None) -> None:
-        """Keep how an attempt ended."""
+        """Add an ended attempt to the history."""
         claims = page.for_claims(at)
         ended = Attempt(page.attempts[at], claims.consumer[at], claims.claimed_at[at], now, outcome, reason)
         self.history.add(seq, ended)
 
     def come_back(self, seq: int, page: Page, at: int, now: int, visible_at: int) -> None:
-        """The message waits at its old place among its equals, from visible_at on."""
+        """The message waits again from visible_at on, at its old place."""
         page.visible_at[at] = visible_at
         if page.claims is not None:
-            page.for_claims(at).consumer[at] = None  # thousands of claims may have as many names
+            page.for_claims(at).consumer[at] = None  # frees the name: consumers may have thousands of them
         self.enter(seq, page, at, DELAYED if visible_at > now else AVAILABLE)
         if visible_at <= now:
             self.ready.come_back(seq, page.priority[at])
 
     def enter(self, seq: int, page: Page, at: int, state: int) -> None:
-        """Put a message into another state."""
+        """Change the state of a message, with counts and deadline."""
         self.by_state[page.state[at]] -= 1
         self.by_state[state] += 1
         page.state[at] = state
@@ -625,7 +625,7 @@ class State:
             self.changed[seq] = None
 
     def drop_runs(self, seqs: list[int], runs: list[tuple[Page, int, int]]) -> None:
-        """Forget many messages in flight that lie together, by slices."""
+        """Drop many neighbouring messages in flight, by slices."""
         seq = seqs[0]
         for page, start, end in runs:
             self._expiring -= end - start - page.expires_at[start:end].count(0)
@@ -638,7 +638,7 @@ class State:
             self.changed |= dict.fromkeys(seqs)
 
     def tidy(self) -> None:
-        """Sweep out entries of deadlines and order whose messages have moved on."""
+        """Remove stale entries from deadlines and the order of claiming, if they are many."""
         timed = self.by_state[DELAYED] + self.by_state[IN_FLIGHT] + self.by_state[DONE] + self._expiring
         self.deadlines.tidy(timed, self._is_due)
         self.ready.tidy(self.by_state[AVAILABLE])

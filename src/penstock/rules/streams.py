@@ -1,12 +1,12 @@
-"""The streams of a queue: who reads each, the batch that it holds, and which batch its reader is offered.
+"""Rules of a queue's streams: readers, held batches, and the batch that a reader is offered.
 
-A reader says how far it has certainly come, in the number of a batch, and that is settled then. It is offered the
-batch that the stream holds, if there is one, and only otherwise a new one is claimed. So whatever is lost between
-the store and the reader, the same messages are offered again under the same number.
+A reader names the last batch that Spark has committed, and the stream settles that batch. The reader is offered
+the batch that the stream holds; a new one is claimed only if there is none. So whatever is lost between store and
+reader, the same messages are offered again under the same number.
 
-The messages of a held batch are rows of the queue, in flight without an end: neither time nor anyone but the
-stream takes them from it. When it is settled they go their usual ways, and those past their time by then are gone.
-Those of the last settled batch were copied when they were settled, so that it can be read again.
+The messages of a held batch are rows of the queue, in flight without a lease end: neither time nor other consumers
+take them. When the batch is settled they are done or fail like any message, and expired ones are dropped. The rows
+of the last settled batch are kept as a copy, so that it can be read again.
 """
 
 from array import array
@@ -30,29 +30,29 @@ from penstock.rules.records import (
     StreamReplay,
     StreamSettle,
 )
-from penstock.rules.rows import CLAIM_COLUMNS, COLUMNS, DONE, IN_FLIGHT, PAGE, Claims, Page, Rows
+from penstock.rules.rows import DONE, IN_FLIGHT, PAGE, Page, Rows
 
 if TYPE_CHECKING:
     from penstock.rules.state import State
 
-CONSUMER = "stream:"  # the beginning of the consumer of a message that a stream holds
+CONSUMER = "stream:"  # prefix of the consumer of messages that a stream holds
 _Record = TypeVar("_Record", bound=StreamRecord)
 Seqs = Sequence[int]
 
 
 class Failure(NamedTuple):
-    """What is to become of a message that fails when its batch is settled."""
+    """A message of a held batch that will fail when the batch is settled."""
 
     reason: str | None
-    delay: int = 0  # milliseconds from then on until it is tried again
+    delay: int = 0  # milliseconds after the batch is settled
 
 
 class Run(NamedTuple):
-    """One run of a stream: it reads the messages that are there when it begins, each once."""
+    """One run of a stream: it reads the messages that exist when it begins, each once."""
 
     name: str
     since: int  # when it began
-    below: int  # the number that the next message would have got
+    below: int  # the next message's number at that time
 
 
 @dataclass(slots=True)
@@ -61,34 +61,34 @@ class Batch:
 
     number: int
     at: int  # when it was claimed
-    seqs: Seqs  # ascending; none if it was given back
-    failures: dict[int, Failure] = field(default_factory=dict)  # what is to fail when it is settled
+    seqs: Seqs  # ascending; empty if the batch was released
+    failures: dict[int, Failure] = field(default_factory=dict)  # messages that fail when the batch is settled
 
     def copy(self) -> "Batch":
-        """The batch as it is now; the numbers of its messages never change."""
+        """A copy; `seqs` is shared, as it never changes."""
         return Batch(self.number, self.at, self.seqs, dict(self.failures))
 
 
 @dataclass(slots=True)
 class Stream:
-    """One stream. It holds one batch at most: the next is claimed when that is settled."""
+    """One stream. It holds at most one batch: the next is claimed after that is settled."""
 
     reader: str  # the process that may claim batches
     held: Batch | None = None
-    settled: int = 0  # the number of the last batch that was settled, 0 if none was
-    before: int = 0  # and of the one before that
-    kept: Rows = field(default_factory=lambda: Rows(0))  # its messages as they were read
-    position: int | None = None  # of one that follows: the message up to which it has read
+    settled: int = 0  # the number of the last settled batch; 0: none yet
+    before: int = 0  # the number of the batch settled before that
+    kept: Rows = field(default_factory=lambda: Rows(0))  # rows of the last settled batch, when they were settled
+    position: int | None = None  # of a follower: the last message that it has read
 
     @property
     def last(self) -> int:
-        """The number of its latest batch, 0 if there was none; of one that follows, how far it has come."""
+        """The number of its latest batch, 0 if there was none; of a follower, its position."""
         if self.position is not None:
             return self.position
         return self.settled if self.held is None else self.held.number
 
     def copy(self) -> "Stream":
-        """The stream as it is now."""
+        """A copy of the stream."""
         held = None if self.held is None else self.held.copy()
         return Stream(self.reader, held, self.settled, self.before, self.kept.copy(), self.position)
 
@@ -96,7 +96,7 @@ class Stream:
 class StreamsSnapshot(NamedTuple):
     """All streams of a queue at one moment."""
 
-    last_batch: int = 0  # no batch of any stream, gone ones included, has a higher number
+    last_batch: int = 0  # the highest number of any batch, also of deleted streams
     streams: dict[str, Stream] = {}  # noqa: RUF012 - never changed
 
 
@@ -107,7 +107,7 @@ class Streams:
         self._state = state
         self._queue = state.name
         self._streams: dict[str, Stream] = {}
-        self.last_batch = 0  # no batch of any stream, gone ones included, has a higher number
+        self.last_batch = 0  # the highest number of any batch, also of deleted streams
 
     def __bool__(self) -> bool:
         return bool(self._streams)
@@ -129,12 +129,12 @@ class Streams:
         )  # fmt: skip
 
     def reader(self, stream: str) -> str | None:
-        """Who reads it, or did so last; None if there is no such stream."""
+        """The reader, or the last one; None if there is no such stream."""
         found = self._streams.get(stream)
         return None if found is None else found.reader
 
     def begin(self, stream: str, reader: str, now: int) -> StreamBegin | None:
-        """Read a stream from now on. Whether its last reader is gone is for others to find out."""
+        """Set the reader of a stream. The caller checks that the last reader has ended."""
         self._state.advance(now)
         self._check_mode(stream, follows=False)
         if self.reader(stream) == reader:
@@ -142,7 +142,7 @@ class Streams:
         return self._do(StreamBegin(now, stream, reader))
 
     def follow(self, stream: str, reader: str, position: int, now: int) -> StreamFollow | None:
-        """Follow the queue under a name: all up to a message was read."""
+        """Record the position of a named follower."""
         self._state.advance(now)
         self._check_mode(stream, follows=True)
         found = self._streams.get(stream)
@@ -151,11 +151,11 @@ class Streams:
         return self._do(StreamFollow(now, stream, reader, position))
 
     def offer(self, stream: str, reader: str, start: int, now: int) -> tuple[StreamSettle | None, int | None]:
-        """Settle what the reader has certainly read; the batch that it is offered, None if one must be claimed."""
+        """Settle batch `start`, and return the batch to offer; None if one must be claimed."""
         self._state.advance(now)
         found = self._read_by(stream, reader)
         if start and start == found.before and start < found.settled:
-            return None, found.settled  # the last one, again
+            return None, found.settled  # the reader repeats its last call
         settled = None
         if found.held is not None and start == found.held.number:
             settled = self._do(StreamSettle(now, stream, start))
@@ -164,11 +164,11 @@ class Streams:
         return settled, None if found.held is None else found.held.number
 
     def due(self, stream: str, n: int, run: Run) -> list[int]:
-        """Up to n messages that a run has still to read, in the order of claiming."""
+        """Up to n messages that a run has not read yet, in the order of claiming."""
         return list(islice((seq for seq in self._state.ready if self.is_due_in(run, stream, seq)), n))
 
     def claim(self, stream: str, n: int, nonce: int, now: int, run: Run | None = None) -> StreamClaim | None:
-        """Let a stream that holds nothing claim a batch of up to n messages; in a run only those due in it."""
+        """Claim a batch of up to n messages for a stream that holds none; in a run, of messages due in it."""
         self._state.advance(now)
         if run is not None:
             seqs = self._take(n, lambda seq: self.is_due_in(run, stream, seq))
@@ -179,7 +179,7 @@ class Streams:
     def fail(
         self, stream: str, batch: int, seqs: Iterable[int], reason: str | None, now: int, delay: int = 0
     ) -> StreamFail | None:
-        """Messages of a batch are to fail when it is settled; of one that is settled nothing changes any more."""
+        """Mark messages to fail when their batch is settled; a settled batch does not change."""
         self._state.advance(now)
         found = self._consuming(stream)
         if found.held is None or found.held.number != batch:
@@ -190,7 +190,7 @@ class Streams:
         return self._do(StreamFail(now, stream, batch, failed, reason, delay)) if failed else None
 
     def read(self, stream: str, batch: int, now: int) -> StreamReplay | None:
-        """A batch is about to be read; StreamMismatch if it cannot be, any more or yet."""
+        """Prepare to read a batch: drop its recorded failures. StreamMismatch if it is not readable."""
         self._state.advance(now)
         found = self._consuming(stream)
         if found.held is None or found.held.number != batch:
@@ -199,7 +199,7 @@ class Streams:
         return self._do(StreamReplay(now, stream, batch)) if found.held.failures else None
 
     def batch(self, stream: str, batch: int) -> tuple[Rows, Seqs]:
-        """The messages of a batch that can be read: rows among which they are, and their numbers, ascending."""
+        """The messages of a readable batch: the rows that contain them, and their numbers, ascending."""
         found = self._consuming(stream)
         if found.held is not None and found.held.number == batch:
             return self._state.rows, found.held.seqs
@@ -207,7 +207,7 @@ class Streams:
         return found.kept, list(found.kept.with_state(None))
 
     def settle(self, stream: str, batch: int, now: int) -> StreamSettle | None:
-        """Settle the batch of that number, if it still has to be."""
+        """Settle a batch, unless it is settled."""
         self._state.advance(now)
         found = self._consuming(stream)
         if found.held is not None and found.held.number == batch:
@@ -216,13 +216,13 @@ class Streams:
         return None
 
     def release(self, stream: str, now: int) -> StreamRelease | None:
-        """Give back what a stream holds."""
+        """Release the messages that a stream holds."""
         self._state.advance(now)
         held = self._consuming(stream).held
         return self._do(StreamRelease(now, stream, held.number)) if held is not None and held.seqs else None
 
     def delete(self, stream: str, now: int) -> Sequence[StreamRecord]:
-        """Forget a stream that holds nothing."""
+        """Delete a stream that holds no messages."""
         self._state.advance(now)
         held, records = self._known(stream).held, list[StreamRecord]()
         if held is not None and held.seqs:
@@ -290,30 +290,30 @@ class Streams:
             f"`penstock streams delete {stream}`, and begin with a new checkpoint"
         )
 
-    # What is asked of streams
+    # Queries
 
     def get(self, name: str) -> Stream | None:
-        """A stream, if there is one of that name."""
+        """The stream of that name, or None."""
         return self._streams.get(name)
 
     def is_followed(self) -> bool:
-        """Whether someone who follows under a name has not read all that has entered."""
+        """Whether a named follower has unread messages."""
         last = self._state.next_seq - 1
         return any(each.position is not None and each.position < last for each in self._streams.values())
 
     def kept(self, stream: str, batch: int) -> Rows | None:
-        """The messages of the last batch that a stream has settled; None if that is another."""
+        """The kept rows of a batch; None if it is not the last one that the stream settled."""
         found = self._streams.get(stream)
         return found.kept if found is not None and found.settled == batch else None
 
     def kept_and_done(self, stream: str, batch: int) -> list[int]:
-        """Those messages of the last batch that a stream has settled that are done, and still listed."""
+        """Messages of the stream's last settled batch that are done and still listed."""
         kept = self.kept(stream, batch)
         rows = [] if kept is None else [(seq, self._state.rows.find(seq)) for seq in kept.with_state(None)]
         return [seq for seq, found in rows if found is not None and found[0].state[found[1]] == DONE]
 
     def stored(self) -> int:
-        """Bytes of bodies that a stream may still read again."""
+        """Bytes of bodies in batches that a stream may read again."""
         return sum([each.kept.stored for each in self._streams.values()])
 
     def snapshot(self) -> StreamsSnapshot:
@@ -321,12 +321,12 @@ class Streams:
         return StreamsSnapshot(self.last_batch, {name: each.copy() for name, each in self._streams.items()})
 
     def load(self, snapshot: StreamsSnapshot) -> None:
-        """Take over a snapshot of streams except the messages that they keep."""
+        """Restore a snapshot, without the kept rows."""
         self.last_batch = snapshot.last_batch
         self._streams = dict(snapshot.streams)
 
     def check(self) -> None:
-        """ValueError if a stream holds messages that are not there, or are not in flight."""
+        """ValueError if a stream holds messages that do not exist or are not in flight."""
         for name, stream in self._streams.items():
             held = () if stream.held is None else (*stream.held.seqs, *stream.held.failures)
             for seq in held:
@@ -335,13 +335,13 @@ class Streams:
                     raise ValueError(f"stream {name!r} holds a message that is not there: {seq}")
 
     def load_kept(self, stream: str, first: int, page: Page) -> None:
-        """Take over a page of messages that a stream keeps; pages come in their order, after the streams."""
+        """Restore a page of kept rows. Pages come in order, after load()."""
         self._streams[stream].kept.adopt(first, page)
 
     # Records
 
     def lose(self, seqs: Sequence[int]) -> None:
-        """Messages go that streams hold: only if another program, as Kestrel, took them from the journal."""
+        """Remove held messages from their batches: another program (Kestrel) took them from the journal."""
         lost = {seq for seq in seqs if self.holds(seq)} if self._streams else set()
         for stream in self._streams.values() if lost else ():
             if stream.held is not None:
@@ -350,11 +350,11 @@ class Streams:
                     stream.held.failures.pop(seq, None)
 
     def apply(self, record: StreamRecord) -> None:
-        """Let a record take effect."""
+        """Apply a record."""
         _APPLY[type(record)](self, record)
 
     def follows(self, record: StreamRecord) -> bool:
-        """Whether a record can come next; takes messages out of line that it claims."""
+        """Whether a record can come next. Messages that it claims leave the order of claiming."""
         stream = self._streams.get(record.stream)
         if isinstance(record, StreamBegin | StreamFollow):
             return stream is None or (stream.position is None) == isinstance(record, StreamBegin)
@@ -368,7 +368,7 @@ class Streams:
         return stream.held is not None and stream.held.number == record.batch
 
     def _take(self, n: int, wanted: Callable[[int], bool]) -> list[int]:
-        """Take the next n available messages that are wanted; the others keep their places."""
+        """Take up to n available messages that are wanted; the others keep their places."""
         taken: list[int] = []
         left: list[int] = []
         while len(taken) < n:
@@ -383,7 +383,7 @@ class Streams:
         return taken
 
     def is_due_in(self, run: Run, stream: str, seq: int) -> bool:
-        """Whether a run of a stream has still to read a message: one that came back since is for the next run."""
+        """Whether a run has not read a message yet. A message that came back during the run waits for the next."""
         page, at = self._state.rows[seq]
         if seq >= run.below:
             return False
@@ -451,7 +451,7 @@ class Streams:
         del self._streams[record.stream]
 
     def _is_over(self, seq: int, page: Page, at: int, now: int) -> bool:
-        """Whether the time of a message is past that a stream lets go: then it is gone. Else it counts again."""
+        """Whether a message that leaves its stream has expired, and is dropped; else its deadline is set again."""
         expires_at = page.expires_at[at]
         if not expires_at:
             return False
@@ -469,7 +469,7 @@ class Streams:
         return held
 
     def holds(self, seq: int) -> bool:
-        """Whether a stream has the message in its batch."""
+        """Whether a stream holds the message."""
         found = self._state.rows.find(seq)
         if found is None:
             return False
@@ -477,7 +477,7 @@ class Streams:
         return page.state[at] == IN_FLIGHT and not page.for_claims(at).ends_at[at]
 
     def rows_of(self, stream: str, batch: int) -> Rows | None:
-        """The messages of a batch as they are read: the one that is held, or the last that was settled."""
+        """A copy of a readable batch's rows: the held batch, or the last settled one."""
         found = self._streams.get(stream)
         if found is not None and found.held is not None and found.held.number == batch:
             return picked(self._state.rows, found.held.seqs)
@@ -497,7 +497,7 @@ _APPLY: dict[type[StreamRecord], Callable[[Streams, Any], None]] = {
 
 
 def compact(seqs: Sequence[int]) -> Seqs:
-    """Ascending numbers in as little memory as may be."""
+    """Numbers in ascending order, as a range or an array."""
     ordered = sorted(seqs)
     if ordered and ordered[-1] - ordered[0] == len(ordered) - 1:
         return range(ordered[0], ordered[-1] + 1)
@@ -505,7 +505,7 @@ def compact(seqs: Sequence[int]) -> Seqs:
 
 
 def picked(rows: Rows, seqs: Seqs) -> Rows:
-    """A copy of the rows of these messages, which are there, by ascending number."""
+    """A copy of the rows of existing messages, by ascending number."""
     taken = Rows(0)
     start = 0
     while start < len(seqs):
@@ -513,28 +513,6 @@ def picked(rows: Rows, seqs: Seqs) -> Rows:
         end = bisect_left(seqs, (number + 1) * PAGE, start)
         page, _ = rows[seqs[start]]
         whole = page.positions is None and end - start == len(page.state) == PAGE
-        taken.take_page(number, page.copy() if whole else _part(page, [seq % PAGE for seq in seqs[start:end]]))
+        taken.take_page(number, page.copy() if whole else page.part([seq % PAGE for seq in seqs[start:end]]))
         start = end
     return taken
-
-
-def _part(page: Page, keys: Sequence[int]) -> Page:
-    """Some rows of a page."""
-    part = Page()
-    at = list(keys) if page.positions is None else [page.positions[key] for key in keys]
-    first, last = at[0], at[-1] + 1
-    together = last - first == len(at)
-    part.state = page.state[first:last] if together else bytearray(page.state[each] for each in at)
-    for name in COLUMNS:
-        column = getattr(page, name)
-        part_of = column[first:last] if together else array(column.typecode, [column[each] for each in at])
-        setattr(part, name, part_of)
-    if page.claims is not None:
-        claims, part.claims = page.for_claims(at[-1]), Claims()
-        for name in CLAIM_COLUMNS:
-            column = getattr(claims, name)
-            values = column[first:last] if together else [column[each] for each in at]
-            setattr(part.claims, name, array(column.typecode, values) if isinstance(column, array) else values)
-    part.live = len(at)
-    part.positions = {key: position for position, key in enumerate(keys)}
-    return part
