@@ -72,9 +72,9 @@ QUEUE = answer(
 PUT = answer(status="201 Created", headers="X-Message-Id: 7\r\n")
 SETTLED = b"HTTP/1.1 204 No Content\r\n\r\n"
 COUNT = answer(b'{"count": 3}')
-NOTHING = answer(frames.encode_messages([]))
+NOTHING = answer(b"".join(frames.message_parts([])))
 MESSAGE = penstock.Message("7", "jobs", b"hello", {}, 0, 1, 1, 1, None, 1, "in_flight", "7.ff", 1, 2, "me")
-CLAIMED = answer(frames.encode_messages([MESSAGE]))
+CLAIMED = answer(b"".join(frames.message_parts([MESSAGE])))
 
 
 def close(conversation: Conversation) -> None:

@@ -247,8 +247,8 @@ def test_tls_works_and_its_connections_are_kept(
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     payload = os.urandom(4 << 20)
-    frame = frames.encode_messages([penstock.Message("7", "jobs", payload, {}, 0, 1, 1, 1, None, 1, "done")])
-    with speaking_tls(certificate, PUT, answer(frame)) as server, talking_to(server, client) as queue:
+    frame = frames.message_parts([penstock.Message("7", "jobs", payload, {}, 0, 1, 1, 1, None, 1, "done")])
+    with speaking_tls(certificate, PUT, answer(b"".join(frame))) as server, talking_to(server, client) as queue:
         assert queue.put(payload) == "7"
         assert server.requests[0].endswith(payload)
         assert [queue.claim()[0].payload for _ in range(3)] == [payload] * 3

@@ -56,6 +56,10 @@ messages = st.builds(
 MESSAGE = Message("7", "jobs", b"hello", {"kind": "a"}, 3, 10, 11, 12, None, 1, "in_flight", "7.ff", 13, 14, "me")
 
 
+def encode_messages(messages: list[Message]) -> bytes:
+    return b"".join(frames.message_parts(messages))
+
+
 def frame(head: object, payloads: bytes = b"") -> bytes:
     encoded = head if isinstance(head, bytes) else json.dumps(head).encode()
     return struct.pack(">I", len(encoded)) + encoded + payloads
@@ -87,7 +91,7 @@ def test_times_take_the_place_of_delays_and_retentions(drafts: list[Entry], now:
 
 @given(st.lists(messages, max_size=10))
 def test_messages_come_out_of_a_frame_as_they_went_in(batch: list[Message]) -> None:
-    assert frames.decode_messages(frames.encode_messages(batch), "jobs") == batch
+    assert frames.decode_messages(encode_messages(batch), "jobs") == batch
 
 
 @given(st.binary(max_size=200))
@@ -99,7 +103,7 @@ def test_bytes_that_are_no_frame_are_refused(body: bytes) -> None:
 
 @given(st.lists(messages, min_size=1, max_size=3), st.data())
 def test_a_damaged_frame_is_refused_or_read_as_another_one(batch: list[Message], data: st.DataObject) -> None:
-    body = bytearray(frames.encode_messages(batch))
+    body = bytearray(encode_messages(batch))
     body[data.draw(st.integers(0, len(body) - 1))] ^= data.draw(st.integers(1, 255))
     with suppress(InvalidArgument):
         assert len(frames.decode_messages(bytes(body), "jobs")) <= len(body)
@@ -125,13 +129,13 @@ def test_what_is_the_same_for_all_is_sent_once_and_defaults_are_not_sent() -> No
 
 
 def test_messages_that_share_headers_do_not_share_the_dict() -> None:
-    first, second = frames.decode_messages(frames.encode_messages([MESSAGE, replace(MESSAGE)]), "jobs")
+    first, second = frames.decode_messages(encode_messages([MESSAGE, replace(MESSAGE)]), "jobs")
     first.headers["kind"] = "b"
     assert second.headers == {"kind": "a"}
 
 
 def test_a_newer_server_may_say_more_of_a_message() -> None:
-    body = frames.encode_messages([MESSAGE])
+    body = encode_messages([MESSAGE])
     head = json.loads(body[4:-5])
     assert frames.decode_messages(frame({**head, "colour": "red", "shape": [1]}, b"hello"), "jobs") == [MESSAGE]
 
@@ -174,7 +178,7 @@ def test_a_malformed_frame_of_drafts_is_refused_with_the_reason(body: bytes, com
 @pytest.mark.parametrize("name", ["id", "priority", "state", "attempts", "received_at"])
 @pytest.mark.parametrize("value", [None, [None], {}, 1.5])
 def test_a_message_lacks_nothing_it_must_have(name: str, value: object) -> None:
-    body = frames.encode_messages([MESSAGE])
+    body = encode_messages([MESSAGE])
     head = {**json.loads(body[4:-5]), name: value}
     with pytest.raises(InvalidArgument, match=f"'{name}' of a frame has values of a wrong type"):
         frames.decode_messages(frame(head, b"hello"), "jobs")
@@ -325,7 +329,7 @@ def test_wrong_settings_are_refused(settings: Any) -> None:
 
 def test_attempts_come_back_as_they_were_described() -> None:
     for attempt in (Attempt(1, "me", 10), Attempt(2, None, 10, 20, "failed", "größe")):
-        described = json.loads(jsons.dumps(jsons.attempt_as_json(attempt)))
+        described = json.loads(jsons.dumps(attempt._asdict()))
         assert jsons.attempt_from_json({**described, "colour": "of a newer server"}) == attempt
     with pytest.raises(InvalidArgument):
         jsons.attempt_from_json({"attempt": 1})

@@ -72,7 +72,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A parsed filter; parse() makes one. `text` is what was written, `expression` what it means."""
+    """A parsed filter, made by parse(): its text and its expression tree."""
 
     text: str
     expression: Expression
@@ -94,7 +94,7 @@ class Filter:
 
 
 def parse(text: str) -> Filter:
-    """Understand a filter, or raise InvalidFilter with a message that points at the place.
+    """Parse a filter; InvalidFilter points at the error's place.
 
     >>> parse("type = 'order'").matches(Subject({"type": "order"}, 0, 0, 0, 0, 0))
     True
@@ -103,7 +103,7 @@ def parse(text: str) -> Filter:
 
 
 def reason_against(text: str) -> str | None:
-    """Why a filter cannot be understood; None if it can."""
+    """The error of a filter that does not parse; None if it does."""
     try:
         parse(text)
     except InvalidFilter as error:

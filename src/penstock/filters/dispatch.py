@@ -1,7 +1,7 @@
-"""Many filters at once: which of them match a message, at a cost that does not grow with their number.
+"""Dispatch: which of many filters match a message, at a cost that does not grow with their number.
 
-Most filters say somewhere that something equals a literal. Those are found by that value, in a dict, and only they
-are asked; the few that say no such thing are asked for every message.
+Most filters require that a header or field equals a literal. A dict finds those filters by the message's values,
+and only they are evaluated. The few other filters are evaluated for every message.
 """
 
 from collections.abc import Iterable
@@ -12,11 +12,11 @@ from penstock.filters.expressions import And, Compare, Expression, Field, Header
 
 Target = TypeVar("Target")
 Key: TypeAlias = tuple[Header | Field, str | int]
-"""Something of a message and what it equals: a header as text, or a header or a field as an integer."""
+"""A header and its text, or a header or field and its integer."""
 
 
 def keys_of(node: Expression) -> frozenset[Key] | None:
-    """Keys of which a message has at least one if the condition is TRUE for it; None if there are no such keys."""
+    """Keys of which every matching message has at least one; None if there are no such keys."""
     match node:
         case Compare("=", left, right):
             return _equal(left, (right,)) or _equal(right, (left,))
@@ -31,7 +31,7 @@ def keys_of(node: Expression) -> frozenset[Key] | None:
 
 
 def is_exact(node: Expression) -> bool:
-    """Whether to have one of the keys is all that the condition asks for."""
+    """Whether every message with one of the keys matches."""
     match node:
         case Compare() | In():
             return keys_of(node) is not None
@@ -49,11 +49,11 @@ def _equal(operand: Operand, values: tuple[Operand, ...]) -> frozenset[Key] | No
 
 
 class Dispatcher(Generic[Target]):
-    """What each of many filters stands for, and to which of these a message goes."""
+    """Finds the targets whose filters match a message."""
 
     def __init__(self, targets: Iterable[tuple[Filter, Target]]) -> None:
         self._targets: list[Target] = []
-        self._filters: list[Filter | None] = []  # None: to be found by a key is enough
+        self._filters: list[Filter | None] = []  # None: having a key is enough to match
         self._by_text: dict[str, dict[str, list[int]]] = {}
         self._by_integer: dict[str, dict[int, list[int]]] = {}
         self._by_field: dict[str, dict[int, list[int]]] = {}
@@ -76,7 +76,7 @@ class Dispatcher(Generic[Target]):
                 by.setdefault(where.name, {}).setdefault(value, []).append(number)
 
     def matching(self, subject: Subject) -> list[Target]:
-        """What the matching filters stand for, in the order in which they were given."""
+        """The targets whose filters match, in the order in which they were given."""
         found = set(self._always)
         headers = subject.headers
         # Whichever is fewer: the headers that a message has, or those that filters ask for.

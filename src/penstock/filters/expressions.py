@@ -1,6 +1,6 @@
-"""What a filter means: a tree of nodes, which is all that a compiler for another engine has to know.
+"""Expression trees of filters, and their compiler to Python functions with SQL's three-valued logic.
 
-compile_check() makes a function of one message of it, with SQL's three-valued logic.
+A compiler for another engine (Spark) needs only the tree.
 """
 
 import operator
@@ -14,7 +14,7 @@ from penstock.system.clock import at_least_one
 
 
 class Subject(NamedTuple):
-    """What a filter can see of a message. Times are in milliseconds since the epoch."""
+    """The fields of a message that a filter sees. Times are in milliseconds since the epoch."""
 
     headers: Mapping[str, str]
     priority: int
@@ -76,7 +76,7 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """The same as operand >= low AND operand <= high."""
+    """operand >= low AND operand <= high."""
 
     operand: Operand
     low: Operand
@@ -151,7 +151,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def compile_check(node: Expression) -> Check:
-    """A function that answers for one message at a time, with every decision about the filter already taken."""
+    """A function from a message to TRUE, FALSE or None (NULL)."""
     match node:
         case And(terms):
             return _combine([compile_check(term) for term in terms], decisive=False)
@@ -214,7 +214,7 @@ def _value(operand: Operand, number: bool) -> Callable[[Subject], Any]:
 
 
 def _like(pattern: str) -> Callable[[str], bool]:
-    """Whether a text is like the pattern, found by going over the text once.
+    """Whether a text matches a LIKE pattern, in one pass over the text.
 
     The first place where a part between two % fits is as good as any later one, so nothing is tried twice.
     """
@@ -245,7 +245,7 @@ def _like(pattern: str) -> Callable[[str], bool]:
 
 
 def _fits(part: list[str | None]) -> Callable[[str, int], bool]:
-    """Whether a part stands at that place of a text."""
+    """Whether a part matches at a position of a text."""
     plain = "".join(letter or "" for letter in part)
     if len(plain) == len(part):
         return lambda text, at: text.startswith(plain, at)
@@ -254,7 +254,7 @@ def _fits(part: list[str | None]) -> Callable[[str, int], bool]:
 
 
 def _find(part: list[str | None]) -> Callable[[str, int, int], int]:
-    """Where the first place ends at which a part stands, between two places of a text; -1 if there is none."""
+    """The end of a part's first match between two positions of a text; -1 if there is none."""
     size, plain = len(part), "".join(letter or "" for letter in part)
     if len(plain) == size:
         return lambda text, start, end: -1 if (at := text.find(plain, start, end)) < 0 else at + size
@@ -278,7 +278,7 @@ def _find(part: list[str | None]) -> Callable[[str, int, int], int]:
 
 
 def _first(text: str, wanted: dict[str, list[int]], size: int) -> int:
-    """The first place of a text from which on these letters are where they are wanted, or -1.
+    """The first position of a text at which all letters match, or -1.
 
     Places are bits of an integer, so that all of them are compared with a letter at once.
     """

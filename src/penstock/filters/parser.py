@@ -1,4 +1,4 @@
-"""From a filter's text to its tree, with errors that point at the place."""
+"""The parser of filters: from text to expression tree, with errors that point at the place."""
 
 import re
 from typing import NamedTuple
@@ -27,7 +27,7 @@ MAX_DEPTH = 64  # parentheses and NOTs inside each other; no walk over a tree co
 
 _KEYWORDS = frozenset(["AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS", "NULL", "TRUE", "FALSE"])
 _COMPARISONS = ("=", "!=", "<>", "<", "<=", ">", ">=")
-# All up to a quote without an end. Nothing in it is possessive: Python 3.11 before 3.11.5 gets that wrong.
+# Everything before an unclosed quote. Not possessive: Python 3.11 before 3.11.5 has a bug there.
 _CLOSED = re.compile(r"(?:[^'`]+|'[^']*(?:''[^']*)*'(?!')|`[^`]*(?:``[^`]*)*`(?!`))*")
 # A text (N'...' is one, and refused) or a quoted name, a symbol, or a word. Only quotes and these symbols end a
 # word: so a.b, content-type, -5 and x::int are one each, and what would open a comment is a word that the parser
@@ -69,7 +69,7 @@ class _Placed(NamedTuple):
 
 
 def _tokens(text: str) -> list[_Token]:
-    """The filter's tokens, then "end" or the quote that has no end."""
+    """The filter's tokens, then "end" or the unclosed quote."""
     unclosed = _CLOSED.sub("", text, count=1)
     end = len(text) - len(unclosed)
     tokens = [_Token(_kind(found[0]), found[0], found.start()) for found in _TOKEN.finditer(text, 0, end)]
@@ -96,7 +96,7 @@ def _unquote(source: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Whatever does not print as itself would move the caret away from its place, or worse."""
+    """The text with spaces for unprintable characters, which would displace the caret."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 

@@ -1,1 +1,1 @@
-"""The doors to the world: time, disk, threads, processes."""
+"""Access to the operating system: time, disk, threads, processes. Tests replace each with a simulated twin."""

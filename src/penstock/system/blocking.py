@@ -1,7 +1,7 @@
-"""Code that is written once for coroutines and for threads.
+"""Run coroutines without an event loop, so that one code serves coroutines and threads.
 
-What differs are the few things that it awaits. For coroutines these give way to an event loop; for threads they
-block, and never give way, so that the whole runs to its end at once.
+In a thread, everything that the coroutine awaits blocks instead of suspending, so the coroutine runs to its end in
+one step.
 """
 
 import threading
@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """The result of a coroutine that blocks this thread where others would give way to an event loop."""
+    """The result of a coroutine that never suspends; RuntimeError if it does."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -23,7 +23,7 @@ def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 
 class Lock:
-    """A lock of threads, for both `with` and `async with`. A thread that has it may take it again."""
+    """A reentrant lock of threads, for `with` and `async with`."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

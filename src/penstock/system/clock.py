@@ -1,4 +1,4 @@
-"""The only door to time. Wall time is integer milliseconds since the epoch, durations are seconds."""
+"""Clocks and alarms, the only access to time. Times are milliseconds since the epoch, durations are seconds."""
 
 import heapq
 import itertools
@@ -12,19 +12,19 @@ from typing import Protocol
 
 _DAY = 86_400
 _SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000  # milliseconds
-FOLLOWED = _HOUR  # how far ahead of the clock a time may be that a file says and that others may have written
+FOLLOWED = _HOUR  # how far ahead of the clock a time in a file of another process may be
 _LASTING = 10 * _SECOND  # after which a clock that leapt ahead is believed
-_SLACK = 10  # by which a clock may lag without having been set back: two clocks are not read at the same time
-_DRIFT = 5  # from which on two clocks are compared that drift apart, well before that is taken for a lag
+_SLACK = 10  # lag that does not mean a clock was set back: two clocks are not read at the same moment
+_DRIFT = 5  # difference from which on two clocks are compared, well below _SLACK
 _TRIES = 16
-_LOOK_AGAIN = _SECOND  # after which an alarm notices a wall clock that was set
+_LOOK_AGAIN = _SECOND  # the longest sleep of an alarm, so that it notices a wall clock that was set
 _STALE = 64  # entries of an alarm that are never worth a sweep
-_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the first goes on while the machine sleeps
+_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # BOOTTIME goes on while the machine sleeps
 _log = logging.getLogger("penstock")
 
 
 class Clock(Protocol):
-    """What a store needs of time; pass one to `penstock.open(..., clock=)` to control it in tests."""
+    """The clock of a store; tests pass their own to `penstock.open(..., clock=)`."""
 
     def now(self) -> int:
         """Wall time, in milliseconds since the epoch."""
@@ -42,7 +42,7 @@ class SystemClock:
     def now(self) -> int:
         return time.time_ns() // 1_000_000
 
-    monotonic = staticmethod(partial(time.clock_gettime, _BOOT))  # without a frame: every operation asks
+    monotonic = staticmethod(partial(time.clock_gettime, _BOOT))  # no Python frame: every operation reads it
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         try:
@@ -54,7 +54,7 @@ class SystemClock:
 
 
 class SimulatedClock:
-    """A clock that stands still until told to move, for tests that must not wait.
+    """A clock that moves only by advance() and jump(), for tests that must not wait.
 
     >>> clock = SimulatedClock()
     >>> store = penstock.open("memory:", clock=clock)
@@ -65,7 +65,7 @@ class SimulatedClock:
         self._now = now
         self._elapsed = 0  # in milliseconds, as sums of fractions would drift apart from wall time
         self._lock = threading.Lock()  # of both
-        self._looked = threading.local()  # what had elapsed when a thread last looked
+        self._looked = threading.local()  # elapsed time when each thread last read the clock
 
     def now(self) -> int:
         with self._lock:
@@ -104,7 +104,7 @@ class SimulatedClock:
 
 
 class SteadyClock:
-    """A store's time: the clock's, but it never runs backwards, never stands still, and follows no glitch.
+    """A store's time: the clock's, but it never runs backwards, never stands still, and ignores glitches.
 
     The clock is compared with the time that has elapsed:
     - Behind it (it was set back, or the store has recorded a later time): the store's time goes on as time passes.
@@ -119,7 +119,7 @@ class SteadyClock:
         self._leap = _MINUTE if isinstance(clock, SystemClock) else _HOUR  # the longest that is believed at once
         self._latest, elapsed = self._read()
         self._offset = self._latest - elapsed  # of the store's time from elapsed time
-        self._doubted: tuple[int, int] | None = None  # the offset of a clock that leapt ahead, and since when
+        self._doubted: tuple[int, int] | None = None  # (offset, since) of a clock that leapt ahead
         self._warned: set[str] = set()
 
     def now(self) -> int:
@@ -138,7 +138,7 @@ class SteadyClock:
         self._lock = threading.Lock()
 
     def at_least(self, time: int, source: str) -> None:
-        """It cannot be earlier than a time that the store itself has recorded."""
+        """Move on to a time that the store itself has recorded."""
         with self._lock:
             ahead = time - self._compare()
             if ahead > _MINUTE:
@@ -147,7 +147,7 @@ class SteadyClock:
             self._move_to(time)
 
     def follow(self, time: int, source: str) -> bool:
-        """Move on to a time that a file of other machines or people says, unless it is over an hour ahead."""
+        """Move on to a time in a file of other machines or people; False if it is over an hour ahead."""
         if time <= self._latest:
             return True
         with self._lock:
@@ -165,7 +165,7 @@ class SteadyClock:
             return self._compare() + FOLLOWED
 
     def _compare(self) -> int:
-        """Bring the store's time up to date; the clock's, as far as it is believed."""
+        """Update the store's time; returns the clock's time, as far as it is believed."""
         wall, elapsed = self._read()
         expected = self._offset + elapsed
         believed = wall
@@ -205,7 +205,7 @@ class SteadyClock:
             self._offset += ahead
 
     def _warn(self, source: str, text: str, ahead: int) -> None:
-        """Once for each folder: a clock that is wrong has dated more than one file."""
+        """Warn once per folder: a wrong clock has dated more than one file."""
         folder = os.path.dirname(source)
         if folder not in self._warned:
             self._warned.add(folder)
@@ -213,31 +213,31 @@ class SteadyClock:
 
 
 class ElapsedClock:
-    """A clock's monotonic time in the place of its wall time: for who waits for so long, not for a time of day."""
+    """A clock whose now() is monotonic time: for durations, not for times of day."""
 
     def __init__(self, clock: Clock) -> None:
         self.monotonic = clock.monotonic
         self.wait = clock.wait
 
     def now(self) -> int:
-        """Milliseconds since some fixed point."""
+        """Milliseconds since a fixed point."""
         return int(self.monotonic() * 1000)
 
 
 class Alarm:
-    """Calls back at wall-clock times. Its one thread is alive only while there is something to wait for."""
+    """Calls back at wall-clock times. Its thread runs only while callbacks are set."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._times: dict[Callable[[], None], int] = {}  # when each is to be called; the heap may have older ones
+        self._times: dict[Callable[[], None], int] = {}  # when to call each; the heap may have stale times
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._changed = threading.Event()
         self._running = False
 
     def set(self, call: Callable[[], None], time: int) -> None:
-        """Call back once that time has come, instead of at the time that was set before."""
+        """Call back at that time, which replaces an earlier one."""
         with self._lock:
             self._times[call] = time
             heapq.heappush(self._heap, (time, next(self._order), call))
@@ -248,7 +248,7 @@ class Alarm:
                 self._start()
 
     def cancel(self, call: Callable[[], None]) -> None:
-        """Do not call back."""
+        """Cancel a callback."""
         with self._lock:
             if self._times.pop(call, None) is not None:
                 self._sweep()
@@ -258,7 +258,7 @@ class Alarm:
         thread = threading.Thread(target=self._run, name="penstock-alarm", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # no thread to be had: consumers look for themselves when their wait ends
+        except RuntimeError:  # no thread available: consumers check when their wait ends
             return
         self._running = True
 
@@ -297,20 +297,20 @@ class Alarm:
 
 
 def pause(clock: Clock, seconds: float) -> float:
-    """How long to sleep before looking at a clock again, for who waits for so many of its seconds."""
+    """How long to sleep before reading a clock again, to wait for so many of its seconds."""
     return min(seconds, _DAY) if isinstance(clock, SystemClock) else 0.001
 
 
 def rest(seconds: float) -> None:
-    """Let others go on meanwhile: for who waits for another process, which no clock of a store can hurry."""
+    """Sleep in real time, to wait for another process."""
     time.sleep(seconds)
 
 
 def milliseconds(seconds: float) -> int:
-    """A duration as the integer that is added to times."""
+    """A duration in milliseconds."""
     return round(seconds * 1000)
 
 
 def at_least_one(seconds: float) -> int:
-    """A duration that someone asked for is never rounded down to none."""
+    """A duration in milliseconds, never rounded down to 0."""
     return max(1, milliseconds(seconds))

@@ -1,4 +1,4 @@
-"""Where the copy of a store is made: beside its name, which it gets once it is whole and on stable storage."""
+"""The destination of a backup: a folder NAME.partial, renamed to NAME once the copy is complete and synced."""
 
 import os
 from contextlib import suppress
@@ -12,7 +12,7 @@ MARK = "backup"  # says that a folder is the unfinished copy of a store
 
 
 class Destination:
-    """A folder that is empty or not there, and what becomes it."""
+    """A new or empty folder, and the partial copy that becomes it."""
 
     def __init__(self, source: str, dest: str) -> None:
         self._source = source
@@ -22,7 +22,7 @@ class Destination:
         self._disk: Disk = SystemDisk()
 
     def check(self) -> None:
-        """Refuse what would be in somebody's way."""
+        """Refuse a destination inside of the store, or one with other files."""
         source, dest = os.path.realpath(self._source), os.path.realpath(self.path)
         if os.path.commonpath([source, dest]) == source:
             raise InvalidArgument(f"DEST {self.path!r} is inside of the store: give a folder elsewhere")
@@ -37,13 +37,13 @@ class Destination:
             raise PenstockError(f"{self.partial!r} is in the way, and no backup made it: move it, or give another")
 
     def _is_ours(self) -> bool:
-        """Whether the partial copy is what a backup left that was killed."""
+        """Whether an interrupted backup has left the partial copy."""
         return self._disk.exists(os.path.join(self.subfolder, MARK)) or set(self._disk.listdir(self.partial)) <= {
             SUBFOLDER
         }
 
     def begin(self) -> None:
-        """Once it is locked, so that no two copies are made there: take away what another has left."""
+        """Mark the partial copy, and remove the files of an interrupted one. The caller holds its lock."""
         with self._disk.open(os.path.join(self.subfolder, MARK), create=True) as file:
             file.sync()
         for name in self._disk.listdir(self.partial):
@@ -54,16 +54,16 @@ class Destination:
                 remove(self._disk, os.path.join(self.subfolder, name))
 
     def finish(self) -> None:
-        """The copy is there; what is in its folders must be synced already."""
+        """Rename the partial copy. Its files must be synced."""
         for folder in (self.subfolder, self.partial):
             self._disk.sync_folder(folder)
         self._disk.rename(self.partial, self.path)
         self._disk.sync_folder(os.path.dirname(self.path))
-        # Last, so that what is left of one that is killed can always be told; in a whole copy it says nothing.
+        # Last, so that an interrupted backup always has the mark; in a complete copy it has no meaning.
         self._disk.unlink(os.path.join(self.path, SUBFOLDER, MARK))
 
     def abandon(self) -> None:
-        """Leave nothing."""
+        """Remove the partial copy."""
         with suppress(OSError):
             remove(self._disk, self.partial)
 

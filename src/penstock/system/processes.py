@@ -1,4 +1,4 @@
-"""Processes: names that no later process takes over, whether one is still there; forks and garbage of this one."""
+"""Processes: unique names, liveness, forks, garbage collection."""
 
 import gc
 import os
@@ -10,25 +10,25 @@ from typing import Protocol
 
 from penstock.errors import InvalidArgument
 
-_STARTED = 19  # where the stat of a process, from its state on, has when it began
-_DEAD = ("Z", "X")  # ended, but its parent has not asked how: in a container perhaps nobody ever does
+_STARTED = 19  # index of the start time in /proc/PID/stat, counted from the state
+_DEAD = ("Z", "X")  # zombies: in a container perhaps no parent ever waits for them
 _NAME = re.compile(r"([0-9]+)-([0-9]+)-([0-9]+)", re.ASCII)
 
 
 def name_of(pid: int) -> str:
-    """A name for a process: its number, when it started, and the space in which the number means anything."""
+    """A unique name for a process: its pid, start time, and pid namespace."""
     return f"{pid}-{_started(pid)}-{_number_space()}"
 
 
 def checked_process(name: str) -> str:
-    """A name of a process, which can be that of a file too."""
+    """The name; InvalidArgument unless it is one of name_of(), and so a safe file name."""
     if _NAME.fullmatch(name) is None:
         raise InvalidArgument(f"{name!r} is not the name of a process")
     return name
 
 
 def is_gone(name: str) -> bool:
-    """Whether the process of that name has ended, as far as can be told: in another container it cannot."""
+    """Whether the process of that name has ended; False for processes of other containers."""
     matched = _NAME.fullmatch(name)
     if matched is None or int(matched[3]) != _number_space():
         return False
@@ -40,12 +40,12 @@ def is_gone(name: str) -> bool:
 
 
 def parent_of(pid: int) -> int:
-    """The process that a process belongs to; 0 if there is none."""
+    """The pid of the parent; 0 if there is none."""
     return int(_stat(pid)[1])
 
 
 def program_of(pid: int) -> str:
-    """The name of the program that a process runs, up to 15 letters of it."""
+    """The first 15 letters of the program's name."""
     try:
         with open(f"/proc/{pid}/comm") as file:
             return file.read().strip()
@@ -58,10 +58,10 @@ def _started(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """What the system says of a process, from its state on."""
+    """The fields of /proc/PID/stat from the state on; ProcessLookupError."""
     try:
         with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()  # the program's name may have anything in it
+            return file.read().rpartition(")")[2].split()  # the program's name may contain spaces and parentheses
     except (FileNotFoundError, ProcessLookupError):
         raise ProcessLookupError(f"there is no process {pid}") from None
 
@@ -70,11 +70,11 @@ def _number_space() -> int:
     return os.stat("/proc/self/ns/pid").st_ino
 
 
-# Forks: a child has copies of everything that its parent holds, but no threads
+# Forks: a child has copies of its parent's objects, but no threads
 
 
 class Forked(Protocol):
-    """Something that has to know that it is in a child now."""
+    """An object that is told of forks."""
 
     def forked(self) -> None:
         """Called in the child, before anything else."""
@@ -84,7 +84,7 @@ _all: "weakref.WeakSet[Forked]" = weakref.WeakSet()
 
 
 def watch_forks(each: Forked) -> None:
-    """Tell it of forks, for as long as it lives."""
+    """Call each.forked() in every forked child, while the object lives."""
     _all.add(each)
 
 
@@ -98,7 +98,7 @@ os.register_at_fork(after_in_child=_tell)
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Make very many objects that stay, and are in no cycle: half of the time would go into looking for cycles."""
+    """Pause garbage collection while very many lasting objects are made: it would take half of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,11 +1,10 @@
-"""Where the owner of a store is reached: a Unix socket, in a folder that only its user can enter.
+"""The Unix socket of a store's owner, in a folder that only its user can enter.
 
     .penstock/share/socket    the socket
-    .penstock/share/path      where it is instead, if its path would be longer than a socket's may be
+    .penstock/share/path      the path of the socket elsewhere, if this one would be too long for a socket
 
-The holder of the store's lock makes them, and removes them before the lock is free again. What a killed owner left
-is removed by the next. Nothing here goes through the door to disks: sockets are the system's, and none of it has
-to outlive a crash.
+The holder of the store's lock creates both, and removes them before it releases the lock. The next owner removes
+what a killed owner left. This module does not use `Disk`: none of it has to survive a crash.
 """
 
 import errno
@@ -26,12 +25,12 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 def share_of(folder: str) -> str:
-    """The folder of a store's socket; one for all processes, whatever path led them to the store."""
+    """The folder of a store's socket, the same for all paths of the store."""
     return os.path.join(os.path.realpath(folder), OWN_FOLDER, "share")
 
 
 def find(share: str) -> str:
-    """The path of the socket, if there is one."""
+    """The path where the socket is, if an owner listens."""
     with suppress(FileNotFoundError), ReadingDisk().open(os.path.join(share, "path")) as file:
         path = os.fsdecode(file.read(0, _LONGEST + 1))
         if _is_elsewhere(path):
@@ -40,7 +39,7 @@ def find(share: str) -> str:
 
 
 def _is_elsewhere(path: str) -> bool:
-    """Whether a path is one that bind() has made for this user; another could have written any other."""
+    """Whether bind() made this path for this user. Another user could have written any path."""
     folder = os.path.dirname(path)
     if os.path.basename(path) != "socket" or not os.path.basename(folder).startswith(_PREFIX):
         return False
@@ -52,7 +51,7 @@ def _is_elsewhere(path: str) -> bool:
 
 
 def bind(share: str) -> socket.socket:
-    """Listen; for who holds the store's lock."""
+    """Listen on the socket. The caller holds the store's lock."""
     with suppress(FileExistsError):
         os.mkdir(share, 0o700)
     if not stat.S_ISDIR(os.lstat(share).st_mode):
@@ -70,7 +69,7 @@ def bind(share: str) -> socket.socket:
         os.unlink(new)
     with SystemDisk().open(new, exclusive=True) as file:
         file.write(0, os.fsencode(path))
-    os.replace(new, os.path.join(share, "path"))  # before there is a socket, so that none is ever left over
+    os.replace(new, os.path.join(share, "path"))  # before the socket, so that a crash leaves no unknown socket
     try:
         return _listen(path)
     except BaseException:
@@ -79,7 +78,7 @@ def bind(share: str) -> socket.socket:
 
 
 def remove(share: str) -> None:
-    """Take the socket away, wherever it is. Connections go on."""
+    """Remove the socket. Open connections stay."""
     path = find(share)
     with suppress(OSError):
         os.unlink(path)
@@ -91,20 +90,20 @@ def remove(share: str) -> None:
 
 
 def has_visitors(listening: socket.socket) -> bool:
-    """Whether someone has connected who was not received yet."""
+    """Whether a connection waits to be accepted."""
     poll = select.poll()
     poll.register(listening, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def user_of(connected: socket.socket) -> int:
-    """The user at the other end."""
+    """The uid of the peer."""
     given = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(given)[1])
 
 
 def connect(share: str, seconds: float) -> socket.socket:
-    """A connection to the owner; OSError if there is none, or if it is someone else's."""
+    """A connection to the owner; OSError if none listens, or another user's process."""
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connected.settimeout(seconds)

@@ -1,4 +1,4 @@
-"""The door to threads of a store on disk and to what they block on: tests let them take turns in a known order."""
+"""Threads and locks of stores on disk. Tests replace them, and schedule the threads in a known order."""
 
 import threading
 from collections.abc import Callable
@@ -13,7 +13,7 @@ class Lock(Protocol):
         """Take the lock, waiting until it is free."""
 
     def release(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
 
     def __enter__(self) -> bool: ...
 
@@ -23,7 +23,7 @@ class Lock(Protocol):
 
 
 class Task(Protocol):
-    """Something that runs on a thread of its own."""
+    """A running thread."""
 
     def join(self) -> None:
         """Wait until it has ended."""
@@ -33,13 +33,13 @@ class Threads(Protocol):
     """What a store needs of threads."""
 
     def lock(self) -> Lock:
-        """A lock that any thread may release, so that it can also serve as a gate that another one opens."""
+        """A lock that any thread may release."""
 
     def rlock(self) -> Lock:
         """A lock that its holder may take again."""
 
     def start(self, name: str, run: Callable[[], None]) -> Task:
-        """Run something beside the caller; it does not keep the process alive."""
+        """Run a function on a daemon thread."""
 
 
 class SystemThreads:

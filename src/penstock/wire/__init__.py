@@ -1,1 +1,1 @@
-"""What travels between a server and its clients, as pure functions of bytes and JSON that both sides share."""
+"""Encodings shared by server and clients, as pure functions: frames, JSON, problem details."""

@@ -1,13 +1,13 @@
-"""Frames: many messages in few bytes and little time, whatever their payloads are.
+"""Frames: a binary encoding of many messages, with any payloads, in few bytes and little time.
 
     u32 big-endian   length of the head
     head             a JSON object in UTF-8: "sizes", the length of each payload, and columns
     payloads         one right after the other
 
 A column has the name of a field, and either a list with a value for each message, or one value (never a list) that
-holds for all. What is missing has its default (drafts) or is null (messages). `queue` never travels: the request
-names it. To add a field, add a column: who reads messages skips the columns it does not know, but a server refuses
-those of drafts, as it must not drop what a producer asked for.
+holds for all. A missing column has the default (drafts) or null (messages). There is no column `queue`: the
+request names it. To add a field, add a column: readers of messages skip unknown columns, but a server refuses
+those of drafts, because it must not drop what a producer asked for.
 """
 
 import struct
@@ -26,8 +26,8 @@ from penstock.wire import jsons, restored
 
 MEDIA_TYPE = "application/vnd.penstock.batch"
 MAX_BYTES = 64 * 1024 * 1024
-MAX_HEAD = 16 * 1024 * 1024  # of drafts: a head takes many times its size in memory, before it can be judged
-_LARGE = 65_536  # bytes of a payload that are better not copied
+MAX_HEAD = 16 * 1024 * 1024  # of drafts: parsing a head takes many times its size in memory
+_LARGE = 65_536  # payloads from this size on are not copied
 _LENGTH = struct.Struct(">I")
 _SIZES = "sizes"
 
@@ -70,12 +70,12 @@ def encode_entries(entries: Sequence[Entry]) -> bytes:
 
 
 def decode_entries(body: bytes) -> Sequence[Entry]:
-    """The drafts of a frame, checked; InvalidArgument says what is wrong with it."""
+    """The checked drafts of a frame; InvalidArgument for a malformed one."""
     return _entries(*_split(body, MAX_HEAD))
 
 
 class Staged(NamedTuple):
-    """Drafts of a load, and what only those may say."""
+    """Drafts of a load, with the columns that only loads may have."""
 
     entries: Sequence[Entry]
     visible_at: list[int | None] | None
@@ -84,7 +84,7 @@ class Staged(NamedTuple):
 
 
 def decode_staged(body: bytes) -> Staged:
-    """The drafts of a frame for a load, checked; InvalidArgument says what is wrong with it."""
+    """The checked drafts of a load's frame; InvalidArgument for a malformed one."""
     columns, payloads = _split(body, MAX_HEAD)
     for name, other in (("visible_at", "delay"), ("expires_at", "retention")):
         if name in columns and other in columns:
@@ -95,7 +95,7 @@ def decode_staged(body: bytes) -> Staged:
 
 
 def with_times(body: bytes, now: int) -> bytes:
-    """A frame that was decoded, with times in the place of delays and retentions, which count from now on."""
+    """A valid frame with delays and retentions replaced by times, counted from now."""
     start = _LENGTH.size + _LENGTH.unpack_from(body)[0]
     head = body[_LENGTH.size : start]
     if b'"delay"' not in head and b'"retention"' not in head:
@@ -110,14 +110,14 @@ def with_times(body: bytes, now: int) -> bytes:
 
 
 def _time_after(seconds: float | None, now: int, never: bool) -> int | None:
-    """When a duration ends; none at all is one that never does, if that can be said."""
+    """When a duration ends; 0 seconds are 0 (never) where `never` is a value, else None."""
     if seconds:
         return now + at_least_one(seconds)
     return 0 if never and seconds is not None else None
 
 
 def encode_columns(columns: dict[str, Any], sizes: list[int], payloads: Iterable[bytes | memoryview]) -> bytes:
-    """A frame of columns that are known to be right, and payloads that lie one after the other."""
+    """A frame of valid columns and consecutive payloads."""
     return b"".join([_head(columns, sizes), *payloads])
 
 
@@ -139,13 +139,11 @@ def _entries(columns: dict[str, Any], payloads: list[bytes]) -> Sequence[Entry]:
     return entries
 
 
-def encode_messages(messages: Sequence[Message], wanted: Collection[str] | None = None) -> bytes:
-    """A frame of messages, perhaps with only some of their fields; without payloads those are empty."""
-    return b"".join(message_parts(messages, wanted))
-
-
 def message_parts(messages: Sequence[Message], wanted: Collection[str] | None = None) -> list[bytes]:
-    """The same frame in parts: large payloads are parts of their own, and not copied."""
+    """A frame of messages, or of `wanted` fields, in parts: large payloads are not copied.
+
+    Without the field payload, the payloads are empty.
+    """
     columns: dict[str, Any] = {}
     for name, column in zip(_MESSAGE_TYPES, zip(*map(_message_values, messages), strict=True), strict=False):
         first = column[0]
@@ -166,7 +164,7 @@ def message_parts(messages: Sequence[Message], wanted: Collection[str] | None = 
 
 
 def decode_columns(body: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """The columns of a frame of messages, those that are lists with a value for each, and the payloads."""
+    """The columns and payloads of a frame of messages. Columns that are lists have a value for each message."""
     columns, payloads = _split(body, len(body))
     for name, column in columns.items():
         if type(column) is list:
@@ -175,7 +173,7 @@ def decode_columns(body: bytes) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def decode_messages(body: bytes, queue: str) -> list[Message]:
-    """The messages of a frame; InvalidArgument says what is wrong with it."""
+    """The messages of a frame; InvalidArgument for a malformed one."""
     columns, payloads = _split(body, len(body))
     if not payloads:
         return []
@@ -215,7 +213,7 @@ def _check_length(name: str, column: list[Any], count: int) -> None:
 
 
 def _times(name: str, columns: dict[str, Any], count: int) -> list[int | None] | None:
-    """Take a column of times out of those of a frame."""
+    """Remove a column of times from a frame's columns, and check it."""
     column = columns.pop(name, None)
     if column is None:
         return None
@@ -232,7 +230,7 @@ def _join(columns: dict[str, Any], payloads: list[bytes]) -> bytes:
 
 
 def _split(body: bytes, longest: int) -> tuple[dict[str, Any], list[bytes]]:
-    """A frame's columns and payloads, if its head is not longer than that."""
+    """A frame's columns and payloads; InvalidArgument for a head over `longest` bytes."""
     if len(body) < _LENGTH.size:
         raise InvalidArgument(f"a frame of {len(body)} bytes; it starts with the length of its head in 4 bytes")
     start = _LENGTH.size + _LENGTH.unpack_from(body)[0]

@@ -1,7 +1,7 @@
-"""The JSON forms of what travels: drafts, messages, queues, settings, attempts, results of operations.
+"""JSON encodings of drafts, messages, queues, settings, attempts, and results of operations.
 
-Who reads a request is strict: what it does not know it refuses, as InvalidArgument whatever is wrong. Who reads an
-answer skips what a newer server may have added.
+Requests are read strictly: unknown members and wrong types are InvalidArgument. Answers are read leniently:
+members that a newer server has added are skipped.
 """
 
 import base64
@@ -36,20 +36,20 @@ _decode = json.JSONDecoder(parse_constant=_no_constant).decode
 
 
 def dumps(value: object) -> bytes:
-    """JSON in the fewest bytes."""
+    """Compact JSON."""
     return _encode(value).encode()
 
 
 def loads(body: bytes) -> Any:
-    """What a JSON document in UTF-8 says."""
+    """The value of a JSON document in UTF-8; InvalidArgument."""
     try:
         return _decode(str(body, "utf-8"))
-    except (ValueError, RecursionError) as error:  # neither is text that is no UTF-8
+    except (ValueError, RecursionError) as error:  # ValueError also for invalid UTF-8
         raise InvalidArgument(f"not a JSON document in UTF-8: {error}") from None
 
 
 def loads_object(body: bytes) -> dict[str, Any]:
-    """What a JSON object says; an empty body says nothing."""
+    """The members of a JSON object; none for an empty body."""
     value = loads(body) if body else {}
     if not isinstance(value, dict):
         raise InvalidArgument(f"a JSON object is wanted, not {kind_of(value)}")
@@ -57,7 +57,7 @@ def loads_object(body: bytes) -> dict[str, Any]:
 
 
 def entry_from_json(draft: Mapping[str, Any]) -> Entry:
-    """A draft, checked."""
+    """A checked draft."""
     if not isinstance(draft, dict):
         raise InvalidArgument(f"a message is a JSON object, not {kind_of(draft)}")
     check_known(draft, _DRAFT_FIELDS, "a message to be put")
@@ -67,7 +67,7 @@ def entry_from_json(draft: Mapping[str, Any]) -> Entry:
 
 
 def entries_from_json(batch: Mapping[str, Any]) -> list[Entry]:
-    """A batch of drafts, checked; an error names the one that is wrong."""
+    """The checked drafts of a batch; an error names the wrong one."""
     check_known(batch, ("messages",), "a batch")
     drafts = batch.get("messages")
     if not isinstance(drafts, list):
@@ -87,7 +87,7 @@ def check_count(count: int) -> None:
 
 
 def message_as_json(message: Message, wanted: Collection[str] = MESSAGE_FIELDS) -> dict[str, Any]:
-    """A message's fields; the payload as text (null where it is none) and, always, as payload_base64."""
+    """A message's fields; the payload as text (null if it is not UTF-8) and as payload_base64."""
     result = {name: getattr(message, name) for name in MESSAGE_FIELDS if name in wanted}
     if "payload" not in result:
         return result
@@ -106,7 +106,7 @@ def queue_as_json(info: QueueInfo) -> dict[str, Any]:
 
 
 def queue_from_json(queue: Mapping[str, Any]) -> QueueInfo:
-    """A queue as a server describes it."""
+    """A queue from a server's answer."""
     with arguments():
         try:
             counts = dict(queue["counts"])
@@ -116,12 +116,12 @@ def queue_from_json(queue: Mapping[str, Any]) -> QueueInfo:
 
 
 def settings_as_told(settings: Mapping[str, Any]) -> Settings:
-    """A queue's settings as a server tells them, which may have some that are not known here."""
+    """Settings from a server's answer; unknown ones are skipped."""
     return Settings(**{name: settings[name] for name in SETTINGS if name in settings})
 
 
 def settings_from_query(query: Iterable[tuple[str, str]]) -> Settings:
-    """A queue's settings, checked, as the query of a URL gives them."""
+    """A queue's checked settings from the query of a URL."""
     settings: dict[str, Any] = {}
     for name, value in query:
         if name in settings:
@@ -131,13 +131,8 @@ def settings_from_query(query: Iterable[tuple[str, str]]) -> Settings:
     return settings_from_json(settings)
 
 
-def attempt_as_json(attempt: Attempt) -> dict[str, Any]:
-    """An attempt's fields."""
-    return attempt._asdict()
-
-
 def attempt_from_json(attempt: Mapping[str, Any]) -> Attempt:
-    """An attempt as a server describes it."""
+    """An attempt from a server's answer."""
     try:
         return Attempt(**{name: attempt[name] for name in Attempt._fields if name in attempt})
     except TypeError as error:
@@ -173,7 +168,7 @@ def _setting(name: str, value: str) -> object:
 
 
 def number(name: str, value: str) -> float:
-    """The number that a query or a header has as text; an integer if it is one."""
+    """The number in a query or a header, as an int where possible."""
     if _WHOLE.fullmatch(value):
         return int(value)
     try:
@@ -199,7 +194,7 @@ def encode_result(answer: Answer, result: Any) -> Any:
 
 
 def decode_result(answer: Answer, value: Any) -> Any:
-    """The result that JSON tells of; LookupError, TypeError and ValueError if it tells of none."""
+    """A result from JSON; LookupError, TypeError or ValueError if the JSON does not fit."""
     if answer.member:
         value = value[answer.member]
     if value is None and "null" in answer.schema.get("type", ()):
@@ -209,20 +204,20 @@ def decode_result(answer: Answer, value: Any) -> Any:
     form = _form(answer.kind)
     if form is not None:
         return [form.read(each) for each in value] if answer.many else form.read(value)
-    if answer.many and {*map(type, value)} <= {answer.kind}:  # ids, of which there may be many
+    if answer.many and {*map(type, value)} <= {answer.kind}:  # ids: one check for all
         return value
     return [_plain(answer.kind, each) for each in value] if answer.many else _plain(answer.kind, value)
 
 
 def _form(kind: Any) -> _Form | None:
-    """How results of a kind are written and read; None: as they are."""
+    """How results of a kind are written and read; None: unchanged."""
     if kind in _FORMS:
         return _FORMS[kind]
     return _Form(kind._asdict, partial(_record, kind)) if hasattr(kind, "_fields") else None
 
 
 def _record(kind: Any, value: Any) -> Any:
-    """A NamedTuple; numbers and texts of it must be such."""
+    """A NamedTuple from JSON, with the types of its fields checked."""
     types = kind.__annotations__
     return kind(*(_plain(types[name], value[name]) for name in kind._fields))
 
@@ -234,7 +229,7 @@ def _plain(kind: Any, value: Any) -> Any:
 
 
 def _write_attempts(page: AttemptPage) -> dict[str, Any]:
-    made = [{"id": id_, **attempt_as_json(attempt)} for id_, attempt in page.attempts]
+    made = [{"id": id_, **attempt._asdict()} for id_, attempt in page.attempts]
     return {"attempts": made, "next": page.next}
 
 
@@ -260,7 +255,7 @@ def _read_ahead(value: Any) -> Ahead:
 _FORMS = {
     Settings: _Form(dict, settings_as_told),
     QueueInfo: _Form(queue_as_json, queue_from_json),
-    Attempt: _Form(attempt_as_json, attempt_from_json),
+    Attempt: _Form(Attempt._asdict, attempt_from_json),
     AttemptPage: _Form(_write_attempts, _read_attempts),
     Ahead: _Form(_write_ahead, _read_ahead),
 }

@@ -1,4 +1,4 @@
-"""Errors as they travel: problem details (RFC 9457), `application/problem+json`."""
+"""Errors over HTTP: problem details (RFC 9457), `application/problem+json`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +34,7 @@ STATUSES: dict[str, int] = {
     "DiskFull": 507,
 }
 
-# What these say on the spot may name files and machines, which is nobody's business at the other end of a wire.
+# The messages of these errors may name files and machines, so clients get these texts instead.
 _WITHOUT_DETAILS = {
     "StoreClosed": "the server's store was closed, so the server is about to end: try again once it is back",
     "StoreCorrupt": "stored bytes are damaged: the server's log says where, `penstock doctor` what can be saved",
@@ -47,16 +47,16 @@ _FAILED = "the server failed; its log says why"
 
 
 def problem(status: int, error: str, detail: str, **more: object) -> dict[str, Any]:
-    """An error by its name."""
+    """The body of an error."""
     return {
         "type": f"/-/docs#{error}", "title": error, "status": status, "detail": detail, "error": error, **more,
     }  # fmt: skip
 
 
 def as_problem(error: BaseException) -> tuple[int, dict[str, Any]]:
-    """The status and the body that tell a client of an error, without what is only the server's business."""
+    """The status and body for an error, without details that only the server's log may have."""
     known = (kind.__name__ for kind in type(error).__mro__ if kind.__name__ in STATUSES)
-    name = next(known, None) if isinstance(error, PenstockError) else None  # stores may have kinds of their own
+    name = next(known, None) if isinstance(error, PenstockError) else None  # a store may raise a subclass
     if name is None:
         return 500, problem(500, "ServerError", _FAILED)
     status = STATUSES[name]
@@ -67,7 +67,7 @@ def as_problem(error: BaseException) -> tuple[int, dict[str, Any]]:
 
 
 def as_error(problem: Mapping[str, Any]) -> PenstockError:
-    """The error that a client raises; of a name that only a newer server knows, a PenstockError."""
+    """The error that a client raises; PenstockError for a name that only a newer server knows."""
     name, detail = problem.get("error"), problem.get("detail")
     detail = detail if isinstance(detail, str) else str(problem.get("title") or "the server gave no reason")
     queue, receipts = problem.get("queue"), problem.get("receipts")

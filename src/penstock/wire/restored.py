@@ -1,8 +1,8 @@
-"""What became of messages elsewhere, as columns of a frame: only batches of loads have them.
+"""State and attempts of messages from another store, as columns of a load's frame.
 
-    received_at, claimed_at, settled_at    times; null = does not apply, and of the first: now
+    received_at, claimed_at, settled_at    times; null = does not apply (received_at: now)
     state, attempts, consumer, reason      as a message has them
-    history                                null, or a list of attempts that ended: lists of what Attempt has
+    history                                null, or a list of ended attempts, each a list of Attempt's fields
 
 All messages of a batch are done, or none is.
 """
@@ -16,12 +16,12 @@ from penstock.contract.schemas import MAX_CONSUMER
 from penstock.contract.settings import text, whole
 from penstock.errors import InvalidArgument
 
-_MOST = 100  # attempts that are told of one message
-_ATTEMPTS = 1_000_000_000  # more would leave no room for further ones
+_MOST = 100  # attempts in the history of one message
+_ATTEMPTS = 1_000_000_000  # leaves room for further attempts in 32 bits
 
 
 class Columns(NamedTuple):
-    """The columns, by their names, checked."""
+    """The checked columns by name."""
 
     received_at: list[int | None]
     state: list[str]
@@ -34,7 +34,7 @@ class Columns(NamedTuple):
 
 
 def take(columns: dict[str, Any], count: int) -> Columns | None:
-    """Take these columns out of those of a frame, if they are there; InvalidArgument if one is wrong."""
+    """Remove these columns from a frame's columns, and check them; None if the frame has none of them."""
     given = {name: columns.pop(name) for name in Columns._fields if name in columns}
     if not given:
         return None
@@ -54,7 +54,7 @@ def take(columns: dict[str, Any], count: int) -> Columns | None:
 
 
 def attempts_as_json(attempts: Iterable[Attempt]) -> list[list[Any]]:
-    """Attempts that have ended, as the column `history` has them."""
+    """Ended attempts, encoded for the column `history`."""
     return [list(each) for each in attempts if each.ended_at is not None][-_MOST:]
 
 

@@ -1,6 +1,6 @@
-"""The only door to disk. Thin on purpose: it decides nothing, so that tests can put a simulated disk behind it.
+"""Files and folders, the only access to disk. It is thin, so that tests can replace it with a simulated disk.
 
-What every store may rely on, and nothing more:
+Guarantees that every store relies on:
 
 - Nothing is durable before it is synced: a file's bytes and size by `File.sync`, a name in a folder (created,
   renamed, linked, unlinked) by `Disk.sync_folder` of that folder. Neither does the other's work.

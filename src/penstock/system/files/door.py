@@ -1,6 +1,6 @@
-"""What a disk is to every store: `File` and `Disk`, which the system's and the simulated one both are.
+"""The interfaces `File` and `Disk`, of the system's and of the simulated disk.
 
-And what follows from that for every disk: errors in words, folders, small files that get new content as a whole.
+Also functions for any disk: error texts, folders, atomic replacement of small files.
 """
 
 import errno
@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, Protocol, Self
 from penstock.errors import StoreUnavailable
 
 StrPath = str | os.PathLike[str]
-OWN_FOLDER = ".penstock"  # in a store's folder: everything of ours that is in no published format
+OWN_FOLDER = ".penstock"  # a store's subfolder for files that are in no published format
 Data = bytes | bytearray | memoryview
 Kind = Literal["file", "folder", "link", "other"]  # other: a pipe, a socket, a device
 _WORDS = {
@@ -35,16 +35,16 @@ _WORDS = {
 
 
 class Status(NamedTuple):
-    """What a file or folder is, apart from its bytes. Times are nanoseconds since the epoch."""
+    """The metadata of a file or folder. Times are nanoseconds since the epoch."""
 
     size: int
-    changed: int  # when the bytes changed, or what `set_changed` said
-    moved: int  # when the name or anything else about it last changed; no program can set it
+    changed: int  # mtime: when the bytes changed, or the time of `set_changed`
+    moved: int  # ctime: when name or metadata changed; no program can set it
     names: int
-    inode: int  # one number for as long as someone has the file open
+    inode: int  # unique while the file is open
     is_folder: bool
-    mode: int = 0o666  # who may read and write it
-    is_file: bool = True  # and no folder, pipe, socket or device
+    mode: int = 0o666  # permissions
+    is_file: bool = True  # not a folder, pipe, socket or device
 
 
 class File(Protocol):
@@ -59,12 +59,12 @@ class File(Protocol):
         """The bytes at offset; fewer than size only where the file ends."""
 
     def read_cached(self, offset: int, size: int) -> bytes | None:
-        """The bytes at offset if they are had without waiting for the disk, else None."""
+        """The bytes at offset if they are cached in memory, else None."""
 
     def append(self, data: Data, *, sync: bool = False) -> int:
-        """Write at the end, wherever that is by then, and return the offset; durable if `sync`.
+        """Write at the current end, and return the offset; durable if `sync`.
 
-        Nothing that another program appends at the same time is written over (on Linux). Fails as `write` does.
+        On Linux, it never overwrites what another program appends at the same time. Fails as `write` does.
         """
 
     def write(self, offset: int, data: Data) -> None:
@@ -77,22 +77,22 @@ class File(Protocol):
         """Cut the file, or lengthen it with zeros, to size; durable after `sync`."""
 
     def reserve(self, size: int) -> None:
-        """Make sure that the file can grow to this size; it stays as it is. ENOSPC: there is not so much space."""
+        """Allocate space so that the file can grow to this size, without growing it; ENOSPC."""
 
     def sync(self) -> None:
         """Make content and size durable. After an OSError they may be lost whatever a later sync says."""
 
     def lock(self, *, wait: bool = False) -> bool:
-        """Lock the file against every other open of it, in any process; False: it is taken, and nobody waits."""
+        """Lock the file against other handles, in any process; False: it is locked, and `wait` is False."""
 
     def unlock(self) -> None:
-        """Let go of the lock; closing the file, or the end of the process, does so too."""
+        """Release the lock; close() and the end of the process release it too."""
 
     def status(self) -> Status:
-        """What it is, apart from its bytes."""
+        """The file's metadata."""
 
     def set_changed(self, time: int) -> None:
-        """Say when it was last written to, in nanoseconds; where that is not allowed, nothing happens."""
+        """Set the time of the last change, in nanoseconds; does nothing where that is not allowed."""
 
     def close(self) -> None:
         """Close the file; a second time does nothing. Closing does not sync."""
@@ -103,7 +103,7 @@ class File(Protocol):
 
 
 class Disk(Protocol):
-    """Names in folders. Every method fails with the OSError of its system call, and then changed nothing."""
+    """Names in folders. A method that fails raises the OSError of its system call and has changed nothing."""
 
     def open(
         self,
@@ -121,22 +121,22 @@ class Disk(Protocol):
         """
 
     def exists(self, path: StrPath) -> bool:
-        """Whether there is a file or folder; an error that leaves it unknown is raised, never False."""
+        """Whether a file or folder exists; OSError if that is unknown."""
 
     def is_folder(self, path: StrPath) -> bool:
-        """Whether there is a folder of that name."""
+        """Whether a folder of that name exists."""
 
     def kind(self, path: StrPath) -> Kind | None:
-        """What a name stands for itself, without following a link; None: nothing."""
+        """The kind of a name, without following links; None if it does not exist."""
 
     def listdir(self, path: StrPath) -> list[str]:
         """The names in a folder, in no particular order."""
 
     def listfiles(self, path: StrPath) -> list[str]:
-        """Those of them that are files themselves: no folders, links, pipes or sockets."""
+        """The names of regular files: no folders, links, pipes or sockets."""
 
     def listlinks(self, path: StrPath) -> list[str]:
-        """Those of them that are symbolic links."""
+        """The names of symbolic links."""
 
     def mkdir(self, path: StrPath) -> None:
         """Create a folder in one that exists; FileExistsError if the name is taken."""
@@ -166,13 +166,13 @@ class Disk(Protocol):
         """Make the names in a folder durable. After an OSError they may be lost whatever a later sync says."""
 
     def sync_files(self, paths: Sequence[StrPath]) -> None:
-        """Make files durable with all that belongs to them: bytes, times, attributes. Fails as `File.sync`."""
+        """Make files durable with bytes, times and attributes. Fails as `File.sync`."""
 
     def status(self, path: StrPath) -> Status:
-        """What a file or folder is."""
+        """The metadata of a file or folder."""
 
     def set_changed(self, path: StrPath, time: int) -> None:
-        """Say when a file changed, in nanoseconds since the epoch; durable after `sync_files`. Follows no link."""
+        """Set when a file changed, in nanoseconds since the epoch; durable after `sync_files`. Follows no link."""
 
     def attributes(self, path: StrPath) -> dict[str, bytes]:
         """The user's extended attributes, without `user.` before their names; ENOTSUP: there are none here.
@@ -181,29 +181,29 @@ class Disk(Protocol):
         """
 
     def attribute(self, path: StrPath, name: str) -> bytes | None:
-        """One of them; None if the file does not have it."""
+        """One extended attribute; None if the file does not have it."""
 
     def set_attribute(self, path: StrPath, name: str, value: bytes) -> None:
-        """Give a file an attribute, or another value of it; durable after `sync_files`. ENOTSUP as above."""
+        """Set an extended attribute; durable after `sync_files`. ENOTSUP as above."""
 
     def may_change(self, path: StrPath, *, times: bool = True) -> bool:
         """Whether this user may read and write a file, and set its times, which only its owner may."""
 
     def is_being_written(self, path: StrPath) -> bool:
-        """Whether someone has the file open to write, as far as the system can tell."""
+        """Whether a process has the file open for writing, as far as the system knows."""
 
 
-# Errors in words
+# Error texts
 
 
 def refusal(path: StrPath, error: OSError) -> str:
-    """Why the system refuses a path, and the next step."""
+    """The text of an OSError: why the system refuses a path, and the next step."""
     words = _WORDS.get(error.errno or 0)
     return f"{os.fspath(path)!r}: " + (words or f"the disk failed ({error.strerror or error}): see `dmesg`")
 
 
 def is_refused(error: OSError) -> bool:
-    """Whether the system has refused to do something, rather than failed at it or had no space."""
+    """Whether the system refused access, rather than failed or had no space."""
     return error.errno in _WORDS and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.ENOENT)
 
 
@@ -213,7 +213,7 @@ def unavailable(path: StrPath, error: OSError) -> StoreUnavailable:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether an error says that there is no space."""
+    """Whether the disk or the quota is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -221,7 +221,7 @@ def is_full(error: OSError) -> bool:
 
 
 def status_if_there(disk: Disk, path: StrPath) -> Status | None:
-    """What a file or folder is; None if there is none."""
+    """The metadata of a file or folder; None if it does not exist."""
     try:
         return disk.status(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -234,8 +234,8 @@ def make_folder(disk: Disk, path: StrPath) -> None:
     while not disk.exists(there):
         missing.append(there)
         there = os.path.dirname(there) or "."
-    with suppress(PermissionError):  # a folder that others have made, where this user may not look
-        # Even though it was there: who made it may have stopped before this.
+    with suppress(PermissionError):  # another user's folder
+        # Even if it existed: the process that made it may have stopped before this sync.
         disk.sync_folder(os.path.dirname(there) or ".")
     for each in reversed(missing):
         with suppress(FileExistsError):  # another process was quicker
@@ -250,50 +250,42 @@ def refuse_links(disk: Disk, folder: StrPath) -> None:
 
 
 def write_hint(disk: Disk, path: StrPath, data: Data) -> None:
-    """Give a file new content that may be lost or torn by a crash: for what can be checked and done without."""
-    path = os.fspath(path)
-    temporary = path + ".new"
-    try:
-        with suppress(FileNotFoundError):  # a new file, or a crash could bring back what an earlier one left in it
-            disk.unlink(temporary)
-        with disk.open(temporary, exclusive=True, mode=_mode(disk, path)) as file:
-            file.write(0, data)
-        disk.rename(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            disk.unlink(temporary)
-        raise
+    """Replace the content of a file that may be lost or torn by a crash: for checked, optional data."""
+    _rename_over(disk, os.fspath(path), data, mode=None, sync=False)
 
 
 def replace_file(disk: Disk, path: StrPath, data: Data, mode: int | None = None) -> None:
-    """Durably give a small file new content: whenever the machine stops, it has the old or the new, whole.
+    """Durably replace the content of a small file: a crash leaves the old or the new content, whole.
 
-    A file that is there keeps its mode; `mode` is for a new one. After an OSError the program reads either; the
-    one that a crash leaves is as open. One writer at a time.
+    An existing file keeps its mode unless one is given. After an OSError the file has either content, now and
+    after a crash. One writer at a time.
     """
     path = os.fspath(path)
+    _rename_over(disk, path, data, mode, sync=True)
+    disk.sync_folder(os.path.dirname(path) or ".")
+
+
+def _rename_over(disk: Disk, path: str, data: Data, mode: int | None, sync: bool) -> None:
     temporary = path + ".new"
     try:
-        with suppress(FileNotFoundError):  # a crash may have left one behind
+        with suppress(FileNotFoundError):  # a crash may have left one, and could bring back its content
             disk.unlink(temporary)
-        with disk.open(temporary, exclusive=True, mode=_mode(disk, path) if mode is None else mode) as file:
+        if mode is None:
+            status = status_if_there(disk, path)
+            mode = 0o666 if status is None else status.mode
+        with disk.open(temporary, exclusive=True, mode=mode) as file:
             file.write(0, data)
-            file.sync()  # before the rename, else the new name may outlive its content
+            if sync:
+                file.sync()  # before the rename, else the new name may outlive its content
         disk.rename(temporary, path)
     except OSError:
         with suppress(OSError):
             disk.unlink(temporary)
         raise
-    disk.sync_folder(os.path.dirname(path) or ".")
-
-
-def _mode(disk: Disk, path: str) -> int:
-    status = status_if_there(disk, path)
-    return 0o666 if status is None else status.mode
 
 
 def remove_folder(disk: Disk, folder: str) -> None:
-    """Remove a folder that has only files, if it is there."""
+    """Remove a folder that contains only files, if it exists."""
     with suppress(FileNotFoundError):
         for name in disk.listdir(folder):
             with suppress(FileNotFoundError):

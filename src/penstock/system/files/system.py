@@ -14,7 +14,7 @@ from typing import Self
 
 from penstock.system.files.door import Data, Kind, Status, StrPath
 
-_SYNCERS = 16  # files that are synced at once: the file system then commits them together
+_SYNCERS = 16  # threads of sync_files: the file system commits concurrent syncs together
 
 # A closed file gets a descriptor that Linux never hands out (its limit is a little below 2**31), so that using
 # it is EBADF from every call without a check in each. Not -1: some of Python's calls raise ValueError for it.
@@ -70,7 +70,7 @@ class SystemFile:
         try:
             if _NOWAIT and os.preadv(self._descriptor, [data], offset, _NOWAIT) == size:
                 return bytes(data)
-        except OSError:  # not in memory; or what is wrong shows when it is read
+        except OSError:  # not cached, or an error that read() will raise
             pass
         return None
 
@@ -81,7 +81,7 @@ class SystemFile:
             (self.write_through if sync else self.write)(offset, data)
             return offset
         flags, size = _APPEND | (_DSYNC if sync else 0), len(data)
-        written = os.pwritev(self._descriptor, [data], -1, flags)  # -1: the position goes to the end of it
+        written = os.pwritev(self._descriptor, [data], -1, flags)  # -1: at the end, and the position moves there
         offset = os.lseek(self._descriptor, 0, os.SEEK_CUR) - written
         while written < size:
             written += os.pwritev(self._descriptor, [memoryview(data)[written:]], -1, flags)
@@ -117,7 +117,7 @@ class SystemFile:
         os.fdatasync(self._descriptor)
 
     def lock(self, *, wait: bool = False) -> bool:
-        self._locked_by = os.getpid()  # before it is, for a fork of another thread meanwhile
+        self._locked_by = os.getpid()  # before the flock: another thread may fork meanwhile
         _locked.add(self)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -141,8 +141,8 @@ class SystemFile:
         descriptor, self._descriptor = self._descriptor, _CLOSED
         if descriptor != _CLOSED:
             if self._locked_by == os.getpid():
-                # Closing is not enough: a child that was forked meanwhile has the same open file, and its lock.
-                # In that child it must do: the lock is its parent's.
+                # Closing is not enough: a child that was forked meanwhile shares the open file and its lock.
+                # The child itself only closes: the lock is its parent's.
                 with suppress(OSError):
                     fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
@@ -154,7 +154,7 @@ class SystemFile:
         self.close()
 
     def __del__(self) -> None:
-        # A file may be replaced while someone still reads the old one; the last reader closes it.
+        # A file may be replaced while a reader has the old one; the last reader closes it.
         self.close()
 
 
@@ -162,7 +162,7 @@ _locked: "weakref.WeakSet[SystemFile]" = weakref.WeakSet()  # now, or some time 
 
 
 def _forked() -> None:
-    """In a child: a lock must end with the parent that holds it."""
+    """In a child: close locked files, so that a lock ends with the parent that holds it."""
     for file in list(_locked):
         if file._locked_by:
             file.close()
@@ -272,7 +272,7 @@ class SystemDisk:
     def set_changed(self, path: StrPath, time: int) -> None:
         try:
             os.utime(path, ns=(time, time), follow_symlinks=False)
-        except OSError as error:  # which does not say of what file
+        except OSError as error:  # without the file's name
             raise OSError(error.errno, error.strerror, os.fspath(path)) from error
 
     def attributes(self, path: StrPath) -> dict[str, bytes]:
@@ -320,7 +320,7 @@ def _opened(path: StrPath, flags: int, follow: bool, mode: int = 0o666) -> Syste
 
 
 def _real(path: StrPath) -> str:
-    """Where a path leads; ELOOP if another user has made a link to a file that does not belong to that user."""
+    """The target of a path; ELOOP for another user's link to a file that does not belong to that user."""
     at, owners = os.fspath(path), set()
     for _ in range(_MOST_LINKS):
         if not os.path.islink(at):
@@ -357,7 +357,7 @@ def _status(found: os.stat_result) -> Status:
 
 
 class ReadingDisk(SystemDisk):
-    """A disk that only reads: the right to read is enough, and no mistake can change a file."""
+    """A read-only disk: needs only the right to read, and cannot change a file by mistake."""
 
     def open(
         self,
@@ -370,14 +370,14 @@ class ReadingDisk(SystemDisk):
     ) -> SystemFile:
         if create or exclusive:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), os.fspath(path))
-        return _opened(path, os.O_RDONLY | os.O_NONBLOCK, follow)  # or a pipe would keep waiting for a writer
+        return _opened(path, os.O_RDONLY | os.O_NONBLOCK, follow)  # NONBLOCK: a pipe would wait for a writer
 
 
 # Other programs that have a file open to append to it, such as a shell's `>>`, as far as Linux tells
 
 
 def identity(path: StrPath) -> tuple[int, int] | None:
-    """What tells a file from every other one, whatever its name is by then; None if there is none."""
+    """(device, inode) of a file, which stay through renames; None if it does not exist."""
     try:
         found = os.stat(path)
     except OSError:
@@ -386,7 +386,7 @@ def identity(path: StrPath) -> tuple[int, int] | None:
 
 
 def appenders(file: tuple[int, int] | None) -> list[int]:
-    """The ids of processes that have a file open to append, or for writing alone; without /proc there are none."""
+    """The pids of processes that have a file open to append or write-only; none without /proc."""
     try:
         processes = [each for each in _PROCESSES.iterdir() if each.name.isdigit()] if file else []
     except OSError:
@@ -401,6 +401,6 @@ def _appends(process: Path, file: tuple[int, int] | None) -> bool:
                 flags = int((process / "fdinfo" / descriptor.name).read_text().split("flags:")[1].split()[0], 8)
                 if flags & os.O_ACCMODE == os.O_WRONLY or flags & os.O_APPEND:
                     return True
-    except OSError:  # it has ended, or is another user's
+    except OSError:  # the process has ended, or is another user's
         pass
     return False
