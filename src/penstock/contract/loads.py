@@ -105,14 +105,14 @@ class Loads:
 _A_LOAD = "0-0-1767225600000.0c9f4d2e8a51b673"
 _PART = {"description": "1 to 64 of a-z, 0-9, _ and -.", "pattern": "^[a-z0-9_-]{1,64}$"}
 _RUN = text(
-    f"A name for what is done here, at most {MAX_RUN} bytes: a run takes effect once, in whatever load.",
+    f"The name of a run, at most {MAX_RUN} bytes. A run is committed once, even by several loads.",
     minLength=1,
     maxLength=MAX_RUN,
 )
 _SENT = record(
     {
         "part": text(**_PART),
-        "batches": integer("How many batches it has; another number is refused.", 0, MAX_COUNT),
+        "batches": integer("The number of its batches; a wrong number is refused.", 0, MAX_COUNT),
     },
     "part",
     "batches",
@@ -121,8 +121,8 @@ _SINK = {
     **nullable(
         record(
             {
-                "id": text("What it is written by.", minLength=1, maxLength=MAX_SINK),
-                "query": text("The query, whose batches are numbered.", minLength=1, maxLength=MAX_SINK),
+                "id": text("The sink's name.", minLength=1, maxLength=MAX_SINK),
+                "query": text("The streaming query that numbers the batches.", minLength=1, maxLength=MAX_SINK),
                 "batch": integer("The batch's number.", 0, _MAX_NUMBER),
             },
             "id",
@@ -130,7 +130,7 @@ _SINK = {
             "batch",
         )
     ),
-    "description": "It is a batch of a stream, which takes effect once, and after that no lower number does.",
+    "description": "A batch of a streaming query, committed once. After it, lower numbers are not committed.",
 }
 
 
@@ -199,7 +199,7 @@ Load = Annotated[str, a_text("The load's name.", minLength=1, example=_A_LOAD)]
     errors=("InvalidName", "InvalidFilter", "NotSupported", "DiskFull"),
     example={"queues": {"jobs": {"max_size": 1000}}},
     answer=Answer(
-        description="It is open.",
+        description="The new load.",
         kind=str,
         member="load",
         status=201,
@@ -210,8 +210,8 @@ Load = Annotated[str, a_text("The load's name.", minLength=1, example=_A_LOAD)]
 class BeginLoad(Operation[str]):
     """Begin a load.
 
-    It is dropped when nobody has touched it for a day, or when the server ends. `queues` are made when it is
-    committed, if they are not there by then.
+    A load that is not used for a day is dropped, and so are all loads when the server ends. `queues` are created
+    by the commit, if they do not exist by then.
     """
 
     queues: Annotated[
@@ -237,14 +237,14 @@ class BeginLoad(Operation[str]):
     patience=_LONG,
     said="sending of a batch",
     errors=("InvalidName", "InvalidPriority", "QueueNotFound", "LoadNotFound", "NotSupported", "DiskFull"),
-    answer=Answer(description="It is on stable storage, and nobody sees it.", status=204),
+    answer=Answer(description="The batch is on stable storage, and invisible.", status=204),
 )
 class AddToLoad(Operation[None]):
     """Add a batch to a part of a load.
 
-    A part is filled by one sender, one batch after the other, numbered from 0 on. Sending the last one again
-    changes nothing. Messages have no key. The columns of a frame may also be `visible_at` and `expires_at`: times,
-    0 for never, null for what the queue has. Delays count from here on.
+    A part is filled by one sender, batch by batch, numbered from 0 on. Sending the last batch again changes
+    nothing. Messages have no key. A frame may also have the columns `visible_at` and `expires_at`: times, 0 for
+    never, null for the queue's default. Delays count from this request on.
     """
 
     load: Load
@@ -273,26 +273,26 @@ class AddToLoad(Operation[None]):
     ),
     example={"parts": [{"part": "0", "batches": 1}], "run": "monday"},
     answer=Answer(
-        description="It is there.",
+        description="The result of the commit.",
         kind=Outcome,
         schema=schemas.answer(
             {
                 "loaded": {
                     "type": "boolean",
-                    "description": "False: another load has taken effect as this run before.",
+                    "description": "False: the run was committed before, by another load.",
                 },
-                "messages": integer("How many it brought.", 0, MAX_COUNT),
+                "messages": integer("The number of loaded messages.", 0, MAX_COUNT),
             }
         ),
         example={"loaded": True, "messages": 2},
     ),
 )  # fmt: skip
 class CommitLoad(Operation[Outcome]):
-    """Let a load take effect.
+    """Commit a load.
 
-    All of it, in the order of `parts`, or nothing; other parts are dropped. What is refused, as queues are full or
-    not there, stays open. Asking again gets the same answer, also after the server has started anew: for a week,
-    and for ever if `run` is given.
+    All messages of `parts` are added, in that order, or none; other parts are dropped. A refused load (a queue is
+    full or does not exist) stays open. Repeating the commit gets the same answer, also after a restart of the
+    server: for a week, or for ever if `run` is given.
     """
 
     load: Load
@@ -315,7 +315,7 @@ class CommitLoad(Operation[Outcome]):
     said="look at a run",
     errors=("NotSupported", "StoreCorrupt"),
     answer=Answer(
-        description="How much came into each queue.",
+        description="The messages of the run in each queue.",
         kind=Brought,
         many=True,
         member="queues",
@@ -324,17 +324,17 @@ class CommitLoad(Operation[Outcome]):
             "items": schemas.answer(
                 {
                     "queue": {**schemas.NAME, "description": "The queue's name."},
-                    "messages": integer("How many.", 0, MAX_COUNT),
+                    "messages": integer("The number of messages.", 0, MAX_COUNT),
                     "bytes": {"type": "integer", "description": "Of payloads."},
                 }
             ),
-            "description": "Null: no such run has taken effect.",
+            "description": "Null: no such run was committed.",
         },
         example=[{"queue": "jobs", "messages": 2, "bytes": 28}],
     ),
 )
 class Run(Operation[list[Brought] | None]):
-    """What a run has brought."""
+    """Show the messages of a run."""
 
     run: Annotated[str, Argument(check=lambda name, value: _utf8(value), schema=_RUN, example="monday")]
 
@@ -348,13 +348,13 @@ class Run(Operation[list[Brought] | None]):
     answer=DONE,
 )
 class AbortLoad(Operation[None]):
-    """Drop a load that is open.
+    """Drop an open load.
 
-    One that has taken effect stays.
+    A committed load stays.
     """
 
     load: Load
 
 
-# As the OpenAPI document has them
+# In the order of the OpenAPI document
 OPERATIONS = (BeginLoad, AddToLoad, CommitLoad, Run, AbortLoad)

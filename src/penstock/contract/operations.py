@@ -1,7 +1,8 @@
-"""The operations on queues and messages: arguments with their checks and limits, answer, role, path, errors.
+"""Operations on queues and messages: arguments with their checks and limits, answer, role, path, errors.
 
-To add one: declare it here, give the backends a method for it, and `Queue` or `Store` one that makes it. Routes,
-requests, what others forward, and the OpenAPI document follow. `streams.py` and `loads.py` have theirs.
+To add one: declare it here, give the backends a method that runs it, and `Queue` or `Store` a method that makes
+it. Routes, requests, forwarding by guests, and the OpenAPI document follow. Further operations are in
+`stream_operations.py` and `loads.py`. Docstrings and descriptions are the texts of the OpenAPI document.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,13 +38,13 @@ from penstock.contract.schemas import integer, ref, text, texts
 from penstock.contract.settings import MAX_COUNT, QueueInfo, Settings, seconds
 from penstock.errors import InvalidArgument
 
-PAGE = 1_000  # messages of a page
+PAGE = 1_000  # messages on a page
 MAX_PARTS = 10_000
-_LISTED, _LOOKED_AT = 1_000, 10_000  # attempts of a page, and messages for it: few of them have some
+_LISTED, _LOOKED_AT = 1_000, 10_000  # a page of attempts ends after so many attempts, or messages examined
 _QUEUES = "/-/api/queues"
 _Q = _QUEUES + "/{queue}"
 
-# Errors, beyond those that any request can meet
+# Errors, beyond those of any request
 OF_QUEUE = ("InvalidName", "QueueNotFound")
 READS = (*OF_QUEUE, "StoreCorrupt")
 WRITES = (*OF_QUEUE, "DiskFull")
@@ -71,21 +72,21 @@ _USUAL = Settings()
 
 
 class Held(NamedTuple):
-    """Until when messages are held, and which receipts no longer hold theirs."""
+    """The result of extend: the new end of the leases, and the lost receipts."""
 
     lease_until: int
     lost: list[str]
 
 
 class AttemptPage(NamedTuple):
-    """Attempts, each with its message's id, and after which id the next page begins; None: there is none."""
+    """Attempts, each with its message's id. The next page begins after the id `next`; None: this is the last."""
 
     attempts: list[tuple[str, Attempt]]
     next: str | None
 
 
 def attempt_page(attempts: Iterable[tuple[str, list[Attempt]]]) -> AttemptPage:
-    """The first of the attempts at each message."""
+    """The first page of attempts, from (id, attempts) of messages."""
     found: list[tuple[str, Attempt]] = []
     for seen, (id_, made) in enumerate(attempts, 1):
         found += [(id_, each) for each in made]
@@ -97,7 +98,11 @@ def attempt_page(attempts: Iterable[tuple[str, list[Attempt]]]) -> AttemptPage:
 DONE = Answer(description="Done.", status=204)
 MESSAGES = Answer(description="A batch of messages, which may be empty.", kind=Message, schema=ref("Messages"))
 COUNTED = Answer(
-    description="How many.", kind=int, member="count", schema=integer("Messages.", 0, MAX_COUNT), example=2
+    description="The number of messages.",
+    kind=int,
+    member="count",
+    schema=integer("Messages.", 0, MAX_COUNT),
+    example=2,
 )
 _SHOWN = Answer(description="The queue.", kind=QueueInfo, schema=ref("Queue"), example=A_QUEUE)
 
@@ -106,7 +111,7 @@ _LOOKS: dict[str, Any] = {"role": ANY_ROLE, "said": "look at the queue", "answer
 _SETTLES: dict[str, Any] = {
     "role": CONSUME, "limit": LIST, "errors": (*WRITES, "LeaseExpired"), "answer": DONE,
 }  # fmt: skip
-_COUNTED: dict[str, Any] = {  # not repeatable, as the count of the second time would be wrong
+_COUNTED: dict[str, Any] = {  # not repeatable: the second count would be wrong
     "limit": LIST, "repeatable": False, "errors": WRITES, "answer": COUNTED,
 }  # fmt: skip
 
@@ -164,7 +169,7 @@ class Show(Operation[QueueInfo]):
 
 @operation(f"GET {_Q}", "settings", pick=attrgetter("settings"), **_LOOKS)
 class Lookup(Operation[Settings]):
-    """A queue's settings, which are at hand where its counts may not be."""
+    """A queue's settings. They may be in memory where counts are not."""
 
     queue: QueueName
 
@@ -185,7 +190,7 @@ class Counts(Operation[dict[str, int]]):
     repeatable=False,
     errors=CREATES,
     example={"name": "jobs", "settings": {"max_size": 1000, "keep_done": 3600}},
-    answer=replace(_SHOWN, description="It is new.", status=201),
+    answer=replace(_SHOWN, description="The new queue.", status=201),
     then=Show,
 )
 class Create(Operation[None]):
@@ -209,7 +214,7 @@ class Create(Operation[None]):
     errors=(*WRITES, "InvalidFilter", "QueueFull", "NotSupported"),
     example={"settings": {"max_attempts": 10, "keep_done": None}},
     answer=Answer(
-        description="They are changed.",
+        description="The settings after the change.",
         kind=Settings,
         member="settings",
         schema=ref("Settings"),
@@ -219,8 +224,8 @@ class Create(Operation[None]):
 class Update(Operation[Settings]):
     """Change a queue's settings.
 
-    Those that are given; the others stay. They hold at once, also for consumers that wait, and `start` cannot be
-    changed. The answer has all settings as they are now.
+    Settings that are left out stay. Changes apply at once, also to waiting consumers. `start` cannot be changed.
+    The answer has all settings after the change.
     """
 
     queue: QueueName
@@ -243,7 +248,7 @@ class Update(Operation[Settings]):
 class Delete(Operation[None]):
     """Remove a queue and its messages.
 
-    The queue `default` always stays.
+    The queue `default` cannot be removed.
     """
 
     queue: Annotated[str, replace(QUEUE, check=lambda name, value: names.deletable(value))]
@@ -261,7 +266,7 @@ class Delete(Operation[None]):
     repeatable=False,
     errors=(*OF_QUEUE, *PUTS),
     answer=Answer(
-        description="They are stored.",
+        description="The ids of the stored messages.",
         kind=str,
         many=True,
         member="ids",
@@ -287,7 +292,7 @@ class Put(Operation[list[str]]):
     f"POST {_Q}/claim",
     "claim",
     role=CONSUME,
-    polls=True,  # repeatable, as what a lost answer has claimed comes back when its lease ends
+    polls=True,  # repeatable: messages of a lost answer come back when their lease ends
     errors=TAKES,
     example={"n": 10, "lease": 60, "consumer": "me"},
     answer=MESSAGES,
@@ -303,7 +308,7 @@ class Claim(Operation[list[Message]]):
     lease: Lease = 30
     wait: Wait = 0
     consumer: Consumer = None
-    most: int | None = None  # bytes of payloads beyond the first message, for who must send them on
+    most: int | None = None  # bytes of payloads beyond the first message, for servers
 
 
 @operation(
@@ -320,7 +325,7 @@ class Claim(Operation[list[Message]]):
 class Pop(Operation[Message | None]):
     """Claim and acknowledge one message.
 
-    In one step: if the answer gets lost, so is the message.
+    It is one step: a lost answer loses the message.
     """
 
     queue: QueueName
@@ -330,10 +335,10 @@ class Pop(Operation[Message | None]):
 
 @operation(f"POST {_Q}/ack", "ack", example={"receipts": [A_RECEIPT]}, **_SETTLES)
 class Ack(Operation[None]):
-    """The work is done.
+    """Acknowledge messages.
 
-    The messages are done, and kept if the queue does (`keep_done`). Lost receipts are named by the answer 409,
-    after the rest was settled.
+    The work is done. The queue keeps done messages for `keep_done` seconds. The answer 409 names lost receipts;
+    the other messages are settled.
     """
 
     queue: QueueName
@@ -344,10 +349,10 @@ class Ack(Operation[None]):
     f"POST {_Q}/fail", "fail", example={"receipts": [A_RECEIPT], "delay": 60, "reason": "no disk"}, **_SETTLES
 )
 class Fail(Operation[None]):
-    """The work failed.
+    """Fail messages.
 
-    The messages come back, or end as failed after the last attempt. Lost receipts are named by the answer
-    409, after the rest was settled.
+    The work failed. The messages become available again, or failed after the last attempt. The answer 409 names
+    lost receipts; the other messages are settled.
     """
 
     queue: QueueName
@@ -360,9 +365,9 @@ class Fail(Operation[None]):
 
 @operation(f"POST {_Q}/release", "release", example={"receipts": [A_RECEIPT]}, **_SETTLES)
 class Release(Operation[None]):
-    """Give messages back.
+    """Release messages.
 
-    They are available again at once. Lost receipts are named by the answer 409, after the rest was settled.
+    They are available again at once. The answer 409 names lost receipts; the other messages are settled.
     """
 
     queue: QueueName
@@ -377,11 +382,11 @@ class Release(Operation[None]):
     errors=WRITES,
     example={"receipts": [A_RECEIPT], "lease": 60},
     answer=Answer(
-        description="They are held.",
+        description="The new end of the leases, and lost receipts.",
         kind=Held,
         schema=schemas.answer(
             {
-                "lease_until": {"type": "integer", "description": "When the claims end by themselves."},
+                "lease_until": {"type": "integer", "description": "When the leases end."},
                 "lost": texts("Receipts that no longer hold their message."),
             }
         ),
@@ -389,7 +394,7 @@ class Release(Operation[None]):
     ),
 )
 class Extend(Operation[Held]):
-    """Hold claimed messages for longer.
+    """Extend leases.
 
     The lease counts from now.
     """
@@ -407,28 +412,28 @@ class Extend(Operation[Held]):
     **_COUNTED,
 )
 class Remove(Operation[int]):
-    """Take messages out, whatever their state."""
+    """Remove messages in any state."""
 
     queue: QueueName
-    ids: Annotated[Sequence[str], a_list("Ids; those that are not there are not counted.")]
+    ids: Annotated[Sequence[str], a_list("Ids; unknown ids are not counted.")]
 
 
 @operation(f"POST {_Q}/redrive", "redrive", role=ADMIN, example={"ids": ["7", "8"]}, **_COUNTED)
 class Redrive(Operation[int]):
-    """Try failed messages again.
+    """Retry failed messages.
 
-    From their first attempt on.
+    They become available with attempts 0.
     """
 
     queue: QueueName
-    ids: Annotated[Sequence[str] | None, a_list("Ids. Otherwise all that failed.", omit=True)] = None
+    ids: Annotated[Sequence[str] | None, a_list("Ids. Default: all failed messages.", omit=True)] = None
 
 
 @operation(f"POST {_Q}/purge", "purge", role=ADMIN, repeatable=False, errors=WRITES, answer=COUNTED)
 class Purge(Operation[int]):
     """Empty a queue.
 
-    Only what is in flight stays.
+    Messages in flight stay.
     """
 
     queue: QueueName
@@ -436,7 +441,7 @@ class Purge(Operation[int]):
 
 @operation(f"GET {_Q}/peek", "peek", role=READ, lists=True, errors=READS, answer=MESSAGES)
 class Peek(Operation[Iterator[Message]]):
-    """What claim would give.
+    """List the next messages that a claim would give.
 
     A page ends at 1,000 messages or 8 MiB of payloads.
     """
@@ -447,7 +452,7 @@ class Peek(Operation[Iterator[Message]]):
     listing = True
 
     def rest(self, seen: int, last: Message) -> "Peek | None":
-        """What is still to be listed after so many messages; None: nothing."""
+        """The operation for the next page; None: this was the last."""
         return Peek(self.queue, self.n - seen, self.skip + seen) if self.n > seen else None
 
 
@@ -460,7 +465,7 @@ class Peek(Operation[Iterator[Message]]):
     errors=READS,
     answer=replace(
         MESSAGES,
-        description="A batch of messages, with the fields that were asked for. It may be empty.",
+        description="A batch of messages with the requested fields, which may be empty.",
         schema=ref("Listed"),
     ),
 )
@@ -476,8 +481,8 @@ class Messages(Operation[Iterator[Message]]):
     fields: Annotated[
         Sequence[str],
         a_text(
-            "Only these fields, by commas. Without `payload`, `headers`, `created_at` and `received_at` nothing "
-            "is read from disk.",
+            "Only these fields, separated by commas. Without `payload`, `headers`, `created_at` and `received_at` "
+            "nothing is read from disk.",
             check=_fields,
             omit=True,
             send=",".join,
@@ -487,7 +492,7 @@ class Messages(Operation[Iterator[Message]]):
     state: Annotated[
         str | None,
         a_text(
-            "Only those in this state.",
+            "Only messages in this state.",
             check=lambda name, value: checked_state(value),
             omit=True,
             enum=list(STATES),
@@ -500,11 +505,11 @@ class Messages(Operation[Iterator[Message]]):
 
     @property
     def bodies(self) -> bool:
-        """Whether a field is wanted that is not in memory."""
+        """Whether the fields include some that are only on disk."""
         return not _BODY.isdisjoint(self.fields)
 
     def rest(self, seen: int, last: Message) -> "Messages | None":
-        """What is still to be listed after so many messages, of which that was the last."""
+        """The operation for the next page, after the last message of this one."""
         return self.changed(after=last.id)
 
 
@@ -515,7 +520,7 @@ class Messages(Operation[Iterator[Message]]):
     said="look at the queue",
     errors=OF_QUEUE,
     answer=Answer(
-        description="Where parts end.",
+        description="The last id of each part.",
         kind=str,
         many=True,
         member="until",
@@ -526,9 +531,9 @@ class Messages(Operation[Iterator[Message]]):
 class Parts(Operation[list[str]]):
     """Divide the messages among readers.
 
-    Ids that end parts of about the same size, in their order. Read the messages or the attempts of a part with
-    `after`, the id before (nothing for the first part), and `until`, its own: what is put later is in no part, and
-    what stays is in one.
+    The answer has the last id of each part, in order; parts have about the same size. To read the messages or
+    attempts of a part, set `until` to its id and `after` to the id of the part before (nothing for the first
+    part). Messages that are put later are in no part.
     """
 
     queue: QueueName
@@ -550,10 +555,10 @@ class Parts(Operation[list[str]]):
     ),
 )
 class AllAttempts(Operation[AttemptPage]):
-    """What became of all claims.
+    """List the attempts at all messages.
 
-    Of the messages that are there, in the order in which they were put. A page ends after about 1,000 attempts or
-    10,000 messages, and may have none; go on with `after` as `next` says.
+    In the order in which the messages were put. A page ends after about 1,000 attempts or 10,000 messages, and may
+    be empty; `next` is the `after` of the next page.
     """
 
     queue: QueueName
@@ -568,7 +573,7 @@ class AllAttempts(Operation[AttemptPage]):
     said="look at the attempts",
     errors=OF_QUEUE,
     answer=Answer(
-        description="Its attempts.",
+        description="The message's attempts.",
         kind=Attempt,
         many=True,
         member="attempts",
@@ -577,9 +582,9 @@ class AllAttempts(Operation[AttemptPage]):
     ),
 )
 class Attempts(Operation[list[Attempt]]):
-    """What became of a message's claims.
+    """List the attempts at a message.
 
-    Oldest first; none if there is no such message.
+    Oldest first; empty if there is no such message.
     """
 
     queue: QueueName
@@ -595,10 +600,10 @@ class Attempts(Operation[list[Attempt]]):
     repeatable=False,
     errors=PUTS,
     answer=Answer(
-        description="It is stored.",
+        description="The published message's id.",
         kind=str,
         member="id",
-        schema=text("The id of what was published."),
+        schema=text("The id that all copies carry."),
         example="7",
     ),
 )
@@ -611,7 +616,7 @@ class Publish(Operation[str]):
     entry: Annotated[Entry, Argument(check=_published, schema={})]
 
 
-# As the OpenAPI document has them, and with a route of their own
+# With a route of their own, in the order of the OpenAPI document
 QUEUES = (Queues, Create, Show, Update, Delete)
 OF_MESSAGES = (
     Put, Claim, Pop, Ack, Fail, Release, Extend, Remove, Redrive, Purge, Peek, Messages, Parts, AllAttempts,

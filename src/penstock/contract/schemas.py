@@ -87,18 +87,18 @@ _SAYS = _documented(Settings)
 NAME = text("1 to 255 visible ASCII characters.", pattern="^[!-~]{1,255}$")
 PRIORITY = integer("Lower comes first.", LOWEST_PRIORITY, HIGHEST_PRIORITY, 0)
 LEASE = number("Seconds that the work may take; the queue's `max_lease` at most.", over=0)
-WAIT = number("Seconds to wait for a message if there is none; more than 60 are 60.")
+WAIT = number("Seconds to wait for a message if none is available; at most 60 take effect.")
 CONSUMER = text(
-    f"Who asks, for people to see; at most {MAX_CONSUMER} bytes. Otherwise the client's address.",
+    f"The consumer's name, for people; at most {MAX_CONSUMER} bytes. Default: the client's address.",
     minLength=1,
     maxLength=MAX_CONSUMER,
 )
 KEY = text(
-    f"Idempotency key, at most {MAX_KEY} bytes: within five minutes the same key is the same message.",
+    f"Idempotency key, at most {MAX_KEY} bytes: for five minutes a put with the same key adds nothing.",
     minLength=1,
     maxLength=MAX_KEY,
 )
-RETENTION = number("Seconds after which the message is dropped; 0 = never. Otherwise the queue's `retention`.")
+RETENTION = number("Seconds after which the message expires; 0 = never. Default: the queue's `retention`.")
 DELAY = number("Seconds until the message is available.", default=0)
 HEADERS: Schema = {
     "type": "object",
@@ -167,7 +167,7 @@ _DRAFT = {
     "delay": DELAY,
     "retention": nullable(RETENTION),
     "key": nullable(KEY),
-    "created_at": nullable(time("When the work came up, for people to see. Otherwise now.")),
+    "created_at": nullable(time("When the work came up, for people. Default: now.")),
 }
 _TEXT, _NULL = {"type": "string"}, {"type": "null"}
 _PAYLOADS = [
@@ -175,7 +175,7 @@ _PAYLOADS = [
     {"required": ["payload_base64"], "properties": {"payload": _NULL, "payload_base64": _TEXT}},
 ]
 _MESSAGE = {
-    "id": text("Names the message, within its queue and for ever."),
+    "id": text("The message's id, unique in its queue."),
     "queue": {**NAME, "description": "The queue's name."},
     "payload": nullable(text("The payload, or null if it is not UTF-8.")),
     "headers": {"type": "object", "additionalProperties": {"type": "string"}, "description": "Texts by name."},
@@ -183,21 +183,21 @@ _MESSAGE = {
     "created_at": time("When the work came up."),
     "received_at": time("When the message was stored."),
     "visible_at": {"type": "integer", "description": "From when on it is available."},
-    "expires_at": {"type": ["integer", "null"], "description": "When it is dropped."},
+    "expires_at": {"type": ["integer", "null"], "description": "When it expires."},
     "attempts": integer("How often it was claimed.", 0, MAX_COUNT),
-    "state": {"type": "string", "enum": list(STATES), "description": "Where it is in its life."},
+    "state": {"type": "string", "enum": list(STATES), "description": "The message's state."},
     "receipt": nullable(text("Settles this claim; changes with every claim.")),
     "claimed_at": {"type": ["integer", "null"], "description": "When it was claimed last."},
-    "lease_until": {"type": ["integer", "null"], "description": "When that claim ends by itself."},
-    "consumer": nullable(text("Who claimed it.")),
+    "lease_until": {"type": ["integer", "null"], "description": "When the lease of that claim ends."},
+    "consumer": nullable(text("The consumer that claimed it.")),
     "settled_at": {"type": ["integer", "null"], "description": "When it was done or failed."},
     "reason": nullable(text("Why it failed last.")),
-    "payload_base64": text("The payload, whatever it is.", contentEncoding="base64"),
+    "payload_base64": text("The payload in base64.", contentEncoding="base64"),
 }
 _ATTEMPT = {
     "attempt": integer("Counts from 1.", 0, MAX_COUNT),
-    "consumer": nullable(text("Who claimed the message.")),
-    "claimed_at": time("When."),
+    "consumer": nullable(text("The consumer that claimed the message.")),
+    "claimed_at": time("When it was claimed."),
     "ended_at": {"type": ["integer", "null"], "description": "When it ended; null while it runs."},
     "outcome": {"type": ["string", "null"], "enum": [*OUTCOMES, None], "description": "How it ended."},
     "reason": nullable(text("Why it failed.")),
@@ -218,7 +218,7 @@ _LOST = {
 _LAG = {
     "type": "integer",
     "minimum": 0,
-    "description": "Of a queue with a filter in a slate store: how far it is behind the end of the log.",
+    "description": "Of a filtered queue in a slate store: entries of the log that it has not taken yet.",
 }
 
 
@@ -243,7 +243,7 @@ def schemas() -> dict[str, Schema]:
         "Attempts": answer(
             {
                 "attempts": {"type": "array", "items": answer({"id": text("The message's id."), **_ATTEMPT})},
-                "next": nullable(text("Go on after this id; null: these were the last.")),
+                "next": nullable(text("`after` of the next page; null: this is the last page.")),
             }
         ),
         "Problem": problem,

@@ -123,26 +123,29 @@ INFO = schemas.answer(
     {
         "queue": {**schemas.NAME, "description": "The queue's name."},
         "stream": {**_NAME, "description": "The stream's name."},
-        "mode": {"enum": ["consume", "follow"], "description": "Whether it holds what it reads."},
-        "batch": integer("The number of its latest batch, 0 if there was none.", 0, MAX_NUMBER),
-        "settled": integer("The number of the last one that was settled, 0 if none was.", 0, MAX_NUMBER),
-        "messages": integer("Messages that it holds.", 0, MAX_COUNT),
-        "since": nullable(schemas.time("When it claimed them.")),
-        "failures": integer("Those of them that are to fail.", 0, MAX_COUNT),
-        "reader": text("The process that reads it, or was the last to do so."),
+        "mode": {
+            "enum": ["consume", "follow"],
+            "description": "Whether the stream holds the messages that it reads.",
+        },
+        "batch": integer("The number of the latest batch; 0: none yet.", 0, MAX_NUMBER),
+        "settled": integer("The number of the last settled batch; 0: none yet.", 0, MAX_NUMBER),
+        "messages": integer("Messages that the stream holds.", 0, MAX_COUNT),
+        "since": nullable(schemas.time("When the held messages were claimed.")),
+        "failures": integer("Held messages that will fail when the batch is settled.", 0, MAX_COUNT),
+        "reader": text("The process that reads the stream, or read it last."),
         "lag": integer("Messages that wait to be read.", 0, MAX_COUNT),
     }
 )
 _LOST = {
     **schemas.answer(
         {
-            "first": integer("Not before this number.", 0, MAX_NUMBER),
-            "last": integer("And not after that.", 0, MAX_NUMBER),
-            "messages": nullable(integer("How many; null: nobody knows.", 1, MAX_NUMBER)),
+            "first": integer("The first number of the range.", 0, MAX_NUMBER),
+            "last": integer("The last number of the range.", 0, MAX_NUMBER),
+            "messages": nullable(integer("The number of messages; null: unknown.", 1, MAX_NUMBER)),
         }
     ),
     "type": ["object", "null"],
-    "description": "Messages that had entered, and are not stored any more.",
+    "description": "Messages that entered the queue and are no longer stored.",
 }
 _PART = {"until": integer("The last number.", 0, MAX_NUMBER), "messages": integer("Messages.", 1, MAX_NUMBER)}
 
@@ -190,7 +193,7 @@ Follower = Annotated[
     str,
     Argument(
         check=lambda name, value: checked_stream(value),
-        schema={**_NAME, "description": "A name that the one who follows has chosen, as of random letters."},
+        schema={**_NAME, "description": "The follower's name, of its own choice, such as random letters."},
         example="8c1f02d7",
     ),
 ]
@@ -199,10 +202,10 @@ Reader = Annotated[
     str,
     Argument(
         check=_reader,
-        schema=text("The process that reads, by a name of its own.", minLength=1, maxLength=MAX_READER),
+        schema=text("The name of the process that reads the stream.", minLength=1, maxLength=MAX_READER),
     ),
 ]
-Position = Annotated[int, a_whole("The number of a message, after which to begin.", 0, MAX_NUMBER)]
+Position = Annotated[int, a_whole("Begin after the message with this number.", 0, MAX_NUMBER)]
 
 
 @_stream(
@@ -232,13 +235,13 @@ class AllStreams(Operation[list[StreamInfo]]):
     name="begin_stream",
     errors=(*WRITES, "StreamInUse", "NotSupported"),
     example={"reader": _A_READER},
-    answer=Answer(description="It is yours.", kind=StreamInfo, schema=ref("Stream"), example=_A_STREAM),
+    answer=Answer(description="The stream.", kind=StreamInfo, schema=ref("Stream"), example=_A_STREAM),
 )
 class Begin(Operation[StreamInfo]):
-    """Read a stream, alone.
+    """Become the only reader of a stream.
 
-    The stream is made if it is not there. Another process is refused while this one lives; one on another machine
-    lives as long as it says so once a minute.
+    The stream is created if it does not exist. Other readers are refused while this process lives. A process on
+    another machine counts as alive while it repeats this once a minute.
     """
 
     queue: QueueName
@@ -253,7 +256,7 @@ class Begin(Operation[StreamInfo]):
     errors=(*WRITES, "StreamInUse", "StreamMismatch", *_MISSING),
     example={"reader": _A_READER, "start": 7, "rows": 1000},
     answer=Answer(
-        description="The number of the next batch; null: nothing is there.",
+        description="The number of the next batch; null: no message is available.",
         kind=int,
         member="batch",
         schema=nullable(integer("A number.", 1, MAX_NUMBER)),
@@ -261,27 +264,27 @@ class Begin(Operation[StreamInfo]):
     ),
 )
 class Next(Operation[int | None]):
-    """Settle a batch that was read, and go on with the next.
+    """Settle a batch, and get the next one.
 
-    `start` is the number of a batch whose outcome is safe, 0 before the first: it is settled. The answer names the
-    batch after it. Only if there is none yet, messages are claimed for it, in the order of claiming; they are held
-    until the batch is settled. With a `run` only messages are claimed that were there when that name was first
-    given, each once: what fails in a run is for the next.
+    `start` is the number of the last batch whose output is committed, 0 before the first; it is settled. The
+    answer is the number of the batch after it. If the stream holds no batch, messages are claimed for a new one,
+    and held until that is settled. With a `run`, only messages are claimed that existed when that name was first
+    given, each once: failures wait for the next run.
     """
 
     queue: QueueName
     stream: StreamName
     reader: Reader
-    start: Annotated[int, a_whole("The number of a batch, or 0.", 0, MAX_NUMBER)] = 0
-    rows: Annotated[int, a_whole("At most so many messages; 0: claim none.", 0, MAX_ROWS)] = 1_000
+    start: Annotated[int, a_whole("The number of the last committed batch, or 0.", 0, MAX_NUMBER)] = 0
+    rows: Annotated[int, a_whole("The most messages of a new batch; 0: claim none.", 0, MAX_ROWS)] = 1_000
     size: Annotated[
-        int, a_whole("No more bytes than that beyond the first message.", 1, MAX_NUMBER, wire="bytes")
+        int, a_whole("The most bytes of a new batch, beyond its first message.", 1, MAX_NUMBER, wire="bytes")
     ] = MAX_NUMBER
     run: Annotated[
         str | None,
         Argument(
             check=_run,
-            schema=nullable(text("A name of your own for one run.", minLength=1, maxLength=MAX_RUN)),
+            schema=nullable(text("The name of a run, of your own choice.", minLength=1, maxLength=MAX_RUN)),
             omit=True,
         ),
     ] = None
@@ -296,15 +299,15 @@ class Next(Operation[int | None]):
     answer=DONE,
 )
 class Follow(Operation[None]):
-    """Say how far one who follows has read.
+    """Record the position of a named follower.
 
-    Files that have what entered later are not packed, as long as they are not too many.
+    Files with later messages are not packed, up to a limit.
     """
 
     queue: QueueName
     stream: StreamName
     reader: Reader
-    after: Annotated[int, a_whole("The id of a message, or 0.", 0, MAX_NUMBER)] = 0
+    after: Annotated[int, a_whole("The id of the last message read, or 0.", 0, MAX_NUMBER)] = 0
 
 
 @_stream(
@@ -316,16 +319,18 @@ class Follow(Operation[None]):
     answer=Answer(description="A head of JSON and rows.", kind=BatchPlan),
 )
 class Read(Operation[BatchPlan]):
-    """Where the messages of a batch are.
+    """Find the messages of a batch in the server's files.
 
-    For who sees the server's files: rows and places, and, with `pins`, files that are held for a process of the
-    same machine (`PROCESS@BOOT`). What was to fail of the batch is forgotten.
+    For readers on the server's machine: rows with the places of bodies. With `pins`, files are kept for that
+    process (`PROCESS@BOOT`). Failures recorded for the batch are dropped.
     """
 
     queue: QueueName
     stream: StreamName
     batch: Batch
-    pins: Annotated[str | None, Argument(check=_pins, schema=nullable(text("For which process.")))] = None
+    pins: Annotated[str | None, Argument(check=_pins, schema=nullable(text("The process to keep files for.")))] = (
+        None
+    )
 
 
 @_stream(
@@ -339,7 +344,7 @@ class Read(Operation[BatchPlan]):
     patience=0,
 )
 class BatchMessages(Operation[list[Message]]):
-    """The messages of a batch.
+    """List the messages of a batch.
 
     By ascending id. A page ends at 1,000 messages or 8 MiB; go on with `after`.
     """
@@ -349,7 +354,7 @@ class BatchMessages(Operation[list[Message]]):
     batch: Batch
     after: After = ""
     until: Until = ""
-    limit: Annotated[int, a_whole("At most so many.", 1, MAX_ROWS, most=PAGE)] = 100
+    limit: Annotated[int, a_whole("How many at most.", 1, MAX_ROWS, most=PAGE)] = 100
 
 
 @_stream(
@@ -362,20 +367,22 @@ class BatchMessages(Operation[list[Message]]):
     answer=DONE,
 )
 class FailInBatch(Operation[None]):
-    """Let messages of a batch fail when it is settled.
+    """Mark messages of a batch to fail when it is settled.
 
-    Those of the others are done then. Of a batch that is settled nothing changes any more.
+    The other messages of the batch will be done. A settled batch does not change.
     """
 
     queue: QueueName
     stream: StreamName
     batch: Batch
-    ids: Annotated[Sequence[str], a_list("Ids of messages; what is not in the batch is skipped.")]
+    ids: Annotated[Sequence[str], a_list("Ids; messages outside of the batch are skipped.")]
     reason: Annotated[str | None, a_reason("Why.", maxLength=MAX_REASON)] = None
     delay: Annotated[
         float,
         Argument(
-            check=seconds, schema=schemas.number("Seconds from then on until they are tried again."), omit=True
+            check=seconds,
+            schema=schemas.number("Seconds until they are retried, after the batch is settled."),
+            omit=True,
         ),
     ] = 0
 
@@ -386,10 +393,10 @@ class FailInBatch(Operation[None]):
     name="settle_batch",
     errors=(*WRITES, "StreamMismatch", *_MISSING),
     answer=Answer(
-        description="It is settled.",
+        description="Whether this call settled the batch.",
         kind=bool,
         member="settled",
-        schema={"type": "boolean", "description": "False: it was before."},
+        schema={"type": "boolean", "description": "False: it was settled before."},
         example=True,
     ),
 )
@@ -410,9 +417,9 @@ class Settle(Operation[bool]):
     answer=COUNTED,
 )
 class ReleaseStream(Operation[int]):
-    """Give back what a stream holds.
+    """Release the messages that a stream holds.
 
-    Its reader must be gone. The batch has no messages any more, whoever reads it again.
+    Its reader must have ended. The batch is empty from then on.
     """
 
     queue: QueueName
@@ -431,9 +438,9 @@ class ReleaseStream(Operation[int]):
     patience=0,
 )
 class DeleteStream(Operation[None]):
-    """Forget a stream.
+    """Delete a stream.
 
-    It must hold nothing, and its reader must be gone. Numbers of batches are not used again.
+    It must hold no messages, and its reader must have ended. Batch numbers are not used again.
     """
 
     queue: QueueName
@@ -448,19 +455,22 @@ class DeleteStream(Operation[None]):
     said="start of what has entered",
     errors=(*READS, "NotSupported"),
     answer=Answer(
-        description="The number before the first message, and that below which some are not stored any more.",
+        description="The number before the first message, and the number below which some are no longer stored.",
         kind=Start,
         schema=schemas.answer(
-            {"after": integer("A number.", 0, MAX_NUMBER), "gaps": integer("A number.", 0, MAX_NUMBER)}
+            {
+                "after": integer("The number before the first message.", 0, MAX_NUMBER),
+                "gaps": integer("Below this number some messages are gone.", 0, MAX_NUMBER),
+            }
         ),
         example={"after": 1200, "gaps": 1201},
     ),
 )
 class StartFollowing(Operation[Start]):
-    """Where to begin following a queue.
+    """Find where to begin following a queue.
 
-    Who follows reads what enters a queue, in order, and takes nothing. While it goes on asking, once a minute at
-    least, what it has not read is held for it, up to 1 GiB.
+    A follower reads the messages that enter a queue, in order, and claims none. While it asks at least once a
+    minute, unread messages are kept for it, up to 1 GiB.
     """
 
     queue: QueueName
@@ -468,8 +478,8 @@ class StartFollowing(Operation[Start]):
     at: Annotated[
         str | int,
         a_text(
-            "`earliest`: with the first message that is stored; `latest`: with the next that enters; or with the "
-            "first that entered at that time, in milliseconds since the epoch, or later.",
+            "`earliest`: with the first stored message; `latest`: with the next message that enters; or a time in "
+            "milliseconds since the epoch: with the first message that entered then or later.",
             check=_at,
             pattern="^(earliest|latest|[0-9]{1,18})$",
         ),
@@ -484,7 +494,7 @@ class StartFollowing(Operation[Start]):
     said="ahead of what has entered",
     errors=(*READS, "NotSupported"),
     answer=Answer(
-        description="The last number of the batch, its parts, and what is lost.",
+        description="The last number of the batch, its parts, and lost messages.",
         kind=Ahead,
         schema=schemas.answer(
             {
@@ -497,20 +507,22 @@ class StartFollowing(Operation[Start]):
     ),
 )
 class LookAhead(Operation[Ahead]):
-    """What has entered a queue after a message.
+    """Plan the next batch of a follower.
 
-    All up to `after` was read, and is held no longer. The answer says how far a batch goes that is within `rows`
-    and `bytes`, or that ends with `until`, and in which parts it can be read. With 0 rows one says only that one
-    still follows.
+    Messages up to `after` count as read, and are no longer kept. The batch after it ends within `rows` and
+    `bytes`, or with `until`. The answer has its end, and parts that can be read separately. A request with 0 rows
+    is only a sign of life.
     """
 
     queue: QueueName
     follower: Follower
     after: Position = 0
-    gaps: Annotated[int, a_whole("What is lost below this number is not told.", 0, MAX_NUMBER)] = 0
-    rows: Annotated[int, a_whole("At most so many messages.", 0, MAX_FOLLOWED)] = PAGE
-    size: Annotated[int, a_whole("And bytes, beyond the first message.", 1, MAX_NUMBER, wire="bytes")] = MAX_NUMBER
-    until: Annotated[int, a_whole("End with this number; 0: as the limits say.", 0, MAX_NUMBER)] = 0
+    gaps: Annotated[int, a_whole("Lost messages below this number are not reported.", 0, MAX_NUMBER)] = 0
+    rows: Annotated[int, a_whole("The most messages of the batch.", 0, MAX_FOLLOWED)] = PAGE
+    size: Annotated[int, a_whole("The most bytes, beyond the first message.", 1, MAX_NUMBER, wire="bytes")] = (
+        MAX_NUMBER
+    )
+    until: Annotated[int, a_whole("End with this number; 0: by the limits.", 0, MAX_NUMBER)] = 0
 
 
 @_stream(
@@ -524,16 +536,16 @@ class LookAhead(Operation[Ahead]):
     answer=MESSAGES,
 )
 class Entered(Operation[list[Message]]):
-    """Messages as they entered a queue.
+    """List messages in the order in which they entered a queue.
 
-    In that order. A page ends at 1,000 messages or 8 MiB; go on with `after`.
+    A page ends at 1,000 messages or 8 MiB; go on with `after`.
     """
 
     queue: QueueName
     follower: Follower
     after: Position = 0
     until: Annotated[int, a_whole("End with this number.", 0, MAX_NUMBER)] = 0
-    limit: Annotated[int, a_whole("At most so many.", 1, MAX_FOLLOWED, most=PAGE)] = 100
+    limit: Annotated[int, a_whole("How many at most.", 1, MAX_FOLLOWED, most=PAGE)] = 100
 
 
 @_stream(
@@ -547,13 +559,13 @@ class Entered(Operation[list[Message]]):
     patience=0,
 )
 class Leave(Operation[None]):
-    """Follow no longer."""
+    """Stop following a queue."""
 
     queue: QueueName
     follower: Follower
 
 
-# As the OpenAPI document has them
+# In the order of the OpenAPI document
 OPERATIONS = (
     AllStreams, Begin, Next, Follow, Read, BatchMessages, FailInBatch, Settle, ReleaseStream, DeleteStream,
     StartFollowing, LookAhead, Entered, Leave,
