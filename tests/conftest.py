@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Signals, Hypothesis profile and fixtures for all tests."""
 
 import signal
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ from tests.scripted import reserved_port
 # A shell that starts the tests in the background has them ignore Ctrl-C, and with them every process they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# An example that takes its time, or takes long to be made, says something about the machine and nothing about us.
+# A slow example is the machine's fault, not Penstock's.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """One at which nobody listens, unless a test does."""
+    """A port that no other program listens on."""
     with reserved_port() as port:
         yield port

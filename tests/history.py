@@ -1,4 +1,4 @@
-"""The history rule: what a test asked of one queue, what it was told, and whether a store may show what it shows.
+"""The history rule: records calls and answers of one queue, and checks its listings against them.
 
     history = History(clock.now, queue.settings)
     history.put(queue, b"a")            # each method calls the queue's, and records question and answer
@@ -39,7 +39,7 @@ _LONGEST = 100  # bytes of a payload that are recorded as they are
 
 
 class History:
-    """Everything that was asked of one queue and told by it."""
+    """The recorded calls and answers of one queue."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class History:
         prompt: bool = True,
     ) -> None:
         """Not `prompt`: a put may take effect only after the time that it says."""
-        self.receipts: dict[str, str] = {}  # all that anyone was ever given, to be tried again: of which message
-        self.keyed: list[Draft] = []  # all that was put under a key, to be put again
+        self.receipts: dict[str, str] = {}  # every receipt ever given, with its message's id, to be tried again
+        self.keyed: list[Draft] = []  # every draft with a key, to be put again
         self._now, self._name, self._write = now, name, write
         self._lock = threading.RLock()
         self._count = 0
-        self._events: list[Record] = []  # those that are still to be checked
+        self._events: list[Record] = []  # not checked yet
         self._checker = Checker(settings, prompt)
 
     # Asking
@@ -141,7 +141,7 @@ class History:
         self._checker.use(settings)
 
     def look(self, queue: Queue, *, reopened: bool) -> None:
-        """Only list the queue; whoever checks the history later finds what was listed in it."""
+        """Record a listing without checking it; a later check does."""
         before, start = queue.counts(), self._now()
         messages = [_message(message) for message in queue.messages()]
         end, after = self._now(), queue.counts()
@@ -151,7 +151,7 @@ class History:
         self._record(shown)
 
     def feed(self, lines: Iterable[str]) -> None:
-        """Take in what a history in another process has written; a line that was cut off is none."""
+        """Add the events that a history in another process has written; a torn last line is skipped."""
         for line in lines:
             if line.endswith("\n"):
                 self._record(json.loads(line))
@@ -229,7 +229,7 @@ class History:
 
 
 def _payload(payload: Payload) -> str | list[str | int]:
-    """The payload, or what stands for a long one."""
+    """The payload, or size and hash of a long one."""
     data = payload.encode() if isinstance(payload, str) else bytes(payload)
     return data.decode("latin-1") if len(data) <= _LONGEST else [len(data), sha256(data).hexdigest()]
 

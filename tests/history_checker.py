@@ -1,7 +1,7 @@
-"""Holds what a queue told and showed to the rules, all its messages together.
+"""Checks the answers and listings of a queue against the rules that concern several messages.
 
-Each message has a life of its own (`history_life`); here is what concerns more than one: which put a message came
-from, batches, keys, receipts, the order of claiming, and how much an unanswered claim can explain.
+These are: the put that a message came from, batches, keys, receipts, the order of claiming, and how much an
+unanswered claim can explain. `history_life` checks each message by itself.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""A queue as simply as it can be said: a list of messages, every question answered by looking at all of them.
+"""The model: a naive queue, a list of messages that every operation searches.
 
-Slow, and written without a glance at the ledger, so that the two agree only where both are right.
+It is slow, and written independently of the ledger, so that the two agree only where both are right.
 """
 
 from collections.abc import Callable
@@ -296,7 +296,7 @@ class Model:
         return None
 
     def _let_go(self, stream: str) -> list[Item]:
-        """What a stream has held; what is past its time is gone."""
+        """Take the messages from a stream; expired ones are dropped."""
         held = [item for item in self.items if item.stream == stream]
         for item in held:
             item.stream = None

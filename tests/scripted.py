@@ -1,4 +1,4 @@
-"""A server that misbehaves on purpose: it answers each request as a script says, byte by byte if need be."""
+"""A scripted server that misbehaves on purpose, byte by byte if need be."""
 
 import socket
 import struct
@@ -189,7 +189,7 @@ def reserved_port() -> Iterator[int]:
 
 
 class HurriedClock(penstock.SimulatedClock):
-    """Whoever waits on it finds that the time has passed."""
+    """A clock whose waits return at once, with the time passed."""
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         self.advance(seconds)

@@ -113,7 +113,7 @@ class Truncation:
 
 @dataclass
 class Facts:
-    """What belongs to a file beside its bytes."""
+    """Time of change and attributes of a file."""
 
     changed: int = 0  # nanoseconds since the epoch
     attributes: dict[str, bytes] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class FileNode:
         self.unsynced.clear()
 
     def settle_facts(self, luck: Luck) -> None:
-        """The same for what belongs to it."""
+        """The same for times and attributes."""
         for fact in self.unsynced_facts:
             fact.apply(self.durable_facts, luck)
         self.unsynced_facts.clear()
@@ -690,7 +690,7 @@ class SimulatedFile:
         self.close()
 
     def __del__(self) -> None:
-        # As the system's file: closed by whoever is last. No operation, as nobody decides when.
+        # Like the system's file: the last reference closes it. Not an operation: its moment is arbitrary.
         if not self._closed:
             self._closed = True
             self._unlock()

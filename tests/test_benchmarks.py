@@ -1,4 +1,4 @@
-"""The benchmark harness: tiny cells through the real thing, and its arithmetic on numbers done by hand."""
+"""The benchmark harness: tiny cells run for real, and its arithmetic compared with numbers computed by hand."""
 
 import functools
 import json

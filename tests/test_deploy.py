@@ -1,4 +1,4 @@
-"""What is there to deploy with, and what the documents say of it, is true."""
+"""Deployment files and the documents about them agree with the program."""
 
 import re
 import tomllib

@@ -19,11 +19,11 @@ SETTINGS = Settings(max_attempts=3)
 
 
 class Broken:
-    """A queue that does as the real one, but for what a test replaces."""
+    """A queue with calls and listings that a test replaces."""
 
     def __init__(self, real: Queue) -> None:
         self.real = real
-        self.changes: list[Callable[[list[Message]], list[Message]]] = []  # to what is listed
+        self.changes: list[Callable[[list[Message]], list[Message]]] = []  # changes of listings
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
@@ -39,7 +39,7 @@ class Broken:
         return {state: states[state] for state in STATES}
 
     def lists(self, change: Callable[[list[Message]], list[Message]]) -> None:
-        """From now on what is listed is changed so."""
+        """Change all further listings."""
         self.changes.append(change)
 
     def loses(self, payload: bytes) -> None:
@@ -59,7 +59,7 @@ class Broken:
         self.lists(lambda listed: [*listed, message])
 
     def stops(self, operation: str, *, done: bool) -> None:
-        """The next such call does it or not, and ends in an error of the disk either way."""
+        """Let the next such call raise an error of the disk, with or without its effect."""
 
         def stop(*arguments: object, **keywords: object) -> None:
             delattr(self, operation)
@@ -73,13 +73,13 @@ class Broken:
         setattr(self, operation, call)
 
     def answers(self, operation: str, answer: Callable[[Any], object]) -> None:
-        """From now on such a call is answered with something else than the truth."""
+        """Falsify the answers of all further such calls."""
         real = getattr(self.real, operation)
         self.replaces(operation, lambda *arguments, **keywords: answer(real(*arguments, **keywords)))
 
 
 class Bench:
-    """A history with a queue that can be broken. A reopened store is the same one, which must not show."""
+    """A history with a queue that can be broken. Reopening keeps the same store, which checks must not notice."""
 
     def __init__(self, settings: Settings = SETTINGS, prompt: bool = True) -> None:
         self.clock = SimulatedClock()

@@ -1,4 +1,4 @@
-"""Errors: one family, each with a meaning, all fit to travel between processes."""
+"""Errors have one base class, an explanation and a public name, and can be pickled."""
 
 import pickle
 

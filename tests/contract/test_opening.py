@@ -1,4 +1,4 @@
-"""From a URL to a store, and what importing Penstock costs."""
+"""penstock.open with every kind of URL, and what importing Penstock loads."""
 
 import importlib
 import subprocess

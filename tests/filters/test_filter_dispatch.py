@@ -1,4 +1,4 @@
-"""Many filters at once are the same as one after the other, and cost no more the more there are."""
+"""Dispatch finds the same filters as evaluating each, without evaluating all."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Rows by number: whatever is put, left out, inserted and dropped, each is found as it was put."""
+"""Rows compared with a dict, through random appends, skipped numbers, inserts and drops."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ STEP = st.one_of(
 
 
 class Model:
-    """The same by a dict of number to what is known of it."""
+    """Rows, and a dict of the values that they must have."""
 
     def __init__(self) -> None:
         self.rows = Rows(1)

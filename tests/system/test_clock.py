@@ -1,4 +1,4 @@
-"""A store's time on the machine's own clock, and among processes whose clocks disagree; alarms."""
+"""The steady clock of a store, processes whose clocks disagree, and alarms."""
 
 import threading
 import time

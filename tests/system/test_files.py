@@ -1,4 +1,4 @@
-"""The door to disk, and the proof that its simulated twin behaves like it as long as nothing goes wrong."""
+"""Files and folders, on the system's disk and on its simulated twin, which must behave alike."""
 
 import ctypes
 import errno

@@ -1,4 +1,4 @@
-"""Forks: a store that was open before is the child's too, and neither takes anything from the other."""
+"""Forks: parent and child can both use a store that was open before the fork."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Whether a process is still there, as far as anyone can tell from its name."""
+"""Names of processes, and whether a process has ended."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The simulated disk catches the classic mistakes, and does not accuse those who do it right."""
+"""The simulated disk catches the classic mistakes, and passes code that is right."""
 
 import errno
 import re

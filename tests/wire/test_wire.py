@@ -1,4 +1,4 @@
-"""What travels between servers and clients: frames, JSON, problems."""
+"""Frames, JSON and problem details: round trips and refusals."""
 
 import json
 import struct

@@ -11,7 +11,7 @@ from penstock.contract.arguments import a_text, a_whole, check_known, settings_f
 from penstock.contract.operation import BATCH, LIST, Answer, Argument, Kind, Operation, Runner, operation
 from penstock.contract.operations import DONE
 from penstock.contract.roles import READ, WRITE
-from penstock.contract.schemas import integer, nullable, record, ref, text
+from penstock.contract.schemas import array, integer, nullable, record, ref, text
 from penstock.contract.settings import MAX_COUNT, Settings, whole
 from penstock.contract.settings import text as text_of
 from penstock.errors import InvalidArgument, PenstockError, StreamMismatch
@@ -198,14 +198,7 @@ Load = Annotated[str, a_text("The load's name.", minLength=1, example=_A_LOAD)]
     said="beginning of a load",
     errors=("InvalidName", "InvalidFilter", "NotSupported", "DiskFull"),
     example={"queues": {"jobs": {"max_size": 1000}}},
-    answer=Answer(
-        description="The new load.",
-        kind=str,
-        member="load",
-        status=201,
-        schema=text("The load's name."),
-        example=_A_LOAD,
-    ),
+    answer=Answer("The new load.", str, "load", status=201, schema=text("The load's name."), example=_A_LOAD),
 )
 class BeginLoad(Operation[str]):
     """Begin a load.
@@ -237,7 +230,7 @@ class BeginLoad(Operation[str]):
     patience=_LONG,
     said="sending of a batch",
     errors=("InvalidName", "InvalidPriority", "QueueNotFound", "LoadNotFound", "NotSupported", "DiskFull"),
-    answer=Answer(description="The batch is on stable storage, and invisible.", status=204),
+    answer=Answer("The batch is on stable storage, and invisible.", status=204),
 )
 class AddToLoad(Operation[None]):
     """Add a batch to a part of a load.
@@ -272,10 +265,7 @@ class AddToLoad(Operation[None]):
         "StoreCorrupt", "StreamMismatch",
     ),
     example={"parts": [{"part": "0", "batches": 1}], "run": "monday"},
-    answer=Answer(
-        description="The result of the commit.",
-        kind=Outcome,
-        schema=schemas.answer(
+    answer=Answer("The result of the commit.", Outcome, schema=schemas.answer(
             {
                 "loaded": {
                     "type": "boolean",
@@ -283,9 +273,7 @@ class AddToLoad(Operation[None]):
                 },
                 "messages": integer("The number of loaded messages.", 0, MAX_COUNT),
             }
-        ),
-        example={"loaded": True, "messages": 2},
-    ),
+        ), example={"loaded": True, "messages": 2}),
 )  # fmt: skip
 class CommitLoad(Operation[Outcome]):
     """Commit a load.
@@ -300,7 +288,7 @@ class CommitLoad(Operation[Outcome]):
         Sequence[Sent],
         Argument(
             check=_sent,
-            schema={"type": "array", "items": _SENT},
+            schema=array(_SENT),
             send=lambda sent: [each._asdict() for each in sent],
         ),
     ]
@@ -315,10 +303,10 @@ class CommitLoad(Operation[Outcome]):
     said="look at a run",
     errors=("NotSupported", "StoreCorrupt"),
     answer=Answer(
-        description="The messages of the run in each queue.",
-        kind=Brought,
+        "The messages of the run in each queue.",
+        Brought,
+        "queues",
         many=True,
-        member="queues",
         schema={
             "type": ["array", "null"],
             "items": schemas.answer(

@@ -51,7 +51,7 @@ class Argument:
     send: Callable[[Any], Any] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Answer:
     """The result of an operation: a value, or many, alone or as the member of a JSON object."""
 

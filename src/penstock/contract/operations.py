@@ -34,7 +34,7 @@ from penstock.contract.arguments import (
 from penstock.contract.message import MAX_MESSAGES, MESSAGE_FIELDS, STATES, Attempt, Entry, Message, check_limits
 from penstock.contract.operation import BATCH, LIST, Answer, Argument, Operation, operation
 from penstock.contract.roles import ADMIN, ANY_ROLE, CONSUME, READ, WRITE
-from penstock.contract.schemas import integer, ref, text, texts
+from penstock.contract.schemas import array, integer, ref, text, texts
 from penstock.contract.settings import MAX_COUNT, QueueInfo, Settings, seconds
 from penstock.errors import InvalidArgument
 
@@ -95,16 +95,10 @@ def attempt_page(attempts: Iterable[tuple[str, list[Attempt]]]) -> AttemptPage:
     return AttemptPage(found, None)
 
 
-DONE = Answer(description="Done.", status=204)
-MESSAGES = Answer(description="A batch of messages, which may be empty.", kind=Message, schema=ref("Messages"))
-COUNTED = Answer(
-    description="The number of messages.",
-    kind=int,
-    member="count",
-    schema=integer("Messages.", 0, MAX_COUNT),
-    example=2,
-)
-_SHOWN = Answer(description="The queue.", kind=QueueInfo, schema=ref("Queue"), example=A_QUEUE)
+DONE = Answer("Done.", status=204)
+MESSAGES = Answer("A batch of messages, which may be empty.", Message, schema=ref("Messages"))
+COUNTED = Answer("The number of messages.", int, "count", schema=integer("Messages.", 0, MAX_COUNT), example=2)
+_SHOWN = Answer("The queue.", QueueInfo, schema=ref("Queue"), example=A_QUEUE)
 
 # Shared by several declarations
 _LOOKS: dict[str, Any] = {"role": ANY_ROLE, "said": "look at the queue", "answer": _SHOWN}
@@ -148,12 +142,7 @@ def _fields(name: str, value: str) -> tuple[str, ...]:
     role=READ,
     said="listing of queues",
     answer=Answer(
-        description="Every queue, by name.",
-        kind=QueueInfo,
-        many=True,
-        member="queues",
-        schema={"type": "array", "items": ref("Queue")},
-        example=[A_QUEUE],
+        "Every queue, by name.", QueueInfo, "queues", many=True, schema=array(ref("Queue")), example=[A_QUEUE]
     ),
 )
 class Queues(Operation[list[QueueInfo]]):
@@ -214,9 +203,9 @@ class Create(Operation[None]):
     errors=(*WRITES, "InvalidFilter", "QueueFull", "NotSupported"),
     example={"settings": {"max_attempts": 10, "keep_done": None}},
     answer=Answer(
-        description="The settings after the change.",
-        kind=Settings,
-        member="settings",
+        "The settings after the change.",
+        Settings,
+        "settings",
         schema=ref("Settings"),
         example={**_DEFAULTS, "max_attempts": 10, "keep_done": None},
     ),
@@ -266,10 +255,10 @@ class Delete(Operation[None]):
     repeatable=False,
     errors=(*OF_QUEUE, *PUTS),
     answer=Answer(
-        description="The ids of the stored messages.",
-        kind=str,
+        "The ids of the stored messages.",
+        str,
+        "ids",
         many=True,
-        member="ids",
         schema=texts("In the order of the batch."),
         example=["7"],
     ),
@@ -382,8 +371,8 @@ class Release(Operation[None]):
     errors=WRITES,
     example={"receipts": [A_RECEIPT], "lease": 60},
     answer=Answer(
-        description="The new end of the leases, and lost receipts.",
-        kind=Held,
+        "The new end of the leases, and lost receipts.",
+        Held,
         schema=schemas.answer(
             {
                 "lease_until": {"type": "integer", "description": "When the leases end."},
@@ -520,12 +509,7 @@ class Messages(Operation[Iterator[Message]]):
     said="look at the queue",
     errors=OF_QUEUE,
     answer=Answer(
-        description="The last id of each part.",
-        kind=str,
-        many=True,
-        member="until",
-        schema=texts("Ids."),
-        example=["1023", "1500"],
+        "The last id of each part.", str, "until", many=True, schema=texts("Ids."), example=["1023", "1500"]
     ),
 )
 class Parts(Operation[list[str]]):
@@ -548,8 +532,8 @@ class Parts(Operation[list[str]]):
     said="look at the attempts",
     errors=OF_QUEUE,
     answer=Answer(
-        description="A page of attempts.",
-        kind=AttemptPage,
+        "A page of attempts.",
+        AttemptPage,
         schema=ref("Attempts"),
         example={"attempts": [{"id": "7", **_AN_ATTEMPT}], "next": None},
     ),
@@ -573,11 +557,11 @@ class AllAttempts(Operation[AttemptPage]):
     said="look at the attempts",
     errors=OF_QUEUE,
     answer=Answer(
-        description="The message's attempts.",
-        kind=Attempt,
+        "The message's attempts.",
+        Attempt,
+        "attempts",
         many=True,
-        member="attempts",
-        schema={"type": "array", "items": ref("Attempt")},
+        schema=array(ref("Attempt")),
         example=[_AN_ATTEMPT],
     ),
 )
@@ -600,11 +584,7 @@ class Attempts(Operation[list[Attempt]]):
     repeatable=False,
     errors=PUTS,
     answer=Answer(
-        description="The published message's id.",
-        kind=str,
-        member="id",
-        schema=text("The id that all copies carry."),
-        example="7",
+        "The published message's id.", str, "id", schema=text("The id that all copies carry."), example="7"
     ),
 )
 class Publish(Operation[str]):

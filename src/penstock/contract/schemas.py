@@ -53,6 +53,11 @@ def texts(description: str) -> Schema:
     return {"type": "array", "items": {"type": "string"}, "description": description}
 
 
+def array(items: Schema) -> Schema:
+    """A list."""
+    return {"type": "array", "items": items}
+
+
 def nullable(schema: Schema) -> Schema:
     """The schema, or null."""
     return {**schema, "type": [schema["type"], "null"]}
@@ -237,12 +242,12 @@ def schemas() -> dict[str, Schema]:
         "Published": _drafts({"allOf": [ref("Draft")], "properties": {"key": _NULL}}, 1, 1),
         "Loaded": _drafts({"allOf": [ref("Draft")], "properties": {"key": _NULL}}, 0, MAX_MESSAGES),
         "Message": answer(_MESSAGE),
-        "Messages": answer({"messages": {"type": "array", "items": ref("Message")}}),
-        "Listed": answer({"messages": {"type": "array", "items": record(_MESSAGE, closed=False)}}),
+        "Messages": answer({"messages": array(ref("Message"))}),
+        "Listed": answer({"messages": array(record(_MESSAGE, closed=False))}),
         "Attempt": answer(_ATTEMPT),
         "Attempts": answer(
             {
-                "attempts": {"type": "array", "items": answer({"id": text("The message's id."), **_ATTEMPT})},
+                "attempts": array(answer({"id": text("The message's id."), **_ATTEMPT})),
                 "next": nullable(text("`after` of the next page; null: this is the last page.")),
             }
         ),

@@ -9,7 +9,7 @@ from penstock.contract.message import Message
 from penstock.contract.operation import LIST, Answer, Argument, Kind, Operation, Runner, operation
 from penstock.contract.operations import COUNTED, DONE, MESSAGES, NOW, OF_QUEUE, PAGE, READS, WRITES
 from penstock.contract.roles import ADMIN, CONSUME, READ
-from penstock.contract.schemas import integer, nullable, ref, text
+from penstock.contract.schemas import array, integer, nullable, ref, text
 from penstock.contract.settings import MAX_COUNT, seconds
 from penstock.contract.settings import text as text_of
 from penstock.contract.streams import LONGEST, Ahead, BatchPlan, Start, StreamInfo, checked_stream
@@ -216,11 +216,11 @@ Position = Annotated[int, a_whole("Begin after the message with this number.", 0
     said="listing of streams",
     errors=("NotSupported",),
     answer=Answer(
-        description="Every stream of every queue.",
-        kind=StreamInfo,
+        "Every stream of every queue.",
+        StreamInfo,
+        "streams",
         many=True,
-        member="streams",
-        schema={"type": "array", "items": ref("Stream")},
+        schema=array(ref("Stream")),
         example=[_A_STREAM],
     ),
     patience=0,
@@ -235,7 +235,7 @@ class AllStreams(Operation[list[StreamInfo]]):
     name="begin_stream",
     errors=(*WRITES, "StreamInUse", "NotSupported"),
     example={"reader": _A_READER},
-    answer=Answer(description="The stream.", kind=StreamInfo, schema=ref("Stream"), example=_A_STREAM),
+    answer=Answer("The stream.", StreamInfo, schema=ref("Stream"), example=_A_STREAM),
 )
 class Begin(Operation[StreamInfo]):
     """Become the only reader of a stream.
@@ -256,9 +256,9 @@ class Begin(Operation[StreamInfo]):
     errors=(*WRITES, "StreamInUse", "StreamMismatch", *_MISSING),
     example={"reader": _A_READER, "start": 7, "rows": 1000},
     answer=Answer(
-        description="The number of the next batch; null: no message is available.",
-        kind=int,
-        member="batch",
+        "The number of the next batch; null: no message is available.",
+        int,
+        "batch",
         schema=nullable(integer("A number.", 1, MAX_NUMBER)),
         example=8,
     ),
@@ -316,7 +316,7 @@ class Follow(Operation[None]):
     name="read_batch",
     errors=(*WRITES, "StreamMismatch", *_MISSING),
     example={"pins": None},
-    answer=Answer(description="A head of JSON and rows.", kind=BatchPlan),
+    answer=Answer("A head of JSON and rows.", BatchPlan),
 )
 class Read(Operation[BatchPlan]):
     """Find the messages of a batch in the server's files.
@@ -393,9 +393,9 @@ class FailInBatch(Operation[None]):
     name="settle_batch",
     errors=(*WRITES, "StreamMismatch", *_MISSING),
     answer=Answer(
-        description="Whether this call settled the batch.",
-        kind=bool,
-        member="settled",
+        "Whether this call settled the batch.",
+        bool,
+        "settled",
         schema={"type": "boolean", "description": "False: it was settled before."},
         example=True,
     ),
@@ -455,8 +455,8 @@ class DeleteStream(Operation[None]):
     said="start of what has entered",
     errors=(*READS, "NotSupported"),
     answer=Answer(
-        description="The number before the first message, and the number below which some are no longer stored.",
-        kind=Start,
+        "The number before the first message, and the number below which some are no longer stored.",
+        Start,
         schema=schemas.answer(
             {
                 "after": integer("The number before the first message.", 0, MAX_NUMBER),
@@ -494,12 +494,12 @@ class StartFollowing(Operation[Start]):
     said="ahead of what has entered",
     errors=(*READS, "NotSupported"),
     answer=Answer(
-        description="The last number of the batch, its parts, and lost messages.",
-        kind=Ahead,
+        "The last number of the batch, its parts, and lost messages.",
+        Ahead,
         schema=schemas.answer(
             {
                 "until": integer("The last number.", 0, MAX_NUMBER),
-                "parts": {"type": "array", "items": schemas.answer(_PART)},
+                "parts": array(schemas.answer(_PART)),
                 "lost": _LOST,
             }
         ),
