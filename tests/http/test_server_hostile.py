@@ -30,6 +30,7 @@ from penstock.http.server.connection import Connection
 from penstock.http.server.exchange import MAX_HEADERS
 from penstock.http.server.server import Deadlines
 from penstock.sharing.backend import engine_of
+from tests.http.serving import until
 
 HOST = b"Host: localhost\r\n"
 
@@ -182,11 +183,6 @@ class Victim:
             return len(asyncio.all_tasks()) - 2  # this one, and that which serves
 
         return asyncio.run_coroutine_threadsafe(count(), self.running._loop).result()
-
-
-def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        time.sleep(0.005)
 
 
 def counted(deadlines: Deadlines) -> set[object]:
