@@ -315,7 +315,7 @@ _MQCORE = [
         id="delete_message",
         tag="MQ-Core",
         summary="Acknowledge or remove a message",
-        description="With its receipt this acknowledges a claim; without, the message goes, whoever holds it.",
+        description="With a receipt this acknowledges a claim. Without one it removes a message, claimed or not.",
         parameters=[QUEUE, ID, *query(receipt=text("`X-Message-Receipt` of the claim."))],
         answers={"204": DONE},
         errors=(*WRITES, "MessageNotFound", "LeaseExpired"),
@@ -334,7 +334,7 @@ _MONITORING = [
         id="healthz",
         tag="Monitoring",
         summary="Is the process alive?",
-        description="Whatever its store is: who gets no answer here restarts it.",
+        description="Says nothing of its store. Restart a process that does not answer here.",
         answers=_status("ok"),
     ),
     Operation(
@@ -400,16 +400,16 @@ Many messages that take effect all at once, or not at all. Senders add batches t
 commit names the parts that count. Until then nobody sees anything of it. Only journal
 and slate stores take loads."""
 _STREAMS = """\
-Who reads a queue as a stream holds one batch at a time, under a number, until it says that the batch's outcome is
-safe. Until then the same messages are under that number, whatever crashes; and after that they can be read until
-the next batch is settled. Spark's `readStream` works so. Only journal and slate stores have streams."""
+The reader of a stream holds one numbered batch of a queue's messages at a time, until it settles the batch. Until
+then that number has the same messages, whatever crashes; a settled batch can be read until the next one is
+settled. Spark's `readStream` works so. Only journal and slate stores have streams."""
 TAGS = {
     "MQ-Core": "The six endpoints that `curl` needs: a queue is a path, a message is a body.",
     "Queues": "Queues as JSON.",
     "Messages": _BATCHES,
     "Loads": _LOADS,
     "Streams": _STREAMS,
-    "Monitoring": "How the server is.",
+    "Monitoring": "Health and metrics.",
     "About": "The server describes itself.",
 }
 _ITSELF = [
