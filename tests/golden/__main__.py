@@ -1,4 +1,4 @@
-"""What Penstock says and writes, compared with what is expected, or recorded anew.
+"""Compare Penstock's output and files with tests/golden/expected, or record them anew.
 
     python -m tests.golden                      compare
     python -m tests.golden --write [TEST...]    record what these tests (all) expect

@@ -1,4 +1,4 @@
-"""What is asked of servers, area by area. Each function is one conversation with a server of a new store."""
+"""Requests to servers, by area. Each function is one conversation with the server of a new store."""
 
 from collections.abc import Callable
 from typing import NamedTuple

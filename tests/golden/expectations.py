@@ -1,4 +1,4 @@
-"""Files with what is expected: compared with, or written if that is asked for."""
+"""The files in expected/: tests compare their output with them, or record it there."""
 
 import difflib
 import os
@@ -12,7 +12,7 @@ _SHOWN = 80  # lines of a difference
 
 
 def compare(name: str, text: str) -> None:
-    """Fail unless the file of that name says the same."""
+    """Fail unless the file of that name has this text; with $PENSTOCK_GOLDEN_WRITE, write it."""
     path = EXPECTED / name
     if os.environ.get(WRITE):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -29,7 +29,7 @@ def compare(name: str, text: str) -> None:
 
 
 def compare_variant(name: str, variant: str, text: str) -> None:
-    """The same where a variant may differ, in a file of its own: kept only if there is a difference."""
+    """Compare the text of a variant, which has a file of its own only if it differs from the common one."""
     stem, dot, ending = name.rpartition(".")
     own = f"{stem}.{variant}{dot}{ending}"
     common = EXPECTED / name
@@ -40,6 +40,6 @@ def compare_variant(name: str, variant: str, text: str) -> None:
 
 
 def snapshot() -> dict[str, bytes]:
-    """What is expected now, by file."""
+    """The content of every file in expected/."""
     found = (path for path in EXPECTED.rglob("*") if path.is_file())
     return {str(path.relative_to(EXPECTED)): path.read_bytes() for path in found}

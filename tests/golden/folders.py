@@ -1,4 +1,4 @@
-"""Folders with stores: what is in them, for people to read, and copies of them in one file."""
+"""Folders of stores: readable dumps of their files, and archives."""
 
 import asyncio
 import os
@@ -22,18 +22,18 @@ _UNSTABLE = [
 
 
 def compare_files(name: str, folder: Path) -> None:
-    """What the store in a folder has written: of a slate store its rows, and large payloads."""
+    """Compare the files of a store with what is expected; of a slate store, its rows and large payloads."""
     store = folder / "store"
     if not (store / "db").exists():
         compare_lines(name, dump(store), folder)
         return
-    copied = folder / "copy"  # as SlateDB notes in the folder who reads it
+    copied = folder / "copy"  # SlateDB writes to the folder when it reads it
     shutil.copytree(store, copied)
     compare_lines(name, [*rows(copied), "", "== objects", *dump(store / "objects")], folder)
 
 
 def compare_lines(name: str, lines: list[str], folder: Path) -> None:
-    """The same of anything about a store in a folder."""
+    """Compare lines about a store in a folder with what is expected."""
     text = "\n".join(lines).lstrip("\n") + "\n"
     for pattern, stable in _UNSTABLE:
         text = pattern.sub(stable, text)
@@ -67,7 +67,7 @@ def _shown(content: bytes) -> list[str]:
 
 
 def hexadecimal(content: bytes) -> list[str]:
-    """Sixteen bytes a line; a line with * stands for lines that are like those three before."""
+    """A dump of sixteen bytes a line; * stands for lines that repeat the line three before them."""
     lines: list[str] = []
     rows = [content[at : at + 16] for at in range(0, len(content), 16)]
     for number, row in enumerate(rows):
@@ -125,7 +125,7 @@ def pack(folder: Path) -> bytes:
 
 
 def unpack(packed: Path, folder: Path) -> None:
-    """The same the other way round."""
+    """Extract an archive of pack() into a new folder."""
     folder.mkdir()
     with tarfile.open(packed) as archive:
         members = archive.getmembers()

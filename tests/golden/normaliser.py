@@ -1,4 +1,4 @@
-"""What differs from run to run gets a name that stays: the first receipt is <receipt-1> wherever it appears."""
+"""Stable names for values that differ from run to run: the first receipt is <receipt-1> wherever it appears."""
 
 import os
 import re
@@ -19,7 +19,7 @@ _PATTERNS = [  # in this order
 
 
 class Normaliser:
-    """Replaces what is random; `literals` are further texts with the names that stand for them."""
+    """Replaces random values by names; `literals` are further texts to replace, by name."""
 
     def __init__(self, **literals: str) -> None:
         self._literals = literals
@@ -27,7 +27,7 @@ class Normaliser:
         self._patterns = [(kind, re.compile(pattern)) for kind, pattern in _PATTERNS]
 
     def undone(self, text: str) -> str:
-        """The text with what names stand for."""
+        """The text with names replaced by their values."""
         for seen in self._seen.values():
             for value, name in seen.items():
                 text = text.replace(name, value)
@@ -41,7 +41,7 @@ class Normaliser:
         return text
 
     def _named(self, kind: str, value: str) -> str:
-        if kind in ("date", "request", "peer", "process"):  # of which nobody asks whether two are the same
+        if kind in ("date", "request", "peer", "process"):  # no test depends on whether two are the same
             return f"<{kind}>"
         seen = self._seen.setdefault(kind, {})
         return seen.setdefault(value, f"<{kind}-{len(seen) + 1}>")

@@ -1,4 +1,4 @@
-"""Penstock's processes, at a time that is given: a server, and a shell that runs one command after the other."""
+"""Processes of Penstock with a simulated clock: a server, and a shell that runs commands one after the other."""
 
 import json
 import os
@@ -14,7 +14,7 @@ _FROZEN = str(Path(__file__).parent / "frozen.py")
 
 
 class Time:
-    """The time of processes, in a file."""
+    """The clock of the processes: a file with the time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -24,13 +24,13 @@ class Time:
         self._set(int(self.path.read_text()) + round(seconds * 1000))
 
     def _set(self, now: int) -> None:
-        new = self.path.with_suffix(".new")  # and then renamed, as others read it
+        new = self.path.with_suffix(".new")  # then renamed: processes never read half of it
         new.write_text(str(now))
         new.rename(self.path)
 
 
 def environment() -> dict[str, str]:
-    """Nothing that this user has set up, and a terminal that is as wide as any."""
+    """The environment without the user's settings of Penstock, with a terminal of a fixed width."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK", "COV"))}
     return {**kept, "COLUMNS": "80", "LINES": "25", "TERM": "dumb", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8"}
 

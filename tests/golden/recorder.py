@@ -1,4 +1,4 @@
-"""A server that only writes down what it is asked, and gives the same answers to everyone who asks the same."""
+"""A server that records requests and gives each a fixed answer."""
 
 import json
 import re
@@ -28,7 +28,7 @@ _MESSAGES = frame(
     b"\x00hello",
 )  # fmt: skip
 _NONE = frame({})
-_ANSWERS: list[tuple[str, bytes | dict[str, object]]] = [  # the first that fits a request's method and target
+_ANSWERS: list[tuple[str, bytes | dict[str, object]]] = [  # by method and target; the first match counts
     ("POST /[^/]+/messages", b"HTTP/1.1 201 Created\r\nX-Message-Id: 7\r\nContent-Length: 0\r\n\r\n"),
     ("GET /-/api/queues", {"queues": [_QUEUE]}),
     ("POST /-/api/queues", _QUEUE),
@@ -48,7 +48,7 @@ _ANSWERS: list[tuple[str, bytes | dict[str, object]]] = [  # the first that fits
 
 
 def problem(status: int, error: str, **more: object) -> bytes:
-    """An answer that refuses."""
+    """An answer with problem details."""
     return _json({"status": status, "error": error, "title": error, "detail": f"why {error}", **more}, status)
 
 
@@ -62,7 +62,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.requests: list[bytes] = []
-        self.refusal: bytes | None = None  # instead of any other answer
+        self.refusal: bytes | None = None  # the answer to every request, if set
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         self._connected: list[socket.socket] = []
@@ -70,7 +70,7 @@ class Recorder:
         self._threads[0].start()
 
     def taken(self) -> list[bytes]:
-        """What was asked since the last time."""
+        """The requests since the last call."""
         taken, self.requests = self.requests, []
         return taken
 

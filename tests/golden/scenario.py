@@ -1,4 +1,4 @@
-"""One run through everything that a queue can do, which leaves messages in every state behind.
+"""One run of every operation on queues, which leaves messages in every state behind.
 
 Time stands still between two steps. What is random is a function of the time and of how many bytes are asked for,
 so that a run writes the same bytes each time, whatever else draws random bytes meanwhile.
@@ -38,7 +38,7 @@ class Run:
         self.open()
 
     def publish(self, payload: bytes, **more: Any) -> None:
-        """And wait until every queue has it that wants it."""
+        """Publish a message, and wait until every queue whose filter matches has it."""
         self.store.publish(payload, {"kind": "order"}, **more)
         while any(info.lag for info in self.store.queues()):
             time.sleep(0.001)
@@ -49,7 +49,7 @@ class Run:
 
 @contextmanager
 def written(url: str) -> Iterator[Run]:
-    """A new store, and nothing in it that another run would not write."""
+    """A new store that every run writes with the same bytes."""
     run = Run(url)
     with patch("os.urandom", run.random):
         run.open()
@@ -60,7 +60,7 @@ def written(url: str) -> Iterator[Run]:
 
 
 def pop(queue: penstock.Queue) -> penstock.Message | None:
-    """As a process that has the same name each time."""
+    """Pop as a consumer with the same name each time."""
     with patch("os.getpid", lambda: 4242), patch("os.uname", lambda: SimpleNamespace(nodename="host")):
         return queue.pop()
 
@@ -147,7 +147,7 @@ def play(run: Run) -> None:
 
 
 def found(store: penstock.Store) -> list[str]:
-    """Everything that can be seen of a store."""
+    """Every queue, message and attempt of a store, as lines."""
     lines = []
     for info in store.queues():
         queue = store.queue(info.name)

@@ -1,8 +1,8 @@
-"""A conversation with a server, byte by byte, and how it is written down.
+"""A client that records a conversation with a server, byte by byte, as a transcript.
 
-A transcript has a line for each line of a head, `>` what was sent and `<` what came back, without their CR LF, and
-then the body: text as it is, a frame as the length and the text of its head and its payloads in hex. Bytes that
-cannot be seen are escaped.
+A transcript has the lines of each head without their CR LF, `>` before sent ones and `<` before received ones, and
+then the body: text as it is, a frame as the length and the text of its head and its payloads in hex. Unprintable
+bytes are escaped.
 """
 
 import json
@@ -22,7 +22,7 @@ _NONCE = re.compile(rb"(?s).{8}(?=\x01\0\0\0\x08\0\0\0stream:)")  # of a stream'
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """An answer of the server."""
 
     status: int
     headers: dict[str, str]
@@ -40,7 +40,7 @@ def frame(columns: dict[str, Any], *payloads: bytes) -> bytes:
 
 
 class Talk:
-    """One client and what it says, to one server at a time."""
+    """A client of one server, with one connection at a time, and its transcript."""
 
     def __init__(self, port: int, time: Time, normaliser: Normaliser, secrets: dict[str, str]) -> None:
         self.secrets = secrets  # by role
@@ -53,7 +53,7 @@ class Talk:
         self.bearer: str | None = None
 
     def about(self, text: str) -> None:
-        """What is to come."""
+        """Write a heading."""
         self._lines += ["", f"# {text}"]
 
     def advance(self, seconds: float) -> None:
@@ -62,7 +62,7 @@ class Talk:
         self._lines += ["", f"# {seconds:g} seconds pass"]
 
     def __call__(self, method: str, target: str, body: bytes | str | None = None, *headers: str) -> Answer:
-        """Ask; a body that is a text is JSON, unless a header says something else."""
+        """Send a request; a body that is a str is JSON, unless a header has another type."""
         lines = [f"{method} {target} HTTP/1.1", "Host: localhost"]
         if self.bearer is not None:
             lines.append(f"Authorization: Bearer {self.bearer}")
@@ -75,7 +75,7 @@ class Talk:
         return self.raw("\r\n".join(lines).encode() + b"\r\n\r\n" + (body or b""))
 
     def raw(self, request: bytes, answers: int = 1) -> Answer:
-        """Send bytes; the last of so many answers."""
+        """Send bytes and receive so many answers; returns the last one."""
         self._lines.append("")
         self._write_down(">", request)
         if self._socket is None:
@@ -86,7 +86,7 @@ class Talk:
         return answer
 
     def status(self, method: str, target: str, body: str | None = None) -> int:
-        """Ask and write nothing down but what is returned."""
+        """The status of a request that is left out of the transcript."""
         kept = len(self._lines)
         answer = self(method, target, body)
         del self._lines[kept:]
@@ -141,7 +141,7 @@ class Talk:
 
 
 def written_down(sent: bytes) -> list[str]:
-    """A request or an answer, a line for each."""
+    """The lines of a request or an answer in a transcript."""
     head, end, body = sent.partition(b"\r\n\r\n")
     body = _NONCE.sub(b"<nonce->", body)
     lines = [_visible(line) for line in head.split(b"\r\n")] + ([""] if end else [])

@@ -1,10 +1,10 @@
-"""What clients send to a server, byte by byte: those for threads and those for coroutines the same."""
+"""The requests of clients, byte by byte: clients for threads and for coroutines send the same."""
 
 import asyncio
 import inspect
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from tests.golden.talk import written_down
 
 
 class On(NamedTuple):
-    """What operations are called on."""
+    """The objects that operations are called on."""
 
     store: Any
     queue: Any
@@ -103,7 +103,7 @@ def _is_asynchronous(on: On) -> bool:
 
 
 class Threads:
-    """Calls what is called by threads."""
+    """The client for threads."""
 
     def open(self, url: str, **more: Any) -> Any:
         return penstock.open(url, **more)
@@ -116,7 +116,7 @@ class Threads:
 
 
 class Coroutines:
-    """Runs coroutines in a loop of its own."""
+    """The client for coroutines, in an event loop of its own."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
@@ -139,15 +139,6 @@ class Coroutines:
         self._runner.close()
 
 
-@contextmanager
-def recording() -> Iterator[Recorder]:
-    recorder = Recorder()
-    try:
-        yield recorder
-    finally:
-        recorder.close()
-
-
 @pytest.mark.parametrize("kind", [Threads, Coroutines])
 def test_clients_send_and_understand_the_same(kind: type[Threads | Coroutines]) -> None:
     client = kind()
@@ -161,7 +152,7 @@ def test_clients_send_and_understand_the_same(kind: type[Threads | Coroutines]) 
             lines.extend(_without_length(shown) if own else shown)
         lines.append(f"= {result!r}")
 
-    with recording() as recorder:
+    with closing(Recorder()) as recorder:
         store = client.open(recorder.url, token="pst_a", clock=penstock.SimulatedClock())
         note("open(url, token='pst_a')", None, recorder.taken())
         queue = client.run(store.queue("jobs"))
@@ -191,7 +182,7 @@ def test_clients_send_and_understand_the_same(kind: type[Threads | Coroutines]) 
 def test_the_command_line_asks_for_streams_as_it_always_did(tmp_path: Path) -> None:
     lines: list[str] = []
     shell = Shell(Time(tmp_path / "time"), tmp_path)
-    with recording() as recorder:
+    with closing(Recorder()) as recorder:
         for command in ("streams", "streams --json", "streams release s", "streams delete s --queue jobs --json"):
             ran = shell.run("--store", recorder.url, *command.split())
             lines += ["", f"$ penstock --store <url> {command}"]
@@ -203,10 +194,10 @@ def test_the_command_line_asks_for_streams_as_it_always_did(tmp_path: Path) -> N
 
 
 def _without_length(lines: list[str]) -> list[str]:
-    """As a process that names itself after its number has names of several lengths."""
+    """Lines without the length of a body that has the process's number in it, which has 1 to 7 digits."""
     return ["> Content-Length: <number>" if line.startswith("> Content-Length") else line for line in lines]
 
 
 def _plain(result: Any) -> Any:
-    """A queue by its name, as handles have addresses."""
+    """A result that prints the same each time: a queue is its name."""
     return f"queue {result.name}" if isinstance(result, penstock.Queue | penstock.aio.Queue) else result

@@ -1,4 +1,4 @@
-"""What stores write, byte by byte, and stores that were written before: each is found as it was left."""
+"""The files of stores, byte by byte, and stores of earlier versions, which are found as they were left."""
 
 import shutil
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def test_a_store_that_was_written_before_is_found_as_it_was_left(kept: Path, tmp
 
 
 def keep(version: str) -> None:
-    """Write stores as the code of today does, once and for all: closed, and as a crash would leave them."""
+    """Archive stores as this version writes them: closed, and as a crash leaves them."""
     folder = STORES / version
     folder.mkdir(parents=True)  # FileExistsError: what was kept stays
     for kind in KINDS:

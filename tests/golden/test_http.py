@@ -1,4 +1,4 @@
-"""Every route of the server: what it answers, byte by byte."""
+"""The server's answers on every route, byte by byte."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Files that no test compares with would only seem to be tested."""
+"""Every file in expected/ belongs to a test."""
 
 from tests.golden.conversations import AREAS
 from tests.golden.expectations import EXPECTED, snapshot

@@ -3,7 +3,6 @@
 import os
 import signal
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from penstock.http.client.backend import RemoteBackend
 from penstock.http.client.calls import AnswerReader
 from penstock.http.client.failures import Garbage
 from penstock.wire import frames
+from tests.http.serving import make_certificate
 from tests.scripted import (
     CLAIMED,
     COUNT,
@@ -38,13 +38,6 @@ from tests.scripted import (
     talking_to,
     then_close,
 )
-
-
-@pytest.fixture(params=["sync", "aio"])
-def client(request: pytest.FixtureRequest) -> str:
-    """Both kinds of clients keep to the same rules."""
-    kind: str = request.param
-    return kind
 
 
 def test_one_connection_serves_one_request_after_the_other(client: str) -> None:
@@ -209,26 +202,7 @@ def test_an_interrupted_request_leaves_no_answer_behind_for_the_next_one() -> No
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("tls") / "localhost.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=localhost",
-        "-addext",
-        "subjectAltName=DNS:localhost,IP:127.0.0.1",
-    ]
-    try:
-        subprocess.run([*command, "-keyout", file, "-out", f"{file}.crt"], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("needs openssl to make a certificate")
+    make_certificate(f"{file}.crt", str(file))
     file.write_text(file.read_text() + Path(f"{file}.crt").read_text())
     return file
 

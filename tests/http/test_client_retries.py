@@ -68,13 +68,6 @@ LOSSES: dict[str, Act] = {
 }
 
 
-@pytest.fixture(params=["sync", "aio"])
-def client(request: pytest.FixtureRequest) -> str:
-    """Both kinds of clients keep to the same rules."""
-    kind: str = request.param
-    return kind
-
-
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trying again takes no time."""

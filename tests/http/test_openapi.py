@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import http.client
 import json
 import re
 import shlex
@@ -10,8 +9,8 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import deepcopy
-from typing import Any, TypeAlias
-from urllib.parse import unquote, urlsplit
+from typing import Any
+from urllib.parse import unquote
 
 import jsonschema_rs
 import pytest
@@ -25,11 +24,12 @@ from penstock.contract.arguments import SETTINGS
 from penstock.contract.message import MAX_KEY, MESSAGE_FIELDS, Attempt, Draft, Entry
 from penstock.contract.settings import MAX_SECONDS
 from penstock.contract.stream_operations import Streams
-from penstock.http.server import Access, exchange, page, routes, serve_in_thread, tokens
+from penstock.http.server import Access, exchange, page, routes, tokens
 from penstock.http.server.openapi import document
 from penstock.sharing.backend import engine_of
 from penstock.stores.journal.store import JournalBackend
 from penstock.wire import frames, problems
+from tests.http.serving import ask, serving
 
 LEGAL = re.compile("[!-~]{1,255}")
 PAIR = re.compile("-?[0-9]+,-?[0-9]+")
@@ -68,9 +68,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[penstock.Store]:
 
 @pytest.fixture(scope="module")
 def url(store: penstock.Store) -> Iterator[str]:
-    server = serve_in_thread(store)
-    yield server.url
-    server.stop()
+    with serving(store) as server:
+        yield server.url
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +77,8 @@ def guarded_url(store: penstock.Store, tmp_path_factory: pytest.TempPathFactory)
     """With tokens, a server answers under any name."""
     path = str(tmp_path_factory.mktemp("access") / "tokens")
     tokens.create(path, "me", roles.ADMIN)
-    server = serve_in_thread(store, access=Access(path))
-    yield server.url
-    server.stop()
+    with serving(store, access=Access(path)) as server:
+        yield server.url
 
 
 @api.parametrize()
@@ -178,7 +176,7 @@ def as_written(value: Any) -> Any:
 
 def test_the_document_is_valid(url: str) -> None:
     api.validate()
-    assert json.loads(get(url, "/-/openapi.json")[2]) == DOCUMENT
+    assert json.loads(ask(url, "/-/openapi.json")[2]) == DOCUMENT
 
 
 def test_every_example_is_as_its_schema_says() -> None:
@@ -361,29 +359,16 @@ def follow(call: Callable[..., Any], frame: str) -> None:
 # The page for people
 
 
-Answer: TypeAlias = tuple[int, Any, bytes]
-
-
-def get(url: str, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
-    connection = http.client.HTTPConnection(urlsplit(url).netloc)
-    try:
-        connection.request(method, path, body, headers)
-        answer = connection.getresponse()
-        return answer.status, answer.headers, answer.read()
-    finally:
-        connection.close()
-
-
 @pytest.fixture(scope="module")
 def html(url: str) -> str:
-    return get(url, "/-/docs")[2].decode()
+    return ask(url, "/-/docs")[2].decode()
 
 
 def test_the_page_explains_every_error(url: str, html: str) -> None:
     anchors = re.findall(r'<article id="(\w+)">', html)
     assert sorted(anchors) == sorted(ERRORS)
     for path in ("/nobody", "/a/b/c", "/-/api/queues/%20", "/default/messages?lease=0"):
-        problem = json.loads(get(url, path)[2])
+        problem = json.loads(ask(url, path)[2])
         assert problem["type"].removeprefix("/-/docs#") in anchors
 
 
@@ -407,7 +392,7 @@ def test_every_link_of_the_page_leads_somewhere(html: str) -> None:
 def test_the_page_needs_nothing_from_anywhere(url: str, html: str) -> None:
     assert not re.search(r"<(script|link|img|iframe|object|embed|form|base)\b|\bsrc=|\bon\w+=|@import|url\(", html)
     assert set(re.findall(r"\w+://[^/\s]+", html)) == {f"{url}&quot;)"}
-    headers = get(url, "/-/docs")[1]
+    headers = ask(url, "/-/docs")[1]
     [style] = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     assert headers["Content-Security-Policy"].startswith(f"default-src 'none'; style-src 'sha256-{digest}';")
@@ -417,14 +402,14 @@ def test_the_page_needs_nothing_from_anywhere(url: str, html: str) -> None:
 
 @pytest.mark.parametrize("host", ['"><script>', "a b", "a/b", "<b>", "a&b", "", "x" * 300])
 def test_the_page_shows_no_host_that_is_none(guarded_url: str, host: str) -> None:
-    status, _, body = get(guarded_url, "/-/docs", Host=host)
+    status, _, body = ask(guarded_url, "/-/docs", Host=host)
     assert status == 200
     assert page.HOST.encode() in body
 
 
 @pytest.mark.parametrize("host", ["queue.example:80", "10.0.0.1:8390", "[::1]:8390", "localhost"])
 def test_the_examples_of_the_page_name_the_server(guarded_url: str, host: str) -> None:
-    assert f"curl -i -X PUT {host}/jobs".encode() in get(guarded_url, "/-/docs", Host=host)[2]
+    assert f"curl -i -X PUT {host}/jobs".encode() in ask(guarded_url, "/-/docs", Host=host)[2]
 
 
 def test_the_quick_start_works(store: penstock.Store, url: str) -> None:
@@ -441,7 +426,7 @@ def test_the_quick_start_works(store: penstock.Store, url: str) -> None:
     assert sum(store.queue("jobs").counts().values()) == 0
 
 
-def curl(url: str, command: str) -> Answer:
+def curl(url: str, command: str) -> tuple[int, Any, bytes]:
     words = iter(shlex.split(command.replace("\\\n", " "))[1:])
     method, body, headers, target = "GET", None, {}, ""
     for word in words:
@@ -455,4 +440,4 @@ def curl(url: str, command: str) -> Answer:
         elif word != "-i":
             target = word
     assert target.startswith(page.HOST)
-    return get(url, target.removeprefix(page.HOST), method, body, **headers)
+    return ask(url, target.removeprefix(page.HOST), method, body, **headers)

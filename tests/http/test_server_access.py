@@ -7,9 +7,8 @@ import os
 import signal
 import socket
 import ssl
-import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,6 +26,7 @@ from penstock.http.server.openapi import document
 from penstock.http.server.routes import find
 from penstock.sharing.backend import engine_of
 from tests.harness.children import ServerChild
+from tests.http.serving import ask, make_certificate, serving, until
 
 PATHS = document()["paths"]
 ROUTES = [(method.upper(), path) for path, methods in PATHS.items() for method in methods]
@@ -70,20 +70,8 @@ def store(folder: Path) -> Iterator[penstock.Store]:
 
 @pytest.fixture(scope="module")
 def server(store: penstock.Store, folder: Path, secrets: dict[str, str]) -> Iterator[RunningServer]:
-    running = serve_in_thread(store, access=Access(str(folder / "tokens")))
-    yield running
-    running.stop()
-
-
-def ask(url: str, method: str, path: str, token: str | None, body: bytes | None = None) -> tuple[int, Any, bytes]:
-    connection = http.client.HTTPConnection(urlsplit(url).netloc)
-    try:
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        connection.request(method, path, body, {**headers, "Content-Type": "application/json"})
-        answer = connection.getresponse()
-        return answer.status, answer.headers, answer.read()
-    finally:
-        connection.close()
+    with serving(store, access=Access(str(folder / "tokens"))) as running:
+        yield running
 
 
 @pytest.mark.parametrize("who", HELD)
@@ -96,7 +84,8 @@ def test_every_route_lets_in_whom_it_is_for(
     assert groups, f"{operation} is in no group"
     # Of queues and loads that are not there, so that nothing happens that a later case would notice.
     target = path.replace("{queue}", "nobody").replace("{number}", "0").replace("{load}", "0").replace("{", "")
-    status, headers, body = ask(server.url, method, target.replace("}", ""), secrets.get(who))
+    bearer: dict[str, Any] = {"Authorization": f"Bearer {secrets[who]}"} if who in secrets else {}
+    status, headers, body = ask(server.url, target.replace("}", ""), method, **bearer)
     allowed = "anyone" in groups or (who in roles.ROLES and (who == "admin" or groups & {"any role", who}))
     if allowed:
         assert status not in (401, 403)
@@ -130,18 +119,23 @@ def test_the_table_of_roles_is_complete_and_what_the_document_says() -> None:
     ["Basic {}", "bearer", "Bearer", "Bearer  ", "{}", "Token {}", "Bearer {}x", "Bearer {} {}", "Bearer \xff{}"],
 )
 def test_what_is_not_a_token_is_none(server: RunningServer, secrets: dict[str, str], header: str) -> None:
-    connection = http.client.HTTPConnection(urlsplit(server.url).netloc)
-    given = header.replace("{}", secrets["admin"])
-    connection.request("GET", "/default", headers={"Authorization": given})
-    assert connection.getresponse().status == 401
-    connection.close()
+    assert ask(server.url, "/default", Authorization=header.replace("{}", secrets["admin"]))[0] == 401
 
 
-def test_two_tokens_in_a_request_are_none(server: RunningServer, secrets: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "Authorization: Bearer {read}\r\nAuthorization: Bearer {admin}\r\n",
+        "Content-Length: 9999\r\nExpect: 100-continue\r\n",
+    ],
+    ids=["two tokens", "a body that has not come"],
+)
+def test_a_head_without_one_known_token_is_refused(
+    server: RunningServer, secrets: dict[str, str], lines: str
+) -> None:
     host, port = urlsplit(server.url).netloc.split(":")
-    lines = f"Authorization: Bearer {secrets['read']}\r\nAuthorization: Bearer {secrets['admin']}\r\n"
     with socket.create_connection((host, int(port)), 60) as client:
-        client.sendall(f"GET /default HTTP/1.1\r\nHost: a\r\n{lines}\r\n".encode())
+        client.sendall(f"POST /default/messages HTTP/1.1\r\nHost: a\r\n{lines.format(**secrets)}\r\n".encode())
         assert client.recv(65_536).startswith(b"HTTP/1.1 401")
 
 
@@ -155,22 +149,10 @@ def test_the_token_counts_for_each_request_of_a_connection(server: RunningServer
     connection.close()
 
 
-def test_a_body_is_refused_before_it_comes(server: RunningServer, secrets: dict[str, str]) -> None:
-    host, port = urlsplit(server.url).netloc.split(":")
-    with socket.create_connection((host, int(port)), 60) as client:
-        client.sendall(
-            b"POST /default/messages HTTP/1.1\r\nHost: a\r\nContent-Length: 9999\r\nExpect: 100-continue\r\n\r\n"
-        )
-        assert client.recv(65_536).startswith(b"HTTP/1.1 401")
-
-
 def test_monitoring_can_be_open_to_all(store: penstock.Store, folder: Path, secrets: dict[str, str]) -> None:
-    running = serve_in_thread(store, access=Access(str(folder / "tokens"), open_monitoring=True))
-    try:
+    with serving(store, access=Access(str(folder / "tokens"), open_monitoring=True)) as running:
         for path, status in (("/-/readyz", 200), ("/-/metrics", 200), ("/-/healthz", 200), ("/-/api/queues", 401)):
-            assert ask(running.url, "GET", path, None)[0] == status
-    finally:
-        running.stop()
+            assert ask(running.url, path)[0] == status
 
 
 # Clients
@@ -291,27 +273,23 @@ def test_names_are_given_once_and_can_be_given_again(tmp_path: Path) -> None:
     assert os.stat(path).st_mode & 0o777 == 0o600
 
 
-def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        time.sleep(0.05)
-
-
 def test_a_server_reads_the_file_again_when_it_changes(
     store: penstock.Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "tokens"
     first = tokens.create(str(path), "first", roles.READ)
-    running = serve_in_thread(store, access=Access(str(path)))
-    try:
+    with serving(store, access=Access(str(path))) as running:
+
+        def status(secret: str) -> int:
+            return ask(running.url, "/-/api/queues", Authorization=f"Bearer {secret}")[0]
+
         second = tokens.create(str(path), "second", roles.READ)
-        until(lambda: ask(running.url, "GET", "/-/api/queues", second)[0] == 200)
+        until(lambda: status(second) == 200)
         tokens.revoke(str(path), "first")
-        until(lambda: ask(running.url, "GET", "/-/api/queues", first)[0] == 401)
+        until(lambda: status(first) == 401)
         path.chmod(0o644)
         until(lambda: "chmod 600" in caplog.text)
-        assert ask(running.url, "GET", "/-/api/queues", second)[0] == 200
-    finally:
-        running.stop()
+        assert status(second) == 200
 
 
 @pytest.mark.parametrize(
@@ -320,13 +298,14 @@ def test_a_server_reads_the_file_again_when_it_changes(
 def test_a_token_that_is_revoked_ends_its_long_polls(store: penstock.Store, tmp_path: Path, path: str) -> None:
     tokens_file = str(tmp_path / "tokens")
     secrets = {name: tokens.create(tokens_file, name, roles.CONSUME) for name in ("revoked", "good")}
-    running = serve_in_thread(store, access=Access(tokens_file))
     method, body = ("GET", b"") if "?" in path else ("POST", b'{"wait": 60}')
     queue = engine_of(store).find("default")  # type: ignore[union-attr]
+    store.queue().purge()
     polls = {}
-    try:
+    with serving(store, access=Access(tokens_file)) as running, ExitStack() as sockets:
         for name, secret in secrets.items():
-            polls[name] = socket.create_connection(("127.0.0.1", int(running.url.rpartition(":")[2])))
+            address = ("127.0.0.1", int(running.url.rpartition(":")[2]))
+            polls[name] = sockets.enter_context(socket.create_connection(address))
             head = f"{method} {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {secret}\r\n"
             head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
             polls[name].sendall(head.encode() + body)
@@ -337,11 +316,6 @@ def test_a_token_that_is_revoked_ends_its_long_polls(store: penstock.Store, tmp_
         until(lambda: queue.in_line == 1)
         store.queue().put(b"for the other")
         assert polls["good"].recv(1 << 16).startswith(b"HTTP/1.1 200 ")
-    finally:
-        for each in polls.values():
-            each.close()
-        running.stop()
-        store.queue().purge()
 
 
 def test_the_commands_make_list_and_revoke_tokens(tmp_path: Path) -> None:
@@ -386,15 +360,6 @@ def certificate(folder: Path) -> tuple[str, str]:
     cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
     make_certificate(cert, key)
     return cert, key
-
-
-def make_certificate(cert: str, key: str) -> None:
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-         "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
-        check=True, capture_output=True,
-    )  # fmt: skip
 
 
 def test_tls_and_tokens_work_together(
@@ -447,15 +412,12 @@ def test_tls_and_tokens_work_together(
 def test_who_does_not_finish_the_handshake_is_cut_off(store: penstock.Store, certificate: tuple[str, str]) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*certificate)
-    running = serve_in_thread(store, tls=context, limits=Limits(arriving=1.0))
-    try:
+    with serving(store, tls=context, limits=Limits(arriving=1.0)) as running:
         with socket.create_connection(("127.0.0.1", urlsplit(running.url).port), 60) as raw:
             raw.sendall(b"\x16\x03\x01")
             assert raw.recv(100) == b""
         with penstock.open(running.url, ca=certificate[0]) as remote:
             assert remote.queues()
-    finally:
-        running.stop()
 
 
 def test_sighup_reads_tokens_and_certificate_again(tmp_path: Path, certificate: tuple[str, str]) -> None:

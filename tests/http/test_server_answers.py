@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from tests.harness.children import ServerChild
-from tests.http.test_server_access import make_certificate
+from tests.http.serving import make_certificate
 
 MIB = 1 << 20
 READERS = 40

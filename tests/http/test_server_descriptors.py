@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock.system import socket_path as place
 from tests.harness.children import ServerChild
-from tests.http.test_server_access import make_certificate
+from tests.http.serving import make_certificate
 
 FEW = ("prlimit", "--nofile=256:256")
 GET = b"GET /%b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"

@@ -478,6 +478,7 @@ def test_a_server_that_is_told_to_stop_sends_everyone_home_and_ends_well(
         curl = Curl(server.url)
         waiting = [curl.start("GET", "/default/messages?wait=3600") for _ in range(5)]
         curl.wait_until_in_line("/default", 5)
+        assert curl("PUT", "/jobs").status == 201
         assert server.stop(how) == 0
         for each in waiting:
             answer = parsed(each.communicate()[0])
@@ -486,7 +487,7 @@ def test_a_server_that_is_told_to_stop_sends_everyone_home_and_ends_well(
             assert answer.headers["connection"] == "close"
         assert server.errors.read_text() == ""
     with penstock.open(tmp_path / "store") as store:
-        assert store.queue().count() == 0
+        assert {info.name: info.counts["available"] for info in store.queues()} == {"default": 0, "jobs": 0}
 
 
 def test_the_first_line_says_where_and_what_is_served(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Requests whose heads the server knows by heart are answered as if it read them for the first time."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,26 +8,7 @@ import penstock
 from penstock.contract import roles
 from penstock.http.server import Access, connection, exchange, serve_in_thread, tokens
 from penstock.http.server.routes import find
-from tests.http.test_server_hostile import Client, Victim, chunk, chunked, get, put, request
-
-
-@pytest.fixture
-def victim(tmp_path: Path) -> Iterator[Victim]:
-    with penstock.open(tmp_path / "secret-place") as store:
-        store.create("jobs")
-        victim = Victim(store)
-        try:
-            yield victim
-            victim.check(tmp_path)
-        finally:
-            victim.running.stop()
-            for client in victim.clients:
-                client.close()
-
-
-@pytest.fixture
-def jobs(victim: Victim) -> penstock.Queue:
-    return victim.store.queue("jobs")
+from tests.http.victim import Client, Victim, chunk, chunked, get, put, request
 
 
 def known(server: Victim) -> int:

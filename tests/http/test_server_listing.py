@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ import pytest
 
 import penstock
 from penstock.contract import operations
-from penstock.http.server import serve_in_thread
 from penstock.rules.rows import PAGE
 from penstock.wire import frames
+from tests.http.serving import serving
 
 QUEUE = "/-/api/queues/jobs"
 
@@ -31,11 +32,8 @@ def jobs(store: penstock.Store) -> penstock.Queue:
 
 @pytest.fixture
 def connection(store: penstock.Store) -> Iterator[HTTPConnection]:
-    server = serve_in_thread(store)
-    connection = HTTPConnection(urlsplit(server.url).netloc)
-    yield connection
-    connection.close()
-    server.stop()
+    with serving(store) as server, closing(HTTPConnection(urlsplit(server.url).netloc)) as connection:
+        yield connection
 
 
 def get(connection: HTTPConnection, path: str, accept: str = "*/*", status: int = 200) -> bytes:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from random import Random
@@ -42,6 +42,7 @@ from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.stores.slate.store import open_slate
 from penstock.wire import frames, jsons
 from tests.harness.children import ServerChild
+from tests.http.serving import ask, serving
 from tests.simulated_disk import SimulatedDisk
 
 FRAME = {"Content-Type": frames.MEDIA_TYPE}
@@ -78,13 +79,9 @@ class Served:
         self.owner.close()
 
     def ask(self, method: str, path: str, body: Any = None, headers: Any = None) -> tuple[int, Any]:
-        connection = HTTPConnection(self.server.url.removeprefix("http://"))
         body = json.dumps(body).encode() if isinstance(body, dict) else body
-        connection.request(method, path, body, headers or JSON)
-        answer = connection.getresponse()
-        content = answer.read()
-        connection.close()
-        return answer.status, json.loads(content) if content else None
+        status, _, content = ask(self.server.url, path, method, body, **(headers or JSON))
+        return status, json.loads(content) if content else None
 
     def begun(self, batch: bytes) -> str:
         """A load with one batch for the queue `jobs`, in part `a`."""
@@ -446,17 +443,10 @@ def test_what_nobody_touches_for_a_day_is_dropped(tmp_path: Path, kind: str) -> 
 @pytest.mark.parametrize(
     "load",
     [
-        "x",
-        "..",
-        ".",
-        "%2E%2E",
-        "%2E%2E%2F%2E%2E",
-        "0-0-1.0123456789abcdef",
-        "1-2-3.0123456789abcdef",
-        "%00",
+        "x", "..", ".", "%2E%2E", "%2E%2E%2F%2E%2E", "0-0-1.0123456789abcdef", "1-2-3.0123456789abcdef", "%00",
         "a" * 3000,
     ],
-)
+)  # fmt: skip
 def test_a_load_that_is_not_there_is_not_found(served: Served, load: str) -> None:
     before = sorted(os.walk(served.folder))
     for method, path, body, headers in [
@@ -659,29 +649,30 @@ def test_where_a_log_begins_is_for_stores_that_have_one(served: Served) -> None:
 
 
 def test_a_store_in_memory_takes_no_loads() -> None:
-    with penstock.open("memory:") as store:
-        server = serve_in_thread(store)
-        client = RemoteLoads(server.url)
+    with (
+        penstock.open("memory:") as store,
+        serving(store) as server,
+        closing(RemoteLoads(server.url)) as client,
+    ):
         with pytest.raises(NotSupported, match="takes no loads"):
             client.begin({})
-        for method, path in [("PUT", "x/a/0"), ("POST", "x/commit"), ("DELETE", "x")]:
-            connection = HTTPConnection(server.url.removeprefix("http://"))
-            body = b'{"parts": []}' if method == "POST" else b'{"messages": []}' if method == "PUT" else None
-            connection.request(method, f"/-/loads/{path}", body, JSON)
-            assert connection.getresponse().status == 501
-            connection.close()
-        client.close()
-        server.stop()
+        bodies = {
+            ("PUT", "x/a/0"): b'{"messages": []}',
+            ("POST", "x/commit"): b'{"parts": []}',
+            ("DELETE", "x"): None,
+        }
+        for (method, path), body in bodies.items():
+            assert ask(server.url, f"/-/loads/{path}", method, body, **JSON)[0] == 501
 
 
 def test_a_store_for_kestrel_2_takes_no_loads(tmp_path: Path) -> None:
-    with penstock.open(tmp_path, dialect="2.x") as store:
-        server = serve_in_thread(store)
-        client = RemoteLoads(server.url)
-        with pytest.raises(NotSupported, match='dialect="doc"'):
-            client.begin({})
-        client.close()
-        server.stop()
+    with (
+        penstock.open(tmp_path, dialect="2.x") as store,
+        serving(store) as server,
+        closing(RemoteLoads(server.url)) as client,
+        pytest.raises(NotSupported, match='dialect="doc"'),
+    ):
+        client.begin({})
 
 
 def test_other_requests_are_answered_while_batches_are_staged(served: Served) -> None:

@@ -1,15 +1,11 @@
-"""What a server tells of itself: health, metrics as Prometheus reads them, the log, and how it ends."""
+"""Monitoring of a server: health, metrics as Prometheus reads them, the log, failures that end the process."""
 
-import http.client
 import json
 import re
-import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,9 +18,10 @@ from prometheus_client.parser import text_string_to_metric_families
 import penstock
 from penstock.cli import cli
 from penstock.contract.backend import Histogram
-from penstock.http.server import RunningServer, serve_in_thread
+from penstock.http.server import RunningServer
 from penstock.sharing.backend import engine_of
 from tests.harness.children import ServerChild
+from tests.http.serving import ask, serving, until
 from tests.stores.slate import loop_disk
 
 Metrics = dict[str, float]
@@ -44,21 +41,8 @@ def store(tmp_path: Path, clock: penstock.SimulatedClock) -> Iterator[penstock.S
 
 @pytest.fixture
 def server(store: penstock.Store) -> Iterator[RunningServer]:
-    running = serve_in_thread(store)
-    yield running
-    running.stop()
-
-
-def ask(
-    url: str, path: str, method: str = "GET", body: bytes | None = None, **headers: str
-) -> tuple[int, Any, bytes]:
-    connection = http.client.HTTPConnection(urlsplit(url).netloc)
-    try:
-        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
-        answer = connection.getresponse()
-        return answer.status, answer.headers, answer.read()
-    finally:
-        connection.close()
+    with serving(store) as running:
+        yield running
 
 
 def scrape(url: str) -> Metrics:
@@ -75,11 +59,6 @@ def scrape(url: str) -> Metrics:
             assert key not in found
             found[key] = value
     return found
-
-
-def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        time.sleep(0.01)
 
 
 # Metrics
@@ -155,12 +134,8 @@ def test_what_was_replayed_does_not_count_as_happening_now(tmp_path: Path) -> No
         store.queue().claim(5, lease=1)
         clock.advance(2)
         store.queue().pop()
-    with penstock.open(tmp_path / "store", clock=clock) as store:
-        server = serve_in_thread(store)
-        try:
-            seen = scrape(server.url)
-        finally:
-            server.stop()
+    with penstock.open(tmp_path / "store", clock=clock) as store, serving(store) as server:
+        seen = scrape(server.url)
     assert seen["penstock_queue_messages queue=default state=available"] == 4
     for name in ("lease_expiries_total", "events_total event=put", "events_total event=popped"):
         assert seen[f"penstock_queue_{name} queue=default"] == 0
@@ -377,31 +352,6 @@ def test_a_thread_that_dies_ends_the_process_with_an_error(tmp_path: Path) -> No
         assert [info.name for info in store.queues()] == ["default"]
 
 
-# The end
-
-
-def test_sigterm_sends_long_polls_away_and_lets_go_of_the_store(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    with ServerChild(folder) as server:
-        answers: list[int] = []
-
-        def poll() -> None:
-            answers.append(ask(server.url, "/default/messages?wait=3600&lease=60")[0])
-
-        waiting = [threading.Thread(target=poll) for _ in range(20)]
-        for each in waiting:
-            each.start()
-        until(lambda: scrape(server.url)["penstock_queue_consumers_waiting queue=default"] == 20)
-        assert ask(server.url, "/jobs", "PUT")[0] == 201
-        assert server.stop(signal.SIGTERM) == 0
-        for each in waiting:
-            each.join()
-        assert answers == [503] * 20
-        assert server.errors.read_text() == ""
-    with penstock.open(folder) as store:  # nobody holds it any more, and it was closed in order
-        assert [info.name for info in store.queues()] == ["default", "jobs"]
-
-
 # Settings
 
 
@@ -460,16 +410,13 @@ def test_a_store_whose_disk_has_become_read_only_is_not_ready(
     try:
         with penstock.open(f"{kind}{disk.mounted / 'data'}") as store:
             store.queue().put(b"a")
-            server = serve_in_thread(store)
-            try:
+            with serving(store) as server:
                 assert ask(server.url, "/-/readyz")[0] == 200
                 subprocess.run(["mount", "-o", "remount,abort", str(disk.mounted)], check=True)  # as an error does
                 for _ in range(2):
                     assert ask(server.url, "/default/messages", "POST")[0] == 503
                     assert ask(server.url, "/-/readyz")[0] == 503
                 assert "the file system is read-only" in caplog.text
-            finally:
-                server.stop()
     finally:
         disk.close()
 
@@ -482,8 +429,7 @@ def test_a_store_that_cannot_work_is_not_ready(
     data = tmp_path / "data"
     with penstock.open(f"{kind}{data}") as store:
         store.queue().put(b"a")
-        server = serve_in_thread(store)
-        try:
+        with serving(store) as server:
             assert ask(server.url, "/-/readyz")[0] == 200
             data.rename(tmp_path / "away")
             data.write_text("no folder")
@@ -494,5 +440,3 @@ def test_a_store_that_cannot_work_is_not_ready(
             assert "this is a file, where a folder belongs" in caplog.text
             assert ask(server.url, "/-/readyz")[0] == 503
             assert ask(server.url, "/-/healthz")[0] == 200
-        finally:
-            server.stop()

@@ -17,6 +17,7 @@ from penstock.cli import cli
 from penstock.contract import roles
 from penstock.http.server import Access, RunningServer, serve_in_thread, tokens
 from tests.harness.children import ServerChild
+from tests.http.serving import serving
 from tests.http.test_server_access import ROUTES
 
 BROWSER = "User-Agent: Mozilla/5.0 (X11; Linux x86_64)"
@@ -57,9 +58,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[penstock.Store]:
 
 @pytest.fixture(scope="module")
 def server(store: penstock.Store) -> Iterator[RunningServer]:
-    running = serve_in_thread(store, allow_hosts=["Queue.example"])
-    yield running
-    running.stop()
+    with serving(store, allow_hosts=["Queue.example"]) as running:
+        yield running
 
 
 def say(url: str, method: str, path: str, *headers: str, version: str = "1.1") -> tuple[int, bytes]:
@@ -166,13 +166,10 @@ def test_our_clients_and_curl_are_no_pages(server: RunningServer) -> None:
 def test_tokens_tell_more_than_names(store: penstock.Store, tmp_path: Path) -> None:
     """No browser adds a token by itself: a page that has one was given it."""
     secret = tokens.create(str(tmp_path / "tokens"), "me", roles.ADMIN)
-    running = serve_in_thread(store, access=Access(str(tmp_path / "tokens")))
-    try:
+    with serving(store, access=Access(str(tmp_path / "tokens"))) as running:
         page = ["Host: queue.example", "Origin: https://app.example", "Sec-Fetch-Site: cross-site"]
         assert say(running.url, "GET", "/jobs/messages", *page)[0] == 401
         assert say(running.url, "GET", "/jobs", *page, f"Authorization: Bearer {secret}")[0] == 200
-    finally:
-        running.stop()
 
 
 @pytest.mark.parametrize("name", ["http://queue.example", "queue.example:80", "", "a/b", "a,b", "*"])
@@ -195,11 +192,7 @@ def test_the_command_and_its_file_name_hosts(tmp_path: Path, setting: str) -> No
 
 
 def test_a_client_that_uses_another_name_is_told_what_to_do(tmp_path: Path) -> None:
-    with penstock.open(tmp_path / "store") as store:
-        running = serve_in_thread(store)
-        try:
-            port = running.url.rpartition(":")[2]
-            with pytest.raises(Forbidden, match="--allow-host"):
-                penstock.open(f"http://127.1:{port}")
-        finally:
-            running.stop()
+    with penstock.open(tmp_path / "store") as store, serving(store) as running:
+        port = running.url.rpartition(":")[2]
+        with pytest.raises(Forbidden, match="--allow-host"):
+            penstock.open(f"http://127.1:{port}")

@@ -1,1 +1,1 @@
-"""Operations over HTTP: server, client, and what both agree on."""
+"""Operations over HTTP: the server, the client, and the encoding of batch plans, which both use."""

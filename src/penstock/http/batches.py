@@ -1,8 +1,8 @@
-"""Where the messages of a stream's batch are, as it travels from the store's owner to its reader.
+"""The encoding of a batch plan: where the messages of a stream's batch are stored, sent by the store's owner.
 
 u32 big-endian   length of the head
 head             JSON: {"files": [[number, name, path], ...]}
-rows             pages as journal/records.py has them, one right after the other
+rows             pages as records of stores/journal/records.py, back to back
 """
 
 import struct
@@ -15,13 +15,13 @@ _LENGTH = struct.Struct(">I")
 
 
 def encode_plan(plan: BatchPlan) -> bytes:
-    """A plan as bytes."""
+    """The bytes of a plan."""
     head = jsons.dumps({"files": plan.files})
     return b"".join([_LENGTH.pack(len(head)), head, *[encode_rows(first, page) for first, page in plan.pages]])
 
 
 def decode_plan(data: bytes) -> BatchPlan:
-    """What the bytes say; ValueError if they are no plan."""
+    """The plan that bytes encode; ValueError if they encode none."""
     (length,) = _LENGTH.unpack_from(data)
     files = jsons.loads_object(data[_LENGTH.size : _LENGTH.size + length])["files"]
     rows = decode_all(memoryview(data)[_LENGTH.size + length :])

@@ -1,1 +1,1 @@
-"""Stores that a server keeps: the contract over HTTP."""
+"""The HTTP client: a server's store behind the same contract as a store on disk."""

@@ -1,4 +1,4 @@
-"""Where a server is: from a URL to what connects to it."""
+"""The address of a server: host, port, TLS context and token header, parsed from its URL."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from penstock.errors import InvalidArgument
 if TYPE_CHECKING:
     import ssl
 
-UNIX = "http+unix:"  # and the folder of a store's socket: how the processes that share a store find its owner
+UNIX = "http+unix:"  # followed by the folder of a store's Unix socket, where guests find the owner
 _PORTS = {"http": 80, "https": 443}
 _VISIBLE = re.compile(r"[!-~]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server's address; `tls` is there if it is to be spoken to in secret."""
+    """Where a server is. `tls` is None for plain HTTP."""
 
     url: str
     host: str
     port: int
     tls: ssl.SSLContext | None = None
-    credentials: str = field(default="", repr=False)  # the header that says who asks
-    share: str | None = None  # the folder of a Unix socket, which then is all that counts
-    authority: str = field(init=False)  # what the Host header says
+    credentials: str = field(default="", repr=False)  # the Authorization header line
+    share: str | None = None  # the folder of a Unix socket; host and port mean nothing then
+    authority: str = field(init=False)  # value of the Host header
 
     def __post_init__(self) -> None:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -36,9 +36,9 @@ class Address:
 
 
 def parse(url: str, token: str | None = None, ca: str | None = None) -> Address:
-    """The address of `http://host:port` or `https://host:port`; InvalidArgument says what else is in the URL.
+    """The address of `http://host:port` or `https://host:port`; InvalidArgument if the URL has anything else.
 
-    Without a token that of $PENSTOCK_TOKEN is used, if there is one.
+    Without a token, $PENSTOCK_TOKEN is used.
     """
     if url.startswith(UNIX):
         return Address(url, "localhost", 0, share=url[len(UNIX) :])
@@ -50,7 +50,7 @@ def parse(url: str, token: str | None = None, ca: str | None = None) -> Address:
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise InvalidArgument(f"{shown} cannot be read: {error}; give http://host:port") from None
-    if "@" in parts.netloc:  # and the URL is not shown, as it may end up in a log
+    if "@" in parts.netloc:  # the URL is not shown: the error may end up in a log
         raise InvalidArgument(
             f"an address with a user name or a password; a server asks for tokens: give {parts.scheme}://{host} "
             "and token=, or set PENSTOCK_TOKEN"
@@ -74,15 +74,15 @@ def parse(url: str, token: str | None = None, ca: str | None = None) -> Address:
 def _credentials(token: str) -> str:
     if not token:
         return ""
-    if not _VISIBLE.fullmatch(token):  # and it is not shown
+    if not _VISIBLE.fullmatch(token):  # the error does not show it
         raise InvalidArgument("the token has characters that none has: give what `penstock token create` printed")
     return f"Authorization: Bearer {token}\r\n"
 
 
 def _context(ca: str | None) -> ssl.SSLContext:
-    import ssl  # here, because it takes long and few need it
+    import ssl  # late: loading takes long, and few clients use TLS
 
     try:
         return ssl.create_default_context(cafile=ca)
-    except (OSError, ValueError) as error:  # of which SSLError is one
+    except (OSError, ValueError) as error:  # SSLError is an OSError
         raise InvalidArgument(f"ca={ca!r} has no certificates to trust: {error}; give a PEM file") from None

@@ -1,4 +1,4 @@
-"""A store that a server keeps: when it is asked again, and the backend for threads."""
+"""The client's backend: operations as HTTP requests, retried where that is safe. For threads; the base of both."""
 
 import threading
 from abc import abstractmethod
@@ -15,20 +15,21 @@ from penstock.errors import InvalidArgument, StoreClosed
 from penstock.http.client import address
 from penstock.http.client.calls import Call, call_of
 from penstock.http.client.connection import AnyPool, Pool
-from penstock.http.client.failures import PATIENCE, TRIES, Failure, Patience, Turns
+from penstock.http.client.failures import PATIENCE, TRIES, Failure, Patience
 from penstock.system import blocking
 from penstock.system.clock import Clock, SystemClock
 
-HELLO = Lookup(DEFAULT)  # finds out whether the server is there
+HELLO = Lookup(DEFAULT)  # the first request of a client: fails unless a server answers
 TIMEOUT = 60.0
-LOADING = (TRIES, 120.0)  # tries and seconds, with a server that has too much to do
+LOADING = (TRIES, 120.0)  # tries and seconds of a load's requests while the server is overloaded
+MAX_POLL = 30.0  # seconds that one request waits: proxies close connections that are silent for longer
 Result = TypeVar("Result")
 
 
 class Remote:
-    """Asks a server to keep queues. What fails on the way is tried again for a while, where that does no harm.
+    """Runs operations on a server. Requests that fail are retried for a while, where repeating does no harm.
 
-    Threads and coroutines share this; they differ in how a request travels and how time passes.
+    The base of the backends for threads and for coroutines, which differ in how they send and how they sleep.
     """
 
     opener: ClassVar[str]
@@ -56,19 +57,18 @@ class Remote:
         return StoreClosed(f"the store {self.address.url!r} was closed: open it again with {self.opener}")
 
     def request(self, call: Call[Any]) -> bytes:
-        """The bytes of a request."""
         return call.request(self.address.authority, self.address.credentials)
 
     @abstractmethod
     async def once(self, call: Call[Result]) -> Result:
-        """The result of a request; a Failure if there is no answer."""
+        """Send a request once and return its result; Failure if there is no usable answer."""
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None:
-        """Wait so many seconds of the store's clock, or until the store is closed."""
+        """Wait by the store's clock; ends early when the store is closed."""
 
     async def again(self, call: Call[Result], failure: Failure, tries: int = 0) -> Result:
-        """Ask once more, and again, after a failure; raises what the caller is told in the end."""
+        """Retry a request that has failed; raises the caller's error once patience is over."""
         patience = Patience(
             self.address.url, call.name, call.repeatable, self.clock, tries or self._tries, self._patience
         )
@@ -82,25 +82,26 @@ class Remote:
                 failure = error
 
     async def taken(self, operation: Claim | Pop) -> Any:
-        """What a consumer gets, in several turns if it waits for long."""
-        turns = Turns(operation.wait, self.clock)
+        """The messages of a claim or pop that waits: a long wait is several requests."""
+        end = self.clock.monotonic() + operation.wait
         while True:
-            call: Call[Any] = call_of(operation.changed(wait=turns.next()))
+            left = max(end - self.clock.monotonic(), 0.0)
+            call: Call[Any] = call_of(operation.changed(wait=min(left, MAX_POLL)))
             try:
                 taken = await self.once(call)
             except Failure as failure:
                 taken = await self.again(call, failure)
-            if taken or turns.over():
+            if taken or end - self.clock.monotonic() < 0.001:
                 return taken
 
 
 class RemoteBackend(Remote):
-    """The store of a server, for threads."""
+    """The backend of a server's store, for threads."""
 
     opener, pool_type, event_type = "penstock.open()", Pool, threading.Event
 
     def connect(self) -> None:
-        """Find out whether the server is there, at once."""
+        """Check that the server answers, without retries; StoreUnreachable."""
         self.ask(call_of(HELLO), tries=1)
 
     def run(self, operation: Operation[Result]) -> Result:
@@ -122,7 +123,7 @@ class RemoteBackend(Remote):
         self.pool.close()
 
     def ask(self, call: Call[Result], tries: int = 0) -> Result:
-        """Have a request carried out; it is tried again where that may help."""
+        """Send a request and return its result; retried where that is safe."""
         try:
             return call.result(self.pool.ask(self.request(call), self.timeout + call.wait))
         except Failure as failure:
@@ -136,7 +137,7 @@ class RemoteBackend(Remote):
 
 
 class RemoteLoads(Loads):
-    """The loads of a server. A batch is sent again and again while the server has too much to do."""
+    """Loads into a server's store. A batch is resent for as long as the server is overloaded."""
 
     def __init__(self, url: str, patience: tuple[int, float] = LOADING, tries: int = 200) -> None:
         self.backend = RemoteBackend(url, patience=patience)
@@ -147,12 +148,12 @@ class RemoteLoads(Loads):
         self.backend.ask(call_of(AddToLoad(load, part, number, queue, frame)), self._tries)
 
     def close(self) -> None:
-        """Leave the server alone."""
+        """Close the connections."""
         self.backend.close()
 
 
 def checked_timeout(timeout: float | None) -> float:
-    """How long an answer may take."""
+    """The seconds that an answer may take; TypeError, InvalidArgument."""
     if timeout is None:
         return TIMEOUT
     if seconds("timeout", timeout) == 0:
@@ -163,7 +164,7 @@ def checked_timeout(timeout: float | None) -> float:
 def open_remote(
     url: str, timeout: float | None, clock: Clock | None, token: str | None = None, ca: str | None = None
 ) -> RemoteBackend:
-    """The backend of the store of a server that is there; StoreUnreachable if it is not."""
+    """A backend whose server has answered; StoreUnreachable if it does not."""
     backend = RemoteBackend(url, timeout, clock, token, ca)
     try:
         backend.connect()

@@ -1,4 +1,4 @@
-"""What each operation asks of a server, and how its answer is read. Nothing here reads or waits."""
+"""The bytes of requests and answers: operations encoded, answers parsed and decoded. Pure; nothing here waits."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -17,8 +17,8 @@ from penstock.http.client.failures import Garbage, Lost, Refused
 from penstock.wire import frames, jsons, problems
 
 MAX_HEAD = 65_536
-# The heads that a server of ours sends most, read without the parser and its callbacks: the answers to a put, to
-# an ack, and those with messages or JSON.
+# The most frequent heads of Penstock's server, matched without the parser and its callbacks: the answers to a put,
+# to an ack, and those with a frame or JSON.
 _KNOWN = re.compile(
     rb"HTTP/1\.1 (?:201 Created\r\nDate: [ -~]+\r\nX-Message-Id: ([!-~]+)\r\nContent-Length: 0"
     rb"|(204) No Content\r\nDate: [ -~]+"
@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 
 class Answer(NamedTuple):
-    """A whole answer; header names are in lower case."""
+    """A complete answer. Header names are in lower case."""
 
     status: int
     headers: dict[bytes, bytes]
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 
 class AnswerReader:
-    """Puts the answers of one connection together."""
+    """Parses the answers of one connection."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
@@ -52,7 +52,7 @@ class AnswerReader:
         self._superfluous = False
 
     def feed(self, data: bytes) -> Answer | None:
-        """The answer, once all of it is there; Garbage if it is none, or more than one."""
+        """The answer, once it is complete; Garbage if the bytes are no answer, or more than one."""
         if self._in_head:
             if not self._head_size and (known := _KNOWN.match(data)):
                 added, nothing, length = known.groups()
@@ -72,26 +72,23 @@ class AnswerReader:
         answer, self._answer = self._answer, None
         return answer
 
-    # What httptools calls
+    # Callbacks of httptools
 
     def on_message_begin(self) -> None:
-        """Another answer."""
+        """A second answer was never asked for."""
         self._superfluous = self._answer is not None
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header."""
         self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        """Only the body is still to come."""
         self._in_head = False
 
     def on_body(self, chunk: bytes) -> None:
-        """A part of the body."""
         self._chunks.append(chunk)
 
     def on_message_complete(self) -> None:
-        """All is there, unless it only says that an answer is to come (1xx)."""
+        """The answer is complete, unless it is an interim one (1xx)."""
         status = self._parser.get_status_code()
         if status >= 200:
             body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
@@ -100,7 +97,7 @@ class AnswerReader:
 
 
 class Call(NamedTuple, Generic[Result]):
-    """One request. `repeatable`: doing it twice is as good as doing it once."""
+    """A request and how its answer is read. `repeatable`: doing it twice is as good as doing it once."""
 
     name: str
     start: str  # method and path
@@ -108,7 +105,7 @@ class Call(NamedTuple, Generic[Result]):
     body: bytes | None
     repeatable: bool
     read: Callable[[Answer], Result]
-    wait: float = 0.0  # seconds for which the server may hold the answer back
+    wait: float = 0.0  # seconds that the answer may take beyond the timeout
 
     def request(self, authority: str, credentials: str = "") -> bytes:
         """The bytes to send."""
@@ -118,7 +115,7 @@ class Call(NamedTuple, Generic[Result]):
         return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(self.body), self.body)
 
     def result(self, answer: Answer) -> Result:
-        """What the answer says, or the error that it tells of."""
+        """The result in an answer; raises the error that the answer reports, or Garbage."""
         if not 200 <= answer.status < 300:
             raise _refusal(answer)
         try:
@@ -128,11 +125,11 @@ class Call(NamedTuple, Generic[Result]):
 
 
 class _Shape(NamedTuple):
-    """The parts of a request that all operations of a kind share."""
+    """The parts of a request that do not depend on the values of its arguments."""
 
     name: str
     start: str  # method and path, with %s for a name
-    path: tuple[str, ...]  # arguments that stand in the path
+    path: tuple[str, ...]  # names of the arguments in the path
     fields: tuple[tuple[str, str, bool, Any, Callable[[Any], Any] | None], ...]  # name, wire, omit, default, send
     headers: str
 
@@ -185,13 +182,13 @@ def call_of(operation: Operation[Result]) -> Call[Result]:
 
 
 def _batch(operation: Operation[Any], given: Any) -> bytes:
-    if isinstance(given, bytes):  # of a load, which is a frame already
+    if isinstance(given, bytes):  # a load's batch is already a frame
         return given
     return _frame([given] if isinstance(operation, Publish) else given)
 
 
 def _plain_put(operation: Put) -> "Call[Any] | None":
-    """A message that has nothing but a payload and a priority goes the short way."""
+    """The MQ-Core request for a message with nothing but payload and priority: needs no frame; None for others."""
     if len(operation.entries) != 1:
         return None
     entry = operation.entries[0]
@@ -203,12 +200,12 @@ def _plain_put(operation: Put) -> "Call[Any] | None":
 
 
 def _read(operation: Operation[Any], answer: Answer) -> Any:
-    """The result that an answer has."""
+    """The result of an operation, decoded from the answer's body."""
     http = operation.http
     if http.answer.status == 204 or http.then is not None:
         return None
     if http.answer.kind is BatchPlan:
-        from penstock.http.batches import decode_plan  # here, as most who ask a server have no journals
+        from penstock.http.batches import decode_plan  # late: few clients read plans
 
         return decode_plan(answer.body)
     if http.answer.kind is Message:
@@ -221,7 +218,7 @@ def _read(operation: Operation[Any], answer: Answer) -> Any:
 
 
 def columns_of(listing: Messages) -> "Call[tuple[dict[str, Any], list[bytes]]]":
-    """A page of a listing, as columns and payloads; its fields must have the id."""
+    """The request for a page of a listing as columns and payloads. Its fields must include the id."""
     call: Call[Any] = call_of(listing)
     return call._replace(read=lambda answer: frames.decode_columns(answer.body))
 
@@ -241,7 +238,7 @@ def _only_id(answer: Answer) -> list[str]:
 
 
 def _refusal(answer: Answer) -> Exception:
-    """The error that an answer tells of."""
+    """The error that an answer with a status of 300 or more reports."""
     try:
         problem: Any = jsons.loads_object(answer.body)
     except InvalidArgument:
@@ -251,7 +248,7 @@ def _refusal(answer: Answer) -> Exception:
             return Lost(f"what is in front of it says {answer.status}")
         return Garbage(f"it says {answer.status}, but not as Penstock would: is something else there?")
     if answer.status == 503:
-        done = problem.get("error") != "Overloaded"  # is said before anything is done
+        done = problem.get("error") != "Overloaded"  # an overloaded server refuses before it does anything
         return Refused(problems.as_error(problem), _retry_after(answer), done)
     return problems.as_error(problem)
 
@@ -263,11 +260,11 @@ def _retry_after(answer: Answer) -> float:
 
 @lru_cache(maxsize=256)
 def _head(start: str, authority: str, credentials: str, headers: str) -> bytes:
-    """What a request begins with: of all that put into a queue, the same."""
+    """The request line and headers, which are the same for all puts into a queue."""
     return f"{start} HTTP/1.1\r\nHost: {authority}\r\n{credentials}{headers}".encode()
 
 
 @lru_cache(maxsize=1024)
 def quoted(name: str) -> str:
-    """A name as a part of a path."""
-    return quote(name, safe="", errors="surrogatepass").replace(".", "%2E")  # else `..` would leave the folder
+    """A name as one segment of a path."""
+    return quote(name, safe="", errors="surrogatepass").replace(".", "%2E")  # proxies resolve `..`

@@ -1,4 +1,7 @@
-"""Connections to a server: which are kept for the next request, and those of threads. Processes share none."""
+"""Connections to a server and their pool, for threads; the pool's base, which coroutines use too.
+
+A forked process opens its own connections.
+"""
 
 import os
 import select
@@ -17,19 +20,19 @@ if TYPE_CHECKING:
     from ssl import SSLSocket
 
 CONNECT_TIMEOUT = 5.0
-MAX_IDLE = 100  # connections that are kept
-MAX_IDLE_SECONDS = 30.0  # for how long; a server may close older ones at any moment
-_LAST_WORDS = 1.0  # seconds in which a server that takes no more may still say why
-_SOME, _MUCH = 16_384, 262_144  # bytes to read at first, and once there is more
+MAX_IDLE = 100  # connections kept between requests
+MAX_IDLE_SECONDS = 30.0  # an older connection may be closed by the server at any moment
+_LAST_WORDS = 1.0  # seconds for the answer of a server that stops reading in the middle of a request
+_SOME, _MUCH = 16_384, 262_144  # bytes of the first read of an answer, and of the next ones
 
 
 class Kept(Protocol):
-    """A connection."""
+    """A connection in a pool."""
 
     last_used: float
 
     def is_stale(self) -> bool:
-        """Whether the server has closed it, or said something out of turn."""
+        """Whether the server has closed it, or has sent bytes that nobody asked for."""
 
     def close(self) -> None:
         """Close at once."""
@@ -39,22 +42,22 @@ AnyConnection = TypeVar("AnyConnection", bound=Kept)
 
 
 class AnyPool(Generic[AnyConnection]):
-    """As many connections as there are threads, or coroutines, that ask at the same time."""
+    """Idle connections for reuse. There are as many as threads, or coroutines, that ask at the same time."""
 
     def __init__(self, address: Address, closed: Callable[[], Exception]) -> None:
         self._address = address
         self._error = closed
-        self._idle: deque[AnyConnection] = deque()  # the last used one is at the right
+        self._idle: deque[AnyConnection] = deque()  # the most recently used is at the right
         self._all: set[AnyConnection] = set()
         self._closed = False
 
     def check_open(self) -> None:
-        """Raise the error of a store that was closed, if the pool was."""
+        """Raise StoreClosed if the pool was closed."""
         if self._closed:
             raise self._error()
 
     def _kept(self, now: float) -> AnyConnection | None:
-        """A connection that can be used again; those that cannot are closed."""
+        """An idle connection that still works; closes those that are stale or too old."""
         latest = now - MAX_IDLE_SECONDS
         try:
             while self._idle[0].last_used < latest:
@@ -64,11 +67,11 @@ class AnyPool(Generic[AnyConnection]):
                 if not connection.is_stale():
                     return connection
                 self._drop(connection)
-        except IndexError:  # there is none, or another thread was faster
+        except IndexError:  # none is idle, or another thread took it
             return None
 
     def _keep(self, connection: AnyConnection, answer: Answer) -> None:
-        """Keep a connection, if there is room and the server agrees."""
+        """Return a connection to the pool, unless that is full or the server ends the connection."""
         if answer.keep_alive and len(self._idle) < MAX_IDLE:
             self._idle.append(connection)
         else:
@@ -81,13 +84,13 @@ class AnyPool(Generic[AnyConnection]):
         connection.close()
 
     def _drop_idle(self) -> None:
-        with suppress(IndexError):  # until there is none
+        with suppress(IndexError):  # none is left, or another thread took it
             while True:
                 self._drop(self._idle.pop())
 
 
 def connect(address: Address) -> "socket.socket | SSLSocket":
-    """A socket that is connected to the server; OSError."""
+    """A socket connected to the server; OSError."""
     if address.share is not None:
         from penstock.system import socket_path as place
 
@@ -104,15 +107,15 @@ def connect(address: Address) -> "socket.socket | SSLSocket":
 
 
 class Connection:
-    """Asks, and reads the answer. After any failure it must be closed."""
+    """Sends one request at a time and reads its answer. After a failure the caller closes it."""
 
     def __init__(self, address: Address) -> None:
         try:
             self._socket = connect(address)
-        except (OSError, UnicodeError) as error:  # neither is a name that cannot be one
+        except (OSError, UnicodeError) as error:  # UnicodeError: of a host name that is too long
             raise not_sent(error, address.share is not None) from None
         self._encrypted = address.tls is not None
-        self._tells = address.share is not None  # a Unix socket tells at once when the other end has gone
+        self._tells = address.share is not None  # a send on a Unix socket fails at once when the server has gone
         self._reader = AnswerReader()
         self._socket.setblocking(False)
         self._readable = select.poll()
@@ -123,7 +126,7 @@ class Connection:
         return not self._tells and bool(self._readable.poll(0))
 
     def ask(self, request: bytes, seconds: float) -> Answer:
-        """The answer to a request, if it comes within so many seconds."""
+        """Send a request and return its answer; Failure, TimedOut after so many seconds."""
         deadline = monotonic() + seconds
         try:
             sent = self._socket.send(request)
@@ -131,7 +134,7 @@ class Connection:
             sent = 0
         if sent == len(request) or self._send(memoryview(request)[sent:], deadline):
             answer = self._receive(deadline)
-        else:  # a server that takes no more may have said why
+        else:  # the server stopped reading, and may have said why
             try:
                 answer = self._receive(min(deadline, monotonic() + _LAST_WORDS))._replace(keep_alive=False)
             except Failure as failure:
@@ -140,16 +143,16 @@ class Connection:
         return answer
 
     def interrupt(self) -> None:
-        """Let the thread that waits here find that the connection has ended; called by another one."""
-        with suppress(OSError):  # it has ended already
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # not that of ssl, which is not for two threads
+        """End the connection under a thread that waits for an answer; called by another thread."""
+        with suppress(OSError):  # it has already ended
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # that of SSLSocket is not thread-safe
 
     def close(self) -> None:
         self._socket.close()
 
     def _send(self, rest: memoryview, deadline: float) -> bool:
-        """Whether the server took all of it."""
-        # An answer before all is sent is a refusal. With TLS it cannot be told from the protocol's own messages.
+        """Whether the server took the rest of a request in time."""
+        # An answer before all is sent is a refusal. Under TLS, incoming bytes may be the protocol's own.
         answered = 0 if self._encrypted else select.POLLIN
         while True:
             try:
@@ -163,7 +166,7 @@ class Connection:
 
     def _receive(self, deadline: float) -> Answer:
         size, begun = _SOME, False
-        # Of TLS, something may be there that no poll sees.
+        # Under TLS, decrypted bytes may wait in the socket object, where poll does not see them.
         if not self._encrypted and not self._readable.poll(max(deadline - monotonic(), 0) * 1000):
             raise TimedOut
         while True:
@@ -184,7 +187,7 @@ class Connection:
             begun, size = True, _MUCH
 
     def _wait(self, events: int, deadline: float) -> int:
-        """What has come of these events until then."""
+        """The events that occurred before the deadline; 0 if none did."""
         poll = self._readable
         if events != select.POLLIN:
             poll = select.poll()
@@ -194,22 +197,22 @@ class Connection:
 
 
 def _awaited(error: OSError, usual: int) -> int:
-    """What to wait for before trying again; 0 if that is of no use."""
+    """The poll event after which a send or recv may succeed; 0 if the connection is broken."""
     if isinstance(error, BlockingIOError):
         return usual
-    kind = type(error).__name__  # of ssl, which need not be loaded
+    kind = type(error).__name__  # by name: ssl need not be loaded
     return {"SSLWantReadError": select.POLLIN, "SSLWantWriteError": select.POLLOUT}.get(kind, 0)
 
 
 class Pool(AnyPool[Connection]):
-    """The connections of threads."""
+    """The connections that the threads of a process share."""
 
     def __init__(self, address: Address, closed: Callable[[], Exception]) -> None:
         super().__init__(address, closed)
         self._pid = os.getpid()
 
     def ask(self, request: bytes, seconds: float) -> Answer:
-        """The answer to a request; a Failure if there is none."""
+        """The answer to a request; Failure if there is none."""
         if self._pid != os.getpid():
             self._forget_the_parents()
         connection = self._kept(monotonic()) or self._new()
@@ -222,7 +225,7 @@ class Pool(AnyPool[Connection]):
         return answer
 
     def close(self) -> None:
-        """End every connection; threads that wait for an answer are woken."""
+        """End every connection; threads that wait for an answer get StoreClosed."""
         self._closed = True
         if self._pid != os.getpid():
             self._forget_the_parents()
@@ -234,13 +237,13 @@ class Pool(AnyPool[Connection]):
         self.check_open()
         connection = Connection(self._address)
         self._all.add(connection)
-        if self._closed:  # close() may have missed it
+        if self._closed:  # close() may not have seen it
             self._drop(connection)
             self.check_open()
         return connection
 
     def _forget_the_parents(self) -> None:
-        """After a fork: the connections are the parent's, which goes on with them."""
+        """After a fork: leave the connections to the parent process, which still uses them."""
         for connection in self._all:
-            connection.close()  # our copy of the descriptor only
+            connection.close()  # only this process's copy of the descriptor
         self._idle, self._all, self._pid = deque(), set(), os.getpid()

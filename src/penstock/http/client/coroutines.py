@@ -1,4 +1,4 @@
-"""A store that a server keeps, for coroutines: connections, their pool, and the backend."""
+"""The client's backend for coroutines: connections, their pool, and operations as HTTP requests."""
 
 import asyncio
 import select
@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 async def _connect(address: Address) -> "Connection":
-    """A connection to the server; NotSent if there is none to be had."""
+    """A connection to the server; NotSent."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
@@ -29,7 +29,7 @@ async def _connect(address: Address) -> "Connection":
             _, connection = await loop.create_connection(
                 lambda: Connection(address.tls is not None), address.host, address.port, ssl=address.tls
             )
-    except (OSError, UnicodeError) as error:  # neither is a name that cannot be one
+    except (OSError, UnicodeError) as error:  # UnicodeError: of a host name that is too long
         raise not_sent(error, address.share is not None) from None
     return connection
 
@@ -44,32 +44,30 @@ async def _connect_locally(share: str) -> "Connection":
 
 
 class Connection(asyncio.Protocol):
-    """Asks, and reads the answer. After any failure it must be ended."""
+    """Sends one request at a time and reads its answer. After a failure the caller closes it."""
 
     def __init__(self, encrypted: bool) -> None:
         self._encrypted = encrypted
         self._reader = AnswerReader()
-        self._begun = False  # to be answered
+        self._begun = False  # a part of the answer has come
         self._answer: asyncio.Future[Answer] | None = None
-        self._unsent = False
+        self._unsent = False  # the system has not taken all of the request yet
         self._lost = False
         self._readable = select.poll()
         self.last_used = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The server is there."""
         self._transport = cast("asyncio.Transport", transport)
-        if not self._encrypted:  # of TLS, nobody knows how much of what it took was sent
-            self._transport.set_write_buffer_limits(high=0)  # so that we are told when all was sent
+        if not self._encrypted:  # under TLS, what the transport has taken may not be sent yet
+            self._transport.set_write_buffer_limits(high=0)  # resume_writing() then means: all was sent
         self._readable.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self._gone = asyncio.get_running_loop().create_future()
 
     def is_stale(self) -> bool:
-        """Whether the server has closed it, or said something out of turn."""
         return self._lost or self._transport.is_closing() or bool(self._readable.poll(0))
 
     async def ask(self, request: bytes, seconds: float) -> Answer:
-        """The answer to a request, if it comes within so many seconds."""
+        """Send a request and return its answer; Failure, TimedOut after so many seconds."""
         if self._lost or self._transport.is_closing():
             raise NotSent("the connection was closed at once")
         loop = asyncio.get_running_loop()
@@ -85,27 +83,24 @@ class Connection(asyncio.Protocol):
         return answer._replace(keep_alive=False) if self._unsent else answer
 
     def close(self) -> None:
-        """Close at once; a coroutine that waits for an answer finds it lost."""
+        """Close at once; a coroutine that waits for an answer gets Lost."""
         self._transport.abort()
 
     async def ended(self) -> None:
-        """Wait until it is closed."""
+        """Wait until the connection is closed."""
         await self._gone
 
-    # What asyncio calls
+    # Callbacks of asyncio
 
     def pause_writing(self) -> None:
-        """Not all was sent yet."""
         self._unsent = not self._encrypted
 
     def resume_writing(self) -> None:
-        """All was sent."""
         self._unsent = False
 
     def data_received(self, data: bytes) -> None:
-        """A part of an answer."""
         if self._answer is None:
-            self.close()  # said out of turn
+            self.close()  # nobody asked for these bytes
             return
         self._begun = True
         try:
@@ -117,11 +112,10 @@ class Connection(asyncio.Protocol):
             self._answer.set_result(answer)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The end."""
         self._lost = True
         self._gone.set_result(None)
         failure = lost(self._begun) if error is None else Lost(reason(error))
-        unsent = self._unsent or isinstance(error, BrokenPipeError)  # the system took nothing, or not all
+        unsent = self._unsent or isinstance(error, BrokenPipeError)  # the system took nothing, or not all of it
         self._fail(NotSent(str(failure)) if unsent else failure)
 
     def _time_out(self) -> None:
@@ -140,7 +134,7 @@ class Pool(AnyPool[Connection]):
         self._loop = asyncio.get_running_loop()
 
     async def ask(self, request: bytes, seconds: float) -> Answer:
-        """The answer to a request; a Failure if there is none."""
+        """The answer to a request; Failure if there is none."""
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError(
                 f"the store {self._address.url!r} belongs to another event loop: open it in the one that uses it"
@@ -149,7 +143,7 @@ class Pool(AnyPool[Connection]):
         connection = self._kept(self._loop.time()) or await _connect(self._address)
         self._all.add(connection)
         try:
-            self.check_open()  # as it may have been closed while this one connected
+            self.check_open()  # it may have been closed while this one connected
             answer = await connection.ask(request, seconds)
         except BaseException:
             self._drop(connection)
@@ -158,7 +152,7 @@ class Pool(AnyPool[Connection]):
         return answer
 
     async def close(self) -> None:
-        """End every connection; coroutines that wait for an answer are woken."""
+        """End every connection; coroutines that wait for an answer get StoreClosed."""
         self._closed = True
         ending = list(self._all)
         self._idle.clear()
@@ -169,12 +163,12 @@ class Pool(AnyPool[Connection]):
 
 
 class RemoteBackend(Remote):
-    """Asks a server to keep queues."""
+    """The backend of a server's store, for coroutines."""
 
     opener, pool_type, event_type = "penstock.aio.open()", Pool, asyncio.Event
 
     async def connect(self) -> None:
-        """Find out whether the server is there, at once."""
+        """Check that the server answers, without retries; StoreUnreachable."""
         await self.ask(call_of(HELLO), tries=1)
 
     def run(self, operation: Operation[Result]) -> Awaitable[Result]:
@@ -194,7 +188,7 @@ class RemoteBackend(Remote):
         await self.pool.close()
 
     async def ask(self, call: Call[Result], tries: int = 0) -> Result:
-        """Have a request carried out; it is tried again where that may help."""
+        """Send a request and return its result; retried where that is safe."""
         try:
             return await self.once(call)
         except Failure as failure:
@@ -213,7 +207,7 @@ class RemoteBackend(Remote):
 async def open_remote(
     url: str, timeout: float | None, clock: Clock | None, token: str | None = None, ca: str | None = None
 ) -> RemoteBackend:
-    """The backend of the store of a server that is there; StoreUnreachable if it is not."""
+    """A backend whose server has answered; StoreUnreachable if it does not."""
     backend = RemoteBackend(url, timeout, clock, token, ca)
     try:
         await backend.connect()

@@ -1,8 +1,8 @@
-"""What can go wrong between a client and its server, and what is tried again.
+"""Failures of requests, and the rules of retrying them.
 
-A request that certainly was not carried out is always tried again: nobody was reached, or not all of it was sent.
-One that may have been carried out is only tried again if that does no harm. What takes too long is not: the server
-is there, and asking twice makes it no faster.
+A request that the server cannot have carried out is always retried: no connection, or not all of it was sent.
+A request that may have been carried out is retried only if repeating it does no harm. A timeout is never retried:
+the server is there, and asking twice makes it no faster.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from penstock.errors import PenstockError, StoreUnreachable
 from penstock.system.clock import Clock
 
 TRIES = 9
-PATIENCE = 10.0  # seconds from the start of a call in which it is tried again
+PATIENCE = 10.0  # seconds from the first failure in which a request is retried
 _FIRST, _LONGEST = 0.1, 2.0  # seconds between two tries
 
 
 class Failure(Exception):
-    """No answer, or none that counts."""
+    """A request without a usable answer."""
 
-    done = True  # as far as the client can know
-    passing = True  # may be over the next time
+    done = True  # the server may have carried it out
+    passing = True  # a retry may succeed
 
     def error(self, url: str, name: str, repeatable: bool, maybe_done: bool) -> PenstockError:
-        """What the caller is told when nothing more is tried."""
+        """The error for the caller, once nothing is retried any more."""
         if not maybe_done:
             return StoreUnreachable(
                 f"the server at {url} cannot be reached: {self}. Nothing was done: check the address, start the "
@@ -38,7 +38,7 @@ class Failure(Exception):
 
 
 class NotSent(Failure):
-    """The server never had the whole request."""
+    """The server never received the whole request."""
 
     done = False
 
@@ -50,7 +50,7 @@ class Denied(NotSent):
 
 
 class Lost(Failure):
-    """The request was sent, but no whole answer came."""
+    """The request was sent, but the connection ended before the answer did."""
 
 
 class TimedOut(Failure):
@@ -63,13 +63,13 @@ class TimedOut(Failure):
 
 
 class Garbage(Failure):
-    """What came is no answer of Penstock's."""
+    """The answer is not one of Penstock's."""
 
     passing = False
 
 
 class Refused(Failure):
-    """The server cannot do it now (503)."""
+    """The server answered 503."""
 
     def __init__(self, answer: PenstockError, retry_after: float, done: bool) -> None:
         super().__init__(str(answer))
@@ -82,26 +82,26 @@ class Refused(Failure):
 
 
 def not_sent(error: Exception, local: bool) -> NotSent:
-    """Why there is no connection; `local`: to a process of this machine."""
+    """The failure of a connect; `local`: to a Unix socket."""
     return (Denied if local and isinstance(error, PermissionError) else NotSent)(reason(error))
 
 
 def lost(begun: bool) -> Lost:
-    """The server has closed the connection."""
+    """The failure of a connection that the server has closed; `begun`: a part of the answer had come."""
     return Lost(f"the connection was closed {'in the middle of' if begun else 'before'} the answer")
 
 
 def reason(error: Exception) -> str:
-    """What the system says."""
+    """The system's words for an error."""
     if isinstance(error, TimeoutError):
         return "it takes too long"
     if type(error).__module__ == "builtins" and isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno)  # asyncio has its own words for it
+        return os.strerror(error.errno)  # asyncio words it differently
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 class Patience:
-    """How often one call is tried."""
+    """The retries of one request: how many are left, how long to pause, when to give up."""
 
     def __init__(
         self,
@@ -110,24 +110,24 @@ class Patience:
         repeatable: bool,
         clock: Clock,
         tries: int = TRIES,
-        longest: float = PATIENCE,
+        seconds: float = PATIENCE,
     ) -> None:
         self._url = url
         self._name = name
         self._repeatable = repeatable
         self._left = tries
-        self._seconds = longest
+        self._seconds = seconds
         self._clock = clock
         self._started = clock.monotonic()
-        self._longest = _FIRST
-        self._maybe_done = False
+        self._pause = _FIRST
+        self._maybe_done = False  # by any of the tries
 
     def pause(self, failure: Failure) -> float:
-        """The seconds to wait before the next try; raises if there is to be none."""
+        """The seconds to wait before the next try; raises the caller's error if there is none."""
         self._left -= 1
         self._maybe_done |= failure.done
-        pause = self._longest * random.uniform(0.5, 1)  # noqa: S311 - it is no secret
-        self._longest = min(2 * self._longest, _LONGEST)
+        pause = self._pause * random.uniform(0.5, 1)  # noqa: S311 - it is no secret
+        self._pause = min(2 * self._pause, _LONGEST)
         if isinstance(failure, Refused):
             pause = max(pause, failure.retry_after)
         elapsed = self._clock.monotonic() - self._started
@@ -139,21 +139,3 @@ class Patience:
         ):
             raise failure.error(self._url, self._name, self._repeatable, self._maybe_done) from failure
         return pause
-
-
-class Turns:
-    """A long wait as several shorter ones, so that nobody on the way takes a connection for dead."""
-
-    longest = 30.0
-
-    def __init__(self, wait: float, clock: Clock) -> None:
-        self._clock = clock
-        self._end = clock.monotonic() + wait
-
-    def next(self) -> float:
-        """The seconds to wait in one request."""
-        return min(max(self._end - self._clock.monotonic(), 0.0), self.longest)
-
-    def over(self) -> bool:
-        """Whether all of the wait has passed."""
-        return self._end - self._clock.monotonic() < 0.001

@@ -1,4 +1,4 @@
-"""Stores of servers for the rest of the program."""
+"""The plug-in for `http:` and `https:` URLs: opens a server's store, reads its tables."""
 
 from penstock.contract.backend import AsyncBackend
 from penstock.contract.kinds import Kind, Options
@@ -28,7 +28,7 @@ class RemoteKind(Kind):
         return open_remote(url, options.timeout, options.clock, options.token, options.ca)
 
     async def open_for_loop(self, url: str, options: Options) -> AsyncBackend:
-        from penstock.http.client.coroutines import open_remote  # here, as most programs have no event loop
+        from penstock.http.client.coroutines import open_remote  # late: most programs have no event loop
 
         return await open_remote(url, options.timeout, options.clock, options.token, options.ca)
 

@@ -1,7 +1,7 @@
-"""Tables of a server's store: tasks list parts of queues page by page, and send the rows of loads as frames.
+"""Spark tables of a server's store: tasks list parts of queues page by page, and send the rows of loads as frames.
 
-The server goes on meanwhile, so that a read is not of one moment. Parts end where the queues ended when the read
-was planned, and in a part ids only grow: so no message is there twice, and none that was put later.
+The server goes on working, so a read is no snapshot. A part is a range of ids that ends where the queue ended when
+the read was planned, and ids only grow: no message is listed twice, and none that was put later.
 """
 
 import os
@@ -26,13 +26,13 @@ from penstock.errors import NotSupported, QueueNotFound
 from penstock.http.client.backend import RemoteBackend, RemoteLoads, open_remote
 from penstock.http.client.calls import columns_of
 
-Range = tuple[str, str, str]  # a queue, after which id to begin, and with which to end
-_PART = 50_000  # messages that one task reads, about
-_SMALL_PART = 5_000  # and at least, where there are tasks for all processors
+Range = tuple[str, str, str]  # queue, the id before the first one, the last id
+_PART = 50_000  # messages of a task, about
+_SMALL_PART = 5_000  # messages of a task at least, even if that leaves processors idle
 
 
 class RemoteTables(Tables):
-    """The tables of stores that servers keep."""
+    """The tables of servers' stores."""
 
     def parts(self, read: Read, schema: pa.Schema, owner: int) -> list["RangesPart"]:
         with closing(open_remote(read.store, None, None)) as backend:
@@ -48,7 +48,7 @@ class RemoteTables(Tables):
         return RemoteLoader(target)
 
     def streams(self, store: str, opened: Opener) -> list[StreamInfo]:
-        with closing(RemoteBackend(store)) as backend, suppress(NotSupported):  # a text or folder store is served
+        with closing(RemoteBackend(store)) as backend, suppress(NotSupported):  # a text or folder store
             return Streams(backend.run).all()
         return []
 
@@ -57,7 +57,7 @@ class RemoteTables(Tables):
     ) -> BatchFiles | None:
         if not plan.files:
             return None
-        from penstock.stores.journal.tables import JournalTables  # here, as few servers are so near
+        from penstock.stores.journal.tables import JournalTables  # late: few servers are on this machine
 
         return JournalTables().batch_files(plan, rows, queue, receipt)
 
@@ -74,12 +74,12 @@ def _infos(backend: RemoteBackend, queue: str | None) -> list[QueueInfo]:
 def _ranges(
     backend: RemoteBackend, counted: Sequence[tuple[QueueInfo, int]], size: int
 ) -> Iterator[tuple[Range, int]]:
-    """Parts of queues, each with about how many messages it has."""
+    """Parts of queues, each with its approximate number of messages."""
     for info, count in counted:
         if not count:
             continue
         n, after = -(-count // size), ""
-        with suppress(QueueNotFound):  # it was deleted meanwhile
+        with suppress(QueueNotFound):  # deleted since it was counted
             for until in backend.run(Parts(info.name, n)):
                 yield (info.name, after, until), count // n
                 after = until
@@ -87,19 +87,19 @@ def _ranges(
 
 @dataclass(frozen=True)
 class RangesPart:
-    """Parts of queues."""
+    """Ranges of ids for one task to read."""
 
     asked: Read
     ranges: tuple[Range, ...]
 
     def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows, as of now."""
+        """The rows as they are when the task runs."""
         with closing(RemoteBackend(self.asked.store)) as backend:
             if self.asked.table == "queues":
                 infos = _infos(backend, self.asked.queue)
                 yield rows_as_batch((queue_row(info.name, info.settings, info.counts) for info in infos), schema)
             for each in self.ranges:
-                with suppress(QueueNotFound):  # it was deleted meanwhile, and its messages with it
+                with suppress(QueueNotFound):  # deleted since the read was planned
                     rows = _messages if self.asked.table == "messages" else _attempts
                     yield from rows(backend, each, self.asked.states, schema)
 
@@ -120,14 +120,14 @@ def _messages(
         columns["queue"], columns["payload"] = queue, payloads
         arrays = [_array(columns.get(field.name), field.type, len(payloads)) for field in schema]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        if some:  # also of one state, as a message may be listed while it changes
+        if some:  # one state too: a message may change while it is listed
             found = _array(columns["state"], pa.string(), len(payloads))
             batch = batch.filter(pc.is_in(found, value_set=pa.array(states)))
         yield batch
 
 
 def _array(column: Any, kind: pa.DataType, count: int) -> pa.Array:
-    """A column of a frame, which has a value for each message or one for all."""
+    """A column of a frame, which is a list with a value for each message, or one value for all of them."""
     return column_of(column if isinstance(column, list) else [column] * count, kind)
 
 
@@ -142,7 +142,7 @@ def _attempts(
 
 
 class RemoteLoader:
-    """Loads messages into the queues of a server, which stages them."""
+    """Loads messages into a server's queues: tasks send batches, which the server stages until the commit."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -150,7 +150,7 @@ class RemoteLoader:
             loads.backend.connect()
             self._queues = {**target.create, **{info.name: info.settings for info in loads.backend.run(Queues())}}
             if target.queue is not None and target.queue not in self._queues:
-                loads.backend.run(Lookup(target.queue))  # says that there is none
+                loads.backend.run(Lookup(target.queue))  # raises QueueNotFound
             self.repeated = target.run is not None and loads.run(target.run) is not None
             self._load = "" if self.repeated else loads.begin(target.create)
 
@@ -174,6 +174,6 @@ class RemoteLoader:
             self._abort(loads, staged, "")
 
     def _abort(self, loads: RemoteLoads, staged: Sequence[Staged], committed: str) -> None:
-        """Also the load that this loader has begun for tasks that it never had."""
+        """Abort all loads but the committed one. The load of this loader may have no tasks."""
         for load in {self._load, *(each.load for each in staged)} - {committed}:
             loads.abort(load)

@@ -1,4 +1,4 @@
-"""The HTTP server: any store that lives in this process, for everyone who can reach it."""
+"""The HTTP server: serves a store that this process has open."""
 
 from penstock.http.server.access import Access
 from penstock.http.server.server import Limits, RunningServer, Server, listen, serve_in_thread, url_of

@@ -1,4 +1,4 @@
-"""Who may do what: a request's bearer token against what its route needs."""
+"""Access control: bearer tokens against the roles of routes; hosts and origins where no token is asked for."""
 
 import hmac
 import logging
@@ -15,38 +15,38 @@ from penstock.http.server.tokens import Token
 
 _log = logging.getLogger("penstock.server")
 _CHALLENGE = 'WWW-Authenticate: Bearer realm="penstock"'
-_HOST = re.compile(r"(\[[^\[\]]+\]|[^\[\]:]+)(?::[0-9]*)?")  # a name or an address, and perhaps a port
+_HOST = re.compile(r"(\[[^\[\]]+\]|[^\[\]:]+)(?::[0-9]*)?")  # a name or an address, with or without a port
 _AUTHORITY_END = re.compile(rb"[/?#]")
 _NAME = re.compile(r"[a-z0-9_.-]+", re.IGNORECASE)
 _OWN_SITES = (b"same-origin", b"none")  # none: a person typed the address
 
 
 class Access:
-    """The tokens of a file, read again when that has changed. `open_monitoring`: readyz and metrics need none."""
+    """The tokens of a file, reloaded when it changes. `open_monitoring`: readyz and metrics need no token."""
 
     def __init__(self, path: str, open_monitoring: bool = False) -> None:
         self._path = path
         self._open_monitoring = open_monitoring
         self._seen = _look(path)
         self._tokens = tokens.read(path)
-        self.generation = 0  # changes with the tokens: what was found before no longer counts
+        self.generation = 0  # grows with each reload: tokens found in an earlier generation are checked again
 
     def holder(self, authorization: bytes) -> Token | None:
-        """Whose token that header has."""
+        """The token in an Authorization header; None if it is not known."""
         scheme, _, secret = authorization.partition(b" ")
         return tokens.find(self._tokens, secret.strip()) if scheme.lower() == b"bearer" else None
 
     def needs(self, route: Route) -> int:
-        """The roles of which one is needed."""
+        """The roles of which a request needs one."""
         return roles.ANYONE if route.monitors and self._open_monitoring else route.roles
 
     def refresh(self) -> None:
-        """Read the file again if it is another one than before."""
+        """Read the file again if it has changed."""
         if _look(self._path) != self._seen:
             self.reload()
 
     def reload(self) -> None:
-        """Read the file again. If it cannot be read, what was known goes on."""
+        """Read the file again. If that fails, the tokens read before stay good."""
         self._seen = _look(self._path)
         try:
             self._tokens = tokens.read(self._path)
@@ -58,18 +58,18 @@ class Access:
 
 
 class Caller:
-    """The token of a connection's client, which is the same in every request."""
+    """The token of a connection, cached: clients send the same one with every request."""
 
     def __init__(self) -> None:
-        self._authorization = b""  # that was found to be that of
-        self._holder: Token | None = None
-        self._generation = 0  # of the tokens then
+        self._authorization = b""  # the header of the last request
+        self._holder: Token | None = None  # its token
+        self._generation = 0  # of the tokens in which it was found
 
     def problem(self, access: Access, request: Request) -> Problem | None:
-        """What is wrong with who asks, before anything of the body is kept."""
+        """Why a request is refused for its token; None if it is not."""
         needed, given = access.needs(request.route), request.headers.get(b"authorization", b"")
         if given:
-            # Comparing takes as long whatever they say.
+            # In constant time, so that timing tells nothing of the secret.
             if self._generation != access.generation or not hmac.compare_digest(given, self._authorization):
                 self._holder = access.holder(given)
                 self._authorization, self._generation = given, access.generation
@@ -80,11 +80,11 @@ class Caller:
 
 
 class Hosts:
-    """The names of a server without tokens, which keep web pages out.
+    """The host names of a server without tokens. Checking them keeps web pages of other sites out.
 
-    Browsers carry requests of any page to any address. They add where the page is from (Origin, Sec-Fetch-Site)
-    and the name under which it found the server (Host), which may be a name of the page's own that was bound to
-    this machine. A page can forge none of the three.
+    Browsers send requests of any page to any address. They add where the page is from (Origin, Sec-Fetch-Site) and
+    the name under which it found the server (Host), which may be the page's own name, bound to this machine (DNS
+    rebinding). A page can forge none of the three.
     """
 
     def __init__(self, allowed: Iterable[str] = (), encrypted: bool = False) -> None:
@@ -92,7 +92,7 @@ class Hosts:
         self._schemes = (b"https",) if encrypted else (b"https", b"http")  # a proxy may speak TLS for us
 
     def problem(self, request: Request) -> Problem | None:
-        """Why a request is refused that a page may have sent."""
+        """Why a request is refused that a web page may have sent; None if it is not."""
         headers = request.headers
         host, origin = headers.get(b"host"), headers.get(b"origin")
         if host is not None and b"," in host:
@@ -111,7 +111,7 @@ class Hosts:
         site = headers.get(b"sec-fetch-site")
         if site is not None and site not in _OWN_SITES:
             return Problem("Forbidden", "a web page of another site may not use this server without a token")
-        # An image is asked for without Origin, and without Sec-Fetch-Site where neither TLS nor loopback is.
+        # Browsers request images without Origin, and from another machine without TLS also without Sec-Fetch-Site.
         if request.route.polls and site is origin is None and headers.get(b"user-agent", b"")[:8] == b"Mozilla/":
             return Problem("Forbidden", "a browser that does not say for which page takes no messages: use curl")
         return None
@@ -131,21 +131,21 @@ class Hosts:
 
 
 def _named_by(target: bytes) -> bytes | None:
-    """The host in a target of absolute form, which counts instead of the header (RFC 9112)."""
+    """The host in a target of absolute form, which overrides the header (RFC 9112)."""
     if target[:1] == b"/" or b"://" not in target:
         return None
     return _AUTHORITY_END.split(target.partition(b"://")[2], maxsplit=1)[0]
 
 
 def checked_host(name: str) -> str:
-    """A name for --allow-host as it is compared; InvalidArgument."""
+    """A name for --allow-host in lower case; InvalidArgument."""
     if not _NAME.fullmatch(name):
         raise InvalidArgument(f"allowed host {name!r}: give a name as in queue.example, without scheme and port")
     return name.lower()
 
 
 def unauthorized(given: bool) -> Problem:
-    """Nobody knows who asks."""
+    """The refusal of a request without a token, or with an unknown one."""
     if given:
         detail = "this token is not, or no longer, known: ask for a new one (`penstock token create`)"
         return Problem("Unauthorized", detail, f'{_CHALLENGE}, error="invalid_token"\r\n'.encode())
@@ -154,7 +154,7 @@ def unauthorized(given: bool) -> Problem:
 
 
 def forbidden(token: Token, needed: int) -> Problem:
-    """It is known who asks, and that is not enough."""
+    """The refusal of a known token that lacks a role."""
     names = roles.names(needed)
     return Problem(
         "Forbidden",

@@ -1,7 +1,7 @@
-"""One connection: bytes in, requests to their handlers, answers out, one after the other.
+"""A connection of the server: parses requests, runs their handlers one after the other, writes the answers.
 
-Nothing that a client sends may harm: headers and bodies are capped before they are kept, a request must arrive in
-time and its answer must be read in time, and what is no HTTP is answered with 400 and the end of the connection.
+No client can do harm: headers and bodies are capped before they are kept, a request must arrive in time, its
+answer must be read in time, and bytes that are no HTTP are answered with 400 and the end of the connection.
 """
 
 from __future__ import annotations
@@ -41,40 +41,41 @@ from penstock.http.server.routes import find
 if TYPE_CHECKING:
     from penstock.http.server.server import Service
 
-_MOST = 1_024  # that are known; then all are forgotten
+_MOST = 1_024  # heads in the cache; then it is cleared
 _END = b"\r\n\r\n"
-# Only the parser finds the end of such a body; more is said than the answer; and this is never the same again.
+# Headers of requests that are not cached: the parser must find the end of a chunked body, 100 Continue must be
+# sent, and a request's id is never the same again.
 _FOREIGN = frozenset({b"transfer-encoding", b"expect", b"x-request-id"})
 
-_PIPELINED = 16  # requests that may wait for the one before them; then the client has to
-_UNREAD = 16_384  # bytes of answers that wait for a client to read, before it is asked no more and counted
-_PIECE = 262_144  # bytes of an answer for the transport at a time: TLS hands on a whole piece before it says stop
-_LINGER = 2.0  # seconds in which a client that is still sending can read why it was refused
+_PIPELINED = 16  # requests of a connection that may wait for their turn; then reading pauses
+_UNREAD = 16_384  # unread bytes of answers at which a connection takes no further request
+_PIECE = 262_144  # bytes written at a time: a TLS transport takes all that it is given before it pauses
+_LINGER = 2.0  # seconds for a client that is still sending to read why it was refused
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _log = logging.getLogger("penstock.server")
 
 
 class Known(NamedTuple):
-    """A head, and how many bytes it and a whole request with it have."""
+    """A parsed head in the cache."""
 
     head: Head
-    start: int
-    size: int
+    start: int  # of the body: the length of the head
+    size: int  # of the whole request
 
 
 class Heads:
-    """Of the requests of one server."""
+    """The cache of parsed heads of a server: clients send the same head again and again."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, Known] = {}
 
     def find(self, data: bytes) -> Known | None:
-        """The head, if the bytes are one whole request that begins with a known one."""
+        """The cached head, if the bytes are exactly one request that begins with it."""
         known = self._known.get(data[: data.find(_END) + 4])
         return known if known is not None and known.size == len(data) else None
 
     def learn(self, data: bytes, request: Request) -> None:
-        """Remember a head, if the request that the parser found is all that is in the bytes."""
+        """Cache the head of a request, if that request is all that is in the bytes."""
         start = data.find(_END) + 4
         headers = request.headers
         length = int(headers.get(b"content-length", b"0"))
@@ -91,7 +92,7 @@ class Heads:
 
 
 class Connection(asyncio.Protocol):
-    """What httptools tells of the bytes of one client."""
+    """A client's connection. httptools parses its bytes and calls back."""
 
     transport: asyncio.Transport
 
@@ -101,33 +102,32 @@ class Connection(asyncio.Protocol):
         self.peer = ""
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
-        self._data = b""  # that begin with a request, while they are parsed
+        self._data = b""  # received bytes that begin with a request, while they are parsed
         self._fed = 0  # bytes since a head, or a part of a body, was complete
         self._head_size = 0
-        self._arriving = False  # a request that is not complete yet
-        self._told = False
-        self._declined = b""  # the head of a request that asked for an upgrade, without that
+        self._arriving = False  # a part of a request has come
+        self._told = False  # the head has X-Message headers
+        self._declined = b""  # the head of a request that asked for an upgrade, without that header
         self._request: Request | None = None  # the one whose body is arriving
         self._body: bytes | bytearray = b""
         self._size = 0  # of the body so far
-        self._refused: Answer | None = None  # what ends this connection
+        self._refused: Answer | None = None  # the last answer of this connection
         self._waiting: deque[Request] = deque()
-        self._current: Request | None = None
+        self._current: Request | None = None  # the one that is being carried out
         self._task: asyncio.Task[None] | None = None
-        self._paused = False  # reading
-        self._clogged = False  # writing
-        self._unsent: deque[bytes] = deque()  # answers that the transport has no room for yet
-        self._sent = 0  # bytes of the first of them
-        self._slow = False  # and counted: the client has not read all of its answers yet
-        self._ending = False  # after the answer to come
+        self._paused = False  # reading is
+        self._clogged = False  # the client does not read: writing is paused
+        self._unsent: deque[bytes] = deque()  # parts of answers that the transport has no room for yet
+        self._sent = 0  # bytes of the first part that are written
+        self._slow = False  # the unread bytes are counted in the service
+        self._ending = False  # after the current answer
         self._lost = False
         self._caller = Caller()
-        self._revoked: Problem | None = None  # what ends a long poll whose token is no longer good
+        self._revoked: Problem | None = None  # the answer to a long poll whose token was revoked
 
-    # From the transport
+    # Callbacks of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is there."""
         self.transport = cast("asyncio.Transport", transport)
         if not self.service.welcome(self):
             self._lost = True
@@ -140,9 +140,8 @@ class Connection(asyncio.Protocol):
         self.service.idle.start(self)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request, or of several."""
         if self._refused is not None or self._ending or self._lost:
-            return  # still sending what nobody reads
+            return  # the client still sends, and nothing of that counts
         if not self._arriving:
             known = self.service.heads.find(data)
             if known is not None and self._repeat(known.head, data[known.start :]):
@@ -155,7 +154,7 @@ class Connection(asyncio.Protocol):
                 break
             except httptools.HttpParserUpgrade as upgrade:
                 data = self._decline(data[upgrade.args[0] :])
-            except httptools.HttpParserCallbackError as error:  # one of ours below, and no fault of the client
+            except httptools.HttpParserCallbackError as error:  # a bug in a callback below
                 _log.error("a request failed", exc_info=error.__context__ or error, extra={"peer": self.peer})
                 self._refuse(refusal(FAILED))
                 break
@@ -172,7 +171,7 @@ class Connection(asyncio.Protocol):
                 self._refuse(refusal(TOO_LONG))
 
     def eof_received(self) -> bool:
-        """The client sends no more. It may still read, unless it waits for a message: then it has gone."""
+        """The client sends no more. It may still read its answers; a client of a long poll has gone."""
         if self._current is None and not self._waiting:
             if self._arriving and self._refused is None:
                 self._refuse(refusal(Problem("BadRequest", "the request ended before it was complete")))
@@ -189,7 +188,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The client has gone. What waits for a message stops; what is being stored goes on."""
+        """The client has gone. A long poll is cancelled; a put that is being stored goes on."""
         self._lost = True
         self._drop_body()
         self._drop_waiting()
@@ -197,10 +196,10 @@ class Connection(asyncio.Protocol):
         self.service.farewell(self)
         if self._task is not None and self._current is not None and self._current.route.polls:
             self._task.cancel()
-            self._release(self._current)  # as it may not even have begun
+            self._release(self._current)  # a task that has not begun never runs its except clause
 
     def pause_writing(self) -> None:
-        """The client does not read its answers."""
+        """The client does not read: count the bytes that wait for it, and start its deadline."""
         self._clogged = True
         if not self._slow:
             self._slow = True
@@ -208,7 +207,6 @@ class Connection(asyncio.Protocol):
             self.service.hold_back(self, self.transport.get_write_buffer_size() + sum(map(len, self._unsent)))
 
     def resume_writing(self) -> None:
-        """It reads on."""
         self._clogged = False
         self._send_on()
         if not self._clogged:
@@ -217,22 +215,19 @@ class Connection(asyncio.Protocol):
             self.service.let_go(self)
             self._next()
 
-    # From the parser
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         self._arriving = True
         self.service.idle.stop(self)
 
     def on_url(self, url: bytes) -> None:
-        """A part of the request's target."""
         self._url += url
         self._head_size += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header."""
         if self._request is not None:
-            return  # after the body, where nothing of ours is expected
+            return  # a trailer
         self._head_size += len(name) + len(value) + 4
         name = name.lower()
         if name in self._headers:
@@ -242,7 +237,7 @@ class Connection(asyncio.Protocol):
         self._headers[name] = value
 
     def on_headers_complete(self) -> None:
-        """Everything but the body is there: who answers, and may the body come?"""
+        """Find the route and check token, host and length, before any of the body is kept."""
         if self._refused is not None:
             return
         headers, self._headers = self._headers, {}
@@ -281,11 +276,10 @@ class Connection(asyncio.Protocol):
             self._send(_CONTINUE)
 
     def find(self, method: bytes, target: bytes) -> tuple[Route, tuple[str, ...], bytes]:
-        """Who answers."""
+        """The route of a request; sharing overrides this."""
         return find(method, target)
 
     def on_body(self, chunk: bytes) -> None:
-        """A part of the body."""
         request = self._request
         if self._refused is not None or request is None:
             return
@@ -297,14 +291,13 @@ class Connection(asyncio.Protocol):
         elif self.service.buffered > self.service.limits.buffered:
             self._refuse(refusal(OVERLOADED))
         elif not self._body and not request.route.discards:
-            self._body = chunk  # all of it, most of the time
+            self._body = chunk  # mostly the whole body
         elif not request.route.discards:
             if isinstance(self._body, bytes):
-                self._body = bytearray(self._body)  # and no list, as chunks may be tiny
+                self._body = bytearray(self._body)  # not a list: chunks may be tiny
             self._body += chunk
 
     def on_message_complete(self) -> None:
-        """The request is complete."""
         request = self._request
         if self._refused is not None or request is None:
             return
@@ -316,7 +309,7 @@ class Connection(asyncio.Protocol):
         if not request.keep_alive:
             self._ending = True
         self.service.heads.learn(self._data, request)
-        self._data = b""  # what follows begins elsewhere
+        self._data = b""  # the next request of these bytes does not begin them
         self._waiting.append(request)
         if len(self._waiting) > _PIPELINED and not self._paused:
             self._paused = True
@@ -324,7 +317,7 @@ class Connection(asyncio.Protocol):
         self._next()
 
     def _repeat(self, head: Head, body: bytes) -> bool:
-        """Begin with a request whose head is known; False if the parser is to see what is to be done with it."""
+        """Begin with a request whose head is cached; False if the parser has to decide what to do with it."""
         service, request = self.service, Request(head, self, body)
         if (
             self._current is not None
@@ -344,14 +337,14 @@ class Connection(asyncio.Protocol):
     # Answering
 
     def _next(self) -> None:
-        """Begin with the next request, if its turn has come."""
+        """Begin with the next request, unless one is being carried out or the client does not read."""
         if self._current is not None or self._clogged or self._lost:
             return
         if self._waiting:
             request = self._waiting.popleft()
             access = self.service.access
             if access is not None and (problem := self._caller.problem(access, request)) is not None:
-                self._release(request)  # its token was good when it came
+                self._release(request)  # its token was revoked while it waited
                 self._drop_waiting()
                 self._refuse(refusal(problem))
                 return
@@ -375,7 +368,7 @@ class Connection(asyncio.Protocol):
             if shortcut is None or not shortcut(self.service.backend, request):
                 self._task = self.service.loop.create_task(self._handle(request))
         except Exception as error:
-            # In the next turn: of many that were pipelined, each would else be answered deeper down the stack.
+            # In the next turn of the loop, or many pipelined failures would nest until the stack overflows.
             self.service.loop.call_soon(self.fail, request, error)
 
     async def _handle(self, request: Request) -> None:
@@ -401,7 +394,7 @@ class Connection(asyncio.Protocol):
         self.answer(request, answer)
 
     def fail(self, request: Request, error: BaseException) -> None:
-        """Answer the current request with what went wrong."""
+        """Answer the current request with an error."""
         self.answer(request, of_error(error, request))
 
     def answer(self, request: Request, answer: Answer) -> None:
@@ -433,7 +426,7 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
 
     def end(self) -> None:
-        """Finish what is being done, and wait no longer for anything."""
+        """Finish the current request, drop those that wait, and close; a long poll is cancelled."""
         self._ending = True
         self._drop_waiting()
         if self._current is None:
@@ -442,7 +435,7 @@ class Connection(asyncio.Protocol):
             self._task.cancel()
 
     def check_caller(self) -> None:
-        """End a long poll whose token is no longer good."""
+        """End a long poll whose token was revoked."""
         request, access = self._current, self.service.access
         if request is None or access is None or self._task is None or not request.route.polls:
             return
@@ -452,16 +445,16 @@ class Connection(asyncio.Protocol):
             self._task.cancel()
 
     def give_up(self) -> None:
-        """The client took too long."""
+        """End the connection: a deadline is over."""
         if self._clogged or self._refused is not None or self.transport.is_closing():
             self.transport.abort()
         elif self._arriving:
             self._refuse(refusal(Problem("RequestTimeout", "the request took too long to arrive")))
         else:
-            self._close()  # idle for long
+            self._close()  # it was idle
 
     def _refuse(self, answer: Answer) -> None:
-        """Answer this once those before it are answered, and end."""
+        """Answer a refusal after the requests before it, and end the connection."""
         self.service.answers[answer.status] += 1
         if self._request is not None:
             answer = named(self._request, answer)
@@ -473,7 +466,7 @@ class Connection(asyncio.Protocol):
         self._next()
 
     def _send(self, data: bytes, *more: bytes) -> None:
-        """Send, as far as the client reads. The rest waits here, where it is counted."""
+        """Write as much as the client reads. The rest waits in `_unsent`, where it is counted."""
         if len(data) <= _PIECE and not more and not self._unsent:
             self.transport.write(data)
         else:
@@ -493,22 +486,22 @@ class Connection(asyncio.Protocol):
         self._send(as_bytes(answer, keep_alive=False))
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        # Closing at once would reset the connection of a client that still sends, and with it the answer.
+        # Closing at once would reset the connection of a client that still sends, and it would lose the answer.
         self.service.loop.call_later(_LINGER, self._close)
 
     def _close(self) -> None:
-        """End, once the client has read what was said, if it does so in time."""
+        """Close, once the client has read its answers or its deadline is over."""
         if self._lost:
             return
         self._ending = True
         self.service.leaving.start(self)
-        if not self._unsent:  # or it ends with the last of it
+        if not self._unsent:  # else _next() closes after the last part
             self.transport.close()
 
     def _decline(self, rest: bytes) -> bytes:
-        """What to parse instead of a request that asked for an upgrade, as the parser has skipped its body."""
+        """The bytes to parse instead of a request that asked for an upgrade: the parser has skipped its body."""
         if not self._declined:
-            self._ending = True  # it asked for a tunnel, and is answered, or was refused
+            self._ending = True  # a CONNECT: it is answered or refused
             return b""
         head, self._declined = self._declined, b""
         self._parser = httptools.HttpRequestParser(self)

@@ -1,4 +1,4 @@
-"""What comes in and what goes out: a request as handlers see it, what is refused, and an answer as bytes."""
+"""Requests as handlers see them, answers as bytes, and refusals as problem details (RFC 9457)."""
 
 import itertools
 import logging
@@ -21,7 +21,7 @@ from penstock.http.server.tokens import Token
 from penstock.wire import frames, jsons, problems
 
 JSON = b"Content-Type: application/json\r\n"
-LONG = 2048  # bytes of a path or a query that are not remembered, lest strangers fill the memory with them
+LONG = 2048  # bytes; longer heads, paths and queries are not cached, lest strangers fill the memory
 _PROBLEM = f"Content-Type: {problems.MEDIA_TYPE}\r\n".encode()
 STATUSES = {
     "BadRequest": 400,
@@ -46,18 +46,18 @@ _PHRASES = {status.value: f"{status.value} {status.phrase}".encode() for status 
 _FRAME = f"Content-Type: {frames.MEDIA_TYPE}\r\n".encode()
 _FRAME_TYPE = frames.MEDIA_TYPE.encode()
 MAX_HEADERS = 32_768  # bytes
-_DIGITS = 20  # of a Content-Length; zeros in front may be many, and Python reads no more than 4,300
+_DIGITS = 20  # of a Content-Length: int() refuses more than 4,300
 _log = logging.getLogger("penstock.server")
 
 
 class Head(NamedTuple):
-    """What a request says before its body, as it was understood."""
+    """The parsed head of a request."""
 
     route: "Route"
     arguments: tuple[str, ...]  # the variable parts of the path
     query: bytes
     headers: dict[bytes, bytes]  # names in lower case
-    told: bool  # it carries headers of ours
+    told: bool  # it has X-Message headers
     method: bytes
     target: bytes
 
@@ -69,7 +69,7 @@ class Request:
         "_id", "arguments", "begun", "body", "connection", "head", "headers", "holder", "keep_alive", "most",
         "route",
     )  # fmt: skip
-    begun: float  # when, if requests are logged
+    begun: float  # when it came; only set if requests are logged
 
     def __init__(self, head: Head, connection: Any, body: bytes = b"") -> None:
         self.head = head
@@ -77,10 +77,10 @@ class Request:
         self.arguments = head.arguments
         self.headers = head.headers
         self.connection = connection
-        self.most = head.route.most  # bytes of a body
+        self.most = head.route.most  # bytes of its body
         self.body = body
         self.keep_alive = True
-        self.holder: Token | None = None
+        self.holder: Token | None = None  # the token that it came with
 
     @property
     def peer(self) -> str:
@@ -90,20 +90,20 @@ class Request:
 
     @property
     def service(self) -> Any:
-        """What all connections share."""
+        """The state that all connections share."""
         return self.connection.service
 
     @property
     def roles(self) -> int:
-        """What the client may do; everything where there are no tokens."""
+        """The client's roles; all of them where no token is asked for."""
         if self.service.access is None:
             return roles.ALL
         return roles.ANYONE if self.holder is None else self.holder.roles
 
     @property
     def id(self) -> str:
-        """What log and answer call this request: as the client does, or by a name of our own."""
-        if not hasattr(self, "_id"):  # few are ever asked for
+        """The request's name in log and answer: the client's X-Request-Id, or one of the server's."""
+        if not hasattr(self, "_id"):  # few requests need one
             given = self.headers.get(b"x-request-id", b"")
             self._id = given.decode() if _AN_ID.fullmatch(given) else f"{_RUN}-{next(_COUNT):x}"
         return self._id
@@ -119,7 +119,7 @@ class Request:
             raise InvalidArgument(f"the header {name.decode()} is not UTF-8: encode it so") from None
 
     def parameters(self, *known: str) -> Mapping[str, str]:
-        """The query's parameters, if they are known ones."""
+        """The query's parameters; InvalidArgument if one is not known."""
         query = self.head.query
         if not query:
             return {}
@@ -131,18 +131,18 @@ class Request:
         return given
 
     def media_type(self) -> str:
-        """What the body is said to be."""
+        """The Content-Type, without its parameters."""
         return self.headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
 
 
 class Answer(NamedTuple):
-    """Status, further header lines, body; `close` ends the connection."""
+    """An answer: status, header lines, body. `close` ends the connection."""
 
     status: int
     headers: bytes = b""
     body: bytes = b""
     close: bool = False
-    rest: Sequence[bytes] = ()  # of the body, in parts that are not copied
+    rest: Sequence[bytes] = ()  # further parts of the body, which are not copied
 
     @property
     def size(self) -> int:
@@ -151,21 +151,21 @@ class Answer(NamedTuple):
 
 
 Handler: TypeAlias = Callable[[Any, Request], Awaitable[Answer]]  # called with the store's backend
-# A handler without a coroutine: whether it takes the request on, and will tell the connection what to answer.
+# A handler without a coroutine. True: it takes the request, and calls the connection's answer() or fail() later.
 Shortcut: TypeAlias = Callable[[Any, Request], bool]
 
 
 class Route(NamedTuple):
-    """How a kind of request is answered."""
+    """The handler of a method and path, and the limits of its requests."""
 
     handler: Handler
-    roles: int  # of which one is needed, where tokens are
+    roles: int  # one of these is needed, where there are tokens
     most: int = 65_536  # bytes of a body
-    is_payload: bool = False  # the body, so that the queue has a say in its length
-    discards: bool = False  # the body
-    polls: bool = False  # may wait for long, and must stop once nobody listens any more
-    lists: bool = False  # answers with many bodies, so that only some do so at a time
-    monitors: bool = False  # tells how the server is
+    is_payload: bool = False  # the body is one payload: the queue's max_payload limits it
+    discards: bool = False  # the body is not kept
+    polls: bool = False  # a long poll: it is cancelled when the client has gone
+    lists: bool = False  # the answer has many payloads: few such requests run at the same time
+    monitors: bool = False  # needs no token if monitoring is open to all
     shortcut: Shortcut | None = None
 
 
@@ -184,7 +184,7 @@ def _parameters(query: bytes) -> Mapping[str, str]:
 
 
 class Problem(Exception):
-    """An error of HTTP's own, by name."""
+    """An error of HTTP itself, not of the contract: its name is a key of STATUSES."""
 
     def __init__(self, error: str, detail: str, headers: bytes = b"") -> None:
         super().__init__(detail)
@@ -193,14 +193,9 @@ class Problem(Exception):
 
 
 def refusal(problem: Problem, close: bool = False) -> Answer:
-    """An error of HTTP's own as problem details (RFC 9457)."""
+    """The answer for an error of HTTP."""
     status = STATUSES[problem.error]
     return _refusal(status, problems.problem(status, problem.error, str(problem)), problem.headers, close)
-
-
-def refusal_of(error: PenstockError) -> Answer:
-    """An error of ours as problem details."""
-    return _refusal(*problems.as_problem(error))
 
 
 def _refusal(status: int, details: dict[str, Any], headers: bytes = b"", close: bool = False) -> Answer:
@@ -210,7 +205,7 @@ def _refusal(status: int, details: dict[str, Any], headers: bytes = b"", close: 
 
 
 def named(request: Request, answer: Answer) -> Answer:
-    """The answer, with what the log calls the request."""
+    """The answer with the request's id as a header."""
     return answer._replace(headers=b"%bX-Request-Id: %b\r\n" % (answer.headers, request.id.encode()))
 
 
@@ -229,7 +224,7 @@ class _Date:
 
 
 def as_bytes(answer: Answer, keep_alive: bool, without_body: bool = False) -> bytes:
-    """An answer as it goes over the wire, without the rest of its body."""
+    """The bytes of an answer, without `rest`."""
     status, headers, body, _, rest = answer
     closing = b"" if keep_alive else b"Connection: close\r\n"
     if status == 204:
@@ -241,7 +236,7 @@ def as_bytes(answer: Answer, keep_alive: bool, without_body: bool = False) -> by
 
 
 def about(request: Request) -> dict[str, Any]:
-    """What a record tells of the request that it is about. The query is left out, as it may have receipts."""
+    """The fields of a log record that describe a request. The query is left out: it may have a receipt."""
     told = {
         "request": request.id,
         "peer": request.peer,
@@ -252,12 +247,12 @@ def about(request: Request) -> dict[str, Any]:
 
 
 def json_answer(value: dict[str, Any], status: int = 200) -> Answer:
-    """An answer that is JSON."""
+    """An answer with a JSON body."""
     return Answer(status, JSON, jsons.dumps(value))
 
 
 def json_object(request: Request, *known: str) -> dict[str, Any]:
-    """A JSON object with no other members than these."""
+    """The body as a JSON object with no other members than these."""
     if request.body and request.media_type() != "application/json":
         raise Problem("UnsupportedMediaType", "send JSON, with Content-Type: application/json")
     request.parameters()
@@ -267,12 +262,12 @@ def json_object(request: Request, *known: str) -> dict[str, Any]:
 
 
 def checked_wait(wait: float) -> float:
-    """The seconds that a consumer waits: those that it asked for, up to the longest."""
+    """The seconds that a consumer waits: what it asked for, at most MAX_WAIT."""
     return min(seconds("wait", wait), MAX_WAIT)
 
 
 def batch_type(request: Request) -> str:
-    """Whether a batch is JSON or a frame."""
+    """The media type of a batch in a request: JSON or a frame."""
     kind = request.media_type()
     if kind not in (frames.MEDIA_TYPE, "application/json"):
         raise Problem("UnsupportedMediaType", f"send messages as application/json or as {frames.MEDIA_TYPE}")
@@ -282,7 +277,7 @@ def batch_type(request: Request) -> str:
 def batch_answer(
     request: Request, messages: Sequence[Message], wanted: Collection[str] = MESSAGE_FIELDS
 ) -> Answer:
-    """Messages, as a frame if the client knows those."""
+    """An answer with messages: a frame if the client accepts frames, else JSON."""
     if _FRAME_TYPE in request.headers.get(b"accept", b""):
         first, *rest = frames.message_parts(messages, wanted)
         return Answer(200, _FRAME, first, rest=rest)
@@ -296,7 +291,7 @@ TOO_LONG = Problem("HeadersTooLarge", f"the request's head is longer than {MAX_H
 
 
 def of_head(request: Request, http: str) -> Problem | None:
-    """What is wrong with a request by its head, in that version of HTTP."""
+    """Why a request is refused by its head; None if it is not."""
     headers = request.headers
     if http == "1.1" and b"," in headers.get(b"host", b","):
         return Problem("BadRequest", "a request needs the header Host, and only once")
@@ -313,20 +308,20 @@ def of_head(request: Request, http: str) -> Problem | None:
 
 
 def of_error(error: BaseException, request: Request) -> Answer:
-    """What is said where a handler could not do it."""
+    """The answer for an error of a handler."""
     if isinstance(error, Problem):
         return refusal(error)
-    answer = refusal_of(error) if isinstance(error, PenstockError) else refusal(FAILED)
-    if answer.status == 500:  # damage, which is as unexpected as a bug
+    answer = _refusal(*problems.as_problem(error)) if isinstance(error, PenstockError) else refusal(FAILED)
+    if answer.status == 500:  # damage or a bug
         _log.error("a request failed", exc_info=error, extra=about(request))
         return answer._replace(close=True)
-    if isinstance(error, StoreUnavailable):  # the client is not told which file it is
+    if isinstance(error, StoreUnavailable):  # only the log names the file
         _log.warning("a request was refused: %s", error, extra=about(request))
     return answer
 
 
 def too_large(request: Request) -> Problem:
-    """Its body is, or will be, longer than its route takes."""
+    """The refusal of a body that is, or is announced to be, longer than its route takes."""
     size = request.headers.get(b"content-length", b"%d or more" % (request.most + 1)).decode()
     if request.route.is_payload:
         name = request.arguments[0] or DEFAULT

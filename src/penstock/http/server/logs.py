@@ -1,4 +1,4 @@
-"""What a server writes to its log: lines of JSON for programs, or lines for people."""
+"""The server's log: formatters for JSON lines and for text, the setup, and the access log."""
 
 import json
 import logging
@@ -16,10 +16,9 @@ _access = logging.getLogger("penstock.access")
 
 
 class JsonLines(logging.Formatter):
-    """A record as one line of JSON."""
+    """Formats a record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         line: dict[str, Any] = {
             "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{record.msecs:03.0f}Z",
             "level": record.levelname.lower(),
@@ -34,13 +33,12 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """A record for people; the trace, if there is one, below it."""
+    """Formats a record as a line of text; a traceback follows below."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, with what is known of the request."""
         line = super().format(record)
         told = " ".join(f"{name}={vars(record)[name]}" for name in _FIELDS if name in vars(record))
         first, newline, rest = line.partition("\n")
@@ -48,7 +46,7 @@ class TextLines(logging.Formatter):
 
 
 def set_up(form: str, level: str, access: bool = False, stream: TextIO | None = None) -> Callable[[], None]:
-    """Write the log of this process to stderr, with `access` every request; returns what undoes that."""
+    """Log to stderr, with `access` every request too; returns a function that undoes the setup."""
     stream = stream or sys.stderr
     if form == "auto":
         form = "text" if stream.isatty() else "json"
@@ -57,7 +55,7 @@ def set_up(form: str, level: str, access: bool = False, stream: TextIO | None = 
     root, before = logging.getLogger(), logging.getLogger().level
     root.addHandler(handler)
     root.setLevel(level.upper())
-    _access.setLevel("INFO" if access else "NOTSET")  # who asks for it gets it, whatever the level of the rest
+    _access.setLevel("INFO" if access else "NOTSET")  # also if the level of the log is above INFO
     logging.captureWarnings(True)
 
     def undo() -> None:
@@ -70,7 +68,7 @@ def set_up(form: str, level: str, access: bool = False, stream: TextIO | None = 
 
 
 def access(request: Request, answer: Answer) -> None:
-    """A line for a request that was answered."""
+    """Log an answered request."""
     seconds = request.service.loop.time() - request.begun
     told = {"status": answer.status, "bytes": answer.size, "seconds": round(seconds, 6)}
     _access.info("answered", extra={**about(request), **told})

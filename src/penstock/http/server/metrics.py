@@ -1,4 +1,4 @@
-"""Health (healthz, readyz) and metrics in the text format of Prometheus, version 0.0.4."""
+"""Health checks (healthz, readyz) and metrics in the text format of Prometheus, version 0.0.4."""
 
 import asyncio
 import logging
@@ -21,60 +21,54 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _Labels: TypeAlias = Mapping[str, str]
 _Sample: TypeAlias = tuple[_Labels, float]
 
+# Name, type and help of a metric, the attribute of Figures, and a label if the attribute is a dict by that label.
+_QUEUE_FAMILIES = (
+    ("messages", "gauge", "Messages by state.", "counts", "state"),
+    (
+        "oldest_seconds", "gauge",
+        "For how long the available message has waited that has waited longest; 0 if there is none.",
+        "waiting_seconds",
+    ),
+    ("consumers_waiting", "gauge", "Consumers that wait for a message.", "in_line"),
+    ("events_total", "counter", "Messages that were put, claimed, acked and so on.", "events", "event"),
+    ("lease_expiries_total", "counter", "Leases that ran out before the message was settled.", "leases_expired"),
+    ("expired_total", "counter", "Messages whose retention ended before they were done.", "expired"),
+    ("given_up_total", "counter", "Messages that failed for good, after their last attempt.", "given_up"),
+)  # fmt: skip
 _STUCK = 10.0  # seconds after which a commit that still runs means a disk that hangs
 _log = logging.getLogger("penstock.server")
 _TEXT = f"Content-Type: {MEDIA_TYPE}\r\n".encode()
 
 
 def queues(figures: Sequence[Figures]) -> Iterator[str]:
-    """Of each queue: what is in it, and what has happened."""
-    up = [each for each in figures if each.up]
-    yield from _family(
-        "penstock_queue_up", "gauge", "0 if an error has stopped the queue: restart the server.",
-        (({"queue": each.queue}, each.up) for each in figures),
-    )  # fmt: skip
-    yield from _family(
-        "penstock_queue_messages", "gauge", "Messages by state.",
-        (
-            ({"queue": each.queue, "state": state}, count)
-            for each in up
-            for state, count in each.counts.items()
-        ),
-    )  # fmt: skip
-    yield from _family(
-        "penstock_queue_oldest_seconds", "gauge",
-        "For how long the available message has waited that has waited longest; 0 if there is none.",
-        (({"queue": each.queue}, each.waiting_seconds) for each in up),
-    )  # fmt: skip
-    yield from _family(
-        "penstock_queue_consumers_waiting", "gauge", "Consumers that wait for a message.",
-        (({"queue": each.queue}, each.in_line) for each in up),
-    )  # fmt: skip
-    yield from _family(
-        "penstock_queue_events_total", "counter", "Messages that were put, claimed, acked and so on.",
-        (
-            ({"queue": each.queue, "event": event}, count)
-            for each in up
-            for event, count in each.events.items()
-        ),
-    )  # fmt: skip
-    for name, about, attribute in (
-        ("lease_expiries", "Leases that ran out before the message was settled.", "leases_expired"),
-        ("expired", "Messages whose retention ended before they were done.", "expired"),
-        ("given_up", "Messages that failed for good, after their last attempt.", "given_up"),
-    ):
-        samples = (({"queue": each.queue}, getattr(each, attribute)) for each in up)
-        yield from _family(f"penstock_queue_{name}_total", "counter", about, samples)
+    """The metrics of queues. A queue that an error has stopped has none but `up`."""
+    about = "0 if an error has stopped the queue: restart the server."
+    yield from _queue_family(figures, "up", "gauge", about, "up")
+    for family in _QUEUE_FAMILIES:
+        yield from _queue_family([each for each in figures if each.up], *family)
+
+
+def _queue_family(
+    figures: Sequence[Figures], name: str, kind: str, about: str, attribute: str, label: str = ""
+) -> Iterator[str]:
+    samples: list[_Sample] = []
+    for each in figures:
+        value = getattr(each, attribute)
+        if label:
+            samples += [({"queue": each.queue, label: key}, count) for key, count in value.items()]
+        else:
+            samples.append(({"queue": each.queue}, value))
+    return _family(f"penstock_queue_{name}", kind, about, samples)
 
 
 def commits(seconds: Histogram, records: Histogram) -> Iterator[str]:
-    """How long it takes until something is on stable storage, and how much gets there at once."""
+    """The metrics of commits: how long they take, and how many operations each makes durable."""
     yield from _histogram("penstock_commit_seconds", "Time that a commit took, its sync included.", seconds)
     yield from _histogram("penstock_commit_records", "Operations that one commit made durable.", records)
 
 
 def server(is_open: bool, connections: int, buffered: int, answers: Mapping[int, int]) -> Iterator[str]:
-    """Of the server itself."""
+    """The metrics of the server."""
     yield from _one("penstock_store_up", "0 if the store was closed or has failed.", is_open)
     yield from _one("penstock_http_connections", "Connections that are open.", connections)
     yield from _one("penstock_http_buffered_bytes", "Bodies of requests that are in memory.", buffered)
@@ -86,7 +80,7 @@ def server(is_open: bool, connections: int, buffered: int, answers: Mapping[int,
 
 
 def process() -> Iterator[str]:
-    """Of the process, by the names that all programs use."""
+    """The metrics of the process, by Prometheus's common names."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     yield from _one("process_cpu_seconds_total", "CPU time.", used.ru_utime + used.ru_stime, "counter")
     yield from _one("process_start_time_seconds", "When the process started, since 1970.", _STARTED)
@@ -130,13 +124,13 @@ def _number(value: float) -> str:
 
 
 async def healthz(backend: Any, request: Request) -> Answer:
-    """GET /-/healthz: the process is alive, whatever its store is."""
+    """GET /-/healthz: the process is alive, whatever the state of its store."""
     request.parameters()
     return json_answer({"status": "ok"})
 
 
 async def readyz(backend: Any, request: Request) -> Answer:
-    """GET /-/readyz: the store takes messages, and gives them."""
+    """GET /-/readyz: the store works, and no commit hangs."""
     request.parameters()
     if not backend.is_open() or request.service.stopping:
         raise Problem("StoreClosed", "the server is stopping, or its store has failed: send work elsewhere")
@@ -159,7 +153,7 @@ async def metrics(backend: Any, request: Request) -> Answer:
     request.parameters()
     service, figures = request.service, await backend.figures()
 
-    def render() -> bytes:  # in a thread, as there may be very many queues
+    def render() -> bytes:  # in a thread: there may be very many queues
         parts = chain(
             queues(figures),
             commits(backend.commit_seconds, backend.commit_records),

@@ -1,4 +1,4 @@
-"""The six endpoints of MQ-Core, with what the contract has beyond them as query parameters and headers."""
+"""The handlers of MQ-Core's six endpoints. Arguments that MQ-Core lacks are query parameters and headers."""
 
 from penstock.contract import names
 from penstock.contract.arguments import SETTINGS, arguments, checked_consumer, checked_lease
@@ -10,7 +10,7 @@ from penstock.errors import InvalidArgument, QueueExists
 from penstock.http.server.exchange import JSON, Answer, Problem, Request, checked_wait
 from penstock.wire import jsons
 
-_MAX_HEADERS = 16_384  # bytes of X-Message-Headers in an answer: more than clients read
+_MAX_HEADERS = 16_384  # bytes of X-Message-Headers in an answer: clients read no longer ones
 _TOLD = {
     b"x-message-priority": "priority",
     b"x-message-delay": "delay",
@@ -31,7 +31,7 @@ async def show_queue(backend: Served, request: Request) -> Answer:
 
 
 async def create_queue(backend: Served, request: Request) -> Answer:
-    """PUT /{queue}: as MQ-Core has it, a message is delivered again and again unless the query limits that."""
+    """PUT /{queue}. MQ-Core knows no limit of attempts, so max_attempts is 0 unless the query has one."""
     name = names.checked(request.arguments[0])
     asked = request.parameters(*SETTINGS)
     wanted = jsons.settings_from_query({"max_attempts": "0", **asked}.items())
@@ -54,7 +54,7 @@ async def delete_queue(backend: Served, request: Request) -> Answer:
 
 
 async def fetch_message(backend: Served, request: Request) -> Answer:
-    """GET /{queue}/messages: claim one."""
+    """GET /{queue}/messages: claim a message."""
     name = names.checked(request.arguments[0])
     given = request.parameters("lease", "wait", "consumer")
     lease = checked_lease(jsons.number("lease", given.get("lease", "30")))
@@ -91,7 +91,7 @@ async def add_message(backend: Served, request: Request) -> Answer:
 
 
 def add_plainly(backend: Served, request: Request) -> bool:
-    """POST /{queue}/messages with nothing but a payload: most are so plain that a coroutine would cost more."""
+    """POST /{queue}/messages with nothing but a payload, without the cost of a coroutine; else False."""
     head = request.head
     if head.told or head.query or not isinstance(backend, LocalBackend):
         return False
@@ -100,7 +100,7 @@ def add_plainly(backend: Served, request: Request) -> bool:
 
 
 class _Adding:
-    """Tells the connection of a request what became of its message, as a future would tell a coroutine."""
+    """Answers a request once its message is stored: stands in for the future that a coroutine would await."""
 
     __slots__ = ("_request",)
 
@@ -122,7 +122,7 @@ def _added(id: str) -> Answer:  # noqa: A002 - the contract's word
 
 
 def _told(request: Request) -> Entry:
-    """A message of which the request's headers tell more."""
+    """A message with the priority, delay and other arguments from the request's headers."""
     draft = Draft(request.body)
     for name, argument in _TOLD.items():
         value = request.header(name)
@@ -137,7 +137,7 @@ def _told(request: Request) -> Entry:
 
 
 async def remove_message(backend: Served, request: Request) -> Answer:
-    """DELETE /{queue}/messages/{id}: remove it, or with its receipt acknowledge it."""
+    """DELETE /{queue}/messages/{id}: remove a message; with its receipt, acknowledge it."""
     name, id = names.checked(request.arguments[0]), request.arguments[1]  # noqa: A001 - the contract's word
     receipt = request.parameters("receipt").get("receipt")
     if receipt is None:

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the declarations of operations; endpoints without one are described here."""
+"""The OpenAPI 3.1 document, made from the declarations of operations; other endpoints are described here."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from penstock.http.server import exchange, metrics
 from penstock.version import __version__
 from penstock.wire import frames, problems
 
-# HTTP's own errors, and those that mean something else here than in Python.
+# Meanings of errors of HTTP, and of errors that mean something else here than in Python.
 _MEANINGS = {
     "BadRequest": "What came is no HTTP/1.1 request: its head cannot be read, or it ended too early.",
     "Unauthorized": "The server asks for a token that it knows: `Authorization: Bearer TOKEN`.",
@@ -61,7 +61,7 @@ _MEANINGS = {
 
 
 class Failure(NamedTuple):
-    """An error by its name."""
+    """An error that the document describes."""
 
     name: str
     status: int
@@ -75,9 +75,9 @@ def _failure(name: str, status: int) -> Failure:
 STATUSES = problems.STATUSES | exchange.STATUSES
 FAILURES = {name: _failure(name, status) for name, status in sorted(STATUSES.items(), key=lambda each: each[::-1])}
 
-# What any request can meet that needs a role, where there are tokens.
+# Errors of any request that needs a role, where there are tokens.
 GUARDED = ("Unauthorized",)
-# What any request can meet, whatever it asks for.
+# Errors of any request.
 COMMON = (
     "BadRequest", "InvalidArgument", "Forbidden", "RequestTimeout", "PayloadTooLarge", "UnsupportedMediaType",
     "HeadersTooLarge", "ServerError", "Overloaded", "StoreClosed",
@@ -90,7 +90,7 @@ BYTES = "application/octet-stream"
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One method of one path. `answers` are the good ones, `errors` those beyond what any request can meet."""
+    """One method of one path. `answers` are successes by status, `errors` are names beyond COMMON and GUARDED."""
 
     call: str  # "GET /path"
     id: str
@@ -105,17 +105,17 @@ class Operation:
 
     @property
     def method(self) -> str:
-        """GET and the like."""
+        """The method: GET, POST or another."""
         return self.call.partition(" ")[0]
 
     @property
     def path(self) -> str:
-        """With the names of its variable parts in braces."""
+        """The path, with the names of its variable segments in braces."""
         return self.call.partition(" ")[2]
 
 
 def parameter(place: str, name: str, schema: Schema, example: object = None) -> Schema:
-    """What a request says in its path, query or headers; the schema's description becomes the parameter's."""
+    """A parameter in a path, query or header; the schema's description becomes the parameter's."""
     described = {"name": name, "in": place, "description": schema["description"]}
     if place == "path":
         described["required"] = True
@@ -124,17 +124,17 @@ def parameter(place: str, name: str, schema: Schema, example: object = None) -> 
 
 
 def query(**given: Schema) -> list[Schema]:
-    """Parameters of the query."""
+    """Parameters of a query."""
     return [parameter("query", *each) for each in given.items()]
 
 
 def body(schema: Schema, example: object, required: bool = True) -> Schema:
-    """A request's JSON."""
+    """A JSON body of a request."""
     return {"required": required, "content": {JSON: {"schema": schema, "example": example}}}
 
 
 def answer(description: str, schema: Schema, example: object) -> Schema:
-    """An answer's JSON."""
+    """An answer with a JSON body."""
     return {"description": description, "content": {JSON: {"schema": schema, "example": example}}}
 
 
@@ -144,7 +144,7 @@ def header(description: str, kind: str = "string", required: bool = True) -> Sch
 
 
 def drafts(schema: str) -> Schema:
-    """A request's batch."""
+    """A body that is a batch of drafts, as JSON or a frame."""
     example = {"messages": [{"payload": "resize cat.jpg", "headers": {"kind": "image"}, "priority": 3}]}
     return {"required": True, "content": {JSON: {"schema": ref(schema), "example": example}, **_FRAME}}
 
@@ -163,13 +163,13 @@ DONE = {"description": "Done."}
 
 
 def messages(description: str, schema: Schema) -> Schema:
-    """An answer's batch."""
+    """An answer with a batch of messages, as JSON or a frame."""
     example = {"messages": [_A_MESSAGE]}
     return {"description": description, "content": {JSON: {"schema": schema, "example": example}, **_FRAME}}
 
 
 def described(kind: type[Declared[Any]]) -> Operation:
-    """An operation for the document."""
+    """The description of a declared operation."""
     http = kind.http
     wires = dict(kind.wires)
     if http.batch:
@@ -198,7 +198,7 @@ def described(kind: type[Declared[Any]]) -> Operation:
 
 
 def _schema(kind: type[Declared[Any]], name: str, argument: Argument) -> Schema:
-    """What a value may be, with its default, unless that only means that nothing was said."""
+    """An argument's schema with its default, unless the default stands for a missing value."""
     default = kind.default(name)
     told = isinstance(default, int | float | str) and default != ""
     return {**argument.schema, "default": default} if told else argument.schema
@@ -214,7 +214,7 @@ def _answer(given: Any) -> Schema:
     schema, example = given.schema, given.example
     if given.member:
         schema, example = members({given.member: schema}), {given.member: example}
-    return {"description": given.description, "content": {JSON: {"schema": schema, "example": example}}}
+    return answer(given.description, schema, example)
 
 
 _PAYLOAD = {"schema": {}, "example": "resize cat.jpg"}
@@ -315,7 +315,7 @@ _MQCORE = [
         id="delete_message",
         tag="MQ-Core",
         summary="Acknowledge or remove a message",
-        description="With its receipt this acknowledges a claim; without, the message goes, whoever holds it.",
+        description="With a receipt this acknowledges a claim. Without one it removes a message, claimed or not.",
         parameters=[QUEUE, ID, *query(receipt=text("`X-Message-Receipt` of the claim."))],
         answers={"204": DONE},
         errors=(*WRITES, "MessageNotFound", "LeaseExpired"),
@@ -334,7 +334,7 @@ _MONITORING = [
         id="healthz",
         tag="Monitoring",
         summary="Is the process alive?",
-        description="Whatever its store is: who gets no answer here restarts it.",
+        description="Says nothing of its store. Restart a process that does not answer here.",
         answers=_status("ok"),
     ),
     Operation(
@@ -397,18 +397,19 @@ and columns: the name of a field, and either a list with a value for each messag
 holds for all. What is missing has its default (drafts) or is null (messages)."""
 _LOADS = """\
 Many messages that take effect all at once, or not at all. Senders add batches to parts of a load, side by side; a
-commit names the parts that count. Until then nobody sees anything of it. Only journal stores take loads."""
+commit names the parts that count. Until then nobody sees anything of it. Only journal
+and slate stores take loads."""
 _STREAMS = """\
-Who reads a queue as a stream holds one batch at a time, under a number, until it says that the batch's outcome is
-safe. Until then the same messages are under that number, whatever crashes; and after that they can be read until
-the next batch is settled. Spark's `readStream` works so. Only journal stores have streams."""
+The reader of a stream holds one numbered batch of a queue's messages at a time, until it settles the batch. Until
+then that number has the same messages, whatever crashes; a settled batch can be read until the next one is
+settled. Spark's `readStream` works so. Only journal and slate stores have streams."""
 TAGS = {
     "MQ-Core": "The six endpoints that `curl` needs: a queue is a path, a message is a body.",
     "Queues": "Queues as JSON.",
     "Messages": _BATCHES,
     "Loads": _LOADS,
     "Streams": _STREAMS,
-    "Monitoring": "How the server is.",
+    "Monitoring": "Health and metrics.",
     "About": "The server describes itself.",
 }
 _ITSELF = [
@@ -458,13 +459,12 @@ _OPERATIONS = [
     *_MONITORING,
     *_ITSELF,
 ]
-_RETRY = {"Retry-After": {"required": True, "description": "Seconds to wait.", "schema": {"type": "integer"}}}
-
-_CHALLENGE = {"WWW-Authenticate": {"required": True, "description": "Bearer.", "schema": {"type": "string"}}}
+_RETRY = {"Retry-After": header("Seconds to wait.", "integer")}
+_CHALLENGE = {"WWW-Authenticate": header("Bearer.")}
 
 
 def document() -> dict[str, Any]:
-    """Everything that the server answers."""
+    """The document, as Python values."""
     paths: dict[str, dict[str, Any]] = {}
     responses: dict[str, Any] = {}
     for operation in _OPERATIONS:
@@ -493,7 +493,7 @@ def document() -> dict[str, Any]:
 
 
 def _described(operation: Operation, responses: dict[str, Any]) -> dict[str, Any]:
-    from penstock.http.server.routes import find  # here, as routes lead to this document
+    from penstock.http.server.routes import find  # late: routes import this module
 
     needed = find(operation.method.encode(), operation.path.encode())[0].roles
     described: dict[str, Any] = {
@@ -504,7 +504,7 @@ def _described(operation: Operation, responses: dict[str, Any]) -> dict[str, Any
         "parameters": list(operation.parameters),
         "requestBody": operation.body,
         "responses": {**operation.answers, **_refusals(operation, responses, bool(needed))},
-        # Either one of these roles, or a server without tokens.
+        # One of these roles is needed, or none at a server without tokens.
         "security": [*_tokens(needed), {}] if needed else [],
     }
     return {name: value for name, value in described.items() if value}
@@ -515,7 +515,7 @@ def _tokens(needed: int) -> list[dict[str, list[str]]]:
 
 
 def _head(described: dict[str, Any]) -> dict[str, Any]:
-    """HEAD is GET without the body."""
+    """The description of HEAD, made from that of GET."""
     answers = {
         status: {name: value for name, value in answer.items() if name != "content"}
         for status, answer in described["responses"].items()
@@ -535,7 +535,7 @@ def _head(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refusals(operation: Operation, responses: dict[str, Any], guarded: bool) -> dict[str, Any]:
-    """What goes wrong, by status; which is a response that operations share if they share its errors."""
+    """References to error responses, by status. Operations with the same errors share a response."""
     met = (*operation.errors, *COMMON, *(GUARDED if guarded else ()))
     failures = [each for each in FAILURES.values() if each.name in met]
     refusals = {}

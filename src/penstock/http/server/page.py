@@ -1,4 +1,4 @@
-"""The page for people, made of the document for programs: one file, nothing to load, nothing to run."""
+"""The HTML page /-/docs, rendered from the OpenAPI document: one file without scripts or external resources."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ from penstock.http.server.exchange import JSON, Answer, Request
 from penstock.http.server.openapi import COMMON, FAILURES, GUARDED, document
 from penstock.wire import jsons, problems
 
-HOST = "localhost:8390"  # in the examples; the server puts its own there
+HOST = "localhost:8390"  # in the examples; docs() puts the client's Host there
 QUICK_START = {
     "Make a queue": f"curl -i -X PUT {HOST}/jobs",
     "Put a message: the body is the payload": f"curl -i --data-binary 'resize cat.jpg' {HOST}/jobs/messages",
@@ -52,7 +52,7 @@ _PLAIN_HOST = re.compile(rb"[0-9A-Za-z.\-]{1,253}(:[0-9]{1,5})?|\[[0-9a-f:]{2,45
 
 @cache
 def style() -> str:
-    """The page's style."""
+    """The page's style sheet."""
     return files(__package__).joinpath("page.css").read_text()
 
 
@@ -67,7 +67,7 @@ def policy() -> str:
 
 
 def render(document: Mapping[str, Any]) -> str:
-    """The page."""
+    """The page as HTML."""
     info, tags = document["info"], document["tags"]
     sections = ["Quick start", *[tag["name"] for tag in tags], "Fields", "Errors"]
     links = "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>' for name in sections)
@@ -130,7 +130,7 @@ def _operation(method: str, path: str, operation: Mapping[str, Any], document: M
 
 
 def _role(operation: Mapping[str, Any]) -> str:
-    """What a token must have."""
+    """The roles of which a token needs one."""
     named = [role for each in operation.get("security", ()) for role in each.get("token", ())]
     if named:
         return " or ".join(f"<code>{role}</code>" for role in named)
@@ -149,7 +149,7 @@ def _body(body: Mapping[str, Any]) -> str:
 
 
 def _members(content: Mapping[str, Any]) -> str:
-    """What a body has that is not described elsewhere."""
+    """A table of a body's members, or a link to its schema."""
     schema = content.get("application/json", {}).get("schema", {})
     rows = [
         (_name(name, name in schema.get("required", ())), _kind(member), _meaning(member))
@@ -180,7 +180,7 @@ def _example(content: Mapping[str, Any]) -> str:
 
 
 def _json(value: Any, indent: int = 0) -> str:
-    """JSON as people write it: what fits on a line is on a line."""
+    """JSON with values on one line where they fit."""
     line = json.dumps(value, ensure_ascii=False)
     if len(line) + indent <= 76 or not isinstance(value, dict | list) or not value:
         return line
@@ -204,7 +204,7 @@ def _fields(document: Mapping[str, Any]) -> str:
 
 
 def _met_by(operation: Mapping[str, Any]) -> list[str]:
-    """The errors that are its own."""
+    """The names of an operation's errors, without those of any request."""
     shared = [answer["$ref"].rpartition("/")[2] for answer in operation["responses"].values() if "$ref" in answer]
     return [name for each in shared for name in each.split(".") if name not in (*COMMON, *GUARDED)]
 
@@ -231,7 +231,7 @@ def _heading(name: str) -> str:
 
 
 def _anchor(name: str) -> str:
-    return name.lower().replace(" ", "-") + "-section"  # errors and fields have their names for themselves
+    return name.lower().replace(" ", "-") + "-section"  # errors and schemas have anchors without a suffix
 
 
 def _paragraphs(text: str) -> str:
@@ -255,7 +255,7 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "")
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """What a value is, in a word or two."""
+    """The type of a value in a word or two."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         shown = {"Drafts": "Draft", "Published": "Draft", "Messages": "Message"}.get(name, name)
@@ -279,7 +279,7 @@ def _range(schema: Mapping[str, Any]) -> str:
     lowest, highest = schema.get("minimum"), schema.get("maximum", MAX_COUNT)
     if lowest is None or lowest < 0:
         return ""
-    return f" from {lowest}" if highest >= MAX_COUNT else f", {lowest:,} to {highest:,}"  # which nobody meets
+    return f" from {lowest}" if highest >= MAX_COUNT else f", {lowest:,} to {highest:,}"  # no limit
 
 
 def _meaning(schema: Mapping[str, Any]) -> str:
@@ -294,17 +294,17 @@ async def openapi(backend: Any, request: Request) -> Answer:
 
 
 async def docs(backend: Any, request: Request) -> Answer:
-    """GET /-/docs. Its examples name this server, as the client calls it, so that they can be pasted."""
+    """GET /-/docs. Its examples name this server as the client does, so that they can be pasted."""
     request.parameters()
     headers, body = _page()
     host = request.headers.get(b"host", b"")
-    if _PLAIN_HOST.fullmatch(host):  # and nothing that a browser could take for more than a name
+    if _PLAIN_HOST.fullmatch(host):  # nothing that a browser could take for HTML
         body = body.replace(HOST.encode(), host)
     return Answer(200, headers, body)
 
 
 async def start(backend: Any, request: Request) -> Answer:
-    """GET /: to the docs."""
+    """GET /: redirects to the docs."""
     request.parameters()
     return Answer(303, b"Location: /-/docs\r\n")
 

@@ -1,6 +1,6 @@
-"""From a request to its operation, and from the operation's result to an answer.
+"""Routes: from a path to its handler, from a request to its operation, from a result to an answer.
 
-Names and ids are taken from the raw path, so that `/`, `..` and everything else that is encoded is just a name.
+A path is split before it is decoded, so that an encoded `/` or `..` is part of a name.
 """
 
 import asyncio
@@ -36,15 +36,15 @@ from penstock.http.server.exchange import (
 )
 from penstock.wire import frames, jsons
 
-_MOST = 16 << 20  # bytes of payloads that one claim is given, beyond its first message
-_PAGE = 8 << 20  # of those that a listing has
+_MOST = 16 << 20  # bytes of payloads that one claim gets; its first message may be larger
+_PAGE = 8 << 20  # bytes of payloads at which a page of a listing ends
 _BYTES = b"Content-Type: application/octet-stream\r\n"
 
 _Methods = dict[bytes, Route]
 _NAMELESS = [b"-", b"api", b"queues", b""]
 _BODY = 16 * 1024 * 1024  # the largest payload
 _BATCH = 64 * 1024 * 1024
-# MQ-Core's, where a queue's name is the first part of the path
+# MQ-Core: the first segment of the path is a queue's name
 _QUEUE: _Methods = {
     b"GET": Route(mqcore.show_queue, ANY_ROLE),
     b"PUT": Route(mqcore.create_queue, ADMIN, 1024 * 1024, discards=True),
@@ -66,16 +66,16 @@ _OWN = {
 
 
 def handler(kind: type[Operation[Any]]) -> Handler:
-    """What answers requests for an operation."""
-
+    """The handler of requests for an operation."""
     read = reader(kind)
 
     async def handle(backend: Any, request: Request) -> Answer:
         operation = read(request)
         if isinstance(operation, Peek | Messages):
-            return _listed(request, operation, await _page(backend.listed(operation), operation))
+            fields = operation.fields if isinstance(operation, Messages) else MESSAGE_FIELDS
+            return batch_answer(request, await _page(backend.listed(operation), operation), fields)
         if isinstance(operation, AddToLoad) and batch_type(request) != frames.MEDIA_TYPE:
-            operation.frame = await asyncio.to_thread(_framed, request)  # of many megabytes
+            operation.frame = await asyncio.to_thread(_framed, request)  # in a thread: it may have many megabytes
         try:
             result = await backend.run(operation)
             if kind.http.then is not None:
@@ -83,14 +83,14 @@ def handler(kind: type[Operation[Any]]) -> Handler:
         except TooManyLoads as error:
             raise Problem("Overloaded", str(error)) from None
         if kind.http.answer.kind is BatchPlan:
-            return Answer(200, _BYTES, await asyncio.to_thread(_encoded, result))  # of millions of messages
+            return Answer(200, _BYTES, await asyncio.to_thread(_encoded, result))  # of millions of rows
         return _answered(request, operation, result)
 
     return handle
 
 
 def reader(kind: type[Operation[Any]]) -> Callable[[Request], Any]:
-    """A function from a request to the operation that it asks for; InvalidArgument and the like."""
+    """A function that makes an operation from a request; InvalidArgument, InvalidName, Forbidden and others."""
     others, in_path, in_query = kind.others, kind.http.in_path, kind.http.in_query
     [batch] = (kind.wires.keys() - {*in_path, *others}) if kind.http.batch else [""]
     numbers = _numbers(kind)
@@ -126,14 +126,14 @@ def reader(kind: type[Operation[Any]]) -> Callable[[Request], Any]:
 
 
 def _numbered(given: Mapping[str, str], wanted: Mapping[str, str]) -> Mapping[str, Any]:
-    """Texts of a path or a query, as numbers where numbers are wanted."""
+    """The values of a path or a query, with numbers parsed."""
     if wanted.keys().isdisjoint(given):
         return given
     return {wire: _number(wire, text, wanted[wire]) if wire in wanted else text for wire, text in given.items()}
 
 
 def _numbers(kind: type[Operation[Any]]) -> dict[str, str]:
-    """The arguments that are numbers, with their type."""
+    """The arguments that are numbers, by name, with their JSON type."""
     types = {wire: argument.schema.get("type") for wire, (_, argument) in kind.wires.items()}
     return {wire: wanted for wire, wanted in types.items() if wanted in ("integer", "number")}
 
@@ -146,10 +146,8 @@ def _number(name: str, text: str, wanted: str) -> Any:
 
 
 def _batch(kind: type[Operation[Any]], request: Request) -> Any:
-    """The messages of a body; a load keeps them as they came."""
-    if kind.part == "owner":
-        return request.body
-    is_frame = batch_type(request) == frames.MEDIA_TYPE
+    """The messages of a body, decoded; those of a load, and of an owner's operation, stay bytes."""
+    is_frame = kind.part == "owner" or batch_type(request) == frames.MEDIA_TYPE
     if kind.part:
         return request.body
     return frames.decode_entries(request.body) if is_frame else _entries(request)
@@ -160,7 +158,7 @@ def _entries(request: Request) -> Any:
 
 
 def _framed(request: Request) -> bytes:
-    """What was sent as JSON, as all else is sent."""
+    """A batch that was sent as JSON, as a frame."""
     with arguments():
         return frames.encode_entries(_entries(request))
 
@@ -177,10 +175,6 @@ async def _page(messages: AsyncIterator[Message], operation: Peek | Messages) ->
     return page
 
 
-def _listed(request: Request, operation: Peek | Messages, page: list[Message]) -> Answer:
-    return batch_answer(request, page, operation.fields if isinstance(operation, Messages) else MESSAGE_FIELDS)
-
-
 def _answered(request: Request, operation: Operation[Any], result: Any) -> Answer:
     answer = operation.http.answer
     if answer.status == 204:
@@ -193,29 +187,21 @@ def _answered(request: Request, operation: Operation[Any], result: Any) -> Answe
 
 
 def _encoded(plan: BatchPlan) -> bytes:
-    from penstock.http.batches import encode_plan  # here, as most servers are never asked
+    from penstock.http.batches import encode_plan  # late: few servers are asked for plans
 
     return encode_plan(plan)
 
 
-def route_of(kind: type[Operation[Any]], role: int | None = None) -> Route:
-    """What answers requests for an operation."""
-    http = kind.http
-    return Route(
-        handler(kind), http.role if role is None else role, http.limit, polls=http.polls, lists=http.lists
-    )
-
-
 @dataclass
 class Node:
-    """A part of paths: what follows it, by name or whatever stands there, and what answers if it is the last."""
+    """A segment in the tree of routes: the segments that may follow, and the routes of paths that end here."""
 
     named: "dict[bytes, Node]" = field(default_factory=dict)
     variable: "Node | None" = None
     methods: _Methods = field(default_factory=dict)
 
     def add(self, call: str, route: Route) -> None:
-        """Answer a method of a path below this part."""
+        """Add a route for "METHOD /path"; a segment in braces is variable."""
         method, _, path = call.encode().partition(b" ")
         node = self
         for part in path.split(b"/")[1:]:
@@ -226,7 +212,7 @@ class Node:
         node.methods[method] = route
 
     def find(self, parts: list[bytes]) -> tuple[_Methods, list[bytes]]:
-        """What answers at a path, and its variable parts: one of them may be called as what has a name there."""
+        """The routes of a path, by method, and its variable segments. A fixed segment wins over a variable one."""
         if not parts or not parts[-1]:
             return {}, []
         return self._find(parts, 0, [])
@@ -243,12 +229,14 @@ class Node:
 
 
 def tree_of(routes: Mapping[str, Route], operations: Iterable[type[Operation[Any]]] = ()) -> Node:
-    """Routes by the parts of their paths: of their own, and those of operations."""
+    """The tree of given routes and of operations' routes."""
     tree = Node()
     for call, route in routes.items():
         tree.add(call, route)
     for kind in operations:
-        tree.add(f"{kind.http.method} {kind.http.path}", route_of(kind))
+        http = kind.http
+        route = Route(handler(kind), http.role, http.limit, polls=http.polls, lists=http.lists)
+        tree.add(f"{http.method} {http.path}", route)
     return tree
 
 
@@ -258,7 +246,7 @@ _TREE = tree_of(
 
 
 def find(method: bytes, target: bytes) -> tuple[Route, tuple[str, ...], bytes]:
-    """The route, the variable parts of the path, and the query. Where nothing is, the route says so."""
+    """The route, the variable segments of the path, and the query. An unknown path gets a route that refuses."""
     try:
         if target[:1] != b"/":
             target = _path_of(target)
@@ -285,7 +273,7 @@ def _resource(parts: list[bytes]) -> tuple[_Methods, list[bytes]]:
         return _MESSAGE, parts[::2]
     if count == 1:
         return (_QUEUE, parts) if parts[0] else (_START, [])
-    nameless = parts[:4] == _NAMELESS  # not `default`: who wrote that has lost a name
+    nameless = parts[:4] == _NAMELESS  # an empty name means `default` elsewhere; here a client has lost a name
     methods, arguments = ({}, []) if nameless else _TREE.find(parts)
     if methods:
         return methods, arguments
@@ -297,7 +285,7 @@ def _resource(parts: list[bytes]) -> tuple[_Methods, list[bytes]]:
 
 
 def _path_of(target: bytes) -> bytes:
-    """Of a target in absolute form, as proxies get it."""
+    """Path and query of a target in absolute form, which proxies send."""
     try:
         url = httptools.parse_url(target)
     except httptools.HttpParserInvalidURLError:
@@ -316,4 +304,4 @@ def _not_allowed(methods: _Methods) -> Problem:
 
 @lru_cache(maxsize=4096)
 def _decoded(part: bytes) -> str:
-    return unquote_to_bytes(part).decode("latin-1")  # what is not ASCII is refused as a name
+    return unquote_to_bytes(part).decode("latin-1")  # names that are not ASCII are refused later

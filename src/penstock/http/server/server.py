@@ -1,4 +1,4 @@
-"""A server at work: its connections, its limits, and its end."""
+"""The server: accepts connections, keeps them within limits and deadlines, and stops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.contract.backend import Served
@@ -33,10 +33,10 @@ _TICK = 1.0  # seconds
 _GRACE = 5.0  # seconds for requests to end when the server stops
 _BACKLOG = 4_096
 _HOUSEKEEPING = 5  # ticks
-_LISTING = 4  # requests that list messages, with their bodies in memory
-_AT_ONCE = 64  # connections that are accepted before others have their turn
-_KEPT, _MOST_KEPT = 128, 1_024  # descriptors for the store: threads that read and commit, new queues, packing
-_PER_REQUEST, _FEW = 3, 48  # descriptors that a request may leave open; that may be left open uncounted
+_LISTING = 4  # requests that list messages at the same time: their payloads are in memory
+_AT_ONCE = 64  # connections accepted in one turn of the event loop
+_KEPT, _MOST_KEPT = 128, 1_024  # descriptors reserved for the store: threads, new queues, packing
+_PER_REQUEST, _FEW = 3, 48  # descriptors that a request may leave open; spare ones that need no new count
 _log = logging.getLogger("penstock.server")
 
 
@@ -44,58 +44,53 @@ class Patient(Protocol):
     """A connection with a deadline."""
 
     def give_up(self) -> None:
-        """It took too long."""
+        """End the connection: its deadline is over."""
 
 
 class Deadlines:
-    """Connections with a deadline, in the order in which it ends: all have the same number of seconds."""
+    """Connections with a deadline, in order of their deadlines: all have the same number of seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._new: dict[Patient, None] = {}  # since the last tick
+        self._new: dict[Patient, None] = {}  # started since the last tick
         self._since: dict[Patient, float] = {}
 
-    def start(self, who: Patient) -> None:
-        """Begin to count, unless it has begun."""
-        if who not in self._since:
-            self._new[who] = None
+    def start(self, connection: Patient) -> None:
+        """Start the deadline of a connection, unless it runs."""
+        if connection not in self._since:
+            self._new[connection] = None
 
-    def stop(self, who: Patient) -> None:
-        """It is done."""
-        self._new.pop(who, None)
-        self._since.pop(who, None)
+    def stop(self, connection: Patient) -> None:
+        """Cancel the deadline of a connection."""
+        self._new.pop(connection, None)
+        self._since.pop(connection, None)
 
     def first(self, count: int) -> list[Patient]:
-        """The next to be late, at most so many."""
+        """The connections whose deadlines end next, at most so many."""
         return list(islice(chain(self._since, self._new), max(count, 0)))
 
     def tick(self, now: float) -> None:
-        """Give up connections that are late. Called about every second, which is as exact as it gets.
+        """End connections whose deadline is over. Called about once a second.
 
-        A connection that came since the last tick is counted from this one: none has less than its seconds.
+        Deadlines that started since the last tick count from this one: no connection has less than its seconds.
         """
-        late = []
-        for who, since in self._since.items():
-            if now - since <= self._seconds:
-                break
-            late.append(who)
+        late = list(takewhile(lambda each: now - self._since[each] > self._seconds, self._since))
         self._since.update(dict.fromkeys(self._new, now))
         self._new.clear()
-        for who in late:
-            del self._since[who]
-            who.give_up()
+        for connection in late:
+            del self._since[connection]
+            connection.give_up()
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one server takes on.
+    """The limits of one server.
 
-    connections: open at a time; further ones are told to come back later
-    buffered: bytes of request bodies that are arriving or wait for their answer; and, apart from these, of answers
-        that wait to be read
-    arriving: seconds in which a request must be there, from its first byte to its last
-    leaving: seconds in which a client must read what it asked for
-    idle: seconds for which a connection is kept between requests
+    connections: open at the same time; further ones are answered with 503
+    buffered: bytes of request bodies in memory; the same number again of answers that clients have not read yet
+    arriving: seconds from the first byte of a request to its last
+    leaving: seconds in which a client must read its answer
+    idle: seconds for which a connection stays open between requests
     """
 
     connections: int = 20_000
@@ -106,7 +101,7 @@ class Limits:
 
 
 class Service:
-    """What all connections share."""
+    """The state that all connections of a server share: backend, tokens, deadlines, counters."""
 
     def __init__(
         self,
@@ -120,39 +115,39 @@ class Service:
         self.backend = backend
         self.limits = limits
         self.access = access
-        self.hosts = hosts  # compared where nobody is asked for a token; None: no browser can connect
+        self.hosts = hosts  # checked where no token is asked for; None: no browser can connect (Unix socket)
         self.access_log = access_log
         self.answers: dict[int, int] = defaultdict(int)  # by status
         self.heads = Heads()
         self.loop = asyncio.get_running_loop()
-        self.failed: asyncio.Future[None] = self.loop.create_future()  # done once the server is of no more use
+        self.failed: asyncio.Future[None] = self.loop.create_future()  # done once the server must end
         self.arriving = Deadlines(limits.arriving)
         self.leaving = Deadlines(limits.leaving)
         self.idle = Deadlines(limits.idle)
-        self.buffered = 0
-        self.unread = 0  # bytes of answers
-        self._unread: dict[Connection, int] = {}  # of whom, the slowest first
+        self.buffered = 0  # bytes of request bodies
+        self.unread = 0  # bytes of answers that clients have not read
+        self._unread: dict[Connection, int] = {}  # by connection, the slowest first
         self.listing = asyncio.Semaphore(_LISTING)
         self.stopping = False
         self._connections: set[Connection] = set()
-        self.coming: dict[Connection, asyncio.Task[None]] = {}  # those that were accepted and are not yet at work
-        self._nobody = asyncio.Event()
+        self.coming: dict[Connection, asyncio.Task[None]] = {}  # accepted, but not connected yet: TLS handshakes
+        self._empty = asyncio.Event()  # the server stops, and the last connection has ended
         self._ticks = 0
         self._files = files  # descriptors that one connection may need
-        self._most = 0  # connections, as far as there are descriptors
-        self._unseen = 0  # descriptors that the store may take before they are counted again
-        self._counted = float("-inf")  # when that was found out
-        self._generation = 0 if access is None else access.generation  # of the tokens that long polls came with
+        self._most = 0  # connections for which there are descriptors
+        self._unseen = 0  # descriptors that the store may open before they are counted again
+        self._counted = float("-inf")  # when `_most` was computed
+        self._generation = 0 if access is None else access.generation  # of the tokens of long polls
         self._tending: asyncio.Future[None] | None = None
         self._tick()
 
     @property
     def connections(self) -> int:
-        """How many there are."""
+        """The number of connections that are open."""
         return len(self._connections)
 
     def welcome(self, connection: Connection) -> bool:
-        """Take a connection in; False: the server is stopping."""
+        """Register a connection; False if the server is stopping."""
         if self.stopping:
             return False
         self.coming.pop(connection, None)
@@ -160,9 +155,9 @@ class Service:
         return True
 
     def has_room(self) -> bool:
-        """Whether another connection can be served beside those that are open or about to be.
+        """Whether another connection can be accepted.
 
-        The store needs descriptors, too: it fails without, so it comes first.
+        The store fails without descriptors, so its share comes first.
         """
         there = len(self._connections) + len(self.coming)
         now = self.loop.time()
@@ -172,7 +167,7 @@ class Service:
         return not self.stopping and there < self._most
 
     def _make_room(self) -> None:
-        """End the connections that were idle longest, once the store has used up half of what was kept for it."""
+        """End the connections that were idle longest, once the store has used half of its reserved descriptors."""
         there = len(self._connections) + len(self.coming)
         spare = room_for_connections(there, kept=0.5) - there
         self._unseen = max(spare, _FEW)
@@ -180,13 +175,13 @@ class Service:
             connection.give_up()
 
     def answered(self) -> None:
-        """A request was answered, which may have made a queue: count again in time."""
+        """Count a request, which may have made a queue: descriptors are counted again before they run out."""
         self._unseen -= _PER_REQUEST
         if self._unseen < 0:
             self._make_room()
 
     def hold_back(self, connection: Connection, size: int) -> None:
-        """Count bytes that wait for a client to read. If all are too many, the slowest clients are cut off."""
+        """Count the unread bytes of a client. If the sum exceeds the limit, the slowest clients are cut off."""
         self.let_go(connection)
         self._unread[connection] = size
         self.unread += size
@@ -196,30 +191,30 @@ class Service:
             slowest.transport.abort()
 
     def let_go(self, connection: Connection) -> None:
-        """A client has read, or is gone."""
+        """Forget the unread bytes of a client that has read them, or has gone."""
         self.unread -= self._unread.pop(connection, 0)
 
     def farewell(self, connection: Connection) -> None:
-        """A connection has ended."""
+        """Forget a connection that has ended."""
         self._connections.discard(connection)
         self.let_go(connection)
         for deadlines in (self.arriving, self.leaving, self.idle):
             deadlines.stop(connection)
         if self.stopping and not self._connections:
-            self._nobody.set()
+            self._empty.set()
 
     async def stop(self) -> None:
-        """Let requests end that are being worked on, and end everything else."""
+        """Finish the requests that are being carried out, and end all connections."""
         self.stopping = True
         for connection in list(self._connections):
             connection.end()
         await self.wait_for_the_last(_GRACE)
 
     async def wait_for_the_last(self, grace: float) -> None:
-        """Wait until every connection has ended, or end it."""
+        """Wait until every connection has ended; abort those that are left after the grace period."""
         if self._connections:
             try:
-                await asyncio.wait_for(self._nobody.wait(), grace)
+                await asyncio.wait_for(self._empty.wait(), grace)
             except TimeoutError:
                 for connection in list(self._connections):
                     connection.transport.abort()
@@ -238,7 +233,7 @@ class Service:
                 for connection in list(self._connections):
                     connection.check_caller()
         self._ticks += 1
-        if self.backend.failure is not None:  # the store has said in the log what it was
+        if self.backend.failure is not None:  # the store has logged the reason
             self.give_up()
         elif self._ticks % _HOUSEKEEPING == 0 and (self._tending is None or self._tending.done()):
             self._tending = self.backend.tend()
@@ -250,23 +245,23 @@ class Service:
             self.give_up()
 
     def give_up(self) -> None:
-        """End the server: something went wrong that is no request's."""
+        """Have the server ended: an error outside of any request."""
         if not self.failed.done():
             self.failed.set_result(None)
 
     def on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What the event loop could not tell anyone else."""
+        """Log an error that no coroutine handles (asyncio's exception handler)."""
         error, message = context.get("exception"), context.get("message") or "an error in the event loop"
         _log.error("%s", message, exc_info=error)
-        # Of a connection, which has ended thereby, or of accepting one, which is tried again.
+        # An error of a connection ends only that connection.
         if not context.keys() & {"transport", "protocol", "socket"}:
             self.give_up()
 
 
 class Acceptor:
-    """Accepts connections at a listening socket for as long as there is room.
+    """Accepts connections at a listening socket; answers them with 503 when there is no room.
 
-    Each one counts from when it is accepted, during its TLS handshake too. What is too much is told so.
+    A connection takes up room from when it is accepted, during its TLS handshake too.
     """
 
     def __init__(
@@ -285,12 +280,12 @@ class Acceptor:
         self._begin()
 
     def close(self) -> None:
-        """Accept no more; handshakes end."""
+        """Stop accepting; TLS handshakes are cancelled."""
         if self._timer is not None:
             self._timer.cancel()
         self._service.loop.remove_reader(self._listening)
         self._listening.close()
-        if self._tls is not None:  # the others are there in a moment, and are told
+        if self._tls is not None:  # plain connections are there in a moment, and get their 503
             for task in list(self._service.coming.values()):
                 task.cancel()
 
@@ -304,7 +299,7 @@ class Acceptor:
                 accepted, _ = self._listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no descriptor to be had, which may pass
+            except OSError as error:  # no descriptor is free, which may pass
                 _log.warning("cannot accept connections: %s", error.strerror)
                 service.loop.remove_reader(self._listening)
                 self._timer = service.loop.call_later(_TICK, self._begin)
@@ -324,7 +319,7 @@ class Acceptor:
             await self._service.loop.connect_accepted_socket(
                 lambda: connection, accepted, ssl=self._tls, ssl_handshake_timeout=deadline
             )
-        except OSError:  # of which SSLError is one: the client has gone, or speaks no TLS
+        except OSError:  # or SSLError: the client has gone, or speaks no TLS
             accepted.close()
         except asyncio.CancelledError:
             accepted.close()
@@ -337,16 +332,16 @@ class Acceptor:
             if self._tls is None:
                 self._service.answers[503] += 1
                 accepted.send(as_bytes(refusal(OVERLOADED), keep_alive=False))
-                accepted.recv(1 << 16)  # or closing would reset the connection, and with it the answer
+                accepted.recv(1 << 16)  # closing with unread bytes would reset the connection
 
 
 class Server:
     """Serves a store on sockets until it is stopped; the store stays open.
 
-    access: whose tokens are asked for; None: everyone may do everything
-    allow_hosts: names under which clients find a server without tokens, beside its addresses and localhost
-    tls: what connections are encrypted with
-    access_log: a line in the log for every request
+    access: the tokens that clients need; None: every client may do everything
+    allow_hosts: host names of a server without tokens, beside IP addresses and localhost
+    tls: the context of encrypted connections
+    access_log: whether every request is logged
     """
 
     def __init__(
@@ -371,8 +366,7 @@ class Server:
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Begin to answer."""
-        local = await self._store.for_loop()
-        self._local = local
+        self._local = local = await self._store.for_loop()
         self._service = Service(
             local, self._limits, self._access, self._hosts, self._access_log, local.descriptors
         )
@@ -381,15 +375,15 @@ class Server:
         self._acceptors = [Acceptor(self._service, each, Connection, self._tls) for each in sockets]
 
     async def failure(self) -> None:
-        """Return once something went wrong that is no request's, so that the server had better end."""
+        """Return once an error outside of any request means that the server should end."""
         await asyncio.shield(self._service.failed)
 
     def give_up(self) -> None:
-        """Let failure() return."""
+        """Make failure() return."""
         self._service.give_up()
 
     async def stop(self) -> None:
-        """Stop accepting, finish what was begun, end what waits."""
+        """Stop accepting, finish the requests that are being carried out, end long polls."""
         for acceptor in self._acceptors:
             acceptor.close()
         await self._service.stop()
@@ -397,7 +391,7 @@ class Server:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 finds a free one."""
+    """A listening socket; port 0 is any free one."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -414,20 +408,20 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(listening: socket.socket, scheme: str = "http") -> str:
-    """Where clients find it."""
+    """The URL of a listening socket."""
     host, port = listening.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def is_loopback(listening: socket.socket) -> bool:
-    """Whether only this machine can reach it."""
+    """Whether only this machine can reach a listening socket."""
     if listening.family not in (socket.AF_INET, socket.AF_INET6):
         return True
     return ip_address(listening.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def check_reach(listening: socket.socket, access: Access | None, insecure: bool) -> None:
-    """Refuse to let strangers in by mistake."""
+    """InvalidArgument if other machines can reach a server without tokens, unless that is meant."""
     if access is None and not insecure and not is_loopback(listening):
         raise InvalidArgument(
             f"{listening.getsockname()[0]} can be reached from other machines, and without tokens everyone there "
@@ -437,24 +431,24 @@ def check_reach(listening: socket.socket, access: Access | None, insecure: bool)
 
 
 def room_for_connections(there: int, kept: float = 1.0) -> int:
-    """How many connections this process can have, those included that are there.
+    """How many connections this process has descriptors for, with those that are open.
 
-    Descriptors are kept for its store, or a part of them. If the store has taken nearly all there are, some of the
-    rest are for connections still: nobody could use it without.
+    `kept` is the part of the store's reserve that is left alone. If the store has opened nearly all descriptors,
+    a quarter of the rest is still for connections: a store without clients is of no use.
     """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if most == resource.RLIM_INFINITY:
         return 1 << 30
     try:
         used = len(os.listdir("/dev/fd"))
-    except OSError as error:  # no descriptor is left to read the list with, or there is no such list here
+    except OSError as error:  # none is left to list the folder with, or this system has no such folder
         used = most if error.errno in (errno.EMFILE, errno.ENFILE) else 64 + there
     free = most - used + there
     return free - int(kept * min(_MOST_KEPT, max(_KEPT, most // 4), most // 2, free * 3 // 4))
 
 
 def raise_file_limit() -> None:
-    """Let this process have as many connections as the system allows it."""
+    """Raise the limit of descriptors to the most that the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -463,25 +457,9 @@ def raise_file_limit() -> None:
 class RunningServer:
     """A server in a thread of its own."""
 
-    def __init__(
-        self,
-        store: Store,
-        host: str,
-        port: int,
-        limits: Limits | None,
-        access: Access | None,
-        tls: ssl.SSLContext | None,
-        insecure: bool,
-        allow_hosts: Iterable[str],
-    ) -> None:
-        self._server = Server(store, limits, access=access, allow_hosts=allow_hosts, tls=tls)
-        self._listening = listen(host, port)
-        try:
-            check_reach(self._listening, access, insecure)
-        except BaseException:
-            self._listening.close()
-            raise
-        self.url = url_of(self._listening, "http" if tls is None else "https")
+    def __init__(self, server: Server, listening: socket.socket, url: str) -> None:
+        self.url = url
+        self._server, self._listening = server, listening
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-server", daemon=True)
         self._thread.start()
@@ -506,7 +484,7 @@ class RunningServer:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """The fastest event loop there is: uvloop's, if `penstock[server]` is installed."""
+    """A new event loop: uvloop's, which is faster, if `penstock[server]` is installed."""
     try:
         import uvloop
     except ImportError:
@@ -527,7 +505,14 @@ def serve_in_thread(
 ) -> RunningServer:
     """Serve a store of this process to others, in a thread, until stop().
 
-    Another address than one of loopback needs `access`, or `insecure` if everyone there may do everything. Without
-    `access`, clients find the server by an IP address, as localhost, or under one of `allow_hosts`.
+    An address that other machines can reach needs `access`, or `insecure` if everyone there may do everything.
+    Without `access`, clients find the server by an IP address, as localhost, or under one of `allow_hosts`.
     """
-    return RunningServer(store, host, port, limits, access, tls, insecure, allow_hosts)
+    server = Server(store, limits, access=access, allow_hosts=allow_hosts, tls=tls)
+    listening = listen(host, port)
+    try:
+        check_reach(listening, access, insecure)
+    except BaseException:
+        listening.close()
+        raise
+    return RunningServer(server, listening, url_of(listening, "http" if tls is None else "https"))

@@ -1,7 +1,7 @@
-"""The token file: who may do what, a line each, `NAME ROLE,ROLE sha256:HEX`.
+"""The token file: a line for each token, `NAME ROLE,ROLE sha256:HEX`.
 
-A secret is 256 random bits, so that a plain hash of it can be neither guessed nor inverted; the file never has the
-secret itself. Only its owner may read or write the file, as who can write it can let himself in.
+A secret is 256 random bits, so a plain hash of it can be neither guessed nor inverted; the file never holds the
+secret. Only its owner may read or write the file: anyone who can write it can add a token.
 """
 
 import fcntl
@@ -21,13 +21,13 @@ from penstock.errors import InvalidArgument
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LINE = re.compile(r"(\S+) (\S+) sha256:([0-9a-f]{64})")
-_PREFIX = "pst_"  # so that people, and programs that look for leaked secrets, know one when they see it
+_PREFIX = "pst_"  # people, and programs that scan for leaked secrets, recognise it
 _HEAD = "# Tokens of Penstock: name, roles, hash of the secret. `penstock token --help` explains.\n"
 _OURS = 0o600
 
 
 class Token(NamedTuple):
-    """Who holds the secret with this hash, and what that allows."""
+    """A token: its name, its roles, the SHA-256 of its secret."""
 
     name: str
     roles: int
@@ -35,13 +35,13 @@ class Token(NamedTuple):
 
 
 def read(path: str) -> list[Token]:
-    """The tokens of a file; InvalidArgument says what is wrong with it."""
+    """The tokens of a file; InvalidArgument if it is damaged or others may read or write it."""
     with _opened(path, os.O_RDONLY) as file:
         return _parse(path, file.read())
 
 
 def find(tokens: Sequence[Token], secret: bytes) -> Token | None:
-    """Whose secret that is. How long it takes to say so tells nothing of the secrets there are."""
+    """The token with that secret. All are compared, in constant time: timing tells nothing of the secrets."""
     digest, found = hashlib.sha256(secret).digest(), None
     for token in tokens:
         if hmac.compare_digest(token.digest, digest):
@@ -50,7 +50,7 @@ def find(tokens: Sequence[Token], secret: bytes) -> Token | None:
 
 
 def create(path: str, name: str, held: int) -> str:
-    """Add a token to a file, which is made if it is not there; the secret, which nobody can show again."""
+    """Add a token to a file, which is made if it is missing. Returns the secret, which is stored nowhere."""
     if not _NAME.fullmatch(name):
         raise InvalidArgument(f"token name {name!r}: give 1 to 64 letters, digits, dots, dashes and underscores")
     if not held:
@@ -70,7 +70,7 @@ def create(path: str, name: str, held: int) -> str:
 
 
 def revoke(path: str, name: str) -> bool:
-    """Take a token out of a file; False: it was not there."""
+    """Remove a token from a file; False if it has no such token."""
     with _locked(path, os.O_RDWR) as file:
         content = file.read()
         _parse(path, content)
@@ -78,10 +78,10 @@ def revoke(path: str, name: str) -> bool:
         kept = [line for line in lines if line.startswith("#") or line.split(" ")[0] != name]
         if kept == lines:
             return False
-        # Another file takes its place, so that a server never reads half of it.
+        # A new file replaces the old one, so that a server never reads half of it.
         handle, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(path)), prefix=".tokens-")
         try:
-            with os.fdopen(handle, "wb") as new:  # mkstemp lets nobody else read it
+            with os.fdopen(handle, "wb") as new:  # mkstemp makes it with mode 600
                 new.write("".join(kept).encode())
                 new.flush()
                 os.fsync(new.fileno())
@@ -139,12 +139,12 @@ def _opened(path: str, flags: int) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _locked(path: str, flags: int) -> Iterator[BinaryIO]:
-    """The file, for one writer at a time."""
+    """The file, locked for one writer at a time."""
     while True:
         with _opened(path, flags) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             with _opened(path, os.O_RDONLY) as now:
                 if not os.path.sameopenfile(file.fileno(), now.fileno()):
-                    continue  # replaced while we waited
+                    continue  # revoke() replaced the file during the wait for the lock
             yield file
             return
