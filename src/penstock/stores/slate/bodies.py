@@ -15,19 +15,19 @@ from penstock.errors import StoreCorrupt
 from penstock.stores.slate import entries
 from penstock.stores.slate.binding import Database
 from penstock.stores.slate.format import (
+    PAYLOADS,
     decode_metadata,
     decode_payload,
     key_u64,
     log_prefix,
     object_of,
-    payload_key,
 )
 from penstock.stores.slate.place import Place
 
 _KEPT = 32 << 20  # bytes of written bodies that are cached
 _OVERHEAD = 500  # bytes of memory that a body takes beside its payload
 _NEAR = 8  # a scan reads across gaps of up to so many ids
-MANY = 3  # so many bodies are read by a scan, fewer one by one
+_MANY = 3  # so many rows are read by a scan, fewer one by one: a get is much cheaper than to begin a scan
 
 
 class Wanted:
@@ -131,24 +131,10 @@ class Bodies:
 
     def _read(self, seqs: Sequence[int]) -> dict[int, Body]:
         """The bodies that the database has."""
-        found: dict[int, Body] = {}
-        for run in runs_of(sorted(set(seqs))):
-            if len(run) < MANY:
-                for seq in run:
-                    payload = self._database.get(payload_key(seq))
-                    metadata = self._database.get(self._log + key_u64(seq))
-                    if payload is not None and metadata is not None:
-                        found[seq] = self._body(payload, metadata)
-                continue
-            first, end = run[0], run[-1] + 1
-            payloads = {
-                key[-8:]: value for key, value in self._database.scan(payload_key(first), payload_key(end))
-            }
-            wanted = set(map(key_u64, run))
-            for key, value in self._database.scan(self._log + key_u64(first), self._log + key_u64(end)):
-                if key[-8:] in wanted and key[-8:] in payloads:
-                    found[int.from_bytes(key[-8:])] = self._body(payloads[key[-8:]], value)
-        return found
+        wanted = sorted(set(seqs))
+        payloads = dict(numbered_rows(self._database, PAYLOADS, wanted))
+        found = numbered_rows(self._database, self._log, wanted)
+        return {seq: self._body(payloads[seq], entry) for seq, entry in found if seq in payloads}
 
     def _body(self, payload: bytes, entry: bytes) -> Body:
         content, metadata = decode_payload(payload), decode_metadata(entry)
@@ -173,3 +159,19 @@ def runs_of(seqs: list[int], near: int = _NEAR) -> Iterator[list[int]]:
             start = at
     if seqs:
         yield seqs[start:]
+
+
+def numbered_rows(
+    database: Database, prefix: bytes, seqs: list[int], near: int = _NEAR
+) -> Iterator[tuple[int, bytes]]:
+    """The rows whose keys are a prefix and one of these sorted numbers; numbers without a row are left out."""
+    for run in runs_of(seqs, near):
+        if len(run) < _MANY:
+            for seq in run:
+                if (value := database.get(prefix + key_u64(seq))) is not None:
+                    yield seq, value
+        else:
+            wanted = set(run)
+            for key, value in database.scan(prefix + key_u64(run[0]), prefix + key_u64(run[-1] + 1)):
+                if (seq := int.from_bytes(key[-8:])) in wanted:
+                    yield seq, value

@@ -131,10 +131,13 @@ def examine(url: str, now: int | None = None) -> Examination[SlateQueue]:
         found.findings.append(_problem(text, "check the name; opening it makes one"))
         return found
     place = snapshot.place_at(url)
-    if isinstance(place, Folder):
-        found.holder = _holder(place)
+    aside: list[str] = []
     try:
-        aside = _compare(place, found) if isinstance(place, Folder) else _compare_bucket(place, found)
+        if isinstance(place, Folder):
+            found.holder = _holder(place)
+            aside = _compare(place, found)
+        else:
+            found.findings += _shortened([_problem(text, IN_A_BUCKET) for text in place.lost()])
         if not found.sound:
             return found  # rows of a damaged database prove nothing
         taken = snapshot.take(url, os.getpid())
@@ -176,11 +179,11 @@ def _note(text: str, advice: str, file: str | None = None) -> Finding:
 
 
 def _compare(place: Folder, found: Examination[SlateQueue]) -> list[str]:
-    """Compare the files with what was synced; those that opening would set aside."""
+    """Compare the files with the record of synced ones; the files that opening would set aside."""
     tell = found.findings.append
     if found.holder is not None:
-        text = f"the store is open in {found.holder}: it was looked at as it was at one moment, and files that"
-        text += " are left over or missing are not looked for, as they may be in use"
+        text = f"the store is open in {found.holder}: a snapshot was examined, and files that are left over or"
+        text += " missing were not looked for, as they may be in use"
         tell(_note(text, "for a certain answer close it there first"))
         return []
     try:
@@ -190,8 +193,8 @@ def _compare(place: Folder, found: Examination[SlateQueue]) -> list[str]:
         tell(_problem(text, advice, os.path.join(place.subfolder, "synced")))
         return []
     if compared.record is None:
-        text = "Penstock has never written here what is synced: another program made this database, or it is"
-        tell(_note(f"{text} a backup that was never opened", "nothing: opening does"))
+        text = "there is no record of synced files: another program made this database, or it is"
+        tell(_note(f"{text} a backup that was never opened", "nothing: opening writes one"))
     if left := [path for path in compared.aside if "#" in path]:
         text = f"{len(left)} files were being written when the process that had the store ended"
         tell(_note(text, "nothing: opening sets them aside"))
@@ -199,17 +202,12 @@ def _compare(place: Folder, found: Examination[SlateQueue]) -> list[str]:
     for path in reversed(compared.torn):
         name = f"{os.path.basename(path)}, at the end of the log,"
         if compared.synced is not None:
-            text = f"{name} was never acknowledged: it, or one before, is not whole"
+            text = f"{name} was never acknowledged: it, or a file before it, is torn"
             tell(_note(text, "nothing: opening sets it aside", path))
         else:
-            text = f"{name} or one before it, is not whole, and whether it was acknowledged is recorded nowhere"
+            text = f"{name} or a file before it, is torn, and whether it was acknowledged is recorded nowhere"
             tell(_problem(f"{text}: opening sets it aside", file=path))
     return compared.aside
-
-
-def _compare_bucket(place: BucketPlace, found: Examination[SlateQueue]) -> list[str]:
-    found.findings += _shortened([_problem(text, IN_A_BUCKET) for text in place.lost()])
-    return []
 
 
 # Rows

@@ -57,6 +57,7 @@ MAX_ATTEMPTS = 65_535
 MAX_INLINE = MAX_ARRAY  # bytes of the largest payload that is in its record, not an object
 LOG_KEY = "opendata-queue/messages/metadata"
 SEQ_BLOCK_KEY = bytes([VERSION, 2])
+PAYLOADS, ALL_ATTEMPTS = bytes((VERSION, PAYLOAD)), bytes((VERSION, ATTEMPTS))  # prefixes of keys
 
 _OF_MESSAGES = (PAYLOAD, ATTEMPTS)
 _OF_LOADS = (LOAD, RUN, SINK)  # their keys have a name where others have a queue

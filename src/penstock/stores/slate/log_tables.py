@@ -38,7 +38,7 @@ from penstock.stores.slate.format import (
 from penstock.stores.slate.kind import KIND
 from penstock.stores.slate.log import Published
 from penstock.stores.slate.place import SUBFOLDER, parse
-from penstock.stores.slate.routing import COLUMNS, Matches, Wanted, subject_of
+from penstock.stores.slate.routing import COLUMNS, Matches, Wanted, subject_of, wanted_of
 from penstock.stores.slate.snapshot import Snapshot, Values, View
 
 _HEAD = np.dtype(
@@ -248,9 +248,9 @@ class Entries:
         self._kind: Numbers = pc.fill_null(ours, -1).to_numpy(zero_copy_only=False).astype(np.int64)
         self._names = names
         try:
-            self.sizes: pa.Array = self._said(entries.SIZE_HEADER).cast(pa.int64())
-            self._priority = pc.fill_null(self._said(entries.PRIORITY_HEADER).cast(pa.int64()), 0)
-            self._exactly = self._said(entries.EXPIRES_AT_HEADER).cast(pa.int64())
+            self.sizes: pa.Array = self._header(entries.SIZE_HEADER).cast(pa.int64())
+            self._priority = pc.fill_null(self._header(entries.PRIORITY_HEADER).cast(pa.int64()), 0)
+            self._exactly = self._header(entries.EXPIRES_AT_HEADER).cast(pa.int64())
         except pa.ArrowInvalid:
             self._refuse()
 
@@ -271,7 +271,7 @@ class Entries:
         return places
 
     def _end_of_text(self, at: Numbers, ends: Numbers) -> Numbers:
-        """Where texts end that begin with their length, and must end before what they are in."""
+        """The ends of texts that begin with their length; each must end within its entry."""
         if (at + 2 > ends).any():
             self._refuse()
         end: Numbers = at + 2 + self._data[at] + 256 * self._data[at + 1].astype(np.int64)
@@ -280,7 +280,7 @@ class Entries:
         return end
 
     def _strings(self, places: Numbers) -> tuple[pa.Array, pa.Array]:
-        """Names and texts, cut out of the bytes: of four pieces one is a name, one a text, two are in between."""
+        """Names and texts, as slices of the bytes: of four slices the first is a name, the third a text."""
         count = len(places)
         offsets = np.append(places.reshape(-1), places[-1:, -1]).astype(np.int32)
         offsets = offsets if count else np.zeros(1, np.int32)
@@ -295,33 +295,32 @@ class Entries:
         return names, texts
 
     def _refuse(self) -> NoReturn:
-        """Say what is wrong with one of the entries."""
+        """Raise the error of the first bad entry, by decoding one by one."""
         for value in self._values.each():
             metadata = decode_metadata(value)
             (entries.size_of(metadata), entries.priority_of(metadata), entries.expires_at_of(metadata))
-        raise StoreCorrupt("an entry of the log was not understood")
+        raise StoreCorrupt("an entry of the log cannot be decoded")
 
-    def _said(self, header: str) -> pa.Array:
-        """What a header of ours says, for each entry; NULL where it is not there."""
+    def _header(self, header: str) -> pa.Array:
+        """The value of a header of our own, for each entry; NULL if an entry has none."""
         where = np.flatnonzero(self._kind == _OURS.index(header))
         at = np.full(len(self._head), -1)
         at[self._owner[where]] = where
         return self._texts.take(pa.array(at, mask=at < 0))
 
     def checksums(self) -> list[str | None]:
-        """Those of payloads that are objects."""
-        found: list[str | None] = self._said(entries.CHECKSUM_HEADER).to_pylist()
+        """The checksums of payloads that are objects."""
+        found: list[str | None] = self._header(entries.CHECKSUM_HEADER).to_pylist()
         return found
 
     def sequences(self) -> list[int]:
-        """Their numbers."""
         found: list[int] = self._head["id"].tolist()
         return found
 
     def batch(
         self, schema: pa.Schema, payloads: list[bytes], sizes: list[int], only: list[int] | None = None
     ) -> pa.RecordBatch:
-        """The columns that are wanted, of all entries or of some; payloads and sizes are of these."""
+        """A batch of the schema: all entries, or those at the positions `only`, with their payloads and sizes."""
         some = None if only is None or len(only) == len(self._head) else pa.array(only, pa.int64())
         given = {"payload": payloads, "size": sizes}
         columns = []
@@ -341,7 +340,7 @@ class Entries:
             case "id":
                 return pa.array(head["id"].astype(np.int64)).cast(kind)
             case "queue":
-                return self._said(entries.QUEUE_HEADER)
+                return self._header(entries.QUEUE_HEADER)
             case "priority":
                 return self._priority.cast(kind)
             case "headers":
@@ -417,9 +416,9 @@ def _dispatcher(wanted: Filters) -> Dispatcher[str]:
     return Dispatcher([(filters.parse(text), queue) for queue, text in wanted])
 
 
-def match(view: View, part: LogPart, wanted: Filters) -> Iterator[pa.RecordBatch]:
+def match(view: View, part: LogPart, filters: Filters) -> Iterator[pa.RecordBatch]:
     """The matches in a range of the log. Rows without a queue have the first and last entry of each batch."""
-    prefix, find = log_prefix(part.log), _dispatcher(wanted).matching
+    prefix, find = log_prefix(part.log), _dispatcher(filters).matching
     payloads = Payloads(view, part.first, part.end, wanted=False)
     for some in view.batches(prefix + key_u64(part.first), prefix + key_u64(part.end)):
         rows: list[tuple[str | None, int, int, int, int, int, int]] = []
@@ -432,18 +431,10 @@ def match(view: View, part: LogPart, wanted: Filters) -> Iterator[pa.RecordBatch
             if size is None:
                 size = (payloads.next(metadata.id) or (b"", 0))[1]
             looked_at.append(metadata.id)
-            queues = find(subject_of(Published(metadata, size)))
-            if queues:
-                expires_at = entries.expires_at_of(metadata)
-                told = (
-                    metadata.id,
-                    entries.priority_of(metadata),
-                    metadata.visible_at,
-                    metadata.received_at,
-                    -1 if expires_at is None else expires_at,
-                    size,
-                )
-                rows += [(queue, *told) for queue in queues]
+            published = Published(metadata, size)
+            if queues := find(subject_of(published)):
+                wanted = wanted_of(published)
+                rows += [(queue, *wanted) for queue in queues]
         if looked_at:
             rows += [(None, each, 0, 0, 0, 0, 0) for each in (looked_at[0], looked_at[-1])]
             columns = [

@@ -19,7 +19,7 @@ from penstock.rules.streams import CONSUMER, Batch, Stream, StreamsSnapshot, com
 from penstock.stores.slate import extensions, pages
 from penstock.stores.slate import format as records
 from penstock.stores.slate.binding import Database, Row
-from penstock.stores.slate.bodies import runs_of
+from penstock.stores.slate.bodies import numbered_rows
 from penstock.stores.slate.entries import expires_at_of, is_published, size_of
 from penstock.stores.slate.extensions import LARGE, Marks, Retained, decode_marks, decode_retained
 from penstock.stores.slate.format import BUCKET_BITS, VERSION, Undecodable, key_u64, parse_key
@@ -30,7 +30,6 @@ _NEAR = 64  # a scan reads across gaps of up to so many log entries
 PRIORITIES = (0, 255)  # the range of the document's u8
 _OF_THE_LOG = (records.POSITION, records.FOLLOWED)  # under the empty name these records are about the log
 _UNCONFIGURED = records.Config(None, 0, 0)
-_PAYLOADS = bytes((VERSION, records.PAYLOAD))
 _ALWAYS = 253_402_300_800_000  # milliseconds: the year 10000; a later deadline counts as none
 
 
@@ -85,7 +84,7 @@ def check_instance(database: Database, log: str) -> bool:
     if value is not None:
         found = {extensions.decode_instance(value)}
     else:
-        start = bytes((VERSION, records.PAYLOAD)) + records.LOG_KEY.encode()
+        start = records.PAYLOADS + records.LOG_KEY.encode()
         first, last = next(database.scan(start, start + b"\xff"), None), database.last(start, start + b"\xff")
         keys = [] if first is None or last is None else [first[0], last]
         found = {records.instance_of(parse_key(key).queue) for key in keys}
@@ -136,9 +135,8 @@ def load(database: Database, log: str) -> Contents:
     offered = max((max(found.others) for found in queues.values() if found.others), default=0)
     contents.highest = max((found.ledger.state.next_seq - 1 for found in queues.values()), default=0)
     if position is None:
-        attempts = bytes((VERSION, records.ATTEMPTS))
-        offered = max(offered, contents.highest, _last_number(database, attempts))
-        contents.highest = max(contents.highest, _last_number(database, _PAYLOADS))
+        offered = max(offered, contents.highest, _last_number(database, records.ALL_ATTEMPTS))
+        contents.highest = max(contents.highest, _last_number(database, records.PAYLOADS))
     contents.position = max(position or 0, offered + 1 if offered else 0)
     return contents
 
@@ -207,9 +205,7 @@ def measure(contents: Contents, database: Database, log: str) -> None:
         for seq in {*found.unmeasured, *found.others}:
             wanted.setdefault(seq, []).append(found)
     unsaid: list[int] = []
-    for seq, value in _numbered(database, records.log_prefix(log), sorted(wanted)):
-        if seq not in wanted:
-            continue
+    for seq, value in numbered_rows(database, records.log_prefix(log), sorted(wanted), _NEAR):
         metadata = records.decode_metadata(value)
         if (size := size_of(metadata)) is None:
             unsaid.append(seq)
@@ -218,8 +214,9 @@ def measure(contents: Contents, database: Database, log: str) -> None:
                 found.ledger.state.rows.place(seq, (0,), (size,), (extensions.PUBLISHED,))
             if seq in found.others:
                 _take_times(found.ledger, metadata)
-    for seq, value in _numbered(database, _PAYLOADS, unsaid):  # another program's entries have no sizes
-        for found in wanted.get(seq, ()) if value[:1] == b"\x01" else ():
+    # Another program's log entries have no sizes: their payloads do.
+    for seq, value in numbered_rows(database, records.PAYLOADS, unsaid, _NEAR):
+        for found in wanted[seq] if value[:1] == b"\x01" else ():
             found.ledger.state.rows.place(seq, (0,), (len(value) - 3,), (extensions.PUBLISHED,))
 
 
@@ -236,17 +233,6 @@ def _take_times(ledger: Ledger, metadata: records.Metadata) -> None:
     if page.state[at] in (IN_FLIGHT, DONE, FAILED):
         page.visible_at[at] = metadata.visible_at
         page.for_claims(at).nonce[at] = secrets.randbits(64)  # a receipt that no consumer has, or can guess
-
-
-def _numbered(database: Database, prefix: bytes, seqs: list[int]) -> Iterator[tuple[int, bytes]]:
-    """The rows with these numbers after a prefix, as far as they exist; may yield rows between them."""
-    for run in runs_of(seqs, _NEAR):
-        if len(run) == 1:  # much cheaper than to begin a scan
-            value = database.get(prefix + key_u64(run[0]))
-            yield from [] if value is None else [(run[0], value)]
-        else:
-            for key, value in database.scan(prefix + key_u64(run[0]), prefix + key_u64(run[-1] + 1)):
-                yield int.from_bytes(key[-8:]), value
 
 
 def settings_of(database: Database) -> dict[str, Settings]:

@@ -90,35 +90,27 @@ class Subscriber:
             return False
         return True
 
-    def deliver(self, published: Published, now: int) -> None:
-        """Deliver a matching message; QueueFull. A message that the queue refuses or already had is skipped."""
-        metadata, ledger = published.metadata, self.ledger
-        expires_at = entries.expires_at_of(metadata)
-        if expires_at is None:
-            kept = ledger.settings.retention
-            expires_at = metadata.received_at + at_least_one(kept) if kept else 0
-        if metadata.id < self.storage.position:
-            return
-        times = metadata.visible_at, metadata.received_at, expires_at
-        if self._let_in(metadata.id, entries.priority_of(metadata), *times, published.size, now):
-            self.storage.move(metadata.id + 1, held=self.storage.held)
+    def deliver(self, wanted: Sequence[Wanted]) -> tuple[int, bool]:
+        """Deliver matches in order, skipping those that the queue refuses or already had, until it is full.
 
-    def deliver_all(self, wanted: Sequence[Wanted]) -> int:
-        """Deliver matches in order, until the queue is full and held there; the number of delivered messages."""
+        Returns the number of delivered messages, and False if the queue was full: then it is held there.
+        """
 
-        def deliver(now: int) -> int:
-            let_in, kept = 0, self.ledger.settings.retention
+        def deliver(now: int) -> tuple[int, bool]:
+            let_in, kept, storage = 0, self.ledger.settings.retention, self.storage
             for seq, priority, visible_at, received_at, expires_at, size in wanted:
+                if seq < storage.position:
+                    continue
                 if expires_at < 0:
                     expires_at = received_at + at_least_one(kept) if kept else 0
                 try:
                     let_in += self._let_in(seq, priority, visible_at, received_at, expires_at, size, now)
                 except QueueFull:
-                    self.storage.move(seq, held=True)
-                    return let_in
+                    storage.move(seq, held=True)
+                    return let_in, False
             if let_in:
-                self.storage.move(wanted[-1][0] + 1, held=False)
-            return let_in
+                storage.move(wanted[-1][0] + 1, held=storage.held)
+            return let_in, True
 
         return self.live.run(deliver)[0]
 
@@ -200,7 +192,7 @@ class Router:
                 end = seq
                 break
             wanted = published is not None and subscriber.wanted.matches(subject_of(published))
-            if published is not None and wanted and not _delivered(subscriber, published):
+            if published is not None and wanted and not subscriber.deliver([wanted_of(published)])[1]:
                 return seq
         subscriber.live.run(lambda now: subscriber.storage.move(end, held=True))
         return end
@@ -208,7 +200,10 @@ class Router:
     def _deliver_from(self, subscriber: Subscriber, position: int) -> None:
         """Offer a queue all entries from a position on, until it is full."""
         for published in self._log.entries(position):
-            if subscriber.wanted.matches(subject_of(published)) and not _delivered(subscriber, published):
+            if (
+                subscriber.wanted.matches(subject_of(published))
+                and not subscriber.deliver([wanted_of(published)])[1]
+            ):
                 return
         end = self._log.end
         subscriber.live.run(lambda now: subscriber.storage.move(end, held=False))
@@ -262,7 +257,7 @@ class Router:
                 subscriber = self._subscribers.get(queue)
                 if subscriber is not None and not subscriber.storage.held and wanted:
                     first = self._position(subscriber)
-                    routed[queue] = subscriber.deliver_all([each for each in wanted if each[0] >= first])
+                    routed[queue], _ = subscriber.deliver([each for each in wanted if each[0] >= first])
             self._log.advance(matches.end)
             return routed
 
@@ -279,7 +274,7 @@ class Router:
         for subscriber in self._matching(published):
             if not subscriber.storage.held:
                 try:
-                    _delivered(subscriber, published)
+                    subscriber.deliver([wanted_of(published)])
                 except PenstockError:  # the queue was stopped
                     self._stuck = True
                     raise
@@ -296,18 +291,11 @@ class Router:
         return self._dispatcher.matching(subject_of(published))
 
 
-def _delivered(subscriber: Subscriber, published: Published) -> bool:
-    """Deliver a matching message; False if the queue is full, and then held."""
-
-    def deliver(now: int) -> bool:
-        try:
-            subscriber.deliver(published, now)
-        except QueueFull:
-            subscriber.storage.move(published.metadata.id, held=True)
-            return False
-        return True
-
-    return subscriber.live.run(deliver)[0]
+def wanted_of(published: Published) -> Wanted:
+    """A published message as a match."""
+    metadata, expires_at = published.metadata, entries.expires_at_of(published.metadata)
+    times = metadata.visible_at, metadata.received_at, -1 if expires_at is None else expires_at
+    return metadata.id, entries.priority_of(metadata), *times, published.size
 
 
 def since_of(start: str | int) -> int:
@@ -425,16 +413,9 @@ _LENGTH = struct.Struct(">I")
 def encode_matches(matches: Matches) -> bytes:
     """The bytes of matches, as described above."""
     rows = [row for wanted in matches.queues.values() for row in wanted]
-    columns = [array("q", column) for column in zip(*rows, strict=True)] if rows else []
     queues = [(name, len(wanted)) for name, wanted in matches.queues.items()]
-    return encode_columns(matches.start, matches.end, queues, columns)
-
-
-def encode_columns(
-    start: int, end: int, queues: Sequence[tuple[str, int]], columns: Sequence["array[int]"]
-) -> bytes:
-    """The bytes of matches, given by columns, queue after queue."""
-    head = json.dumps({"start": start, "end": end, "queues": queues}).encode()
+    head = json.dumps({"start": matches.start, "end": matches.end, "queues": queues}).encode()
+    columns = [array("q", column) for column in zip(*rows, strict=True)]
     if sys.byteorder == "big":
         for column in columns:
             column.byteswap()

@@ -8,7 +8,7 @@ written in time are written again, together with later ones.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
@@ -17,9 +17,10 @@ from penstock.contract.message import Entry, Plain
 from penstock.engine.commits import Commits
 from penstock.errors import DiskFull, InvalidArgument, NotSupported, StoreUnreachable
 from penstock.stores.slate.binding import Database, Fenced, Row
-from penstock.stores.slate.bodies import MANY, Bodies, runs_of
+from penstock.stores.slate.bodies import Bodies, numbered_rows
 from penstock.stores.slate.extensions import CLOCK_KEY, LOG_END_KEY, encode_clock, encode_log_end
 from penstock.stores.slate.format import (
+    ALL_ATTEMPTS,
     MAX_ARRAY,
     MAX_ID,
     SEQ_BLOCK_KEY,
@@ -250,7 +251,7 @@ class Writer:
     def _attempts(self, claims: list[tuple[int, str]]) -> list[Row]:
         """The attempts records of published messages, with these claims added: several queues may have them."""
         consumers: dict[int, list[str]] = {seq: [] for seq, _ in claims}
-        for seq, value in self._stored_attempts(sorted(consumers)):
+        for seq, value in numbered_rows(self._database, ALL_ATTEMPTS, sorted(consumers)):
             try:
                 consumers[seq] = decode_attempts(value)
             except Undecodable:  # another program's list stays: the document leaves open what a ConsumerID is
@@ -259,18 +260,6 @@ class Writer:
             if seq in consumers:
                 consumers[seq].append(consumer)
         return [(attempts_key(seq), encode_attempts(names[-MAX_ARRAY:])) for seq, names in consumers.items()]
-
-    def _stored_attempts(self, seqs: list[int]) -> Iterator[tuple[int, bytes]]:
-        """Their attempts records in the database; by scans, as a stream's batch may have a million messages."""
-        for run in runs_of(seqs):
-            if len(run) < MANY:
-                found = [(seq, self._database.get(attempts_key(seq))) for seq in run]
-                yield from [(seq, value) for seq, value in found if value is not None]
-            else:
-                wanted = set(run)
-                for key, value in self._database.scan(attempts_key(run[0]), attempts_key(run[-1] + 1)):
-                    if (seq := int.from_bytes(key[-8:])) in wanted:
-                        yield seq, value
 
     def _write_left(self) -> None:
         """Write and flush by the leader's deadline. After an error the changes stay for the next commit."""
