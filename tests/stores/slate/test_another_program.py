@@ -1,4 +1,4 @@
-"""A database that another program wrote by OpenData-Queue's document alone, and what Penstock makes of it."""
+"""Databases that another program wrote by OpenData-Queue's document alone, opened by Penstock."""
 
 import json
 import logging

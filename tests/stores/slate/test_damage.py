@@ -1,8 +1,8 @@
-"""What damage and refusals do to a slate store: nothing that was acknowledged is lost without a word.
+"""Damaged and unreadable files of a slate store: no acknowledged message is lost without an error.
 
-A store is closed, or its process is killed. Then a bit of a file is flipped, a file is missing or cut off, or the
-system refuses it. Opening either finds everything, or is an error that changes nothing: what was wrong is put
-right, and everything is there. `doctor` says the same.
+A store is closed, or its process is killed. Then a bit of a file is flipped, a file is removed or cut off, or the
+system refuses to open it. Opening either finds every message, or is an error that changes nothing: once the damage
+is repaired, every message is there. `doctor` reports the same.
 """
 
 import errno
@@ -81,7 +81,7 @@ def expected(original: tuple[Path, Contents]) -> Contents:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """All files but the lock, which says who had it last."""
+    """All files but the lock, whose content names its last holder."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -95,7 +95,7 @@ def log_files(folder: Path) -> list[Path]:
 
 
 def needed(folder: Path) -> list[Path]:
-    """Those of them that are in no table."""
+    """The files of the log whose rows are in no table."""
     [mark] = (folder / "db" / "wal").glob("synced#*")
     after = int(mark.name.partition("#")[2][:20])
     return [path for path in log_files(folder) if int(path.stem) > after]
@@ -132,7 +132,7 @@ class Kept:
         return files_of(self._folder)
 
     def log(self) -> list[str]:
-        """The names of the log that are in no table, but for those of writers that began."""
+        """The names of log files with rows that are in no table."""
         return [f"db/wal/{path.name}" for path in needed(self._folder)]
 
     def contents(self) -> Contents:

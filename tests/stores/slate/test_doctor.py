@@ -1,4 +1,4 @@
-"""What `penstock doctor` says of slate stores: what is whole, what opening deals with, and what needs somebody."""
+"""`penstock doctor` on slate stores: sound stores, notes on what opening repairs, and problems for people."""
 
 import os
 from pathlib import Path

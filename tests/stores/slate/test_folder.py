@@ -1,4 +1,4 @@
-"""What a crash may leave of a database in a folder, and how opening makes good of it."""
+"""Crash recovery of a store in a folder: unsynced manifests and log files, unfinished openings."""
 
 import shutil
 from pathlib import Path

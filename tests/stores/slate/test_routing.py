@@ -1,4 +1,4 @@
-"""Publishing on a slate store: a log, and a router that brings each message to the queues that want it, once."""
+"""Publishing on a slate store: the router delivers each message once to every queue whose filter matches."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The slate store's database as others find it, and what the store makes of databases that others left."""
+"""The rows that a slate store writes, and foreign, damaged or interrupted rows that it reads."""
 
 import threading
 from collections.abc import Iterator
