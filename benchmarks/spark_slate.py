@@ -22,8 +22,8 @@ from penstock.contract.settings import Settings
 from penstock.stores.slate import snapshot
 from penstock.stores.slate.format import decode_metadata, key_u64, log_prefix
 from penstock.stores.slate.place import parse
+from penstock.stores.slate.snapshot import Snapshot
 from penstock.stores.slate.store import open_slate
-from penstock.stores.slate.view import Snapshot
 
 TOPICS = 1_000
 FEW, MANY = 10, 1_000  # filters

@@ -324,7 +324,7 @@ def test_a_load_that_was_interrupted_is_finished_when_the_store_is_opened(
 
     monkeypatch.setattr(backend.loads, "_put", stop)
     with pytest.raises(KeyboardInterrupt):
-        backend.loads.take_in(Load(name, frames, {}, "run"))
+        backend.loads.commit(Load(name, frames, {}, "run"))
     backend.close()
     with penstock.open(url) as store:
         found = [message.payload.decode() for message in store.queue().messages()]

@@ -1,4 +1,4 @@
-"""A database as someone reads it who knows OpenData-Queue's document and nothing else."""
+"""Reads a slate store's database by OpenData-Queue's document alone."""
 
 from collections import defaultdict
 from pathlib import Path

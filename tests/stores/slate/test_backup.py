@@ -97,8 +97,8 @@ def test_a_load_that_counts_and_has_not_arrived_is_in_the_copy(tmp_path: Path) -
     folder, dest = tmp_path / "store", tmp_path / "copy"
     backend = open_slate(f"slate:{folder}")
     Folder(str(folder), "never").stage("load", "0", encode_entries(Plain([b"1", b"2"])))
-    backend.loads._work = lambda progress: None  # type: ignore[method-assign]
-    backend.loads.take_in(Load("load", [Frame("default", "0", 2, 2)], {}, None))
+    backend.loads._put_frames = lambda progress: None  # type: ignore[method-assign]
+    backend.loads.commit(Load("load", [Frame("default", "0", 2, 2)], {}, None))
     backup(f"slate:{folder}", dest)
     backend.close()
     assert [payload for _, payload, _ in contents(f"slate:{dest}")["default"]] == [b"1", b"2"]
@@ -110,7 +110,7 @@ def test_damage_is_found_and_there_is_no_copy(tmp_path: Path) -> None:
     filled(f"slate:{folder}")
     [large] = (folder / "objects").iterdir()
     large.unlink()
-    with pytest.raises(StoreCorrupt, match="the copy is not whole: 1 large payloads are missing"):
+    with pytest.raises(StoreCorrupt, match="the copy is damaged: 1 large payloads are missing"):
         backup(f"slate:{folder}", dest)
     assert os.listdir(tmp_path) == ["store"]
     assert backup(f"slate:{folder}", dest, verify=False).queues["jobs"]["available"] == 3
@@ -125,9 +125,7 @@ def test_what_is_in_the_way_is_left_alone(tmp_path: Path, bucket: str) -> None:
         backup(url, dest)
     with pytest.raises(InvalidArgument, match="inside of the store"):
         backup(url, tmp_path / "store" / "copy")
-    with pytest.raises(
-        NotSupported, match=r"let it keep versions, .* or copy the messages with `penstock convert"
-    ):
+    with pytest.raises(NotSupported, match=r"turn on versioning, .* or copy the messages with `penstock convert"):
         backup(bucket, tmp_path / "other")
     with pytest.raises(PenstockError, match="there is no store"):
         backup(f"slate:{tmp_path / 'nowhere'}", tmp_path / "other")

@@ -1,12 +1,12 @@
-"""Routing in bulk: what the owner of a slate store makes of matches that others have found."""
+"""Routing in bulk: the owner of a slate store delivers matches that Spark tasks have found."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import penstock
 from penstock.contract.store import Store
-from penstock.stores.slate import entries, routing
-from penstock.stores.slate.routing import Matches, Wanted, subject_of
+from penstock.stores.slate import routing
+from penstock.stores.slate.routing import Matches, Wanted, subject_of, wanted_of
 from penstock.stores.slate.store import SlateBackend, open_slate
 
 OFF = "?router=off"
@@ -19,25 +19,15 @@ def opened(folder: Path, options: str = OFF) -> tuple[Store, SlateBackend]:
 
 
 def matches_of(backend: SlateBackend, start: int, end: int) -> Matches:
-    """What a job would find in a part of the log."""
+    """The matches that a routing job finds in a range of the log."""
     wanted: dict[str, list[Wanted]] = {}
     with backend._log.lock:
         for published in backend._log.entries(start):
-            metadata = published.metadata
-            if metadata.id >= end:
+            if published.metadata.id >= end:
                 break
             for queue, subscriber in backend._router._subscribers.items():
                 if subscriber.wanted.matches(subject_of(published)):
-                    expires_at = entries.expires_at_of(metadata)
-                    row = (
-                        metadata.id,
-                        entries.priority_of(metadata),
-                        metadata.visible_at,
-                        metadata.received_at,
-                        -1 if expires_at is None else expires_at,
-                        published.size,
-                    )
-                    wanted.setdefault(queue, []).append(row)
+                    wanted.setdefault(queue, []).append(wanted_of(published))
     return routing.decode_matches(routing.encode_matches(Matches(start, end, wanted)))
 
 

@@ -1,4 +1,4 @@
-"""A queue that begins earlier in the log, or was full, catches up: once, in order, and in nobody's way."""
+"""Held queues catch up with the log: each message once, in order, without delaying other queues."""
 
 import sys
 import threading
@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def publish(store: Store, count: int, first: int = 0) -> list[bytes]:
-    """Publish, and put what no queue with a filter is to see; what those that want even numbers should get."""
+    """Publish numbers, and put messages that no filter may see; the even numbers, which filtered queues get."""
     for number in range(first, first + count):
         store.publish(b"%d" % number, headers={"even": str(number % 2 == 0)})
         if number % 10 == 0:
@@ -53,7 +53,7 @@ def payloads(store: Store, queue: str) -> list[bytes]:
 
 
 class Gate:
-    """Stops whoever reads the stored log after some entries, until it is opened."""
+    """Stops the thread that reads the stored log after some entries, until the gate is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
         self.reached, self.opened, self._left = threading.Event(), threading.Event(), after

@@ -1,8 +1,8 @@
-"""What damage and refusals do to a slate store: nothing that was acknowledged is lost without a word.
+"""Damaged and unreadable files of a slate store: no acknowledged message is lost without an error.
 
-A store is closed, or its process is killed. Then a bit of a file is flipped, a file is missing or cut off, or the
-system refuses it. Opening either finds everything, or is an error that changes nothing: what was wrong is put
-right, and everything is there. `doctor` says the same.
+A store is closed, or its process is killed. Then a bit of a file is flipped, a file is removed or cut off, or the
+system refuses to open it. Opening either finds every message, or is an error that changes nothing: once the damage
+is repaired, every message is there. `doctor` reports the same.
 """
 
 import errno
@@ -81,7 +81,7 @@ def expected(original: tuple[Path, Contents]) -> Contents:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """All files but the lock, which says who had it last."""
+    """All files but the lock, whose content names its last holder."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -95,7 +95,7 @@ def log_files(folder: Path) -> list[Path]:
 
 
 def needed(folder: Path) -> list[Path]:
-    """Those of them that are in no table."""
+    """The files of the log whose rows are in no table."""
     [mark] = (folder / "db" / "wal").glob("synced#*")
     after = int(mark.name.partition("#")[2][:20])
     return [path for path in log_files(folder) if int(path.stem) > after]
@@ -132,7 +132,7 @@ class Kept:
         return files_of(self._folder)
 
     def log(self) -> list[str]:
-        """The names of the log that are in no table, but for those of writers that began."""
+        """The names of log files with rows that are in no table."""
         return [f"db/wal/{path.name}" for path in needed(self._folder)]
 
     def contents(self) -> Contents:
@@ -543,22 +543,24 @@ def test_a_damaged_record_of_a_bucket_is_named(in_bucket: KeptInBucket) -> None:
     assert in_bucket.contents() == in_bucket.expected
 
 
-def test_the_record_of_a_bucket_holds_for_a_store_that_was_killed_long_after_it(in_bucket: KeptInBucket) -> None:
-    code = """
-import sys, penstock
-store = penstock.open(sys.argv[1], share=False)
-for number in range(3):
-    store.queue("jobs").put(b"%d" % number)
-    store.backend._database.flush_tables()
-store.queue("jobs").put(b"last")
-print("put", flush=True)
-sys.stdin.read()
-"""
-    command = [sys.executable, "-c", code, in_bucket.url]
+def run_and_kill(code: str, url: str) -> None:
+    """Run code that uses `store`, in a process that is killed afterwards with the store open."""
+    code = f"import sys, penstock\nstore = penstock.open({url!r}, share=False)\n{code}"
+    command = [sys.executable, "-c", code + '\nprint("put", flush=True)\nsys.stdin.read()']
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"put\n"
         process.send_signal(signal.SIGKILL)
+
+
+def test_the_record_of_a_bucket_holds_for_a_store_that_was_killed_long_after_it(in_bucket: KeptInBucket) -> None:
+    code = """
+for number in range(3):
+    store.queue("jobs").put(b"%d" % number)
+    store.backend._database.flush_tables()
+store.queue("jobs").put(b"last")
+"""
+    run_and_kill(code, in_bucket.url)
     assert in_bucket.problems() == []
     assert len(in_bucket.contents()["jobs"]) == len(in_bucket.expected["jobs"]) + 4
 
@@ -587,20 +589,8 @@ def test_what_opening_takes_away_from_a_bucket_is_set_aside_for_a_week(in_bucket
 
 
 def test_a_flipped_bit_in_the_log_of_a_killed_process_is_found(tmp_path: Path) -> None:
-    code = """
-import sys, penstock
-store = penstock.open(sys.argv[1], share=False)
-for number in range(20):
-    store.queue().put(b"%d" % number)
-print("put", flush=True)
-sys.stdin.read()
-"""
     folder = tmp_path / "store"
-    command = [sys.executable, "-c", code, f"slate:{folder}"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"put\n"
-        process.send_signal(signal.SIGKILL)
+    run_and_kill('for number in range(20): store.queue().put(b"%d" % number)', f"slate:{folder}")
     for path in needed(folder)[-3:]:
         flip(path, path.stat().st_size // 2)
         check_refused(folder, path.name)
@@ -695,6 +685,7 @@ def aside(folder: Path) -> list[Path]:
 def test_what_opening_takes_away_is_set_aside(folder: Path, expected: Contents) -> None:
     left = {
         "db/wal/00000000000000009999.sst#1": b"half",
+        "db/compacted/x.sst#2": b"half",
         "db/manifest/00000000000000009999.manifest": b"later",
         "db/gc/manifest.boundary": b"made again",
         "objects/999999": b"of nobody",
@@ -741,7 +732,8 @@ def test_a_store_that_is_never_synced_says_nothing_of_its_log(tmp_path: Path) ->
 
 def test_no_record_is_taken_for_more_than_it_is(folder: Path) -> None:
     path = folder / ".penstock" / "synced"
-    record = json.loads(path.read_text())
+    whole = path.read_text()
+    record = json.loads(whole)
     for other in (
         {**record, "manifest": record["manifest"] - 1},
         {**record, "more": 1},
@@ -755,5 +747,8 @@ def test_no_record_is_taken_for_more_than_it_is(folder: Path) -> None:
         path.write_text(json.dumps(other))
         with pytest.raises(StoreCorrupt, match="synced cannot be read"):
             contents(folder)
-    path.write_text(json.dumps(record))
+    path.write_text(whole[:-1])
+    with pytest.raises(StoreCorrupt, match="synced cannot be read"):
+        contents(folder)
+    path.write_text(whole)
     assert contents(folder)

@@ -1,4 +1,4 @@
-"""What `penstock doctor` says of slate stores: what is whole, what opening deals with, and what needs somebody."""
+"""`penstock doctor` on slate stores: sound stores, notes on what opening repairs, and problems for people."""
 
 import os
 from pathlib import Path
@@ -102,7 +102,7 @@ def test_a_large_payload_that_is_missing_is_found_and_one_too_many_is_noted(tmp_
     large.rename(folder / "objects" / "999")
     found = examine(f"slate:{folder}")
     assert problems(found) == [f"1 large payloads are missing, {os.path.join('objects', large.name)} for example"]
-    assert notes(found) == ["1 large payloads belong to messages that are gone, or never came"]
+    assert notes(found) == ["1 large payloads belong to messages that are gone, or were never committed"]
 
 
 def test_what_a_crash_has_left_is_noted(tmp_path: Path) -> None:
@@ -114,5 +114,5 @@ def test_what_a_crash_has_left_is_noted(tmp_path: Path) -> None:
     assert found.sound, problems(found)
     assert notes(found) == [
         "1 files were being written when the process that had the store ended",
-        "load 0-0-1767225600000.0123456789abcdef was given up by a process that is gone",
+        "load 0-0-1767225600000.0123456789abcdef was abandoned by a process that has ended",
     ]

@@ -1,4 +1,4 @@
-"""What goes wrong around a slate store: another writer, a bucket out of reach, a disk without space."""
+"""Faults around a slate store: another writer, an unreachable bucket, a full disk."""
 
 import os
 import subprocess

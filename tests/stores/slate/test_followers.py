@@ -1,4 +1,4 @@
-"""Following queues of a slate store: the order of what is put and published, and what stays for followers."""
+"""Followers of slate queues: the order of put and published messages, and messages held back for followers."""
 
 import shutil
 from collections.abc import Callable

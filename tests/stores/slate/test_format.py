@@ -74,13 +74,17 @@ def as_bytes(text: str) -> bytes:
         (extensions.expiry_key(256, 2), "01 0C | 00 00 00 00 00 00 01 00 | 00 00 00 00 00 00 00 02"),
         (extensions.CLOCK_KEY, "01 0D"),
         (extensions.LOG_END_KEY, "01 0E"),
-        (extensions.batches_key("jobs"), "01 14 | 'jobs' 00"),
-        (extensions.stream_key("jobs", "nightly"), "01 15 | 'jobs' 00 | 'nightly' 00"),
+        (records.queue_key(records.LOAD, "load"), "01 0F | 'load' 00"),
+        (records.queue_key(records.BATCHES, "jobs"), "01 14 | 'jobs' 00"),
+        (extensions.stream_key(records.STREAM, "jobs", "nightly"), "01 15 | 'jobs' 00 | 'nightly' 00"),
         (
-            extensions.failures_key("jobs", "a", 0),
+            extensions.stream_key(records.FAILURES, "jobs", "a", 0),
             "01 16 | 'jobs' 00 | 'a' 00 | 00 00 00 00 00 00 00 00",
         ),
-        (extensions.kept_key("jobs", "a", 258), "01 17 | 'jobs' 00 | 'a' 00 | 00 00 00 00 00 00 01 02"),
+        (
+            extensions.stream_key(records.KEPT, "jobs", "a", 258),
+            "01 17 | 'jobs' 00 | 'a' 00 | 00 00 00 00 00 00 01 02",
+        ),
     ],
 )
 def test_keys_are_these_bytes(key: bytes, expected: str) -> None:
@@ -202,10 +206,11 @@ def test_keys_say_what_they_are_of(message: int, queue: str, bucket: int, time: 
     assert records.parse_key(records.SEQ_BLOCK_KEY) == Key(records.SEQ_BLOCK)
     assert records.parse_key(extensions.CLOCK_KEY) == Key(records.CLOCK)
     assert records.parse_key(extensions.LOG_END_KEY) == Key(records.LOG_END)
-    key = extensions.stream_key(queue, stream)
+    key = extensions.stream_key(records.STREAM, queue, stream)
     assert records.parse_key(key) == Key(records.STREAM, queue, stream=stream)
-    for kind, made in ((records.FAILURES, extensions.failures_key), (records.KEPT, extensions.kept_key)):
-        assert records.parse_key(made(queue, stream, bucket)) == Key(kind, queue, bucket, stream=stream)
+    for kind in (records.FAILURES, records.KEPT):
+        key = extensions.stream_key(kind, queue, stream, bucket)
+        assert records.parse_key(key) == Key(kind, queue, bucket, stream=stream)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +221,7 @@ def test_keys_say_what_they_are_of(message: int, queue: str, bucket: int, time: 
         ("01 06 'x' 00 | 00 00 00 00 00 00 00 01", "of type 6"),
         ("01 05 00 00", "of type 5"),
         ("01 02 'x'", "no end of its name"),
-        ("01 02 'x' 01 09 00", "an escape that is none"),
+        ("01 02 'x' 01 09 00", "an invalid escape"),
         ("01 02 'x' 00 01", "does not end with a number"),
         ("01 13 'x' 00", "of type 19"),
         ("01 14 'x' 00 | 's' 00", "of type 20"),

@@ -30,17 +30,17 @@ def waiting(backend: SlateBackend) -> int:
 
 def test_a_batch_lands_once_and_a_new_query_must_say_that_it_is_one(tmp_path: Path) -> None:
     backend = open_slate(f"slate:{tmp_path}")
-    assert backend.loads.take_in(staged(backend, SinkCommit("s", "q", 4)))
-    assert not backend.loads.take_in(staged(backend, SinkCommit("s", "q", 4)))
-    assert not backend.loads.take_in(staged(backend, SinkCommit("s", "q", 3)))
+    assert backend.loads.commit(staged(backend, SinkCommit("s", "q", 4)))
+    assert not backend.loads.commit(staged(backend, SinkCommit("s", "q", 4)))
+    assert not backend.loads.commit(staged(backend, SinkCommit("s", "q", 3)))
     with pytest.raises(penstock.StreamMismatch, match="of a new query"):
-        backend.loads.take_in(staged(backend, SinkCommit("s", "another", 4)))
+        backend.loads.commit(staged(backend, SinkCommit("s", "another", 4)))
     assert waiting(backend) == 2
-    assert backend.loads.take_in(staged(backend, SinkCommit("s", "another", 5)))
-    assert backend.loads.take_in(staged(backend, SinkCommit("t", "q", 4)))
+    assert backend.loads.commit(staged(backend, SinkCommit("s", "another", 5)))
+    assert backend.loads.commit(staged(backend, SinkCommit("t", "q", 4)))
     backend.close()
     backend = open_slate(f"slate:{tmp_path}")
-    assert not backend.loads.take_in(staged(backend, SinkCommit("s", "another", 5)))
+    assert not backend.loads.commit(staged(backend, SinkCommit("s", "another", 5)))
     assert waiting(backend) == 6
     backend.close()
 
@@ -52,7 +52,7 @@ def test_a_batch_that_a_crash_interrupted_has_landed_when_the_store_is_open_agai
     backend.close()
     backend = open_slate(f"slate:{tmp_path}")
     assert waiting(backend) == 2
-    assert not backend.loads.take_in(staged(backend, SinkCommit("s", "q", 1)))
+    assert not backend.loads.commit(staged(backend, SinkCommit("s", "q", 1)))
     assert waiting(backend) == 2
     backend.close()
 
@@ -71,8 +71,8 @@ def test_what_an_error_interrupted_is_finished_before_the_same_comes_under_anoth
 
     monkeypatch.setattr(backend.loads._place, "staged", unreachable)
     with pytest.raises(penstock.StoreUnreachable):
-        backend.loads.take_in(staged(backend, **what))  # type: ignore[arg-type]
-    assert not backend.loads.take_in(staged(backend, **what))  # type: ignore[arg-type]
+        backend.loads.commit(staged(backend, **what))  # type: ignore[arg-type]
+    assert not backend.loads.commit(staged(backend, **what))  # type: ignore[arg-type]
     assert waiting(backend) == 2
     assert backend.loads._place.list_loads() == []
     backend.close()

@@ -11,7 +11,7 @@ from penstock.spark.tables import TABLES
 from penstock.stores.slate import entries
 from penstock.stores.slate.format import decode_metadata, encode_metadata
 from penstock.stores.slate.log_tables import Entries
-from penstock.stores.slate.view import joined
+from penstock.stores.slate.snapshot import joined
 
 TIME = st.integers(0, 2**42)
 HEADERS = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=4)

@@ -1,7 +1,7 @@
-"""Power loss while a slate store is followed, loaded and copied: what each of them was told is so.
+"""Power loss while a slate store is followed, loaded and copied: every acknowledgement holds.
 
-A follower reads every message that was put, once, and its last batch again as it was. A load that was committed is
-there once, another all of it or nothing. A copy that is there is whole, and has what was there before it.
+A follower reads every put message once, and can read its last batch again unchanged. A committed load is there
+once, an uncommitted one completely or not at all. A finished copy is sound, and has all earlier messages.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Publishing on a slate store: a log, and a router that brings each message to the queues that want it, once."""
+"""Publishing on a slate store: the router delivers each message once to every queue whose filter matches."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -340,14 +340,3 @@ def test_of_many_filters_each_finds_its_own(reopen: Reopen) -> None:
     ids = [store.publish(b"x", headers={"customer": str(number)}) for number in range(50)]
     for number in range(50):
         assert [message.id for message in store.queue(f"q{number}").messages()] == [ids[number]]
-
-
-def test_positions_say_how_far_queues_have_been_offered_the_log(reopen: Reopen, tmp_path: Path) -> None:
-    store = reopen()
-    store.create("full", filter="1 = 1", max_size=1)
-    first, second = int(store.publish(b"1")), int(store.publish(b"2"))
-    store.close()
-    rows = dict(document.rows(tmp_path))
-    assert extensions.decode_position(rows[records.queue_key(records.POSITION, "full")]) == (second, True)
-    assert extensions.decode_position(rows[records.queue_key(records.POSITION, "")]) == (second + 1, False)
-    assert second == first + 1

@@ -1,4 +1,4 @@
-"""Settings of a slate store that change: in config and record together; a filter from its place in the log on."""
+"""Changed settings of slate queues: both records are written, and a new filter applies from its position on."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One slate store, many processes of a machine: the first owns it, others ask it, and one of them is the next."""
+"""A slate store shared by processes of a machine: the first owns it, others ask the owner, one succeeds it."""
 
 import asyncio
 import json

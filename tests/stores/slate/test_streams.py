@@ -1,4 +1,4 @@
-"""What streams have in the database of a slate store: what stays for them, for how long, and goes with them."""
+"""Streams in a slate store's database: bodies kept for their batches, and records removed with them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +46,7 @@ class Life:
         return found
 
     def bodies(self) -> set[int]:
-        """Messages of which there is anything in the database: payload, log entry, attempts; as all or none."""
+        """Messages that have a payload and a log entry in the database; no other message has attempts."""
         kinds = {records.PAYLOAD: set[int](), records.LOG: set[int](), records.ATTEMPTS: set[int]()}
         for key in map(records.parse_key, self.rows()):
             if key.kind in kinds:

@@ -1,1 +1,1 @@
-"""The slate store: OpenData-Queue's records in SlateDB, in a folder or in a bucket."""
+"""The slate store: queues as OpenData-Queue's records in a SlateDB database, in a folder or in a bucket."""

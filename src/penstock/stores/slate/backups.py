@@ -1,10 +1,10 @@
-"""A copy of a slate store in a folder, made while another process, or this one, goes on with it.
+"""Backups of slate stores in a folder, made while the store is open and in use.
 
-1. A snapshot is taken: links to all files of the database, and to large payloads (snapshot.py). What is staged of
-   loads that count belongs to it. If some of that has gone meanwhile, another snapshot is taken.
-2. All of it is copied to DEST.partial, and synced.
-3. The copy is read from its first row to its last: messages, with payloads, log entries, and large payloads.
-4. DEST.partial becomes DEST. Whatever breaks before that leaves no DEST.
+1. A snapshot is taken: hard links to all files of the database and to large payloads (snapshot.py), and to the
+   staged frames of committed loads. If a staged frame has been removed meanwhile, another snapshot is taken.
+2. The linked files are copied to DEST.partial, and synced.
+3. Every row of the copy is read and checked: messages, payloads, log entries, large payloads.
+4. DEST.partial is renamed to DEST. An error before that leaves no DEST.
 """
 
 import json
@@ -20,20 +20,20 @@ from penstock.stores.slate.doctor import SlateQueue
 from penstock.stores.slate.folder import Folder
 from penstock.stores.slate.format import LOAD, parse_key
 from penstock.stores.slate.place import STAGED, SUBFOLDER, StoreLock, parse
-from penstock.stores.slate.view import Snapshot
+from penstock.stores.slate.snapshot import Snapshot
 from penstock.system.clock import Clock, SystemClock, rest
 from penstock.system.copies import MARK, Destination
 from penstock.system.files import SystemDisk, make_folder
 
 _CHUNK = 4 << 20
 _TRIES = 20
-_PAUSE = 0.5  # seconds between two tries while loads take effect
+_PAUSE = 0.5  # seconds between two tries while loads are being committed
 
 Progress = Callable[[int, int], object]  # bytes copied, of how many
 
 
 class Copied(NamedTuple):
-    """What is in a copy."""
+    """The size of a finished copy, and its messages."""
 
     files: int
     bytes: int
@@ -48,21 +48,21 @@ def backup(
     progress: Progress | None = None,
     clock: Clock | None = None,
 ) -> Copied:
-    """Copy the slate store at `slate:DIR` to DEST, a folder that is empty or not there yet; what is in the copy.
+    """Copy the slate store at `slate:DIR` to DEST, a folder that is empty or does not exist yet.
 
-    Others may have the store open and go on. The copy is the store as it was at one moment after the call began.
-    It is a store like any other: open `slate:DEST`. Without `verify` it is not read again.
+    Other processes may keep using the store. The copy is the store as it was at one moment after the call began.
+    It is a store like any other: open `slate:DEST`. Without `verify` the copy is not read back.
     """
     where = parse(store)
     if where.is_bucket:
         raise NotSupported(
-            f"store {store!r} is in a bucket, which keeps what it was given: let it keep versions, copy it "
-            f"to another, or copy the messages with `penstock convert {store} DIR`"
+            f"store {store!r} is in a bucket, and `backup` copies folders: turn on versioning, copy the bucket to "
+            f"another one, or copy the messages with `penstock convert {store} DIR`"
         )
     destination = Destination(where.where, os.fspath(dest))
     destination.check()
     if not snapshot.exists(store):
-        raise PenstockError(f"there is no store {store!r}: nothing of one is there")
+        raise PenstockError(f"there is no store {store!r}: check the name")
     make_folder(SystemDisk(), destination.subfolder)
     lock = StoreLock(os.path.join(destination.subfolder, MARK), f"the copy {destination.path!r}")
     try:
@@ -116,7 +116,7 @@ def _copy_file(path: str, target: str) -> Iterator[int]:
 
 
 def _snapshot(store: str) -> Snapshot:
-    """A snapshot of the store, with links to what is staged of loads that count in it."""
+    """A snapshot of the store, with links to the staged frames of loads that are committed in it."""
     staged = os.path.join(SUBFOLDER, STAGED)
     source = os.path.join(parse(store).where, staged)
     for _ in range(_TRIES):
@@ -127,15 +127,13 @@ def _snapshot(store: str) -> Snapshot:
                 os.makedirs(target, exist_ok=True)
                 os.link(os.path.join(source, load, frame), os.path.join(target, frame))
             return taken
-        except FileNotFoundError:  # it has just been taken in
+        except FileNotFoundError:  # the owner has just put these messages into their queues
             snapshot.drop(taken)
         except BaseException:
             snapshot.drop(taken)
             raise
         rest(_PAUSE)
-    raise PenstockError(
-        f"many messages are just being loaded into the store {store!r}: try again when that is done"
-    )
+    raise PenstockError(f"messages are being loaded into the store {store!r}: try again when the load is done")
 
 
 def _below(folder: str, below: str) -> Iterator[tuple[str, str]]:
@@ -148,7 +146,7 @@ def _below(folder: str, below: str) -> Iterator[tuple[str, str]]:
 
 
 def _loading(taken: Snapshot) -> list[tuple[str, str]]:
-    """The frames of loads that count, and have not arrived."""
+    """The staged frames, as load and name, whose loads are committed and whose messages are not in queues yet."""
     found = []
     with closing(snapshot.opened(taken)) as view:
         for key, value in recovery.of_kind(view, LOAD):
@@ -159,20 +157,20 @@ def _loading(taken: Snapshot) -> list[tuple[str, str]]:
 
 
 def _verified(destination: Destination, clock: Clock | None, log: str) -> dict[str, dict[str, int]]:
-    """Read all of the copy; the messages of each queue."""
+    """Read the whole copy, and count the messages of each queue; StoreCorrupt."""
     found: Examination[SlateQueue] = Examination(destination.partial, _now(clock))
     doctor.look(_whole(destination), Folder(destination.partial, "never"), log, found)
     problems = [finding.text for _, finding in found.all_findings() if finding.severity == "problem"]
     if problems:
         raise StoreCorrupt(
-            f"the copy is not whole: {problems[0]}. There is no backup; `penstock doctor` shows whether the store "
+            f"the copy is damaged: {problems[0]}. No backup was made; `penstock doctor` shows whether the store "
             "itself is damaged"
         )
     return {queue.name: queue.counts for queue in found.queues}
 
 
 def _counted(destination: Destination, clock: Clock | None, log: str) -> dict[str, dict[str, int]]:
-    """The messages of each queue, from the records of queues alone."""
+    """Count the messages of each queue by the records of queues, without reading payloads."""
     _, view = snapshot.opened_for(_whole(destination), log)
     with closing(view):
         contents = recovery.load(view, log)
@@ -186,7 +184,7 @@ def _counted(destination: Destination, clock: Clock | None, log: str) -> dict[st
 
 
 def _whole(destination: Destination) -> Snapshot:
-    """The copy, which nobody else knows, so that nothing of it needs to be held."""
+    """The copy as a snapshot of itself: no other process changes it, so no links are needed."""
     return Snapshot(destination.partial, destination.partial, {}, 0)
 
 

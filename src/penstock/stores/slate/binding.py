@@ -1,12 +1,11 @@
-"""The door to SlateDB: its Python binding as plain calls that block, for any thread, with a time limit each.
+"""The SlateDB client: its Python binding as blocking calls with a time limit, usable from any thread.
 
-The binding speaks asyncio. Here its coroutines run without an event loop: what they await is a lock that the
-library's own threads open, so that a call costs no hand-over to another thread and works inside of a loop as well.
+The binding is asyncio code. Its coroutines run here without an event loop: each future is a queue that a thread of
+the library fills. So a call costs no switch to a loop's thread, and also works inside a running loop.
 
-As shipped, the binding copies what is written byte by byte in Python: a quarter of a millisecond for a kilobyte.
-Rows are handed over by the same functions of its library instead, each in one piece (`_FastRows`). That is tied to
-the version it was written for, and checked by a round trip when the first database is opened; if that fails, rows
-go the slow way, with a warning.
+As shipped, the binding copies written bytes one by one in Python: 0.25 ms for a kilobyte. `_FastRows` calls the
+same functions of the library with each row in one piece. It depends on the version of the binding, and is checked
+by a round trip when the first database is opened. If the check fails, `_SlowRows` is used, with a warning.
 """
 
 import asyncio
@@ -25,12 +24,12 @@ from typing import Any, TypeAlias, TypeVar
 from penstock.errors import NotSupported, PenstockError, StoreClosed, StoreCorrupt, StoreLocked, StoreUnreachable
 
 Result = TypeVar("Result")
-Row: TypeAlias = tuple[bytes, bytes | None]  # None: the key is to be deleted
+Row: TypeAlias = tuple[bytes, bytes | None]  # key and value; None deletes the key
 AT_ONCE = 1_000  # rows that a scan fetches with one call
 READ_AHEAD = 1 << 20
 LENGTH = struct.Struct(">i")
-TAIL = (17, 25)  # bytes after a value: sequence, time of creation, whether it expires; and when
-# A commit flushes by itself. What a killed process was about to compact is taken over soon; nobody waits for it.
+TAIL = (17, 25)  # bytes after a value: sequence, creation time, flag; 8 more with an expiry time
+# Commits flush explicitly. A killed process's compactions are taken over after 5 seconds; no caller waits for it.
 _ALWAYS = (
     ("flush_interval", "null"),
     ("l0_sst_size_bytes", str(32 << 20)),
@@ -42,8 +41,8 @@ _ALWAYS = (
     ("compactor_options.worker.compactions_poll_interval", '"1s"'),
     ("compactor_options.worker.heartbeat_interval", '"1s"'),
 )
-_FORK = 2.0  # seconds that a fork and the calls wait for each other
-_processes: dict[str, int] = {}  # that use a library
+_FORK = 2.0  # seconds that a fork waits for calls, and a call for a fork
+_processes: dict[str, int] = {}  # by library: the process that loaded it
 _log = logging.getLogger("penstock")
 
 
@@ -52,15 +51,15 @@ class Fenced(StoreLocked, StoreClosed):
 
 
 class _Call(SimpleQueue[int]):
-    """One call of the binding: all that it asks of an event loop, and of its futures, which it awaits in turn.
+    """One call of the binding: stands in for the event loop, and for each future that the coroutine awaits.
 
-    Each commit makes two calls; what can be a function of C here is one.
+    Each commit makes two calls, so methods are C functions where possible.
     """
 
     __slots__ = ("deadline",)
     deadline: float
     call_soon_threadsafe: Any = staticmethod(operator.call)
-    cancelled = bool  # which is False
+    cancelled = bool  # bool() is False
     set_result = SimpleQueue.put
 
     def create_future(self) -> "_Call":
@@ -76,10 +75,10 @@ class _Call(SimpleQueue[int]):
 
 
 class _Calls:
-    """The calls under way, for which a fork waits.
+    """The running calls; a fork waits for them.
 
-    A thread of the library that answers a call is entered into Python's list of threads without Python's lock; a
-    child that is forked at that moment hangs.
+    A library thread that answers a call registers itself with Python without holding Python's lock. A child that
+    is forked at that moment hangs.
     """
 
     def __init__(self) -> None:
@@ -117,7 +116,7 @@ _calls = _Calls()
 
 
 def blocking(call: Coroutine[Any, Any, Result], seconds: float) -> Result:
-    """Run a coroutine of the binding in this thread; TimeoutError once it has taken so long."""
+    """Run a coroutine of the binding in this thread; TimeoutError after so many seconds."""
     with _calls:
         return _run(call, seconds)
 
@@ -135,11 +134,11 @@ def _run(call: Coroutine[Any, Any, Result], seconds: float) -> Result:
     finally:
         asyncio._set_running_loop(before)
         call.close()
-    raise RuntimeError("a coroutine of SlateDB's binding waits for something that it did not ask for")
+    raise RuntimeError("a coroutine of SlateDB's binding awaits something other than its own future")
 
 
 def load() -> Any:
-    """The binding; NotSupported says how to get it."""
+    """The binding; NotSupported if it is not installed."""
     try:
         from slatedb.uniffi._slatedb_uniffi import slatedb
     except ImportError as error:
@@ -151,37 +150,57 @@ def load() -> Any:
 
 
 def check_process(library: str) -> None:
-    """Refuse to use a library in a child of a process that has: its threads are not in the child."""
+    """Refuse to use a library that was loaded before this process was forked: its threads are not in the child."""
     if _processes.setdefault(library, os.getpid()) != os.getpid():
         raise NotSupported(
-            f"this process was forked from one that has used {library}, whose threads it does not have: start "
-            "processes that open a slate store of their own by spawn, as multiprocessing.get_context('spawn') does"
+            f"this process was forked from one that uses {library}, and threads do not survive a fork: start "
+            "processes that open a slate store by spawn, as multiprocessing.get_context('spawn') does"
         )
 
 
-async def next_batch(ffi: Any, iterator: Any) -> bytes:
-    """What the binding's `next_batch` gives, without making an object of each row and a call for each field."""
+async def answer_of(ffi: Any, method: str, target: Any, *arguments: int, most: int | None = None) -> bytes:
+    """The bytes that a method of the library answers, at most so many. The binding makes an object of each row."""
+
+    def lift(buffer: Any) -> bytes:
+        try:
+            return ctypes.string_at(buffer.data, buffer.len if most is None else min(buffer.len, most))
+        finally:
+            buffer.free()
+
     library = ffi._UniffiLib
+    future = getattr(library, f"uniffi_slatedb_uniffi_fn_method_{method}")(
+        target._uniffi_clone_handle(), *arguments
+    )
     data: bytes = await ffi._uniffi_rust_call_async(
-        library.uniffi_slatedb_uniffi_fn_method_dbiterator_next_batch(iterator._uniffi_clone_handle(), AT_ONCE),
+        future,
         library.ffi_slatedb_uniffi_rust_future_poll_rust_buffer,
         library.ffi_slatedb_uniffi_rust_future_complete_rust_buffer,
         library.ffi_slatedb_uniffi_rust_future_free_rust_buffer,
-        _lift,
+        lift,
         ffi._UniffiFfiConverterTypeError,
     )
     return data
 
 
-def _lift(buffer: Any) -> bytes:
-    try:
-        return ctypes.string_at(buffer.data, buffer.len)
-    finally:
-        buffer.free()
+def next_batch(ffi: Any, iterator: Any) -> Coroutine[Any, Any, bytes]:
+    """The next rows of a scan, as bytes for rows_in()."""
+    return answer_of(ffi, "dbiterator_next_batch", iterator, AT_ONCE)
+
+
+def scan_options(ffi: Any, read_ahead: int, fetches: int, **more: Any) -> Any:
+    """How a database is scanned: committed rows only, and none of them displaces what SlateDB has cached."""
+    return ffi.ScanOptions(
+        durability_filter=ffi.DurabilityLevel.MEMORY,
+        dirty=False,
+        read_ahead_bytes=read_ahead,
+        cache_blocks=False,
+        max_fetch_tasks=fetches,
+        **more,
+    )
 
 
 def rows_in(data: bytes) -> list[tuple[bytes, bytes]]:
-    """The rows of a batch."""
+    """The rows of a scan's batch."""
     length = LENGTH.unpack_from
     rows, at = [], 4
     for _ in range(length(data)[0]):
@@ -194,19 +213,18 @@ def rows_in(data: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def check_end(data: bytes, at: int) -> None:
-    """Refuse a batch of rows that has more or less than was understood; StoreCorrupt."""
+    """Check that a batch of rows was decoded up to its last byte; StoreCorrupt."""
     if at != len(data):
-        raise StoreCorrupt("rows of a scan were not understood: the version of slatedb is not the one we know")
+        raise StoreCorrupt("rows of a scan cannot be decoded: this version of slatedb is not supported")
 
 
 class _SlowRows:
-    """Rows by the binding's own methods."""
+    """Writes and scans rows by the binding's own methods."""
 
     def __init__(self, ffi: Any) -> None:
         self._ffi = ffi
 
     def batch(self, rows: Iterable[Row]) -> Any:
-        """A batch of these rows."""
         batch = self._ffi.WriteBatch()
         for key, value in rows:
             if value is None:
@@ -216,7 +234,6 @@ class _SlowRows:
         return batch
 
     async def next(self, iterator: Any) -> list[tuple[bytes, bytes]]:
-        """The next rows of a scan."""
         return [(row.key, row.value) for row in await iterator.next_batch(AT_ONCE)]
 
 
@@ -225,7 +242,7 @@ class _Bytes(ctypes.Structure):
 
 
 class _FastRows:
-    """Rows by the library's functions, without the GIL changing hands at each of them."""
+    """Writes and scans rows by the library's functions, without releasing the GIL for each row."""
 
     def __init__(self, ffi: Any) -> None:
         self._ffi = ffi
@@ -244,13 +261,12 @@ class _FastRows:
         return function
 
     def batch(self, rows: Iterable[Row]) -> Any:
-        """A batch of these rows."""
         batch = self._ffi.WriteBatch()
         handle, clone, put, buffer = batch._handle, self._clone, self._put, self._buffer
         status = self._ffi._UniffiRustCallStatus.default()
         told, given = ctypes.byref(status), _Bytes()
         for key, value in rows:
-            # As the binding's contract has bytes: with their length. They are copied by the call.
+            # The library expects bytes after their length, and copies them during the call.
             given.len, given.data = len(key) + 4, len(key).to_bytes(4) + key
             name = buffer(given, told)
             if value is None:
@@ -263,7 +279,6 @@ class _FastRows:
         return batch
 
     async def next(self, iterator: Any) -> list[tuple[bytes, bytes]]:
-        """The next rows of a scan."""
         return rows_in(await next_batch(self._ffi, iterator))
 
 
@@ -272,7 +287,7 @@ _choosing = threading.Lock()
 
 
 def _chosen_rows(ffi: Any) -> _SlowRows | _FastRows:
-    """How rows are handed over, once that was tried."""
+    """_FastRows if its round trip succeeds in this process, else _SlowRows."""
     global _rows
     with _choosing:
         if _rows is None:
@@ -282,14 +297,14 @@ def _chosen_rows(ffi: Any) -> _SlowRows | _FastRows:
                 _rows = fast
             except Exception as error:
                 _log.warning(
-                    "SlateDB's binding is not the one that was expected (%s): writing is slow", str(error)
+                    "this version of SlateDB's binding is not supported (%s): writes are slow", str(error)
                 )
                 _rows = _SlowRows(ffi)
         return _rows
 
 
 def _try_out(ffi: Any, rows: _FastRows) -> None:
-    """Write and read back in a database in memory."""
+    """Write rows to a database in memory and read them back."""
     builder = ffi.ObjectStoreBuilder(ffi.ObjectStoreType.IN_MEMORY)
     database = blocking(ffi.DbBuilder("try", builder.build()).build(), 10)
     try:
@@ -311,7 +326,7 @@ def _try_out(ffi: Any, rows: _FastRows) -> None:
 
 
 class Database:
-    """A database that this process writes. Errors are Penstock's; `what` names it in them."""
+    """A database that this process writes. It raises Penstock's errors, which name it by `what`."""
 
     def __init__(
         self, store: Any, path: str, settings: Sequence[tuple[str, str]], what: str, timeout: float
@@ -330,13 +345,7 @@ class Database:
             self._db = blocking(builder.build(), timeout)
         self._wal = ffi.FlushOptions(flush_type=ffi.FlushType.WAL)
         self._memtable = ffi.FlushOptions(flush_type=ffi.FlushType.MEM_TABLE)
-        self._scanning = ffi.ScanOptions(
-            durability_filter=ffi.DurabilityLevel.MEMORY,
-            dirty=False,
-            read_ahead_bytes=READ_AHEAD,
-            cache_blocks=False,
-            max_fetch_tasks=2,
-        )
+        self._scanning = scan_options(ffi, READ_AHEAD, 2)
 
     def write(self, rows: Iterable[Row], seconds: float | None = None) -> None:
         """Apply all the rows or none; durable once flush() has returned."""
@@ -347,14 +356,13 @@ class Database:
         self._run(self._db.flush_with_options(self._wal), seconds)
 
     def flush_tables(self) -> None:
-        """Let what the write-ahead log holds be found in tables."""
+        """Write the rows of the write-ahead log to tables."""
         self._run(self._db.flush_with_options(self._memtable))
 
     def collect_garbage(self, min_age: float) -> None:
-        """Remove files that nobody needs and that are so many seconds old."""
+        """Remove unreferenced files that are at least so many seconds old."""
         ffi = self._ffi
-        builder = ffi.AdminBuilder(self._path, self._store)
-        admin = builder.build()
+        admin = ffi.AdminBuilder(self._path, self._store).build()
         each = ffi.GarbageCollectorDirectoryOptions(
             interval_ms=None, min_age_ms=int(min_age * 1000), dry_run=False
         )
@@ -377,7 +385,7 @@ class Database:
         return found
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The rows from one key on, up to and without another, in the order of their keys."""
+        """The rows whose keys are from `start` to before `end`, in the order of keys."""
         iterator = self._iterator(start, end, self._scanning)
         while True:
             rows = self._run(self._rows.next(iterator))
@@ -390,26 +398,17 @@ class Database:
         return self._run(self._db.scan_with_options(bounds, options))
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
-        """The last key from one on, up to and without another."""
-        ffi = self._ffi
-        backwards = ffi.ScanOptions(
-            durability_filter=ffi.DurabilityLevel.MEMORY,
-            dirty=False,
-            read_ahead_bytes=1,
-            cache_blocks=False,
-            max_fetch_tasks=1,
-            order=ffi.IterationOrder.DESCENDING,
-        )
+        """The last key from `start` to before `end`."""
+        backwards = scan_options(self._ffi, 1, 1, order=self._ffi.IterationOrder.DESCENDING)
         row = self._run(self._iterator(start, end, backwards).next())
         return None if row is None else bytes(row.key)
 
     def forked(self) -> None:
-        """In a child: nothing of the library may be touched, not even to free it."""
+        """In a forked child: forget the handles, as the library must not even free them there."""
         self._db._handle = self._store._handle = None
 
     def close(self) -> None:
-        """Let go of the database."""
-        # Without writing tables, which would wait for compaction: the log has everything.
+        # Without writing tables, which would wait for compaction: the write-ahead log has everything.
         self._run(self._db.shutdown_with_options(self._ffi.CloseOptions(flush_type=None)))
 
     def _run(self, call: Coroutine[Any, Any, Result], seconds: float | None = None) -> Result:
@@ -421,7 +420,7 @@ class Database:
 
 @contextmanager
 def told(ffi: Any, what: str, seconds: float, opening: bool = False) -> Iterator[None]:
-    """Errors of the binding as ours. While a database is opened, what SlateDB cannot make sense of is damage."""
+    """Translate the binding's errors into Penstock's. While a database is opened, an unknown error is damage."""
     try:
         yield
     except (TimeoutError, ffi.Error, ffi.InternalError) as error:
@@ -436,7 +435,7 @@ def _translated(error: Any, ffi: Any, what: str, seconds: float) -> PenstockErro
     if isinstance(error, TimeoutError):
         return StoreUnreachable(
             f"{what} did not answer in {seconds:g} seconds; a change may take effect all the same: "
-            "see to it that it can be reached and has space left, then try again"
+            "check that it can be reached and has space left, then try again"
         )
     if isinstance(error, ffi.Error.Closed) and error.reason == ffi.CloseReason.FENCED:
         return Fenced(
@@ -444,7 +443,7 @@ def _translated(error: Any, ffi: Any, what: str, seconds: float) -> PenstockErro
             "acknowledged is lost; use the store there, or close it there and open it here again"
         )
     if isinstance(error, ffi.Error.Unavailable):
-        return StoreUnreachable(f"{what} cannot be reached ({message}): see to it that it can, then try again")
+        return StoreUnreachable(f"{what} cannot be reached ({message}): check the connection, then try again")
     if isinstance(error, ffi.Error.Data):
         return StoreCorrupt(f"{what} is damaged: {message}")
     return RuntimeError(f"SlateDB failed on {what}: {message}")

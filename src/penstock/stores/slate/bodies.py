@@ -1,7 +1,7 @@
-"""The bodies of a slate store's messages: those that are still to be written, those of late, and those to be read.
+"""Message bodies of a slate store: a buffer of unwritten bodies, a cache of recent ones, and reads of the rest.
 
-A body that is listed or claimed can be read even if the message is gone by then. So
-readers are known until they have what they look for, and what they want is read before it is deleted.
+A body that was listed or claimed can be read even after its message is deleted. So pending readers are registered
+until they have their bodies, and a deletion first reads the bodies that they still miss.
 """
 
 import threading
@@ -15,23 +15,23 @@ from penstock.errors import StoreCorrupt
 from penstock.stores.slate import entries
 from penstock.stores.slate.binding import Database
 from penstock.stores.slate.format import (
+    PAYLOADS,
     decode_metadata,
     decode_payload,
     key_u64,
     log_prefix,
     object_of,
-    payload_key,
 )
 from penstock.stores.slate.place import Place
 
-_KEPT = 32 << 20  # bytes of bodies that are kept in memory after they were written
-_OVERHEAD = 500  # bytes that one takes beside its payload
-_NEAR = 8  # ids that a scan rather skips than begins again
-MANY = 3  # bodies that are worth a scan
+_KEPT = 32 << 20  # bytes of written bodies that are cached
+_OVERHEAD = 500  # bytes of memory that a body takes beside its payload
+_NEAR = 8  # a scan reads across gaps of up to so many ids
+_MANY = 3  # so many rows are read by a scan, fewer one by one: a get is much cheaper than to begin a scan
 
 
 class Wanted:
-    """Bodies that someone looks for."""
+    """The bodies that one reader asks for, and those found so far."""
 
     __slots__ = ("__weakref__", "found", "seqs")
 
@@ -51,20 +51,19 @@ class Bodies:
         self._lock = threading.Lock()
         self._unwritten: dict[int, Body] = {}
         self._written: OrderedDict[int, Body] = OrderedDict()
-        self._size = 0  # of those
+        self._size = 0  # bytes of `_written`
         self._wanted: weakref.WeakSet[Wanted] = weakref.WeakSet()
 
     def add(self, seqs: Iterable[int], new: Iterable[Body]) -> None:
-        """Bodies that are still to be written."""
+        """Buffer the bodies of new messages until they are written."""
         with self._lock:
             self._unwritten.update(zip(seqs, new, strict=True))
 
     def is_unwritten(self, seq: int) -> bool:
-        """Whether a body is still to be written."""
         return seq in self._unwritten
 
     def wrote(self, seqs: Iterable[int]) -> None:
-        """These are in the database now."""
+        """Move bodies from the buffer to the cache: they are in the database now."""
         with self._lock:
             for seq in seqs:
                 body = self._unwritten.pop(seq, None)
@@ -76,7 +75,7 @@ class Bodies:
                 self._size -= len(payload) + _OVERHEAD
 
     def find(self, seqs: Sequence[int]) -> Wanted:
-        """Look for bodies; those that are in memory are found at once."""
+        """Register a reader; bodies in memory are found at once, read() gets the others."""
         with self._lock:
             found = {}
             for seq in seqs:
@@ -89,7 +88,7 @@ class Bodies:
             return wanted
 
     def read(self, wanted: Wanted) -> list[Body]:
-        """The bodies that were looked for."""
+        """The bodies that a reader asked for; StoreCorrupt if one is missing."""
         missing = [seq for seq in wanted.seqs if seq not in wanted.found]
         if missing:
             try:
@@ -98,7 +97,7 @@ class Bodies:
                 with self._lock:
                     self._wanted.discard(wanted)
             for seq in missing:
-                body = read.get(seq) or wanted.found.get(seq)  # rescued, if it was deleted meanwhile
+                body = read.get(seq) or wanted.found.get(seq)  # forget() has read it, if it was deleted meanwhile
                 if body is None:
                     raise StoreCorrupt(
                         f"message {seq} of {self._what} has no payload: the database has lost it, or another "
@@ -108,7 +107,7 @@ class Bodies:
         return [wanted.found[seq] for seq in wanted.seqs]
 
     def look(self, seqs: Sequence[int]) -> dict[int, Body]:
-        """Bodies as far as they are still there."""
+        """The bodies that still exist, by message."""
         wanted = self.find(seqs)
         missing = [seq for seq in seqs if seq not in wanted.found]
         read = self._read(missing) if missing else {}
@@ -117,7 +116,7 @@ class Bodies:
         return {**wanted.found, **read}
 
     def forget(self, seqs: Iterable[int]) -> None:
-        """These messages are about to be deleted; readers that still look for one are given it."""
+        """Before messages are deleted: read their bodies for registered readers, and clear buffer and cache."""
         going = set(seqs)
         with self._lock:
             for seq in going:
@@ -131,27 +130,11 @@ class Bodies:
                 wanted.found.update(self._read(rescued))
 
     def _read(self, seqs: Sequence[int]) -> dict[int, Body]:
-        """Bodies of the database, as far as they are there."""
-        found: dict[int, Body] = {}
-        for run in runs_of(sorted(set(seqs))):
-            if len(run) < MANY:
-                for seq in run:
-                    payload, metadata = self._get(payload_key(seq)), self._get(self._log + key_u64(seq))
-                    if payload is not None and metadata is not None:
-                        found[seq] = self._body(payload, metadata)
-                continue
-            first, end = run[0], run[-1] + 1
-            payloads = {
-                key[-8:]: value for key, value in self._database.scan(payload_key(first), payload_key(end))
-            }
-            wanted = set(map(key_u64, run))
-            for key, value in self._database.scan(self._log + key_u64(first), self._log + key_u64(end)):
-                if key[-8:] in wanted and key[-8:] in payloads:
-                    found[int.from_bytes(key[-8:])] = self._body(payloads[key[-8:]], value)
-        return found
-
-    def _get(self, key: bytes) -> bytes | None:
-        return self._database.get(key)
+        """The bodies that the database has."""
+        wanted = sorted(set(seqs))
+        payloads = dict(numbered_rows(self._database, PAYLOADS, wanted))
+        found = numbered_rows(self._database, self._log, wanted)
+        return {seq: self._body(payloads[seq], entry) for seq, entry in found if seq in payloads}
 
     def _body(self, payload: bytes, entry: bytes) -> Body:
         content, metadata = decode_payload(payload), decode_metadata(entry)
@@ -168,7 +151,7 @@ class Bodies:
 
 
 def runs_of(seqs: list[int], near: int = _NEAR) -> Iterator[list[int]]:
-    """Numbers that lie near together."""
+    """Split sorted numbers where the gap is larger than `near`."""
     start = 0
     for at, (before, after) in enumerate(pairwise(seqs), 1):
         if after - before > near:
@@ -176,3 +159,19 @@ def runs_of(seqs: list[int], near: int = _NEAR) -> Iterator[list[int]]:
             start = at
     if seqs:
         yield seqs[start:]
+
+
+def numbered_rows(
+    database: Database, prefix: bytes, seqs: list[int], near: int = _NEAR
+) -> Iterator[tuple[int, bytes]]:
+    """The rows whose keys are a prefix and one of these sorted numbers; numbers without a row are left out."""
+    for run in runs_of(seqs, near):
+        if len(run) < _MANY:
+            for seq in run:
+                if (value := database.get(prefix + key_u64(seq))) is not None:
+                    yield seq, value
+        else:
+            wanted = set(run)
+            for key, value in database.scan(prefix + key_u64(run[0]), prefix + key_u64(run[-1] + 1)):
+                if (seq := int.from_bytes(key[-8:])) in wanted:
+                    yield seq, value

@@ -1,17 +1,17 @@
-"""A database in a bucket. What S3 has acknowledged is durable, and SlateDB removes by itself what nobody needs.
+"""A slate store in a bucket. Acknowledged objects are durable, and SlateDB collects its own garbage.
 
-    PREFIX/db/...          SlateDB's
+    PREFIX/db/...          SlateDB's objects
     PREFIX/objects/ID      payloads that are too large for a record
     PREFIX/synced          JSON: "manifest", "compactions": the newest at one time, as numbers; "checksums": of
                            these two objects; "log": the objects in db/wal after those in tables, by number, with
                            their lengths; "instance": its name; "checksum": of all of this. Checksums are CRC-32
     PREFIX/aside/TIME/...  objects that an opening has set aside, removed a week later
 
-SlateDB takes a missing object of its log for the log's end, and an empty one for a writer's first. So opening
-first compares what there is with what the manifest needs, and with `synced`. That is written when the store is
-opened and closed, and every 2,000 commits. It stays true, as manifests only get higher numbers, and an object of
-the log goes only when a manifest says that it is in tables. Opening the database takes it away from its
-writer: so another instance is refused before that.
+SlateDB takes a missing object of its log for the log's end, and an empty one for the start of a writer. So opening
+first compares the objects with what the manifest needs, and with `synced`. `synced` is written when the store is
+opened and closed, and every 2,000 commits. It stays true: manifests only get higher numbers, and an object of the
+log is removed only after a manifest says that its rows are in tables. Opening the database fences its writer, so a
+wrong instance is refused before that.
 """
 
 import json
@@ -37,7 +37,7 @@ _SETTINGS = (
     *[
         (f"garbage_collector_options.{kind}_options.{name}", f'"{value}"')
         for kind, interval, min_age in (
-            ("wal", "20s", "60s"),  # a file for each commit: thousands a minute
+            ("wal", "20s", "60s"),  # each commit writes one: thousands a minute
             ("manifest", "60s", "120s"),
             ("compacted", "60s", "120s"),
             ("compactions", "60s", "120s"),
@@ -49,10 +49,10 @@ _SETTINGS = (
 
 
 class BucketPlace(Place):
-    """Where a store in a bucket lies."""
+    """The objects of a store in a bucket."""
 
     def __init__(self, url: str, timeout: float, shared: str | None = None, instance: str = "") -> None:
-        """`shared`: a folder of this machine in which its processes agree on who writes."""
+        """`shared`: a folder of this machine with the lock that its processes take to write."""
         self.what = f"the store {url!r}"
         self._instance = instance
         self._shared = None if shared is None else os.path.join(shared, SUBFOLDER)
@@ -61,18 +61,17 @@ class BucketPlace(Place):
         self._timeout = timeout
 
     def lock(self) -> None:
-        # SlateDB fences all writers but the last; among the processes of this machine the first is the writer.
+        # SlateDB lets the last process that opens the database write; on one machine the lock lets the first.
         if self._shared is not None:
             os.makedirs(self._shared, exist_ok=True)
             self._lock = StoreLock(os.path.join(self._shared, "lock"), self.what)
             self._lock.take()
 
     def open(self, timeout: float) -> Database:
-        self.exists()  # SlateDB would wait for a bucket that is not there
+        self.exists()  # SlateDB would wait for a missing bucket
         if lost := self.lost():
             raise StoreCorrupt(
-                f"{self.what} has lost some of what it has written, and nothing was changed: {in_words(lost)}: "
-                f"{RESTORE}"
+                f"{self.what} has lost objects, and nothing was changed: {in_words(lost)}: {RESTORE}"
             )
         record = self._recorded()
         check_asked(self._instance, {record["instance"]} if "instance" in record else ())
@@ -82,7 +81,7 @@ class BucketPlace(Place):
         self._remember()
 
     def exists(self) -> bool:
-        """Whether there is a store, or what is left of one; StoreUnreachable if there is no bucket."""
+        """Whether the bucket has a store, or remains of one; StoreUnreachable if there is no bucket."""
         try:
             return self._bucket.has_folder(_DB) or self._bucket.has(_SYNCED)
         except FileNotFoundError:
@@ -91,11 +90,11 @@ class BucketPlace(Place):
             ) from None
 
     def lost(self) -> list[str]:
-        """In words: what is missing or has changed, of what is needed or was recorded; nothing is changed."""
+        """Sentences on objects that are missing or differ from the manifest or the record; changes nothing."""
         while True:
             newest = {kind: self._newest(kind) for kind in KINDS}
             lost = self._compare(self._recorded(), newest)
-            if not lost or self._newest("manifest") == newest["manifest"]:  # else someone writes, and removes
+            if not lost or self._newest("manifest") == newest["manifest"]:  # else a writer removed some
                 return lost
 
     def _compare(self, record: dict[str, Any], newest: dict[str, int]) -> list[str]:
@@ -126,18 +125,18 @@ class BucketPlace(Place):
         try:
             record: dict[str, Any] = json.loads(self._bucket.get(_SYNCED))
             if record.pop("checksum") != _checksum_of(record):
-                raise ValueError("its checksum is another one")
+                raise ValueError("wrong checksum")
         except FileNotFoundError:
-            return _NOTHING  # another program made the database, or an earlier version
+            return _NOTHING  # another program or an earlier version made the database
         except (ValueError, LookupError, AttributeError, TypeError) as error:
             raise StoreCorrupt(
                 f"{_SYNCED!r} of {self.what} cannot be read ({error}): restore it from a backup, or remove it if "
-                "everything else is as it was written"
+                "all other objects are intact"
             ) from error
         return record
 
     def _remember(self) -> None:
-        """Record the objects of the bucket as they are now."""
+        """Write `synced` by the objects of the bucket."""
         newest = {kind: self._newest(kind) for kind in KINDS}
         log = self._log(self._needed(newest["manifest"]).after)
         names = [f"{_DB}/{kind}/{number:020}.{kind}" for kind, number in newest.items()]
@@ -158,19 +157,18 @@ class BucketPlace(Place):
         return read_manifest(self.object_store(), self.path, manifest, self.what, self._timeout)
 
     def _log(self, after: int) -> dict[int, int]:
-        """The lengths of the log's objects after one of them, by number."""
+        """The lengths of the log's objects with higher numbers than `after`."""
         found = self._bucket.sizes(f"{_DB}/wal", f"{_DB}/wal/{after:020}.sst")
         return {number: size for name, size in found.items() if (number := number_of(name)) is not None}
 
     def object_store(self) -> Any:
-        """The bucket as SlateDB knows it."""
         return self._bucket.for_slatedb()
 
     def make_durable(self) -> None:
-        self.files += 1  # S3 has acknowledged it
+        self.files += 1  # the bucket has acknowledged the objects already
 
     def collect(self, database: Database) -> None:
-        self._remember()  # SlateDB removes its own files by itself
+        self._remember()  # SlateDB collects its own garbage
         for name in self._bucket.list(ASIDE):
             time = name.split("/")[1]
             if time.isdecimal() and int(time) < SystemClock().now() - WEEK:
@@ -219,7 +217,7 @@ class BucketPlace(Place):
         return sorted({name.split("/")[1] for name in self._bucket.list(STAGED)})
 
     def _set_aside(self, names: list[str]) -> None:
-        """Give objects other names, under which people find them for a week."""
+        """Move objects to aside/TIME, where people can find them for a week."""
         folder = f"{ASIDE}/{SystemClock().now()}"
         for name in names:
             with suppress(FileNotFoundError):

@@ -1,7 +1,7 @@
-"""What is the matter with a slate store: reads every row as it is at one moment, and every file of the log.
+"""Doctor for slate stores: checks every row of a snapshot, every large payload, and the files of the log.
 
-Nothing is changed but for links that hold the files meanwhile (snapshot.py), so another process may have the store
-open. If none has, what is read is what opening would find: it goes back to what is known to be synced (folder.py).
+It changes nothing but for links that pin files meanwhile (snapshot.py), so another process may have the store
+open. If none has, the rows are those that opening would find: opening goes back to what was synced (folder.py).
 """
 
 import json
@@ -26,14 +26,14 @@ from penstock.stores.slate.folder import RESTORE, Folder
 from penstock.stores.slate.format import parse_key
 from penstock.stores.slate.loads import is_given_up
 from penstock.stores.slate.place import STAGED, SUBFOLDER, Place, parse
-from penstock.stores.slate.view import Snapshot, View
+from penstock.stores.slate.snapshot import Snapshot, View
 from penstock.system.clock import SystemClock
 from penstock.system.files import SystemDisk, unavailable
 
 _SECONDS = 60.0
 _AT_ONCE = 1_000
 _TEXT = re.compile(rb"[ -~]{4,}")
-_DECODERS: dict[int, tuple[str, Callable[[bytes], Any]]] = {  # names of records, and how each is read
+_DECODERS: dict[int, tuple[str, Callable[[bytes], Any]]] = {  # by type of record: its name and its decoder
     records.PAYLOAD: ("payload", records.decode_payload),
     records.ACTIVE: ("active", records.decode_active),
     records.DONE: ("done", records.decode_settled),
@@ -61,22 +61,21 @@ _DECODERS: dict[int, tuple[str, Callable[[bytes], Any]]] = {  # names of records
     records.LOG: ("log entry", records.decode_metadata),
     records.SEQ_BLOCK: ("SeqBlock", records.decode_seq_block),
 }
-_MOST = 20  # findings of one kind
+_MOST = 20  # findings of one kind that are shown
 _AS_IT_IS = "nothing: it is left as it is"
 _HELD = (
-    "nothing is routed to it, and other queues are not affected: work it off, delete it, and create it anew with "
+    "nothing is routed to it, and other queues are not affected: drain it, delete it, and create it anew with "
     "a filter of Penstock's"
 )
-_RESTORE = "put the store back from a backup, or copy it and open the copy to see what is left"
+_RESTORE = "restore the store from a backup, or copy it and open the copy to see what is left"
 _RESTORE_FILES = "put these files back from a backup"
 
 
 def rows(folder: str | os.PathLike[str]) -> Iterator[tuple[bytes, bytes]]:
-    """Every row of the store in a folder, by a reader that changes nothing, also while the store is open."""
+    """Every row of the store in a folder, which may be open; nothing is changed."""
     ffi = binding.load()
-    builder = ffi.ObjectStoreBuilder(ffi.ObjectStoreType.LOCAL)
-    builder.with_config("local_path", os.path.abspath(folder))
-    reader = blocking(ffi.DbReaderBuilder("db", builder.build()).build(), _SECONDS)
+    store = Folder(os.fspath(folder), "never").object_store()
+    reader = blocking(ffi.DbReaderBuilder("db", store).build(), _SECONDS)
     try:
         scan = reader.scan(ffi.KeyRange(start=b"\x00", start_inclusive=True, end=b"\xff", end_inclusive=True))
         iterator = blocking(scan, _SECONDS)
@@ -88,7 +87,7 @@ def rows(folder: str | os.PathLike[str]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def dump(folder: str | os.PathLike[str]) -> Iterator[str]:
-    """Every row as three lines: what it is, its key, its value; bytes are hexadecimal, with texts in quotes."""
+    """Every row as three lines: the decoded record, its key, its value; bytes are hexadecimal, texts in quotes."""
     for key, value in rows(folder):
         name, decode = _DECODERS[parse_key(key).kind]
         decoded = str(decode(value))
@@ -108,12 +107,12 @@ def readable(data: bytes) -> str:
 
 @dataclass
 class SlateQueue:
-    """What a queue holds, as the store would show it if it were opened at that moment."""
+    """A queue's messages, as the store would show them if it were opened at that moment."""
 
     name: str
     bytes: int = 0  # of payloads
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
-    lag: int | None = None  # numbers of the log that it was not offered; None: it takes nothing from there
+    lag: int | None = None  # log entries that the router has not offered to it; None: it has no filter
     findings: list[Finding] = field(default_factory=list)
 
     def cells(self) -> Mapping[str, int | None]:
@@ -132,12 +131,15 @@ def examine(url: str, now: int | None = None) -> Examination[SlateQueue]:
         found.findings.append(_problem(text, "check the name; opening it makes one"))
         return found
     place = snapshot.place_at(url)
-    if isinstance(place, Folder):
-        found.holder = _holder(place)
+    aside: list[str] = []
     try:
-        aside = _compare(place, found) if isinstance(place, Folder) else _compare_bucket(place, found)
+        if isinstance(place, Folder):
+            found.holder = _holder(place)
+            aside = _compare(place, found)
+        else:
+            found.findings += _shortened([_problem(text, IN_A_BUCKET) for text in place.lost()])
         if not found.sound:
-            return found  # of what is read without that, nothing is certain
+            return found  # rows of a damaged database prove nothing
         taken = snapshot.take(url, os.getpid())
     except StoreCorrupt as error:
         found.findings.append(_problem(str(error)))
@@ -147,7 +149,7 @@ def examine(url: str, now: int | None = None) -> Examination[SlateQueue]:
     except OSError as error:
         raise unavailable(error.filename or where.where, error) from error
     try:
-        for path in aside:  # what is read is what opening would find
+        for path in aside:  # so that the rows are those that opening would find
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(taken.held, os.path.relpath(path, where.where)))
         look(taken, place, where.log, found)
@@ -177,11 +179,11 @@ def _note(text: str, advice: str, file: str | None = None) -> Finding:
 
 
 def _compare(place: Folder, found: Examination[SlateQueue]) -> list[str]:
-    """Compare the files with what was synced; those that opening would set aside."""
+    """Compare the files with the record of synced ones; the files that opening would set aside."""
     tell = found.findings.append
     if found.holder is not None:
-        text = f"the store is open in {found.holder}: it was looked at as it was at one moment, and files that"
-        text += " are left over or missing are not looked for, as they may be in use"
+        text = f"the store is open in {found.holder}: a snapshot was examined, and files that are left over or"
+        text += " missing were not looked for, as they may be in use"
         tell(_note(text, "for a certain answer close it there first"))
         return []
     try:
@@ -191,8 +193,8 @@ def _compare(place: Folder, found: Examination[SlateQueue]) -> list[str]:
         tell(_problem(text, advice, os.path.join(place.subfolder, "synced")))
         return []
     if compared.record is None:
-        text = "Penstock has never written here what is synced: another program made this database, or it is"
-        tell(_note(f"{text} a backup that was never opened", "nothing: opening does"))
+        text = "there is no record of synced files: another program made this database, or it is"
+        tell(_note(f"{text} a backup that was never opened", "nothing: opening writes one"))
     if left := [path for path in compared.aside if "#" in path]:
         text = f"{len(left)} files were being written when the process that had the store ended"
         tell(_note(text, "nothing: opening sets them aside"))
@@ -200,38 +202,32 @@ def _compare(place: Folder, found: Examination[SlateQueue]) -> list[str]:
     for path in reversed(compared.torn):
         name = f"{os.path.basename(path)}, at the end of the log,"
         if compared.synced is not None:
-            text = f"{name} was never acknowledged: it, or one before, is not whole"
+            text = f"{name} was never acknowledged: it, or a file before it, is torn"
             tell(_note(text, "nothing: opening sets it aside", path))
         else:
-            text = f"{name} or one before it, is not whole, and whether it was acknowledged is recorded nowhere"
+            text = f"{name} or a file before it, is torn, and whether it was acknowledged is recorded nowhere"
             tell(_problem(f"{text}: opening sets it aside", file=path))
     return compared.aside
-
-
-def _compare_bucket(place: BucketPlace, found: Examination[SlateQueue]) -> list[str]:
-    """Compare the objects with what is needed, and what was recorded; StoreCorrupt."""
-    found.findings += _shortened([_problem(text, IN_A_BUCKET) for text in place.lost()])
-    return []
 
 
 # Rows
 
 
 class _Seen:
-    """What the rows of a database say, one by one."""
+    """Counts and findings, gathered row by row."""
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
         self.counts: Counter[int] = Counter()
-        self.payloads: dict[int, int] = {}  # with their sizes, if they are in their records
-        self.objects: dict[str, str | None] = {}  # with their checksums, as far as the log says them
-        self.log: dict[int, int] = {}  # with the sizes of those that were published
+        self.payloads: dict[int, int] = {}  # size of each inline payload; 0: it is an object
+        self.objects: dict[str, str | None] = {}  # checksum of each large payload, if its log entry has one
+        self.log: dict[int, int] = {}  # payload size of each log entry
         self.last_published = 0
         self.unknown_consumers = 0
         self.loads: dict[str, dict[str, object]] = {}
 
     def take(self, key: bytes, value: bytes) -> None:
-        """Look at a row."""
+        """Decode a row and note its contents; a record that cannot be decoded is a finding."""
         try:
             parsed = parse_key(key)
             decoded = _DECODERS[parsed.kind][1](value)
@@ -257,7 +253,7 @@ class _Seen:
 
 
 def look(taken: Snapshot, place: Folder | BucketPlace, log: str, found: Examination[SlateQueue]) -> None:
-    """Read every row of a snapshot, and compare what belongs together."""
+    """Read every row of a snapshot, and check that queues, log, payloads and loads agree."""
     seen = _Seen()
     try:
         _, view = snapshot.opened_for(taken, log)
@@ -269,11 +265,11 @@ def look(taken: Snapshot, place: Folder | BucketPlace, log: str, found: Examinat
                 _look_at_queues(view, log, seen, found)
     except StoreCorrupt as error:
         seen.findings.append(_problem(str(error)))
-    except InvalidArgument as error:  # it is another instance
+    except InvalidArgument as error:  # the URL names another instance
         seen.findings.append(_problem(str(error), "give the store's URL with its instance"))
     found.findings += _shortened(seen.findings)
     if seen.unknown_consumers:
-        text = f"{seen.unknown_consumers:,} lists of who claimed a message are not understood: another program"
+        text = f"{seen.unknown_consumers:,} lists of a message's consumers cannot be read: another program"
         found.findings.append(_note(f"{text} wrote them, or they are damaged", _AS_IT_IS))
     found.findings += _objects(seen, place, found.holder)
     found.findings += _staged(seen, place, found.holder)
@@ -289,7 +285,7 @@ def _look_at_queues(view: View, log: str, seen: _Seen, found: Examination[SlateQ
         recovery.measure(contents, view, log)
     tell = found.findings.append
     for name in sorted(contents.strangers):
-        tell(_note(f"there is a queue {name!a}, which no queue of Penstock can be called", _AS_IT_IS))
+        tell(_note(f"there is a queue {name!a}, a name that Penstock does not allow", _AS_IT_IS))
     if contents.leftovers:
         tell(_note("a queue was deleted, but not all of its records", "nothing: opening removes them"))
     at, listed = max(found.at, contents.at), set[int]()
@@ -307,7 +303,7 @@ def _look_at_queues(view: View, log: str, seen: _Seen, found: Examination[SlateQ
                 missing.append(seq)
         if missing:
             text = f"{len(missing):,} messages have no payload or no entry in the log"
-            advice = f"put the store back from a backup, or `penstock remove {name} {missing[0]}`"
+            advice = f"restore the store from a backup, or `penstock remove {name} {missing[0]}`"
             queue.findings.append(_problem(f"{text}, message {missing[0]} for example", advice))
         wanted = ledger.settings.filter
         if wanted is not None and (reason := reason_against(wanted)) is not None:
@@ -327,7 +323,7 @@ def _objects(seen: _Seen, place: Folder | BucketPlace, holder: str | None) -> It
         try:
             payload = place.get_object(name)
             entries.check_object(os.path.join("objects", name), payload, seen.objects[name], place.what)
-        except FileNotFoundError:  # it has gone just now
+        except FileNotFoundError:  # it was removed just now
             pass
         except (StoreCorrupt, StoreUnavailable) as error:
             damaged.append(str(error))
@@ -339,25 +335,25 @@ def _objects(seen: _Seen, place: Folder | BucketPlace, holder: str | None) -> It
         yield _problem(text, _RESTORE_FILES)
     unused = {name for name in there - seen.objects.keys() if name.isdecimal()}
     if unused and holder is None:
-        text = f"{len(unused):,} large payloads belong to messages that are gone, or never came"
+        text = f"{len(unused):,} large payloads belong to messages that are gone, or were never committed"
         yield _note(text, "nothing: opening sets them aside, for a week")
 
 
 def _staged(seen: _Seen, place: Place, holder: str | None) -> Iterator[Finding]:
-    """Messages that were being loaded."""
+    """Loads that are committed and unfinished, and staged loads that were abandoned."""
     staged = set(place.list_loads())
     for name, content in seen.loads.items():
         if holder is None and not content["frames"]:
             continue
         if name in staged or holder is not None:
-            text = f"load {name} took effect, and not all of its messages have arrived"
-            yield _note(text, "nothing: opening takes them in, or the process that has the store open does")
+            text = f"load {name} is committed, and some of its messages are not in their queues yet"
+            yield _note(text, "nothing: opening finishes it, or the process that has the store open does")
         else:
-            text = f"load {name} took effect, and what was staged of it is gone ({SUBFOLDER}/{STAGED})"
+            text = f"load {name} is committed, and its staged messages are gone ({SUBFOLDER}/{STAGED})"
             yield _problem(text, "put that folder back from a backup")
     for load in sorted(staged - set(seen.loads)):
         if holder is None and is_given_up(load):
-            text = f"load {load} was given up by a process that is gone"
+            text = f"load {load} was abandoned by a process that has ended"
             yield _note(text, "nothing: opening sets it aside, for a week")
 
 

@@ -1,9 +1,13 @@
-"""A message as its log entry and its payload record, and back. Pure.
+"""Log entries: a message's metadata and headers, encoded and decoded. Pure.
 
-What the document has no field for rides in headers of our own: the queue that a message was put into (one that was
-published has none), a priority other than 0, of published ones the size, which filters may ask for, and when
-exactly they expire if whole seconds do not say; the checksum of a payload that is an object beside the database,
-which no record covers; and headers that would be more than 255 with these.
+Values that the document has no field for are in headers of our own:
+
+    penstock.queue       the queue that the message was put into; published messages have none
+    penstock.priority    other than 0
+    penstock.expires_at  of a published message, if whole seconds of retention cannot express it
+    penstock.size        of a published message's payload, as filters may ask for it
+    penstock.crc32       of a payload that is an object beside the database, and in no record
+    penstock.headers     the shortest headers as JSON, if there would be more than 255 with these
 """
 
 import json
@@ -26,7 +30,7 @@ _MAX_RETENTION = 2**32 - 1
 
 
 def metadata_of_put(seq: int, queue: str, priority: int, body: Body, visible_at: int, expires_at: int) -> Metadata:
-    """What the log says of a message that was put into a queue."""
+    """The log entry of a message that is put into a queue."""
     own = {QUEUE_HEADER: queue}
     if priority:
         own[PRIORITY_HEADER] = str(priority)
@@ -36,7 +40,7 @@ def metadata_of_put(seq: int, queue: str, priority: int, body: Body, visible_at:
 def metadata_of_published(
     seq: int, priority: int, body: Body, visible_at: int, expires_at: int | None
 ) -> Metadata:
-    """What the log says of a message that was published; None: each queue's own retention counts."""
+    """The log entry of a published message. `expires_at` 0: never; None: by each queue's own retention."""
     own = {SIZE_HEADER: str(len(body[0]))}
     if priority:
         own[PRIORITY_HEADER] = str(priority)
@@ -56,7 +60,7 @@ def _metadata(seq: int, body: Body, visible_at: int, retention: int, own: dict[s
 
 
 def _fitting(headers: Mapping[str, str], own: dict[str, str]) -> dict[str, str]:
-    """All headers, the shortest of them in one if they are too many."""
+    """The message's headers and our own; the shortest are packed into one header if there are too many."""
     too_many = len(headers) + len(own) - MAX_HEADERS
     if too_many <= 0:
         return {**headers, **own}
@@ -67,18 +71,18 @@ def _fitting(headers: Mapping[str, str], own: dict[str, str]) -> dict[str, str]:
 
 
 def seconds(milliseconds: int) -> int:
-    """A retention in whole seconds, none of them too few."""
+    """A retention in whole seconds, rounded up."""
     return min(-(-milliseconds // 1000), _MAX_RETENTION)
 
 
 def check_object(name: str, payload: bytes, checksum: str | None, what: str) -> None:
-    """Compare a payload with what the log says; StoreCorrupt. Versions before this one said nothing."""
+    """Compare a large payload with its log entry's checksum, if it has one; StoreCorrupt."""
     if checksum is not None and checksum != f"{zlib.crc32(payload):08x}":
-        raise StoreCorrupt(f"{what} is damaged: the payload {name} has changed: put that file back from a backup")
+        raise StoreCorrupt(f"{what} is damaged: the payload {name} has changed: restore that file from a backup")
 
 
 def body_of(metadata: Metadata, payload: bytes) -> Body:
-    """What consumers see of a message, beside what its queue knows."""
+    """The message's body, as consumers get it."""
     headers = headers_of(metadata)
     if is_published(metadata):
         headers = {**headers, PUBLISH_HEADER: str(metadata.id)}
@@ -86,7 +90,7 @@ def body_of(metadata: Metadata, payload: bytes) -> Body:
 
 
 def headers_of(metadata: Metadata) -> dict[str, str]:
-    """The headers that a message was given."""
+    """The headers that the producer gave."""
     headers = metadata.headers
     if OURS.isdisjoint(headers):
         return headers
@@ -98,23 +102,23 @@ def headers_of(metadata: Metadata) -> dict[str, str]:
 
 
 def is_published(metadata: Metadata) -> bool:
-    """Whether a message was published, and not put into one queue."""
+    """Whether a message was published, not put into a queue."""
     return QUEUE_HEADER not in metadata.headers
 
 
 def priority_of(metadata: Metadata) -> int:
-    """A message's priority."""
+    """The priority; 0 without a header."""
     return int(metadata.headers.get(PRIORITY_HEADER, 0))
 
 
 def size_of(metadata: Metadata) -> int | None:
-    """How long the payload of a published message is, if the log says so."""
+    """The payload size of a published message; None if another program wrote the entry."""
     size = metadata.headers.get(SIZE_HEADER)
     return None if size is None else int(size)
 
 
 def expires_at_of(metadata: Metadata) -> int | None:
-    """When a published message expires, 0 if never; None: that is for each queue to say."""
+    """When a published message expires. 0: never; None: by each queue's own retention."""
     exactly = metadata.headers.get(EXPIRES_AT_HEADER)
     if exactly is not None:
         return int(exactly)

@@ -1,56 +1,57 @@
-"""Extension records: what OpenData-Queue has no record for. Pure, as format.py.
+"""Extension records of slate stores, byte for byte: data that OpenData-Queue has no record for. Pure.
 
     settings   01 07 | queue ID                    -> JSON: what `create` was given and the config has no room for
-    sizes      01 08 | queue ID [| bucket u64]     -> Array<Size>: every message of the bucket, unless there is
-                                                      but one, published: its size is in its entry of the log
-    claims     01 09 | queue ID [| bucket u64]     -> Array<Claimed>: those that were claimed, and are not gone
+    sizes      01 08 | queue ID [| bucket u64]     -> Array<Size>: every message of the bucket. A single published
+                                                      message has no record: its log entry has the size
+    claims     01 09 | queue ID [| bucket u64]     -> Array<Claimed>: messages that were ever claimed
     recent     01 0A | queue ID | number u64       -> at i64 | Array<Settled receipt> | Array<Put under a key>
-    position   01 0B | queue ID                    -> first log entry that it was not offered u64 | held u8
-    expiry     01 0C | time u64 | message ID u64   -> nothing: a published message goes at that time
-    clock      01 0D                               -> i64: the latest time that was recorded
-    log end    01 0E                               -> u64: every lower number of the log is there, or never will be
+    position   01 0B | queue ID                    -> first log entry not yet offered to the queue u64 | held u8
+    expiry     01 0C | time u64 | message ID u64   -> nothing: the published message is removed at that time
+    clock      01 0D                               -> i64: the latest recorded time
+    log end    01 0E                               -> u64: no entry with a lower number will be added
     load       01 0F | name                        -> JSON, as are run and sink: see loads.py
     run        01 10 | name
     sink       01 11 | name
     instance   01 12                               -> Utf8: the name of the instance, empty without one
 
-    batches    01 14 | queue ID                          -> u64: the highest number that a batch ever had
+    batches    01 14 | queue ID                          -> u64: the highest batch number given so far
     stream     01 15 | queue ID | stream                 -> reader Utf8 | settled u64 | before u64 | position i64
                                                             | held: 00, or 01 | number u64 | claimed at i64
-    failures   01 16 | queue ID | stream | bucket u64    -> Array<Failure>: messages to fail when it is settled
-                                                            | Array<Delay>, left out if no message has one
+    failures   01 16 | queue ID | stream | bucket u64    -> Array<Failure>: messages to fail when the batch is
+                                                            settled | Array<Delay>, absent if it is empty
     kept       01 17 | queue ID | stream | bucket u64    -> claimed at i64 | Array<Kept> | Array<Reason>
     followed   01 18 | queue ID                          -> since u64 | put u64 | published u64
-    held back  01 19 | queue ID | message ID u64         -> bytes, about u32 | flags u8, as in sizes
+    held back  01 19 | queue ID | message ID u64         -> bytes, estimated u32 | flags u8, as in sizes
 
     Size               message ID u64 | bytes of the payload u32 | flags u8: 1 = published
     Claimed            message ID u64 | priority u8 | visible at i64 | retention deadline i64 | claimed at i64
                        | receipt's secret u64 | consumer | reason (each 00, or 01 and Utf8)
-                       | attempts that have ended u32 and bytes, as rules/recent.py packs them
+                       | ended attempts: length u32 and bytes, as rules/recent.py packs them
     Settled receipt    message ID u64 | secret u64 | outcome u8: 1 acked, 2 failed, 3 released
     Put under a key    message ID u64 | key Utf8
     Failure            message ID u64 | reason (00, or 01 and Utf8)
-    Delay              message ID u64 | milliseconds u64, from the settling on until it is tried again
+    Delay              message ID u64 | milliseconds u64 from the settling to the next attempt
     Kept               message ID u64 | priority u8 | visible at i64 | retention deadline i64 | attempts u32
                        | bytes of the payload u32 | flags u8, as in sizes
-    Reason             message ID u64 | Utf8: why the attempt before that batch has failed
+    Reason             message ID u64 | Utf8: why the attempt before that batch failed
 
-A recent record holds what one commit settled or put under keys, and is removed once that is five minutes old. The
-position under the empty name is that of all queues with a filter, but those that are held (1): a queue that is not
-held is at its own position or at that one, whichever is later.
+A recent record has the receipts that one commit settled and the keys that it put messages under. It is removed
+after five minutes. The position under the empty name is that of all queues with a filter that are not held: such a
+queue is at its own position or at the common one, whichever is later. A held queue (1) is at its own.
 
-A stream's name is TerminatedBytes; `settled` is the number of the last batch that it has settled, `before` that of
-the one before, 0 if there was none; `position` is the message up to which one that follows has read, and -1 of one
-that consumes. The messages of the batch that it holds are those of the queue that are in flight without a lease
-deadline and whose consumer is `stream:NAME`. Those of the last settled batch are kept as they were read, with
-their payloads, until the next is settled.
+A stream's name is TerminatedBytes. `settled` is the number of its last settled batch, `before` the number of the
+batch before that, 0 for none. `position` is the last message that a following stream has read, -1 if the stream
+consumes. The messages of its held batch are in flight without a lease deadline, and their consumer is
+`stream:NAME`. The messages of the last settled batch are kept with their payloads until the next batch is settled.
 
-A queue that was ever followed has a followed record: `since` is the highest number at that time; `put` and
-`published` are the highest of messages that are gone for good: of those put there, and of those published that
-have left the queue. Under the empty name `published` is the highest number that has left the log. So a follower
-that has read up to a number knows whether anything after it is lost. Up to `since` only the queue itself knows
-which published messages it was offered: they are held back as well, without their bodies, which are the log's.
+A queue that was ever followed has a followed record. `since` is the highest message number when that began. `put`
+and `published` are the highest numbers of messages that are lost to followers: of messages put into the queue, and
+of published ones that have left it. Under the empty name, `published` is the highest number that has left the log.
+So a follower knows whether messages after its position are lost. Up to `since` only the queue knows which
+published messages it was offered: these are held back too, without bodies, which are in the log.
 """
+
+# ruff: noqa: D103 - encode_X() and decode_X() are named after their record
 
 import json
 import struct
@@ -61,17 +62,10 @@ from typing import NamedTuple
 from penstock.contract.settings import Settings
 from penstock.rules.streams import Failure
 from penstock.stores.slate.format import (
-    BATCHES,
     CLOCK,
     EXPIRY,
-    FAILURES,
     INSTANCE,
-    KEPT,
-    LOAD,
     LOG_END,
-    RUN,
-    SINK,
-    STREAM,
     VERSION,
     Config,
     Reader,
@@ -88,7 +82,7 @@ from penstock.stores.slate.format import (
     utf8,
 )
 
-PUBLISHED, LARGE = 1, 2  # flags of a message: others may have it; its payload is an object
+PUBLISHED, LARGE = 1, 2  # flags of a message: other queues may have it as well; its payload is an object
 CLOCK_KEY = bytes((VERSION, CLOCK))
 LOG_END_KEY = bytes((VERSION, LOG_END))
 INSTANCE_KEY = bytes((VERSION, INSTANCE))
@@ -98,9 +92,9 @@ _TIME = struct.Struct("<q")
 _POSITION = struct.Struct("<QB")
 _RECEIPT = struct.Struct("<QQB")
 _NUMBER = struct.Struct("<Q")
-encode_clock: Callable[[int], bytes] = _TIME.pack  # the latest time that was recorded
-encode_log_end: Callable[[int], bytes] = _NUMBER.pack  # up to where the log is complete
-encode_last_batch: Callable[[int], bytes] = _NUMBER.pack  # the highest number that a batch ever had
+encode_clock: Callable[[int], bytes] = _TIME.pack
+encode_log_end: Callable[[int], bytes] = _NUMBER.pack
+encode_last_batch: Callable[[int], bytes] = _NUMBER.pack
 _FOREVER = 0
 _DELAY = struct.Struct("<QQ")
 _STREAM = struct.Struct("<QQq")
@@ -112,7 +106,7 @@ _RETAINED = struct.Struct("<IB")
 
 
 class Size(NamedTuple):
-    """A message of a queue, and how long its payload is."""
+    """A message of a queue, and the size of its payload."""
 
     id: int
     size: int
@@ -120,7 +114,7 @@ class Size(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    """What else is known of a message that was claimed, whatever became of it."""
+    """Values of a claimed message that the document's records have no room for, whatever its state."""
 
     id: int
     priority: int
@@ -142,7 +136,7 @@ class Receipt(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """What one commit settled or put under keys."""
+    """The receipts that one commit settled, and the keys that it put messages under."""
 
     at: int
     receipts: Sequence[Receipt]
@@ -150,7 +144,7 @@ class Recent(NamedTuple):
 
 
 class StreamRow(NamedTuple):
-    """A stream but for its messages."""
+    """A stream without its messages."""
 
     reader: str
     settled: int
@@ -160,7 +154,7 @@ class StreamRow(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A message of the last batch that was settled, as it was read."""
+    """A message of a stream's last settled batch, as the stream read it."""
 
     id: int
     priority: int
@@ -172,7 +166,7 @@ class Kept(NamedTuple):
 
 
 class KeptPage(NamedTuple):
-    """The messages of the last settled batch that lie in one bucket."""
+    """The messages of a stream's last settled batch that are in one bucket."""
 
     claimed_at: int
     messages: list[Kept]
@@ -180,7 +174,7 @@ class KeptPage(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """The numbers of a followed queue."""
+    """A followed record: see above."""
 
     since: int
     put: int
@@ -188,7 +182,7 @@ class Marks(NamedTuple):
 
 
 class Retained(NamedTuple):
-    """A message that is held back for followers."""
+    """A message that has left its queue and is held back for followers."""
 
     size: int
     flags: int
@@ -198,21 +192,21 @@ class Retained(NamedTuple):
 
 
 def config_of(settings: Settings) -> Config:
-    """What the document's config says of these settings; keep_done in whole seconds, and at least one."""
+    """The document's config for these settings; keep_done in whole seconds, and at least one."""
     keep_done = settings.keep_done
     kept = _FOREVER if keep_done is None else max(1, -int(-keep_done // 1))
     return Config(settings.filter, settings.max_attempts, kept)
 
 
 def encode_settings(settings: Settings) -> bytes:
-    """What the config has no room for."""
+    """The settings that the document's config has no room for."""
     content = asdict(settings)
     del content["filter"], content["max_attempts"]
     return json.dumps(content, ensure_ascii=False).encode()
 
 
 def decode_settings(value: bytes, config: Config) -> Settings:
-    """The settings of a queue, of which the config has a part."""
+    """The settings of a queue, from both records."""
     try:
         content = json.loads(value)
         return Settings(filter=config.filter, max_attempts=config.max_attempts, **content)
@@ -221,30 +215,27 @@ def decode_settings(value: bytes, config: Config) -> Settings:
 
 
 def settings_from(config: Config) -> Settings:
-    """The settings of a queue that another program made, which wrote no record of ours."""
+    """The settings of a queue that another program made, without a settings record."""
     kept = None if config.keep_done == _FOREVER else config.keep_done
     return Settings(filter=config.filter, max_attempts=config.max_attempts, keep_done=kept)
 
 
 def decode_size_columns(value: bytes) -> list[tuple[int, ...]]:
-    """The messages of a bucket, by columns."""
+    """The columns of a sizes record: ids, sizes, flags."""
     return list(zip(*decode_array(SIZE, value, "a sizes record"), strict=True))
 
 
 def decode_sizes(value: bytes) -> list[Size]:
-    """The messages of a bucket."""
     return list(map(Size._make, decode_array(SIZE, value, "a sizes record")))
 
 
 def encode_claims(claims: Iterable[Claimed]) -> bytes:
-    """The messages of a bucket that were claimed."""
     return array(
         [_CLAIMED.pack(*each[:6]) + optional(each[6]) + optional(each[7]) + blob(each[8]) for each in claims]
     )
 
 
 def decode_claims(value: bytes) -> list[Claimed]:
-    """The messages of a bucket that were claimed."""
     reader = Reader(value, "a claims record")
     claims = []
     for _ in range(reader.count()):
@@ -255,14 +246,12 @@ def decode_claims(value: bytes) -> list[Claimed]:
 
 
 def encode_recent(recent: Recent) -> bytes:
-    """What one commit settled or put under keys."""
     receipts = array([_RECEIPT.pack(*each) for each in recent.receipts])
     keys = array([_NUMBER.pack(message) + utf8(key) for message, key in recent.keys])
     return _TIME.pack(recent.at) + receipts + keys
 
 
 def decode_recent(value: bytes) -> Recent:
-    """What one commit settled or put under keys."""
     reader = Reader(value, "a recent record")
     (at,) = reader.fields(_TIME)
     receipts = list(map(Receipt._make, reader.array(_RECEIPT)))
@@ -275,100 +264,59 @@ def decode_recent(value: bytes) -> Recent:
 
 
 def encode_position(position: int, held: bool) -> bytes:
-    """How far a queue has been looked after, and whether it stays behind the others."""
+    """A queue's position in the log, and whether the queue is held there."""
     return _POSITION.pack(position, held)
 
 
 def decode_position(value: bytes) -> tuple[int, bool]:
-    """How far a queue has been looked after, and whether it stays behind the others."""
     position, held = decode_fields(_POSITION, value, "a position")
     return position, bool(held)
 
 
 def expiry_key(time: int, id: int) -> bytes:  # noqa: A002 - the document's word
-    """Of the time at which a published message goes."""
+    """The key of a published message's expiry."""
     return bytes((VERSION, EXPIRY)) + key_u64(time) + key_u64(id)
 
 
 def decode_clock(value: bytes) -> int:
-    """The latest time that was recorded."""
     return decode_fields(_TIME, value, "the clock")[0]
 
 
 def decode_log_end(value: bytes) -> int:
-    """Up to where the log is complete."""
     return decode_fields(_NUMBER, value, "the end of the log")[0]
 
 
 def encode_instance(name: str) -> bytes:
-    """The name of the instance."""
     return utf8(name)
 
 
 def decode_instance(value: bytes) -> str:
-    """The name of the instance."""
     reader = Reader(value, "the instance")
     name = reader.utf8()
     reader.end()
     return name
 
 
-def load_key(name: str) -> bytes:
-    """Of a load that takes effect."""
-    return bytes((VERSION, LOAD)) + terminated(name.encode())
-
-
-def run_key(name: str) -> bytes:
-    """Of a run that has taken effect."""
-    return bytes((VERSION, RUN)) + terminated(name.encode())
-
-
-def sink_key(name: str) -> bytes:
-    """Of a streaming sink."""
-    return bytes((VERSION, SINK)) + terminated(name.encode())
-
-
 # Streams and followers
 
 
-def batches_key(queue: str) -> bytes:
-    """Of the number that all streams of a queue share."""
-    return queue_key(BATCHES, queue)
-
-
-def stream_key(queue: str, stream: str) -> bytes:
-    """Of a stream."""
-    return queue_key(STREAM, queue) + terminated(stream.encode())
-
-
-def failures_key(queue: str, stream: str, bucket: int) -> bytes:
-    """Of messages of a bucket that are to fail."""
-    return _bucket_key(FAILURES, queue, stream, bucket)
-
-
-def kept_key(queue: str, stream: str, bucket: int) -> bytes:
-    """Of messages of a bucket that are kept."""
-    return _bucket_key(KEPT, queue, stream, bucket)
-
-
-def _bucket_key(kind: int, queue: str, stream: str, bucket: int) -> bytes:
-    return queue_key(kind, queue) + terminated(stream.encode()) + key_u64(bucket)
+def stream_key(kind: int, queue: str, stream: str, bucket: int | None = None) -> bytes:
+    """The key of a record of a stream: of the stream itself, or of its messages in a bucket."""
+    key = queue_key(kind, queue) + terminated(stream.encode())
+    return key if bucket is None else key + key_u64(bucket)
 
 
 def decode_last_batch(value: bytes) -> int:
-    """The highest number that a batch ever had."""
     return decode_fields(_NUMBER, value, "a batches record")[0]
 
 
 def encode_stream(row: StreamRow) -> bytes:
-    """A stream but for its messages."""
     held = b"\x00" if row.held is None else b"\x01" + _HELD.pack(*row.held)
     position = _CONSUMES if row.position is None else row.position
     return utf8(row.reader) + _STREAM.pack(row.settled, row.before, position) + held
 
 
 def decode_stream(value: bytes) -> StreamRow:
-    """A stream but for its messages."""
     reader = Reader(value, "a stream record")
     name, (settled, before, position) = reader.utf8(), reader.fields(_STREAM)
     held = None
@@ -380,14 +328,12 @@ def decode_stream(value: bytes) -> StreamRow:
 
 
 def encode_failures(failures: Mapping[int, Failure]) -> bytes:
-    """Messages of a bucket that are to fail, and why; then the delays of those that have one, if any has."""
     why = array([_NUMBER.pack(message) + optional(failure.reason) for message, failure in failures.items()])
     later = [(message, failure.delay) for message, failure in failures.items() if failure.delay]
     return why + (array([_DELAY.pack(*each) for each in later]) if later else b"")
 
 
 def decode_failures(value: bytes) -> dict[int, Failure]:
-    """Messages of a bucket that are to fail."""
     reader = Reader(value, "a failures record")
     failures = {reader.fields(_NUMBER)[0]: Failure(reader.optional()) for _ in range(reader.count())}
     for _ in range(reader.count() if reader.left else 0):
@@ -402,13 +348,12 @@ def decode_failures(value: bytes) -> dict[int, Failure]:
 def encode_kept(
     claimed_at: int, number: int, values: Iterable[Iterable[int]], reasons: Sequence[tuple[int, str]]
 ) -> bytes:
-    """Messages of a bucket that are kept, so many of them, by columns."""
+    """A kept record of `number` messages, given by the columns of a `Kept`."""
     texts = array([_NUMBER.pack(message) + utf8(reason) for message, reason in reasons])
     return _TIME.pack(claimed_at) + columns(_KEPT, number, values) + texts
 
 
 def decode_kept(value: bytes) -> KeptPage:
-    """Messages of a bucket that are kept."""
     reader = Reader(value, "a kept record")
     (claimed_at,) = reader.fields(_TIME)
     messages = list(map(Kept._make, reader.array(_KEPT)))
@@ -418,20 +363,16 @@ def decode_kept(value: bytes) -> KeptPage:
 
 
 def encode_marks(marks: Marks) -> bytes:
-    """The numbers of a followed queue."""
     return _MARKS.pack(*marks)
 
 
 def decode_marks(value: bytes) -> Marks:
-    """The numbers of a followed queue."""
     return Marks(*decode_fields(_MARKS, value, "a followed record"))
 
 
 def encode_retained(retained: Retained) -> bytes:
-    """A message that is held back."""
     return _RETAINED.pack(min(retained.size, 2**32 - 1), retained.flags)
 
 
 def decode_retained(value: bytes) -> Retained:
-    """A message that is held back."""
     return Retained(*decode_fields(_RETAINED, value, "a held back record"))

@@ -1,17 +1,17 @@
-"""A database in a folder of this machine, made durable: SlateDB itself never syncs a file.
+"""A slate store in a folder of this machine, with durable commits: SlateDB itself never syncs a file.
 
-    db/            SlateDB's: manifest/ wal/ compacted/ compactions/ gc/
+    db/            SlateDB's files: manifest/ wal/ compacted/ compactions/ gc/
     objects/ID     payloads that are too large for a record
-    .penstock/     lock: held while the store is open; synced: what is known to be on stable storage (synced.py);
+    .penstock/     lock: held while the store is open; synced: the files on stable storage (synced.py);
                    aside/TIME/: files that an opening has set aside, removed a week later
 
-- A commit is acknowledged once its files in wal/, the record of them, and that folder are synced.
-- Everything else (manifests, tables) may be lost or torn by a crash, and can be done without as long as the log it
-  was made of is there. So files are only ever removed by `collect`: after everything was synced, and the numbers
-  of the newest manifest and compactions were written to `synced`.
-- Opening goes back to what `synced` names. Whatever was synced must be there as it was, or opening is an error,
-  and changes nothing. Set aside are later manifests and compactions, files that were being written (`#` in their
-  name), and the end of the log from a file on that was never synced, and is not whole.
+- A commit is acknowledged once its files in wal/, the record of them, and the folder wal/ are synced.
+- A crash may lose or tear all other files (manifests, tables). They can be made again from the log. So only
+  `collect` removes files, after it has synced everything and written the numbers of the newest manifest and
+  compactions to `synced`.
+- Opening goes back to the manifest and compactions in `synced`. If a synced file is missing or has changed,
+  opening is an error and changes nothing. Opening sets aside later manifests and compactions, unfinished files
+  (`#` in their name), and the unsynced end of the log from its first torn file on.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import NotSupported, StoreCorrupt, StoreUnreachable
-from penstock.stores.slate.binding import Database, Fenced, blocking, load, told
+from penstock.stores.slate.binding import Database, Fenced, answer_of, blocking, load, told
 from penstock.stores.slate.place import ASIDE, STAGED, SUBFOLDER, WEEK, Place, StoreLock
 from penstock.stores.slate.synced import (
     KINDS,
@@ -47,27 +47,27 @@ RESTORE = (
     f"{SUBFOLDER}/synced, these files and all later ones of their folder, and open that"
 )
 _DB = "db"
-_UNRECORDED = 4  # files at the end of a log without a record that a crash may have torn: those of one commit
+_UNRECORDED = 4  # without a record, a crash may have torn so many files at the end of the log: those of one commit
 _SPARE = 16  # descriptors that SlateDB may need at once; short of them it panics
 _SECONDS = 30
-_MIN_AGE = 60.0  # seconds that a file is left for its readers
+_MIN_AGE = 60.0  # seconds that an unreferenced file is left for its readers
 _SETTINGS = (("garbage_collector_options", "null"),)
 _log = logging.getLogger("penstock")
 
 
 @dataclass
 class Found:
-    """What the files of a store are, compared with what was synced."""
+    """How the files of a store differ from the record of synced files."""
 
     record: Record | None
-    lost: list[str] = field(default_factory=list)  # in words: what was synced, and is missing or changed
-    aside: list[str] = field(default_factory=list)  # files that were never synced, as far as that is recorded
-    torn: list[str] = field(default_factory=list)  # those of them that are the end of the log
-    synced: Extent | None = None  # of the log, as it was recorded
+    lost: list[str] = field(default_factory=list)  # sentences on synced files that are missing or changed
+    aside: list[str] = field(default_factory=list)  # files to be set aside: none is recorded as synced
+    torn: list[str] = field(default_factory=list)  # those of `aside` that are the end of the log
+    synced: Extent | None = None  # the recorded part of the log
 
 
 class Folder(Place):
-    """Where a store in a folder lies."""
+    """The files of a store in a folder."""
 
     def __init__(self, folder: str, sync: str) -> None:
         self.folder = os.path.abspath(folder)
@@ -79,9 +79,9 @@ class Folder(Place):
         self._wal = os.path.join(self._db, "wal")
         self._objects = os.path.join(self.folder, "objects")
         self._staged = os.path.join(self.subfolder, STAGED)
-        self.files = 0  # the number of the last file of the log that is synced
-        self._extent: Extent | None = None  # of the log that is synced; None: that is not recorded
-        self._marked: Extent | None = None  # as the folder of the log says
+        self.files = 0  # the number of the last synced file of the log
+        self._extent: Extent | None = None  # the synced part of the log; None: nothing is recorded
+        self._marked: Extent | None = None  # the part that a file name in db/wal records
         self._lock: StoreLock = StoreLock(os.path.join(self.subfolder, "lock"), self.what)
 
     # Opening
@@ -110,21 +110,20 @@ class Folder(Place):
         found = self.compare()
         if found.lost:
             raise StoreCorrupt(
-                f"{self.what} has lost some of what was synced, and nothing was changed: {in_words(found.lost)}: "
-                f"{RESTORE}"
+                f"{self.what} has lost synced files, and nothing was changed: {in_words(found.lost)}: {RESTORE}"
             )
         self._set_aside(found.aside)
         if found.torn:
             _log.warning(
-                "%s: the end of the log was not whole, and is in %s now: %s",
+                "%s: the end of the log was torn, and was moved to %s: %s",
                 self.what, os.path.join(SUBFOLDER, ASIDE), ", ".join(map(os.path.basename, found.torn)),
             )  # fmt: skip
         self._sync_all()
         try:
             database = Database(store, _DB, _SETTINGS, self.what, timeout)
-        except Fenced as error:  # by nobody, as the lock is ours
+        except Fenced as error:  # no other writer can exist, as the lock is ours
             raise StoreCorrupt(
-                f"{self.what} is damaged: its manifest names a writer that there never was"
+                f"{self.what} is damaged: its manifest names a writer that never existed"
             ) from error
         self._extent = self._marked = found.synced
         self.files = max([number for number, _ in numbered(self._wal)], default=0)
@@ -137,19 +136,19 @@ class Folder(Place):
                 opened.callback(os.close, os.open(self.folder, os.O_RDONLY))
 
     def object_store(self) -> Any:
-        """The folder as SlateDB knows it."""
+        """The folder as SlateDB's object store."""
         ffi = load()
         builder = ffi.ObjectStoreBuilder(ffi.ObjectStoreType.LOCAL)
         builder.with_config("local_path", self.folder)
         return builder.build()
 
     def synced(self) -> Record | None:
-        """What was on stable storage when the store last knew; None if it never did."""
+        """The record of synced files; None if there is none."""
         try:
             with open(os.path.join(self.subfolder, "synced"), "rb") as file:
                 return Record.from_text(file.read())
         except FileNotFoundError:
-            return None  # nothing was acknowledged here, or another program made the database
+            return None  # nothing was ever acknowledged, or another program made the database
         except ValueError as error:
             raise StoreCorrupt(
                 f"{self.subfolder}/synced cannot be read ({error}): restore it from a backup, or remove it if the "
@@ -157,7 +156,7 @@ class Folder(Place):
             ) from error
 
     def compare(self) -> Found:
-        """Compare the files with what was synced, while nobody writes; nothing is changed."""
+        """Compare the files with the record of synced files, while no process writes; changes nothing."""
         found = Found(self.synced())
         newest = self._compare_manifests(found)
         log = sorted(numbered(self._wal))
@@ -175,7 +174,7 @@ class Folder(Place):
         return found
 
     def _compare_manifests(self, found: Found) -> int:
-        """What is to be said of manifests and compactions; the manifest with which the database opens."""
+        """Compare manifests and compactions; the number of the manifest with which the database opens."""
         record, opens_with = found.record, 0
         for kind in KINDS:
             files = dict(numbered(os.path.join(self._db, kind)))
@@ -194,7 +193,7 @@ class Folder(Place):
         return opens_with
 
     def _compare_tables(self, found: Found, manifest: int, log: list[tuple[int, str]]) -> Needed:
-        """What the manifest says is needed: its tables must be there, each as long as it says."""
+        """Check that the manifest's tables exist, each with its length; what the manifest needs."""
         folder = os.path.join(self._db, "compacted")
         sizes = {name: os.path.getsize(os.path.join(folder, name)) for name in names_in(folder)}
         if found.lost:
@@ -211,7 +210,7 @@ class Folder(Place):
         return read_manifest(self.object_store(), _DB, manifest, self.what, _SECONDS)
 
     def _compare_log(self, found: Found, recorded: int, log: list[tuple[int, str]]) -> None:
-        """Of a store with a record of its log: all of that must be there; nobody was told of what follows."""
+        """With a record of the log: recorded files must be intact; later ones were never acknowledged."""
         marks = [extent for name in os.listdir(self._wal) if (extent := Extent.parse(name)) is not None]
         found.synced = synced = max(marks, key=lambda extent: extent.last, default=None)
         if synced is None or synced.last < recorded:
@@ -234,7 +233,7 @@ class Folder(Place):
         found.aside += found.torn
 
     def _look_at_log(self, found: Found, after: int, log: list[tuple[int, str]]) -> None:
-        """Of a store without such a record: what is not whole in the end may not have been acknowledged."""
+        """Without a record of the log: torn files at its end may never have been acknowledged."""
         if found.lost:
             return
         log = [(number, path) for number, path in log if number > after]
@@ -250,12 +249,12 @@ class Folder(Place):
             found.aside += found.torn
 
     def _damaged(self, files: list[tuple[int, str]]) -> list[int]:
-        """Those of some files of the log that are not whole. An empty one is a writer's first, to fence others."""
+        """The torn files among these of the log. An empty one is intact: a writer's first, which fences others."""
         store = self.object_store()
         return [number for number, path in files if os.path.getsize(path) and not _is_whole(self, store, number)]
 
     def _set_aside(self, paths: list[str]) -> None:
-        """Move files away, to where people find them for a week."""
+        """Move files to aside/TIME, where people can find them for a week."""
         folder = os.path.join(self.subfolder, ASIDE, f"{SystemClock().now()}")
         for path in paths:
             target = os.path.join(folder, os.path.relpath(path, self.folder))
@@ -284,7 +283,7 @@ class Folder(Place):
             self._mark()
 
     def _mark(self) -> None:
-        """Record what of the log is synced, and sync its folder: its names, and with them the record."""
+        """Record the synced part of the log in a file name, and sync the log's folder, with it the record."""
         if self._extent is not None and self._extent != self._marked:
             target = os.path.join(self._wal, name_of(*self._extent))
             try:
@@ -298,11 +297,11 @@ class Folder(Place):
         self._disk.sync_folder(self._wal)
 
     def _full(self, error: OSError) -> OSError:
-        """An error that may be for want of space: then what was written down last still holds."""
+        """The error for the caller: if the disk is full, StoreUnreachable, as the last record still holds."""
         return StoreUnreachable(f"no space left in {self.what}: free some") if is_full(error) else error
 
     def collect(self, database: Database) -> None:
-        database.flush_tables()  # the last row must not be in tables yet
+        database.flush_tables()  # the latest rows may be in the log only
         self._sync_all()
         self._remember()
         database.collect_garbage(_MIN_AGE)
@@ -312,17 +311,17 @@ class Folder(Place):
                 shutil.rmtree(os.path.join(aside, name), ignore_errors=True)
 
     def loaded(self) -> None:
-        """What is synced was recorded when it was opened."""
+        """Nothing to do: open() has written the record."""
 
     def closed(self) -> None:
         try:
             with suppress(StoreUnreachable):
                 self._remember()
-        except OSError as error:  # what was written down last still holds
+        except OSError as error:  # the last record still holds
             raise unavailable(error.filename or self.folder, error) from error
 
     def seal(self) -> None:
-        """Record all that is here: the files were copied, and the database was never open."""
+        """Record all files as synced, of a copy whose database was never open."""
         self.files = max([number for number, _ in numbered(self._wal)], default=0)
         self._remember()
 
@@ -331,7 +330,7 @@ class Folder(Place):
         return found.f_bavail * found.f_frsize
 
     def _remember(self) -> None:
-        """Write down what is on stable storage: all that is there, once everything was synced."""
+        """Sync all files, and write the record of them."""
         files = {kind: max(numbered(os.path.join(self._db, kind)), default=(0, "")) for kind in KINDS}
         self._sync_all()
         record = Record(files["manifest"][0], files["compactions"][0])
@@ -343,14 +342,14 @@ class Folder(Place):
                 self._extent = Extent(after, after)
             self._extent = self._extent.up_to(self.files, self._wal)
             if self._marked is None:
-                self._mark()  # before anything says that it is there
+                self._mark()  # before the record names it
             sums = [checksum_of(path) if path else 0 for _, path in files.values()]
             record = record._replace(checksums=sums, log=(self._marked or self._extent).last)
         path = os.path.join(self.subfolder, "synced")
         try:
             with suppress(FileNotFoundError):
                 os.unlink(path + ".new")
-            with open(path + ".new", "x") as file:  # a new file, never what a link leads to
+            with open(path + ".new", "x") as file:  # a new file, never the target of a link
                 file.write(record.to_text())
                 file.flush()
                 os.fsync(file.fileno())
@@ -429,37 +428,18 @@ class Folder(Place):
 
 
 def _is_whole(place: Folder, store: Any, number: int) -> bool:
-    """Whether a file of the log has rows that can be read; StoreUnreachable and OSError if that cannot be said."""
-    checksum_of(log_file(os.path.join(place.folder, _DB, "wal"), number))  # what the system refuses is not torn
+    """Whether the rows of a log file can be read; StoreUnreachable or OSError if the file cannot be."""
+    checksum_of(
+        log_file(os.path.join(place.folder, _DB, "wal"), number)
+    )  # OSError: an unreadable file is not a torn one
     ffi = load()
     try:
         with told(ffi, place.what, _SECONDS, opening=True):
             iterator = blocking(ffi.SlateDbWalReader(_DB, store).iterator(number), _SECONDS)
-            return blocking(_rows_of_next(ffi, iterator), _SECONDS) > 0
+            start = blocking(answer_of(ffi, "slatedbwaliterator_next", iterator, most=5), _SECONDS)
+            return int.from_bytes(start[1:]) > 0 if start[0] else False  # no list, or one with its length first
     except StoreCorrupt:
         return False
-
-
-async def _rows_of_next(ffi: Any, iterator: Any) -> int:
-    """How many rows `iterator.next()` would give, which makes an object of each: a commit may have millions."""
-    library = ffi._UniffiLib
-
-    def count(buffer: Any) -> int:
-        try:
-            start = ctypes.string_at(buffer.data, min(buffer.len, 5))
-        finally:
-            buffer.free()
-        return int.from_bytes(start[1:]) if start[0] else 0  # nothing, or a list with its length first
-
-    rows: int = await ffi._uniffi_rust_call_async(
-        library.uniffi_slatedb_uniffi_fn_method_slatedbwaliterator_next(iterator._uniffi_clone_handle()),
-        library.ffi_slatedb_uniffi_rust_future_poll_rust_buffer,
-        library.ffi_slatedb_uniffi_rust_future_complete_rust_buffer,
-        library.ffi_slatedb_uniffi_rust_future_free_rust_buffer,
-        count,
-        ffi._UniffiFfiConverterTypeError,
-    )
-    return rows
 
 
 def _find_syncfs() -> Any:

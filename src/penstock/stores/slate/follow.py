@@ -1,7 +1,7 @@
-"""What one who follows a queue of a slate store is told, and given: the queue's part of the log.
+"""Followers and streams of slate stores: a queue's messages, read from the log in the order of their numbers.
 
-A queue's messages are those entries of the log that were put into it, and those published ones that it was offered
-and wants. Their numbers are the order in which they enter, up to the number below which nothing can come any more.
+A queue's messages are the log entries that were put into it, and the published ones that it was offered and that
+match its filter. A follower reads up to a number below which no message can enter the queue any more.
 """
 
 from array import array
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from penstock.stores.slate.store import SlateBackend
 
 
-_CHUNK = 1_000  # messages that are looked at together
+_CHUNK = 1_000  # messages that are read from the log at a time
 
 
 class SlateFeed:
-    """Reads for one who follows, by the owner of the store."""
+    """One follower of a queue, in the process that owns the store."""
 
     def __init__(
         self,
@@ -44,7 +44,9 @@ class SlateFeed:
         log: Log,
         bodies: Bodies,
     ) -> None:
-        """`reach`: the number up to which nothing enters the queue any more; `since`: a time, as in Subscriber."""
+        """reach: the highest number up to which no more messages can enter the queue
+        since: messages that were received before this time are not wanted, as in Subscriber
+        """
         self._find = find
         self._reach = reach
         self._wanted = wanted
@@ -53,15 +55,15 @@ class SlateFeed:
         self._bodies = bodies
         self._storage: SlateStorage | None = None
         self.begin = 0
-        self._last = 0  # up to where the log was looked at
+        self._last = 0  # the last number of the log that was read
         self._seqs, self._sizes = array("Q"), array("Q")
 
     def start(self, starting: str | int) -> tuple[int, int]:
         storage = self._known()
         with storage.lock:
             gaps = storage.follow().lost_up_to(self._log.gone or 0) + 1
-            storage.follow().add(self, 0, 0)  # until it is known where to begin, nothing goes
-        after = end = self._reach()  # with that it is on stable storage that the queue is followed
+            storage.follow().add(self, 0, 0)  # so that nothing is removed before the start is known
+        after = end = self._reach()  # its commit also makes the followed record durable
         if starting != "latest":
             moment = starting if isinstance(starting, int) else 0
             for published in self._entered(0, end):
@@ -71,7 +73,7 @@ class SlateFeed:
         return after, max(gaps, after + 1)
 
     def follow(self, after: int) -> None:
-        """Begin after a number: from here on nothing is removed that was not read."""
+        """Begin after a number: from now on unread messages are not removed."""
         storage = self._known()
         with storage.lock:
             storage.follow().add(self, after, after)
@@ -98,14 +100,14 @@ class SlateFeed:
         return fill([self._as_entered(each) for each in there], [bodies[each.metadata.id] for each in there])
 
     def look(self) -> None:
-        """Nothing goes of what was not read."""
+        """Nothing to do: unread messages are not removed."""
 
     def held_back(self) -> int:
-        """The queue sees to it itself, for all followers together."""
+        """0: RetainedForFollowers counts for all followers together."""
         return 0
 
     def close(self) -> None:
-        """Hold nothing back any longer."""
+        """Let messages be removed that were held back for this follower."""
         storage, self._storage = self._storage, None
         if storage is not None:
             with storage.lock:
@@ -113,7 +115,7 @@ class SlateFeed:
                 storage.release()
 
     def _known(self) -> SlateStorage:
-        """The queue, which may be another of the same name by now."""
+        """The queue's storage; a queue that was deleted and created again has another one."""
         known = self._find()
         if known.storage is not self._storage:
             if known.ledger.settings.filter is not None:
@@ -122,7 +124,7 @@ class SlateFeed:
         return known.storage
 
     def _forget(self, until: int) -> None:
-        """All up to there was read."""
+        """Note that the follower has read up to a number."""
         before = self._storage
         storage = self._known()
         if storage is not before:
@@ -135,7 +137,7 @@ class SlateFeed:
             storage.release()
 
     def _fill(self, end: int, rows: int | None = None, size: int | None = None) -> None:
-        """Look at the log up to a number, or until there are so many messages or bytes."""
+        """Read the log up to a number, or until so many messages or bytes are found."""
         entered, total = self._entered(self._last, end), sum(self._sizes)
         while (rows is None or len(self._seqs) < rows) and (size is None or total <= size):
             chunk = list(islice(entered, _CHUNK))
@@ -148,17 +150,17 @@ class SlateFeed:
             total += sum([each.size for each in chunk])
 
     def _entered(self, after: int, until: int) -> Iterator[Published]:
-        """The queue's messages in a part of the log, with their sizes."""
+        """The queue's messages in a range of the log, with their sizes."""
         storage = self._known()
         name, followed = storage.ledger.name, storage.followed
         since = 0 if followed.marks is None else followed.marks.since
         for metadata in self._log.scan(after, until):
             if entries.is_published(metadata):
                 if metadata.id > since:
-                    wanted = self._wanted()
-                    published = Published(metadata, self._log.size_of(metadata)) if wanted is not None else None
-                    if wanted is not None and published is not None and self._takes(storage, published, wanted):
-                        yield published
+                    if (wanted := self._wanted()) is not None:
+                        published = Published(metadata, self._log.size_of(metadata))
+                        if self._takes(storage, published, wanted):
+                            yield published
                     continue
                 with storage.lock:
                     was_offered = storage.ledger.state.has(metadata.id) or metadata.id in followed.held
@@ -168,7 +170,7 @@ class SlateFeed:
                 yield Published(metadata, self._size(storage, metadata.id))
 
     def left(self, after: int, until: int) -> list[int]:
-        """Published messages in a part of the log that have entered the queue and left it."""
+        """Published messages in a range of the log that entered the queue and have left it."""
         state = self._known().ledger.state
         found = [each.metadata for each in self._entered(after, until)]
         return [each.id for each in found if entries.is_published(each) and not state.has(each.id)]
@@ -183,7 +185,7 @@ class SlateFeed:
         return wanted.matches(subject_of(published))
 
     def _size(self, storage: SlateStorage, seq: int) -> int:
-        """How long the payload of a message is that was put; about, if it is held back."""
+        """The payload size of a message that was put into the queue; an estimate if it is held back."""
         with storage.lock:
             if storage.ledger.state.has(seq):
                 return storage.sizes([seq])[0]
@@ -228,11 +230,10 @@ class SlateStreams(LiveStreams[SlateStorage]):
         self._backend = backend
 
     def read(self, queue: str, stream: str, batch: int, pins: str | None) -> BatchPlan:
-        """Which messages a batch has; no files are pinned: its reader asks for the bodies."""
+        """The messages of a batch. No files are pinned: the reader asks the owner for bodies."""
         return BatchPlan(self._reading(queue, stream, batch, lambda storage: None)[0], [])
 
-    def _feed(self, queue: str) -> "SlateFeed":
-
+    def _feed(self, queue: str) -> SlateFeed:
         backend = self._backend
         backend.look_after_followers()
         since, wanted = since_of(backend.find(queue).settings.start), partial(backend._filters.get, queue)
@@ -240,7 +241,7 @@ class SlateStreams(LiveStreams[SlateStorage]):
         return SlateFeed(find, reach, wanted, since, backend._log, backend._bodies)
 
     def note_entered(self, queue: str, last: int) -> None:
-        """Before other settings decide what enters a queue: note for followers what did up to a number."""
+        """Before a queue's filter or limits change: record for followers what entered it up to a number."""
         storage = self._backend._storages[queue]
         followed = storage.followed
         if followed.marks is None:
@@ -252,7 +253,7 @@ class SlateStreams(LiveStreams[SlateStorage]):
         self._backend._log.watch()
 
     def _reach(self, queue: str) -> int:
-        """The number up to which nothing enters a queue any more, and what has is on stable storage."""
+        """The number up to which no more messages can enter a queue; the messages up to it are durable."""
         backend, known = self._backend, self._backend._known(queue)
 
         def look(now: int) -> int:
@@ -263,7 +264,7 @@ class SlateStreams(LiveStreams[SlateStorage]):
                 return max(position, backend._log.position, known.ledger.state.next_seq) - 1
             return max(known.ledger.state.next_seq, backend._log.opened_at) - 1
 
-        with backend._log.lock:  # so that all that was published was offered
+        with backend._log.lock:  # so that every published message was offered
             reached, written = known.live.run(look)
         known.live.commit(written)
         return reached

@@ -1,4 +1,4 @@
-"""OpenData-Queue's records, byte for byte: what is in the database, as pure functions.
+"""OpenData-Queue's records, byte for byte: keys and values of the database, as pure functions.
 
     payload       01 01 | message ID u64              -> type u8: 01 Array<Byte>, 02 URI Utf8
     active        01 02 | queue ID [| bucket u64]     -> Array<AvailableMessage> Array<InFlightMessage>
@@ -20,20 +20,21 @@
     Utf8               length in bytes u16, then UTF-8
     TerminatedBytes    00 -> 01 01, 01 -> 01 02, FF -> 01 03, then 00: the order of keys is that of the bytes
 
-Integers are big endian in keys, so that their order is that of the numbers, and little endian in values. `Reader`
-refuses a value that ends too early or goes on too long: bytes that are not understood are never guessed at.
+Integers are big endian in keys, so that keys sort as numbers do, and little endian in values. `Reader` refuses a
+value that is too short or too long: unknown bytes are never guessed at.
 
 Queue IDs and the log key are TerminatedBytes, times milliseconds since the epoch. A deadline or a retention of 0
-is none. A bucket holds the messages whose ID >> 10 is its number. Bucket 0 is the document's key and always there,
-the others are there while they hold something. No filter is an empty text. Types 07 and up are
-ours: extensions.py.
+is none. A bucket holds the messages whose ID >> 10 is its number. Bucket 0 is the document's key and always
+exists, other buckets exist while they hold messages. No filter is an empty text. Types 07 and up: extensions.py.
 
 A message's ID is its sequence in the log. IDs are below 2^62, so that payload keys (01 01 00..3F) and log keys
-(01 01 6F, "o") never meet; a SeqBlock's key is shorter than that of any queue.
+(01 01 6F, "o") never collide; a SeqBlock's key is shorter than that of any queue.
 
 Changing it: a new layout gets a new version byte, and a reader of the old one stays beside it, with its tests.
 Released types keep their meaning; unknown versions and types are refused.
 """
+
+# ruff: noqa: D103 - encode_X() and decode_X() are named after their record
 
 import re
 import struct
@@ -48,17 +49,18 @@ VERSION = 1
 PAYLOAD, ACTIVE, DONE, FAILED, ATTEMPTS, CONFIG = range(1, 7)
 SETTINGS, SIZES, CLAIMS, RECENT, POSITION, EXPIRY, CLOCK, LOG_END, LOAD, RUN, SINK = range(7, 18)  # extensions
 INSTANCE, BATCHES, STREAM, FAILURES, KEPT, FOLLOWED, HELD_BACK = 18, *range(20, 26)
-LOG, SEQ_BLOCK = -1, -2  # OpenData-Log's, whose types 1 and 2 only the key tells from those above
+LOG, SEQ_BLOCK = -1, -2  # OpenData-Log's types are 1 and 2 as well; the rest of the key tells them apart
 
 BUCKET_BITS = 10
 MAX_ID = (1 << 62) - 1
 MAX_ATTEMPTS = 65_535
-MAX_INLINE = MAX_ARRAY  # bytes of a payload that are kept in its record
+MAX_INLINE = MAX_ARRAY  # bytes of the largest payload that is in its record, not an object
 LOG_KEY = "opendata-queue/messages/metadata"
 SEQ_BLOCK_KEY = bytes([VERSION, 2])
+PAYLOADS, ALL_ATTEMPTS = bytes((VERSION, PAYLOAD)), bytes((VERSION, ATTEMPTS))  # prefixes of keys
 
 _OF_MESSAGES = (PAYLOAD, ATTEMPTS)
-_OF_LOADS = (LOAD, RUN, SINK)  # whose names are where others have a queue's
+_OF_LOADS = (LOAD, RUN, SINK)  # their keys have a name where others have a queue
 _BUCKETS = (ACTIVE, DONE, FAILED, SIZES, CLAIMS)
 _OF_QUEUES = (*_BUCKETS, CONFIG, SETTINGS, RECENT, POSITION, BATCHES, FOLLOWED, HELD_BACK)
 AVAILABLE_MESSAGE = struct.Struct("<QBqqH")
@@ -70,35 +72,35 @@ _SEQ_BLOCK = struct.Struct(">QQ")
 _U16 = struct.Struct("<H")
 _ONE, NONE = _U16.pack(1), _U16.pack(0)
 _U32 = struct.Struct("<I")
-key_u64: Callable[[int], bytes] = struct.Struct(">Q").pack  # a number in a key
+key_u64: Callable[[int], bytes] = struct.Struct(">Q").pack  # an integer in a key
 _ESCAPED = {0x00: b"\x01\x01", 0x01: b"\x01\x02", 0xFF: b"\x01\x03"}
 _TO_ESCAPE = re.compile(rb"[\x00\x01\xff]")
 _UNESCAPED = {0x01: 0x00, 0x02: 0x01, 0x03: 0xFF}
 
 
 class Undecodable(StoreCorrupt):
-    """Bytes of a slate store that are not a record that this version knows."""
+    """Bytes in a slate store that no record of this version has."""
 
 
 def array(elements: Sequence[bytes]) -> bytes:
-    """An Array<T> of elements that are bytes already."""
+    """An Array<T> of encoded elements."""
     return count(len(elements)) + b"".join(elements)
 
 
 def count(number: int) -> bytes:
-    """How many elements an Array<T> has."""
+    """The count of an Array<T>; ValueError if it is too high."""
     if number > MAX_ARRAY:
         raise ValueError(f"{number} elements; an array holds at most {MAX_ARRAY}")
     return _U16.pack(number)
 
 
 def columns(layout: struct.Struct, number: int, values: Iterable[Iterable[int]]) -> bytes:
-    """An Array<T> of so many elements of fixed size, which are given by columns."""
+    """An Array<T> of `number` elements of fixed size, given by columns."""
     return b"".join((_U16.pack(number), *map(layout.pack, *(values if number else [()]))))
 
 
 def utf8(text: str) -> bytes:
-    """A text."""
+    """A text; ValueError if it is too long."""
     data = text.encode()
     if len(data) > MAX_UTF8:
         raise ValueError(f"a text of {len(data)} bytes; the most is {MAX_UTF8}")
@@ -106,24 +108,24 @@ def utf8(text: str) -> bytes:
 
 
 def blob(data: bytes) -> bytes:
-    """Bytes of any length, with it (u32); ours, OpenData has none."""
+    """Bytes after their length (u32); an extension."""
     return _U32.pack(len(data)) + data
 
 
 def optional(text: str | None) -> bytes:
-    """A text that may be missing: 00, or 01 and the text; ours."""
+    """A text that may be missing: 00, or 01 and the text; an extension."""
     return b"\x00" if text is None else b"\x01" + utf8(text)
 
 
 def terminated(data: bytes) -> bytes:
     """TerminatedBytes."""
-    if _TO_ESCAPE.search(data):  # most names have nothing of that kind
+    if _TO_ESCAPE.search(data):  # most names need no escape
         data = b"".join([_ESCAPED.get(byte) or bytes((byte,)) for byte in data])
     return data + b"\x00"
 
 
 def unterminated(data: bytes, start: int) -> tuple[bytes, int]:
-    """TerminatedBytes from a place on, and where they end."""
+    """TerminatedBytes from a position on, decoded, and the position after them."""
     end = data.find(b"\x00", start)
     if end < 0:
         raise Undecodable(f"the key {data.hex(' ')} has no end of its name")
@@ -135,10 +137,10 @@ def unterminated(data: bytes, start: int) -> tuple[bytes, int]:
         if byte == 0x01:
             escaped = _UNESCAPED.get(next(bytes_left, -1))
             if escaped is None:
-                raise Undecodable(f"the key {data.hex(' ')} has an escape that is none")
+                raise Undecodable(f"the key {data.hex(' ')} has an invalid escape")
             found.append(escaped)
         elif byte == 0xFF:
-            raise Undecodable(f"the key {data.hex(' ')} has FF where it would be escaped")
+            raise Undecodable(f"the key {data.hex(' ')} has an FF that is not escaped")
         else:
             found.append(byte)
     return bytes(found), end + 1
@@ -153,7 +155,7 @@ class Reader:
         self._at = 0
 
     def take(self, size: int) -> bytes:
-        """The next so many bytes."""
+        """The next `size` bytes."""
         taken = self._data[self._at : self._at + size]
         if len(taken) < size:
             raise Undecodable(f"{self._what} ends after {len(self._data)} bytes, in the middle of a field")
@@ -169,38 +171,35 @@ class Reader:
         return layout.iter_unpack(self.take(self.count() * layout.size))
 
     def count(self) -> int:
-        """How many elements an Array<T> has."""
+        """The count of an Array<T>."""
         number: int = _U16.unpack(self.take(2))[0]
         return number
 
     def utf8(self) -> str:
-        """A text."""
         try:
             return self.take(self.count()).decode()
         except UnicodeDecodeError as error:
             raise Undecodable(f"{self._what} has a text that is not UTF-8") from error
 
     def blob(self) -> bytes:
-        """Bytes with their length."""
         return self.take(_U32.unpack(self.take(4))[0])
 
     def optional(self) -> str | None:
-        """A text that may be missing."""
         return self.utf8() if self.take(1) == b"\x01" else None
 
     @property
     def left(self) -> int:
-        """Bytes that were not read yet."""
+        """The number of unread bytes."""
         return len(self._data) - self._at
 
     def end(self) -> None:
-        """There is no more."""
+        """Check that every byte was read."""
         if self._at != len(self._data):
             raise Undecodable(f"{self._what} has {len(self._data) - self._at} bytes more than its fields")
 
 
 def decode_fields(layout: struct.Struct, value: bytes, what: str) -> tuple[int, ...]:
-    """A value that has fields of fixed size, and nothing else."""
+    """The fields of a value that has only fields of fixed size."""
     reader = Reader(value, what)
     fields = reader.fields(layout)
     reader.end()
@@ -208,7 +207,7 @@ def decode_fields(layout: struct.Struct, value: bytes, what: str) -> tuple[int, 
 
 
 def decode_array(layout: struct.Struct, value: bytes, what: str) -> Iterable[tuple[int, ...]]:
-    """A value that is an Array<T> of elements of fixed size, and nothing else."""
+    """The elements of a value that is one Array<T> of fixed-size elements."""
     reader = Reader(value, what)
     elements = reader.array(layout)
     reader.end()
@@ -216,11 +215,11 @@ def decode_array(layout: struct.Struct, value: bytes, what: str) -> Iterable[tup
 
 
 class Key(NamedTuple):
-    """What a key says: the record's type, and which message, queue, bucket, time or stream it is about."""
+    """A parsed key: the record's type, and its queue, message or bucket, time and stream."""
 
     kind: int
     queue: str = ""
-    number: int = 0  # a message's ID, a bucket, or what a type of ours counts
+    number: int = 0  # a message's ID, a bucket, or the number of a recent record
     time: int = 0
     stream: str = ""
 
@@ -254,7 +253,7 @@ class Settled(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """What the log says of a message."""
+    """A message's log entry."""
 
     id: int
     created_at: int
@@ -265,7 +264,7 @@ class Metadata(NamedTuple):
 
 
 class Config(NamedTuple):
-    """What the document's config says of a queue."""
+    """The document's config of a queue."""
 
     filter: str | None
     max_attempts: int
@@ -273,7 +272,7 @@ class Config(NamedTuple):
 
 
 class SeqBlock(NamedTuple):
-    """IDs that a writer may give to messages; the next writer begins after them."""
+    """A range of IDs that a writer may give to messages; the next writer begins after it."""
 
     base: int
     size: int
@@ -283,17 +282,17 @@ class SeqBlock(NamedTuple):
 
 
 def payload_key(id: int) -> bytes:  # noqa: A002 - the document's word
-    """Of a message's payload."""
+    """The key of a message's payload."""
     return b"\x01\x01" + key_u64(id)
 
 
 def attempts_key(id: int) -> bytes:  # noqa: A002
-    """Of the consumers that claimed a message."""
+    """The key of the list of consumers that claimed a message."""
     return b"\x01\x05" + key_u64(id)
 
 
 def queue_key(kind: int, queue: str, bucket: int = 0) -> bytes:
-    """Of a record of a queue: of that type, and in that bucket."""
+    """The key of a queue's record of a type, in a bucket; or of a load's, run's or sink's."""
     key = _of_queue(kind, queue)
     return key + key_u64(bucket) if bucket else key
 
@@ -304,22 +303,22 @@ def _of_queue(kind: int, queue: str) -> bytes:
 
 
 def instance_of(log: str) -> str:
-    """The instance of which a log is; the empty name if it is that of none."""
+    """The name of a log's instance; empty for the unnamed one."""
     return log.removeprefix(LOG_KEY).removeprefix("/")
 
 
 def log_prefix(log: str) -> bytes:
-    """What the keys of all entries of a log begin with."""
+    """The prefix of the keys of a log's entries."""
     return b"\x01\x01" + terminated(log.encode())
 
 
 def body_deletions(log: bytes, id: int) -> list[tuple[bytes, None]]:  # noqa: A002
-    """Deletions of what the database has of a message itself: payload, entry of the log (its prefix), attempts."""
+    """Deletions of a message's payload, log entry (`log` is the log's prefix) and attempts."""
     return [(payload_key(id), None), (log + key_u64(id), None), (attempts_key(id), None)]
 
 
 def parse_key(key: bytes) -> Key:
-    """What a key says; Undecodable if no record of this version has it."""
+    """Parse a key; Undecodable if no record of this version has it."""
     if not key or key[0] != VERSION:
         raise Undecodable(
             f"the database has a record of version {key[0] if key else 'none'} (key {key.hex(' ')}), and this "
@@ -360,7 +359,7 @@ def _parse_stream_key(kind: int, key: bytes) -> Key | None:
 
 
 def _text(name: bytes) -> str:
-    """A name; bytes of another program that are not UTF-8 become no queue's name, and are never written."""
+    """A name. Bytes of another program that are not UTF-8 become no legal name, so they are never written."""
     return name.decode(errors="surrogateescape")
 
 
@@ -374,27 +373,27 @@ def _number(key: bytes, start: int) -> int:
 
 
 def encode_payload(payload: bytes) -> bytes:
-    """A payload of at most MAX_INLINE bytes, which is kept in its record."""
+    """The record of a payload of at most MAX_INLINE bytes."""
     return b"\x01" + count(len(payload)) + payload
 
 
 def encode_uri(uri: str) -> bytes:
-    """A payload that is an object beside the database."""
+    """The record of a payload that is an object beside the database."""
     return b"\x02" + utf8(uri)
 
 
 def object_of(uri: str) -> str:
-    """The name of the object beside the database that a URI stands for; Undecodable if it stands for another."""
+    """The name of the object that a payload's URI refers to; Undecodable if the object is elsewhere."""
     name = uri.removeprefix("objects/")
     if name == uri or not (name.isascii() and name.isdecimal()):
         raise Undecodable(
-            f"a payload is at {uri!r}, and this version of Penstock knows those beside the database, objects/ID"
+            f"a payload is at {uri!r}, and this version of Penstock reads payloads at objects/ID only"
         )
     return name
 
 
 def decode_payload(value: bytes) -> bytes | str:
-    """The payload, or the URI of the object that is the payload."""
+    """The payload, or its object's URI as str."""
     reader = Reader(value[1:], "a payload record")
     if value[:1] == b"\x01":
         payload: bytes | str = reader.take(reader.count())
@@ -407,25 +406,24 @@ def decode_payload(value: bytes) -> bytes | str:
 
 
 def encode_active(available: Sequence[Available], in_flight: Sequence[InFlight]) -> bytes:
-    """The messages of a bucket that are available, also later, or in flight."""
+    """The active record of a bucket: messages that are available or delayed, and those in flight."""
     waiting = array([AVAILABLE_MESSAGE.pack(*each) for each in available])
     return waiting + array([IN_FLIGHT_MESSAGE.pack(*each) for each in in_flight])
 
 
 def encode_one_available(*message: int) -> bytes:
-    """The active record of a bucket with one message that is available, given by what an `Available` has."""
+    """The active record of a bucket with one available message, given by the fields of an `Available`."""
     return _ONE + AVAILABLE_MESSAGE.pack(*message) + NONE
 
 
 def decode_one_available(value: bytes) -> Available | None:
-    """Such a message; None if there are more, or others."""
+    """The message of such a record; None if the record is not of that form."""
     if len(value) != AVAILABLE_MESSAGE.size + 4 or value[:2] != _ONE or value[-2:] != NONE:
         return None
     return Available(*AVAILABLE_MESSAGE.unpack_from(value, 2))
 
 
 def decode_active(value: bytes) -> tuple[list[Available], list[InFlight]]:
-    """The available messages and those in flight."""
     reader = Reader(value, "an active record")
     available = list(map(Available._make, reader.array(AVAILABLE_MESSAGE)))
     in_flight = list(map(InFlight._make, reader.array(IN_FLIGHT_MESSAGE)))
@@ -434,7 +432,7 @@ def decode_active(value: bytes) -> tuple[list[Available], list[InFlight]]:
 
 
 def decode_available(value: bytes) -> list[tuple[int, ...]] | None:
-    """The columns of the available messages; None if one is in flight, or there are none."""
+    """The columns of an active record's available messages; None if it has none, or messages in flight."""
     reader = Reader(value, "an active record")
     columns = list(zip(*reader.array(AVAILABLE_MESSAGE), strict=True))
     if reader.count():
@@ -444,22 +442,20 @@ def decode_available(value: bytes) -> list[tuple[int, ...]] | None:
 
 
 def encode_settled(settled: Iterable[Sequence[int]]) -> bytes:
-    """The messages of a bucket that are done; or those that have failed."""
+    """The done record or the failed record of a bucket."""
     return array([_SETTLED.pack(*each) for each in settled])
 
 
 def decode_settled(value: bytes) -> list[Settled]:
-    """The messages that are done, or have failed."""
     return list(map(Settled._make, decode_array(_SETTLED, value, "a done or failed record")))
 
 
 def encode_attempts(consumers: Sequence[str]) -> bytes:
-    """Who claimed a message, in the order of time."""
+    """The consumers that claimed a message, oldest first."""
     return array(list(map(utf8, consumers)))
 
 
 def decode_attempts(value: bytes) -> list[str]:
-    """Who claimed a message."""
     reader = Reader(value, "an attempts record")
     consumers = [reader.utf8() for _ in range(reader.count())]
     reader.end()
@@ -467,7 +463,7 @@ def decode_attempts(value: bytes) -> list[str]:
 
 
 def encode_metadata(metadata: Metadata) -> bytes:
-    """What the log says of a message."""
+    """A log entry."""
     headers = metadata.headers
     if not headers:
         return METADATA.pack(*metadata[:5], 0)
@@ -476,7 +472,7 @@ def encode_metadata(metadata: Metadata) -> bytes:
 
 
 def decode_metadata(value: bytes) -> Metadata:
-    """What the log says of a message."""
+    """A log entry, by a fast path that leaves errors to _decode_carefully()."""
     try:
         *fields, headers = METADATA.unpack_from(value)
         at, texts = METADATA.size, []
@@ -492,7 +488,6 @@ def decode_metadata(value: bytes) -> Metadata:
 
 
 def _decode_carefully(value: bytes) -> Metadata:
-    """The same, or what is wrong with it."""
     reader = Reader(value, "a log entry")
     *fields, headers = reader.fields(METADATA)
     found = {reader.utf8(): reader.utf8() for _ in range(headers)}
@@ -501,12 +496,11 @@ def _decode_carefully(value: bytes) -> Metadata:
 
 
 def encode_config(config: Config) -> bytes:
-    """What the document's config says of a queue."""
+    """The document's config of a queue."""
     return utf8(config.filter or "") + _CONFIG.pack(config.max_attempts, config.keep_done)
 
 
 def decode_config(value: bytes) -> Config:
-    """What the document's config says of a queue."""
     reader = Reader(value, "a config record")
     wanted = reader.utf8() or None
     max_attempts, keep_done = reader.fields(_CONFIG)
@@ -515,21 +509,19 @@ def decode_config(value: bytes) -> Config:
 
 
 def decode_others_config(value: bytes) -> Config:
-    """The config that another program wrote. The document leaves the encoding of filters open: bytes are shown."""
+    """A config that another program wrote. The document leaves filters' encoding open: other bytes become hex."""
     try:
         return decode_config(value)
     except Undecodable:
         if len(value) < _CONFIG.size:
             raise
-    wanted = f"({value[: -_CONFIG.size].hex(' ')})"  # which no filter of ours can be
+    wanted = f"({value[: -_CONFIG.size].hex(' ')})"  # no valid filter of Penstock
     return Config(wanted, *_CONFIG.unpack(value[-_CONFIG.size :]))
 
 
 def encode_seq_block(block: SeqBlock) -> bytes:
-    """IDs that a writer may give."""
     return _SEQ_BLOCK.pack(*block)
 
 
 def decode_seq_block(value: bytes) -> SeqBlock:
-    """IDs that a writer may give."""
     return SeqBlock(*decode_fields(_SEQ_BLOCK, value, "a SeqBlock"))

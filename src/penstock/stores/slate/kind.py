@@ -1,4 +1,4 @@
-"""Slate stores for the rest of the program."""
+"""The slate kind: what the program can do with a `slate:` URL, without loading SlateDB before it is needed."""
 
 import errno
 import hashlib
@@ -15,7 +15,7 @@ from penstock.contract.tables import Packer, Tables
 
 
 class SlateKind(Kind):
-    """`slate:DIR` or `slate:s3://bucket/prefix`. Its modules are loaded late, as they load SlateDB."""
+    """`slate:DIR` or `slate:s3://bucket/prefix`. Methods import late, as those modules load SlateDB."""
 
     name = "slate"
     owned = True
@@ -32,10 +32,8 @@ class SlateKind(Kind):
     def open_owned(self, url: str, options: Options, locked: Callable[[], None]) -> Any:
         from penstock.stores.slate.store import open_slate
 
-        shared = self.meeting_folder(url)
-        return open_slate(
-            url, clock=options.clock, sync=options.sync, timeout=options.timeout, shared=shared, locked=locked
-        )
+        shared, clock, sync, timeout = self.meeting_folder(url), options.clock, options.sync, options.timeout
+        return open_slate(url, clock=clock, sync=sync, timeout=timeout, shared=shared, locked=locked)
 
     def meeting_folder(self, url: str) -> str:
         where = _where(url)
@@ -45,7 +43,7 @@ class SlateKind(Kind):
         with suppress(FileExistsError):
             os.mkdir(ours, 0o700)
         if os.stat(ours, follow_symlinks=False).st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "it is another user's, so nothing is shared there", ours)
+            raise PermissionError(errno.EPERM, "the folder belongs to another user", ours)
         path = os.path.join(ours, hashlib.sha256(where.encode()).hexdigest()[:32])
         os.makedirs(path, mode=0o700, exist_ok=True)
         return path
@@ -92,7 +90,7 @@ class SlateKind(Kind):
 
 
 def _where(url: str) -> str:
-    """The folder or the bucket of a slate store."""
+    """The folder, or the URL of the bucket."""
     return split(url)[1].partition("?")[0]
 
 

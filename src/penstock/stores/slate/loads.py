@@ -1,23 +1,26 @@
-"""Loads: many messages that are staged beside the database, and take effect all of them or none.
+"""Bulk loads: messages that are staged as frames beside the database, and take effect together or not at all.
 
     .penstock/staged/LOAD/NAME      frames (wire/frames.py) of a store in a folder
-    PREFIX/staged/LOAD/NAME         of one in a bucket
+    PREFIX/staged/LOAD/NAME         frames of a store in a bucket
 
-A load has the name of the process that it belongs to. If that process is gone, what it staged is set aside when
-the store is opened, for a week.
+A load's name contains its process. If that process has ended and the load is not committed, the next opening of
+the store sets its frames aside for a week.
 
-The load commit: a load counts from the moment that its record is written. Then its frames are taken in, some at a
-time, and how far that is, is written with the messages: an owner that opens the store and finds the record goes on
-from there. What was staged is removed after that. A run is remembered, and takes effect once; so is the last batch
-of a streaming sink.
+The load commit:
 
-    load   01 0F | name    -> JSON: its frames, how many of them were taken in, run, sink, queues that it makes
-    run    01 10 | name    -> JSON: its load; how many messages, and bytes of payloads, it brought to each queue
-    sink   01 11 | name    -> JSON: the query and the batch that has landed last
+1. The owner writes the load record. From now on the load is committed.
+2. The owner puts the frames into their queues, some at a time. Each write also records how many frames are done,
+   so that the next owner continues there.
+3. With the last frames the load record is deleted, and the run and the sink's batch are recorded: each takes
+   effect once.
+4. The staged frames are removed.
 
-Clients send loads to the owner (engine/loads.py). One whose record could not be written in time may count. It
-stays open, so that committing it again finishes it; what is staged of it stays until then, or until the store is
-opened.
+    load   01 0F | name    -> JSON: frames, number of frames that are done, run, sink, queues to create
+    run    01 10 | name    -> JSON: load; number of messages and bytes of payloads that it brought to each queue
+    sink   01 11 | name    -> JSON: query and number of the last committed batch
+
+Clients send loads to the owner (engine/loads.py). A load whose record was not written in time may be committed. It
+stays open, so that committing it again finishes it. Its frames stay until then, or until the store is opened.
 """
 
 import json
@@ -37,96 +40,94 @@ from penstock.engine.storage import Body
 from penstock.errors import InvalidArgument, QueueExists, StoreCorrupt
 from penstock.rules.ledger import Ledger
 from penstock.rules.records import Put
-from penstock.stores.slate.extensions import load_key, run_key, sink_key
-from penstock.stores.slate.format import LOAD, RUN, VERSION, unterminated
+from penstock.stores.slate.format import LOAD, RUN, SINK, VERSION, queue_key, unterminated
 from penstock.stores.slate.place import STAGED, Place
 from penstock.stores.slate.recovery import new_ledger
-from penstock.stores.slate.storage import NotedReceipts, held
+from penstock.stores.slate.storage import held
 from penstock.stores.slate.writing import Changes
 from penstock.system.clock import at_least_one
 from penstock.system.processes import is_gone, name_of
 from penstock.system.threads import Lock
-from penstock.wire.frames import Staged, decode_staged
+from penstock.wire.frames import Staged, decode_staged, with_times
 from penstock.wire.restored import Columns
 
 if TYPE_CHECKING:
     from penstock.stores.slate.store import SlateBackend
-    from penstock.wire.frames import Staged
 
 
 def new_name(owner: int) -> str:
-    """A name for a load of a process."""
+    """A new name for a load of a process."""
     return f"{socket.gethostname()}~{name_of(owner)}~{secrets.token_hex(8)}"
 
 
 def is_given_up(load: str) -> bool:
-    """Of a load that has no record, when a store is opened: whether its process, of this machine, is gone.
+    """Whether an uncommitted load, found at opening, is abandoned: its process on this machine has ended.
 
-    So are those that clients have sent to the process that had the store open before.
+    Loads that clients sent to the previous owner are abandoned, too.
     """
     host, _, rest = load.partition("~")
     return began_at(load) is not None or (host == socket.gethostname() and is_gone(rest.partition("~")[0]))
 
 
-_AT_ONCE = 16 << 20  # bytes of payloads that are written with one batch, about
-_MESSAGES = 20_000
+_AT_ONCE = 16 << 20  # bytes of payloads that are written together, about
+_MESSAGES = 20_000  # that are written together, about
 
 
 class Frame(NamedTuple):
-    """What is staged: messages of one queue."""
+    """Staged messages of one queue."""
 
     queue: str
     name: str
     messages: int
     bytes: int
-    done: bool = False  # all of them are done, and take no room
+    done: bool = False  # the messages are done, and do not count against the queue's limit
 
 
 def is_done(state: object) -> bool:
-    """Whether the messages of a frame are done, by its column of states; then all of them are."""
+    """Whether a frame's messages are done, by its column of states: either all are, or none."""
     return state == "done" or (isinstance(state, list) and "done" in state[:1])
 
 
 class Load(NamedTuple):
-    """What is to be taken in."""
+    """A load to commit."""
 
     name: str
     frames: list[Frame]
-    create: Mapping[str, Settings]  # queues to be made first
+    create: Mapping[str, Settings]  # queues to create first
     run: str | None
-    sink: SinkCommit | None = None  # the batch of a streaming sink that it is
+    sink: SinkCommit | None = None  # set if the load is a batch of a streaming sink
 
 
 class _Progress:
-    """How far a load is; written with what it brings."""
+    """How many frames of a load are in their queues; each commit of frames writes it."""
 
     def __init__(self, load: Load, done: int) -> None:
         self.lock: Lock = threading.RLock()
-        self.name, self.frames, self.run, self.sink, self.done = load.name, load.frames, load.run, load.sink, done
-        self.create = load.create
+        self.load, self.done = load, done
 
     @property
     def row(self) -> tuple[bytes, bytes]:
-        content: dict[str, Any] = {"frames": self.frames, "done": self.done, "run": self.run, "sink": self.sink}
+        name, frames, create, run, sink = self.load
+        content: dict[str, Any] = {"frames": frames, "done": self.done, "run": run, "sink": sink}
         if not self.done:
-            content["create"] = {name: asdict(settings) for name, settings in self.create.items()}
-        return load_key(self.name), json.dumps(content).encode()
+            content["create"] = {queue: asdict(settings) for queue, settings in create.items()}
+        return queue_key(LOAD, name), json.dumps(content).encode()
 
     def collect(self, changes: Changes) -> None:
-        """The record, or that it is not needed any more."""
-        if self.done < len(self.frames):
+        name, frames, _, run, sink = self.load
+        if self.done < len(frames):
             changes.rows.append(self.row)
             return
-        changes.rows.append((load_key(self.name), None))
-        if self.run is not None:
-            content = {"load": self.name, "brought": brought(self.frames)}
-            changes.rows.append((run_key(self.run), json.dumps(content).encode()))
-        if self.sink is not None:
-            changes.rows.append((sink_key(self.sink.sink), json.dumps(self.sink[1:]).encode()))
+        changes.rows.append((queue_key(LOAD, name), None))
+        if run is not None:
+            content = {"load": name, "brought": brought(frames)}
+            changes.rows.append((queue_key(RUN, run), json.dumps(content).encode()))
+        if sink is not None:
+            changes.rows.append((queue_key(SINK, sink.sink), json.dumps(sink[1:]).encode()))
 
 
 def brought(frames: Sequence[Frame]) -> list[list[Any]]:
-    """Messages and bytes by queue."""
+    """The messages and bytes that frames bring to each queue."""
     found: dict[str, list[int]] = {}
     for each in frames:
         counts = found.setdefault(each.queue, [0, 0])
@@ -135,222 +136,8 @@ def brought(frames: Sequence[Frame]) -> list[list[Any]]:
     return [[queue, *counts] for queue, counts in sorted(found.items())]
 
 
-class LoadCommit:
-    """Takes loads in, by the owner of a store."""
-
-    def __init__(self, backend: "SlateBackend") -> None:
-        self._backend = backend
-        self._place: Place = backend._place
-        self._lock = threading.Lock()
-        self._unfinished: dict[str, _Progress] = {}
-        self._in_doubt: set[str] = set()  # loads whose records were to be written, and may have been
-
-    def resume(self) -> None:
-        """After opening: finish what counts, and set aside what never will."""
-        start, end = bytes((VERSION, LOAD)), bytes((VERSION, LOAD + 1))
-        for key, value in list(self._backend._database.scan(start, end)):
-            content = json.loads(value)
-            frames = [Frame(*each) for each in content["frames"]]
-            name = key[2:-1].decode()
-            sink = SinkCommit(*content["sink"]) if content.get("sink") else None
-            create = {queue: Settings(**settings) for queue, settings in content.get("create", {}).items()}
-            self._work(_Progress(Load(name, frames, create, content["run"], sink), content["done"]))
-        for name in self._place.list_loads():
-            if is_given_up(name):
-                self._place.discard_load(name)
-
-    def taken(self, run: str) -> dict[str, Any] | None:
-        """The load that a run was, and what it has brought; None if it has not taken effect."""
-        value = self._backend._database.get(run_key(run))
-        return None if value is None else dict(json.loads(value))
-
-    def run(self, name: str) -> list[list[Any]] | None:
-        """What a run has brought into each queue; None if it has not taken effect."""
-        taken = self.taken(name)
-        return None if taken is None else list(taken["brought"])
-
-    def has_landed(self, sink: SinkCommit) -> bool:
-        """Whether a batch of a streaming sink has taken effect; StreamMismatch."""
-        value = self._backend._database.get(sink_key(sink.sink))
-        return value is not None and is_repeated(sink, SinkCommit(sink.sink, *json.loads(value)))
-
-    def may_count(self, load: str) -> bool:
-        """Whether a load counts, or may: then what is staged of it must stay."""
-        return load in self._in_doubt
-
-    def take_in(self, load: Load) -> bool:
-        """Let a load take effect; False if its run or batch has before. What is asked again is done once."""
-        with self._lock:
-            if load.name in self._finish():
-                return True
-            if self._is_repeated(load):
-                self._place.remove_load(load.name)
-                return False
-            if load.frames and not self._place.has_load(load.name):
-                return True  # it was taken in, and its sender was not told
-            with ExitStack() as done:
-                self._expect(load, done)
-                progress = _Progress(load, 0)
-                self._in_doubt.add(load.name)
-                self._backend._writer.lead(lambda: self._backend._writer.write_now([progress.row]))
-                self._unfinished[load.name] = progress
-                self._finish()
-            return True
-
-    def _finish(self) -> list[str]:
-        """Take in what counts and was interrupted: the same under another name must find that it has been."""
-        names = list(self._unfinished)
-        for name in names:
-            self._work(self._unfinished[name])
-            del self._unfinished[name]
-            self._in_doubt.discard(name)
-        return names
-
-    def _is_repeated(self, load: Load) -> bool:
-        if load.sink is not None and self.has_landed(load.sink):
-            return True
-        return load.run is not None and self.run(load.run) is not None
-
-    def _expect(self, load: Load, done: ExitStack) -> None:
-        """Refuse what cannot be taken in, before anything is; the rest has its place until it is there."""
-        waiting = {frame.queue: 0 for frame in load.frames}
-        for frame in load.frames:
-            waiting[frame.queue] += 0 if frame.done else frame.messages
-        for queue, more in sorted(waiting.items()):
-            if queue in load.create and queue not in self._backend._storages:  # it will be made
-                Ledger(queue, load.create[queue]).check_room(more)
-            else:
-                self._expect_in(queue, more, done)
-
-    def _expect_in(self, queue: str, more: int, done: ExitStack) -> None:
-        live = self._backend.find(queue)
-        storage = self._backend._storages[queue]
-        if storage.held:
-            raise held(storage)
-        live.run(lambda now: storage.ledger.expect_room(more, now))
-
-        def expect_no_more() -> None:
-            with storage.lock:
-                storage.ledger.expect_no_more(more)
-
-        done.callback(expect_no_more)
-
-    def _work(self, progress: _Progress) -> None:
-        writer = self._backend._writer
-        for queue, settings in progress.create.items() if not progress.done else ():
-            with suppress(QueueExists):
-                self._backend.create(queue, settings)
-        while True:
-            some = list(_together(progress.frames[progress.done :]))
-            staged = [self._staged(progress.name, frame) for frame in some]
-
-            def take(some: list[Frame] = some, staged: list[Staged] = staged) -> None:
-                for frame, content in zip(some, staged, strict=True):
-                    self._put(frame.queue, content)
-                progress.done += len(some)
-                writer.changed(progress)
-                writer.commits.flush()
-
-            writer.lead(take)
-            if progress.done >= len(progress.frames):
-                break
-        self._place.remove_load(progress.name)
-
-    def _staged(self, load: str, frame: Frame) -> Staged:
-        """What was staged; StoreCorrupt, as the load counts."""
-        wrong = "is missing"
-        try:
-            staged = decode_staged(self._place.staged(load, frame.name))
-            if len(staged.entries) == frame.messages:
-                return staged
-            wrong = f"has not {frame.messages} messages"
-        except FileNotFoundError:
-            pass
-        except (InvalidArgument, ValueError, LookupError, TypeError) as error:
-            wrong = f"cannot be read ({error})"
-        raise StoreCorrupt(
-            f"load {load} of {self._place.what} took effect, and a part of what was staged of it "
-            f"{wrong}: {STAGED}/{load}/{frame.name}: put that back from a backup"
-        )
-
-    def _put(self, queue: str, staged: Staged) -> None:
-        storage, ids = self._backend._storages.get(queue), self._backend._ids
-        if storage is None or not len(staged.entries):
-            return  # the queue was deleted meanwhile
-        live = self._backend.find(queue)
-        ledger = live._ledger
-
-        def put(now: int) -> None:
-            writer = self._backend._writer
-            writer.changed(storage)
-            first = ids.reserve(len(staged.entries))
-            ledger.state.skip_to(first)
-            became = None if staged.restored is None else _restored(staged.restored, now)
-            record, bodies = _arriving(staged, became, first, ledger.settings, now)
-            ledger.state.replay(record)
-            storage.take_in(record, bodies)
-            if became is not None:
-                restored = restore(became)  # which counts from 0
-                history = {first + at: packed for at, packed in restored.history.items()}
-                ledger.state.replay(restored._replace(at=now, first=first, history=history))
-
-        with self._backend._router.in_order(queue) if self._backend._router.deferred else nullcontext():
-            live.run(put)
-
-
-def _together(frames: Sequence[Frame]) -> Iterator[Frame]:
-    """Those that are written at once."""
-    size = messages = 0
-    for each in frames:
-        if messages and (size + each.bytes > _AT_ONCE or messages + each.messages > _MESSAGES):
-            return
-        size, messages = size + each.bytes, messages + each.messages
-        yield each
-
-
-def _arriving(
-    staged: Staged, became: Restored | None, first: int, settings: Settings, now: int
-) -> tuple[Put, list[Body]]:
-    """The record of staged messages, and their bodies."""
-    bodies: list[Body] = []
-    visible_at, expires_at = [], []
-    for at, entry in enumerate(staged.entries):
-        received_at = now if became is None else became.received_at[at]
-        created_at = received_at if entry.created_at is None else entry.created_at
-        bodies.append((entry.payload, entry.headers or {}, created_at, received_at))
-        visible = staged.visible_at[at] if staged.visible_at else None
-        visible_at.append(now if visible is None else visible)
-        expires = staged.expires_at[at] if staged.expires_at else None
-        if expires is None:
-            expires = now + at_least_one(settings.retention) if settings.retention and became is None else 0
-        expires_at.append(expires)
-    priority = [entry.priority for entry in staged.entries]
-    return Put(now, first, priority, visible_at, expires_at, {}), bodies
-
-
-def _restored(columns: Columns, now: int) -> Restored:
-    received_at = [now if each is None else each for each in columns.received_at]
-    # What waits was claimed at some time if it was tried, which nobody sees: else its record would not be written.
-    tried = map(any, zip(columns.attempts, columns.reason, columns.history, strict=True))
-    settled = [state in ("done", "failed") for state in columns.state]
-    claimed_at = [
-        known or (since if once and not ended else 0)
-        for known, since, once, ended in zip(columns.claimed_at, received_at, tried, settled, strict=True)
-    ]
-    return Restored(
-        received_at,
-        [STATES.index(state) + 1 for state in columns.state],
-        columns.attempts,
-        claimed_at,
-        [each or 0 for each in columns.settled_at],
-        columns.consumer,
-        columns.reason,
-        columns.history,
-    )
-
-
 class SlatePart:
-    """What one sender has sent, a file or an object for each batch: one that could not be kept is sent again."""
+    """The frames that one client has sent, each a file or an object; a frame that was not stored is sent again."""
 
     is_broken = False
 
@@ -365,9 +152,7 @@ class SlatePart:
     def messages(self) -> int:
         return sum(frame.messages for frame in self.frames)
 
-    def add(self, queue: str, settings: Settings, staged: "Staged", frame: bytes, now: int) -> None:
-        from penstock.wire.frames import with_times
-
+    def add(self, queue: str, settings: Settings, staged: Staged, frame: bytes, now: int) -> None:
         self._backend._writer.check_space(staged.entries)
         name = f"{self._name}-{len(self.frames)}"
         self._place.stage(self._load, name, with_times(frame, now))
@@ -376,18 +161,61 @@ class SlatePart:
         self.frames.append(Frame(queue, name, len(staged.entries), size, done))
 
 
-class SlateDepot:
-    """Loads that are staged beside the database."""
+class LoadCommit:
+    """Commits loads, in the process that owns the store."""
 
     def __init__(self, backend: "SlateBackend") -> None:
         self._backend = backend
         self._place: Place = backend._place
+        self._lock = threading.Lock()
+        self._unfinished: dict[str, _Progress] = {}
+        self._in_doubt: set[str] = set()  # loads whose record may have been written
+
+    def resume(self) -> None:
+        """After opening: finish committed loads, and set abandoned ones aside."""
+        start, end = bytes((VERSION, LOAD)), bytes((VERSION, LOAD + 1))
+        for key, value in list(self._backend._database.scan(start, end)):
+            content = json.loads(value)
+            frames = [Frame(*each) for each in content["frames"]]
+            name = key[2:-1].decode()
+            sink = SinkCommit(*content["sink"]) if content.get("sink") else None
+            create = {queue: Settings(**settings) for queue, settings in content.get("create", {}).items()}
+            self._put_frames(_Progress(Load(name, frames, create, content["run"], sink), content["done"]))
+        for name in self._place.list_loads():
+            if is_given_up(name):
+                self._place.discard_load(name)
+
+    def run(self, name: str) -> list[list[Any]] | None:
+        """The messages and bytes that a run brought to each queue; None if the run has not taken effect."""
+        taken = self.taken(name)
+        return None if taken is None else [list(each) for each in taken.brought]
+
+    def commit(self, load: Load) -> bool:
+        """Let a load take effect; False if its run or sink batch already has. Repeating the call is harmless."""
+        with self._lock:
+            if load.name in self._finish():
+                return True
+            if self._is_repeated(load):
+                self._place.remove_load(load.name)
+                return False
+            if load.frames and not self._place.has_load(load.name):
+                return True  # it was committed before, and the answer was lost
+            with ExitStack() as done:
+                self._expect(load, done)
+                progress = _Progress(load, 0)
+                self._in_doubt.add(load.name)
+                self._backend._writer.lead(lambda: self._backend._writer.write_now([progress.row]))
+                self._unfinished[load.name] = progress
+                self._finish()
+            return True
+
+    # As the depot of loads that clients send (engine/loads.py)
 
     def settings(self, queue: str) -> Settings:
         return self._backend.find(queue).settings
 
     def ledger(self, queue: str, settings: Settings) -> Ledger:
-        return new_ledger(queue, settings, NotedReceipts())
+        return new_ledger(queue, settings)
 
     def check_settings(self, settings: Settings) -> None:
         self._backend._check_settings(settings)
@@ -395,7 +223,9 @@ class SlateDepot:
     def begin(self, load: str, forget_before: int) -> None:
         first = bytes((VERSION, RUN))
         gone = []
-        for key, _ in self._backend._database.scan(first + b"0-0-", first + b"0-1"):  # as such loads are named
+        for key, _ in self._backend._database.scan(
+            first + b"0-0-", first + b"0-1"
+        ):  # names of loads that clients sent
             began = began_at(unterminated(key, 2)[0].decode())
             if began is not None and began < forget_before:
                 gone.append(key)
@@ -414,18 +244,176 @@ class SlateDepot:
         sink: SinkCommit | None,
     ) -> bool:
         frames = [frame for part in parts for frame in cast("SlatePart", part).frames]
-        return self._backend.loads.take_in(Load(load, frames, queues, run, sink))
+        return self.commit(Load(load, frames, queues, run, sink))
 
     def counts(self, load: str) -> bool:
         return False
 
     def has_landed(self, sink: SinkCommit) -> bool:
-        return self._backend.loads.has_landed(sink)
+        value = self._backend._database.get(queue_key(SINK, sink.sink))
+        return value is not None and is_repeated(sink, SinkCommit(sink.sink, *json.loads(value)))
 
     def taken(self, run: str) -> Taken | None:
-        taken = self._backend.loads.taken(run)
-        return None if taken is None else Taken(taken["load"], [Brought(*each) for each in taken["brought"]])
+        value = self._backend._database.get(queue_key(RUN, run))
+        if value is None:
+            return None
+        content = json.loads(value)
+        return Taken(content["load"], [Brought(*each) for each in content["brought"]])
 
     def drop(self, load: str) -> None:
-        if not self._backend.loads.may_count(load):
+        if load not in self._in_doubt:
             self._place.remove_load(load)
+
+    # How a load takes effect
+
+    def _finish(self) -> list[str]:
+        """Finish interrupted loads first, so that a repetition under another name finds their run or batch."""
+        names = list(self._unfinished)
+        for name in names:
+            self._put_frames(self._unfinished[name])
+            del self._unfinished[name]
+            self._in_doubt.discard(name)
+        return names
+
+    def _is_repeated(self, load: Load) -> bool:
+        if load.sink is not None and self.has_landed(load.sink):
+            return True
+        return load.run is not None and self.run(load.run) is not None
+
+    def _expect(self, load: Load, done: ExitStack) -> None:
+        """Refuse a load that does not fit, before anything is written; else reserve room for its messages."""
+        waiting = {frame.queue: 0 for frame in load.frames}
+        for frame in load.frames:
+            waiting[frame.queue] += 0 if frame.done else frame.messages
+        for queue, more in sorted(waiting.items()):
+            if queue in load.create and queue not in self._backend._storages:  # it will be created
+                Ledger(queue, load.create[queue]).check_room(more)
+            else:
+                self._expect_in(queue, more, done)
+
+    def _expect_in(self, queue: str, more: int, done: ExitStack) -> None:
+        live = self._backend.find(queue)
+        storage = self._backend._storages[queue]
+        if storage.held:
+            raise held(storage)
+        live.run(lambda now: storage.ledger.expect_room(more, now))
+
+        def expect_no_more() -> None:
+            with storage.lock:
+                storage.ledger.expect_no_more(more)
+
+        done.callback(expect_no_more)
+
+    def _put_frames(self, progress: _Progress) -> None:
+        """Put all remaining frames of a load into their queues, then remove them from the staging area."""
+        writer, (load, frames, create, _, _) = self._backend._writer, progress.load
+        for queue, settings in create.items() if not progress.done else ():
+            with suppress(QueueExists):
+                self._backend.create(queue, settings)
+        while True:
+            some = list(_together(frames[progress.done :]))
+            staged = [self._staged(load, frame) for frame in some]
+
+            def take(some: list[Frame] = some, staged: list[Staged] = staged) -> None:
+                for frame, content in zip(some, staged, strict=True):
+                    self._put(frame.queue, content)
+                progress.done += len(some)
+                writer.changed(progress)
+                writer.commits.flush()
+
+            writer.lead(take)
+            if progress.done >= len(frames):
+                break
+        self._place.remove_load(load)
+
+    def _staged(self, load: str, frame: Frame) -> Staged:
+        """The messages of a committed load's frame; StoreCorrupt if they are missing or damaged."""
+        wrong = "is missing"
+        try:
+            staged = decode_staged(self._place.staged(load, frame.name))
+            if len(staged.entries) == frame.messages:
+                return staged
+            wrong = f"has not {frame.messages} messages"
+        except FileNotFoundError:
+            pass
+        except (InvalidArgument, ValueError, LookupError, TypeError) as error:
+            wrong = f"cannot be read ({error})"
+        raise StoreCorrupt(
+            f"load {load} of {self._place.what} is committed, and a part of its staged messages "
+            f"{wrong}: {STAGED}/{load}/{frame.name}: restore it from a backup"
+        )
+
+    def _put(self, queue: str, staged: Staged) -> None:
+        storage, ids = self._backend._storages.get(queue), self._backend._ids
+        if storage is None or not len(staged.entries):
+            return  # None: the queue was deleted meanwhile
+        live = self._backend.find(queue)
+        ledger = live._ledger
+
+        def put(now: int) -> None:
+            writer = self._backend._writer
+            writer.changed(storage)
+            first = ids.reserve(len(staged.entries))
+            ledger.state.skip_to(first)
+            became = None if staged.restored is None else _restored(staged.restored, now)
+            record, bodies = _arriving(staged, became, first, ledger.settings, now)
+            ledger.state.replay(record)
+            storage.take_in(record, bodies)
+            if became is not None:
+                restored = restore(became)  # numbers messages from 0
+                history = {first + at: packed for at, packed in restored.history.items()}
+                ledger.state.replay(restored._replace(at=now, first=first, history=history))
+
+        with self._backend._router.in_order(queue) if self._backend._router.deferred else nullcontext():
+            live.run(put)
+
+
+def _together(frames: Sequence[Frame]) -> Iterator[Frame]:
+    """The first frames that are written together."""
+    size = messages = 0
+    for each in frames:
+        if messages and (size + each.bytes > _AT_ONCE or messages + each.messages > _MESSAGES):
+            return
+        size, messages = size + each.bytes, messages + each.messages
+        yield each
+
+
+def _arriving(
+    staged: Staged, became: Restored | None, first: int, settings: Settings, now: int
+) -> tuple[Put, list[Body]]:
+    """The Put record of staged messages, and their bodies."""
+    bodies: list[Body] = []
+    visible_at, expires_at = [], []
+    for at, entry in enumerate(staged.entries):
+        received_at = now if became is None else became.received_at[at]
+        created_at = received_at if entry.created_at is None else entry.created_at
+        bodies.append((entry.payload, entry.headers or {}, created_at, received_at))
+        visible = staged.visible_at[at] if staged.visible_at else None
+        visible_at.append(now if visible is None else visible)
+        expires = staged.expires_at[at] if staged.expires_at else None
+        if expires is None:
+            expires = now + at_least_one(settings.retention) if settings.retention and became is None else 0
+        expires_at.append(expires)
+    priority = [entry.priority for entry in staged.entries]
+    return Put(now, first, priority, visible_at, expires_at, {}), bodies
+
+
+def _restored(columns: Columns, now: int) -> Restored:
+    received_at = [now if each is None else each for each in columns.received_at]
+    # A waiting message that was tried needs a claim time, which no reader sees: else it gets no claims record.
+    tried = map(any, zip(columns.attempts, columns.reason, columns.history, strict=True))
+    settled = [state in ("done", "failed") for state in columns.state]
+    claimed_at = [
+        known or (since if once and not ended else 0)
+        for known, since, once, ended in zip(columns.claimed_at, received_at, tried, settled, strict=True)
+    ]
+    return Restored(
+        received_at,
+        [STATES.index(state) + 1 for state in columns.state],
+        columns.attempts,
+        claimed_at,
+        [each or 0 for each in columns.settled_at],
+        columns.consumer,
+        columns.reason,
+        columns.history,
+    )

@@ -1,7 +1,8 @@
-"""The log of a slate store: what was published, when each message goes, and how far all queues were offered it."""
+"""The publish log of a slate store: appended messages, their expiry, and the router's position in it."""
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from penstock.contract.message import Entry
 from penstock.engine.storage import Body
@@ -14,64 +15,60 @@ from penstock.stores.slate.writing import Changes, Ids, Writer
 from penstock.system.clock import at_least_one
 
 _ALL = ""  # the position under this name is that of all queues that are not held
-_LATER = 300_000  # milliseconds after which a message that should have gone is looked at again
+_LATER = 300_000  # milliseconds by which the expiry of a message is postponed that a stream needs
 _FIRST, _LAST = bytes((VERSION, EXPIRY)), bytes((VERSION, EXPIRY + 1))
 
 
-class Published:
-    """A message of the log that queues may want."""
+class Published(NamedTuple):
+    """A published message, as the router offers it to queues."""
 
-    __slots__ = ("large", "metadata", "size")
-
-    def __init__(self, metadata: Metadata, size: int) -> None:
-        self.metadata = metadata
-        self.size = size
-        self.large = size > MAX_INLINE
+    metadata: Metadata
+    size: int  # of the payload
 
 
 class Log:
-    """The log at work."""
+    """The log of an open store."""
 
     def __init__(
         self, key: str, database: Database, writer: Writer, bodies: Bodies, ids: Ids, position: int, last: int
     ) -> None:
-        """`last`: the number of its last entry."""
+        """`last`: the number of the log's last entry."""
         self.lock = threading.RLock()
-        self.position = position  # every queue that is not held was offered what is before it
-        self.on_expiry: Callable[[int], None] = lambda time: None  # called with the next time that something goes
-        self.needed: Callable[[list[int]], set[int]] = lambda seqs: set()  # those that streams hold or keep
+        self.position = position  # lower entries were offered to every queue that is not held
+        self.on_expiry: Callable[[int], None] = lambda time: None  # called with the time of the next expiry
+        self.needed: Callable[[list[int]], set[int]] = lambda seqs: set()  # messages that streams hold or keep
         self._prefix = records.log_prefix(key)
         self._database = database
         self._writer = writer
         self._bodies = bodies
         self._ids = ids
-        self.changed = False  # whether there is anything to write but the position
+        self.changed = False  # whether there are rows to write, apart from the position
         self._new: list[tuple[Metadata, Body, int]] = []
         self._unwritten: dict[int, Published] = {}
-        self._gone: list[tuple[int, int]] = []  # what has expired: when, which
-        self._postponed: list[tuple[int, int, int]] = []  # what should have: when, which, and when it may
+        self._gone: list[tuple[int, int]] = []  # expired messages: time, number
+        self._postponed: list[tuple[int, int, int]] = []  # time, number, new time
         self._next_expiry: int | None = None
-        self.gone: int | None = None  # the highest number that has left; None: nobody wants to know
+        self.gone: int | None = None  # the highest number that has left the log; None: no queue was ever followed
         self._gone_changed = False
-        self.written_position = -1  # so that it is known from the first commit on, even if nobody routes
-        # Until something is put ids begin with a new block, far above the last entry.
+        self.written_position = -1  # so that the first commit writes the position, even without a router
+        # Ids begin with a new block, far above the last entry, until a message is put.
         self.opened_at = ids.next
         self._last_found = last
         writer.log = self
 
     def behind(self, position: int) -> int:
-        """How many numbers there are from a position to the last entry."""
+        """The count of numbers from a position to the last entry."""
         if self._ids.next > self.opened_at:
             return max(0, self._ids.next - position)
         return max(0, self._last_found + 1 - position)
 
     @property
     def end(self) -> int:
-        """The sequence of the next entry, or one before it."""
+        """A number above every entry so far, and at most that of the next entry."""
         return self._ids.next
 
     def append(self, entry: Entry, now: int) -> Published:
-        """Add a message."""
+        """Add a message; under the lock."""
         seq = self._ids.reserve(1)
         body: Body = (
             entry.payload,
@@ -95,36 +92,36 @@ class Log:
         return published
 
     def entries(self, start: int) -> Iterator[Published]:
-        """The published messages from one number on, also those that are still to be written; under the lock."""
+        """The published messages from a number on, written or not; under the lock."""
         end = self.stored_end()
         unwritten = list(self._unwritten.values())
         yield from (published for _, published in self.stored(start, end) if published is not None)
         yield from [published for published in unwritten if published.metadata.id >= start]
 
     def stored_end(self) -> int:
-        """What was published under a lower number is stored; under the lock."""
+        """The number below which every published message is written; under the lock."""
         self._forget_written()
         return next(iter(self._unwritten), self.end)
 
     def stored(self, start: int, end: int) -> Iterator[tuple[int, Published | None]]:
-        """The entries from one number on, up to and without another; None: it was put into one queue."""
+        """The written entries from `start` to before `end`; None for a message that was put into a queue."""
         for metadata in self.scan(start - 1, end - 1):
             published = entries.is_published(metadata)
             yield metadata.id, Published(metadata, self.size_of(metadata)) if published else None
 
     def scan(self, after: int, until: int) -> Iterator[Metadata]:
-        """The entries from after one on until another that are written, whatever queue they were put into."""
+        """The written entries with numbers above `after`, up to and including `until`."""
         if until > after:
             start, end = self._prefix + key_u64(after + 1), self._prefix + key_u64(until + 1)
             for _, value in self._database.scan(start, end):
                 yield records.decode_metadata(value)
 
     def size_of(self, metadata: Metadata) -> int:
-        """How long the payload of a published message is."""
+        """The payload size of a published message."""
         size = entries.size_of(metadata)
         if size is not None:
             return size
-        payload = self._database.get(records.payload_key(metadata.id))  # of another program, which did not say
+        payload = self._database.get(records.payload_key(metadata.id))  # another program's entry has no size
         return 0 if payload is None else len(records.decode_payload(payload))
 
     def _forget_written(self) -> None:
@@ -133,12 +130,12 @@ class Log:
             del self._unwritten[seq]
 
     def advance(self, position: int) -> None:
-        """All queues that are not held were offered what is before; under the lock."""
+        """Move the router's position; under the lock."""
         self.position = position
         self._writer.wrote()
 
     def watch(self) -> None:
-        """From now on it is known what has left the log: followers ask for that."""
+        """Record from now on which number was the highest to leave the log, for followers."""
         with self.lock:
             if self.gone is None:
                 self.gone = self._ids.next - 1
@@ -148,7 +145,7 @@ class Log:
     # Retention
 
     def expire(self, now: int) -> bool:
-        """Remove messages whose time is over, but those in batches of streams; whether there were any."""
+        """Remove expired messages, and postpone those in batches of streams; whether there were any."""
         with self.lock:
             if self._next_expiry is not None and now < self._next_expiry:
                 return False
@@ -159,7 +156,7 @@ class Log:
                     self._expect(time)
                     break
                 going.append((time, seq))
-            for _, (_, _, _, _), expires_at in self._new:  # of which the database does not know yet
+            for _, (_, _, _, _), expires_at in self._new:  # not in the database yet
                 if expires_at:
                     self._expect(expires_at)
             needed = self.needed([seq for _, seq in going]) if going else ()
@@ -180,11 +177,11 @@ class Log:
     # Writing
 
     def collect_up_to(self, position: int | None, changes: Changes) -> None:
-        """Add what has changed since the last time; all queues are in the changes already, and are so far.
+        """Add the rows that have changed since the last call, after those of all queues, which are at `position`.
 
-        None: of some queue nobody knows how far it is.
+        None: the position of some queue is unknown, so that none is written.
         """
-        with self.lock:  # only to take what there is: others publish while it is encoded
+        with self.lock:  # not while rows are encoded: other threads publish meanwhile
             new, gone, postponed = self._new, self._gone, self._postponed
             self._new, self._gone, self._postponed, self.changed = [], [], [], False
             self._collect_marks(position, [seq for _, seq in gone], changes)
@@ -207,12 +204,12 @@ class Log:
             changes.rows += records.body_deletions(self._prefix, seq)
             changes.rows.append((extensions.expiry_key(time, seq), None))
             changes.gone.append(seq)
-            changes.large.append(seq)  # or not: then there is no object of that name
+            changes.large.append(seq)  # if the payload was inline, there is no object to delete
         for before, seq, time in postponed:
             changes.rows += [(extensions.expiry_key(before, seq), None), (extensions.expiry_key(time, seq), b"")]
 
     def _collect_marks(self, position: int | None, gone: list[int], changes: Changes) -> None:
-        """How far all queues are, and what has left the log."""
+        """Add the common position of all queues, and the highest number that has left the log."""
         if position is not None and position != self.written_position:
             self.written_position = position
             row = extensions.encode_position(position, False)

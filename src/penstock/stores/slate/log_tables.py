@@ -1,10 +1,10 @@
-"""The log of a slate store as Arrow columns: read at once, followed, and matched with the filters of queues.
+"""The publish log as an Arrow table for Spark: batch reads, streaming reads, and matches with queues' filters.
 
-Entries are understood by columns: a list has where each begins and ends, NumPy and Arrow do the rest on the bytes
-as they came, some thousand entries at a time.
+Entries are decoded by columns: Python lists where each entry begins and ends, and NumPy and Arrow decode the bytes
+of some thousand entries at a time.
 
-A row of matches is an entry and a queue that wants it. The rows of a batch, in the order of the log, are what the
-owner of the store is given (routing.py). Tasks match the entries that they scan, so that nothing else is sent.
+A row of matches is an entry and a queue whose filter it matches. Tasks match the entries that they scan. The rows
+of a batch, in the order of the log, are sent to the owner of the store (routing.py).
 """
 
 import os
@@ -38,8 +38,8 @@ from penstock.stores.slate.format import (
 from penstock.stores.slate.kind import KIND
 from penstock.stores.slate.log import Published
 from penstock.stores.slate.place import SUBFOLDER, parse
-from penstock.stores.slate.routing import COLUMNS, Matches, Wanted, subject_of
-from penstock.stores.slate.view import Snapshot, Values, View
+from penstock.stores.slate.routing import COLUMNS, Matches, Wanted, subject_of, wanted_of
+from penstock.stores.slate.snapshot import Snapshot, Values, View
 
 _HEAD = np.dtype(
     [
@@ -54,9 +54,9 @@ _HEAD = np.dtype(
 _OURS = sorted(entries.OURS)
 _ROWS = 16_000  # in a batch, about
 _MOST_BYTES = 12 << 20  # of payloads or entries in a batch, about
-_PART, _SMALL_PART = 500_000, 20_000  # entries that one task reads
+_PART, _SMALL_PART = 500_000, 20_000  # entries that one task reads, at most and at least
 _MOST_PARTS = 1_000
-_LOOKED_AT = 10_000  # entries
+_LOOKED_AT = 10_000  # entries that the driver scans to size a batch
 MATCHED = pa.schema([("queue", pa.string()), *((name, pa.int64()) for name in COLUMNS)])
 Numbers = npt.NDArray[np.int64]
 Filters = tuple[tuple[str, str], ...]  # queues and their filters
@@ -64,7 +64,7 @@ Filters = tuple[tuple[str, str], ...]  # queues and their filters
 
 @dataclass(frozen=True)
 class LogPart:
-    """Entries of the log from one number on and before another, or the queues that want them."""
+    """A range of the log, read by one task: its entries, or with `filters` their matches."""
 
     snapshot: Snapshot
     log: str
@@ -73,19 +73,18 @@ class LogPart:
     filters: Filters | None = None
 
     def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows, as of the snapshot."""
         with closing(snapshot.opened(self.snapshot)) as view:
             yield from log_batches(view, self, schema) if self.filters is None else match(view, self, self.filters)
 
 
 def log_end(view: View, log: str) -> int:
-    """Up to where the log is complete; all of it is, if only another program has written it."""
+    """The number up to which the log is complete; its end if only another program has written it."""
     value = view.get(extensions.LOG_END_KEY)
     return recovery.adoption(view, log).last + 1 if value is None else extensions.decode_log_end(value)
 
 
 def log_parts(view: View, taken: Snapshot, log: str, end: int) -> list[LogPart]:
-    """All of the log before a number."""
+    """The log before a number, cut into parts for tasks."""
     prefix = log_prefix(log)
     for key, _ in view.scan(prefix + key_u64(0), prefix + key_u64(end)):
         return _parts(taken, log, int.from_bytes(key[-8:]), end)
@@ -95,39 +94,41 @@ def log_parts(view: View, taken: Snapshot, log: str, end: int) -> list[LogPart]:
 def _parts(taken: Snapshot, log: str, first: int, end: int, wanted: Filters | None = None) -> list[LogPart]:
     total = end - first
     count = max(-(-total // _PART), min(os.cpu_count() or 1, total // _SMALL_PART), 1)
-    if count > _MOST_PARTS:  # most numbers are missing, as in the log of another program
+    if count > _MOST_PARTS:  # most numbers are unused, as in another program's log
         count = os.cpu_count() or 1
     cuts = pairwise(first + total * number // count for number in range(count + 1))
     return [LogPart(sliced(taken, log, *cut), log, *cut, wanted) for cut in cuts]
 
 
 def sliced(taken: Snapshot, log: str, first: int, end: int) -> Snapshot:
-    """A snapshot for a task that reads only the messages from one number on and before another."""
+    """The snapshot for a task that reads only messages from `first` to before `end`."""
     prefix = log_prefix(log)
     return taken.within((payload_key(first), payload_key(end)), (prefix + key_u64(first), prefix + key_u64(end)))
 
 
 class LogFollower:
-    """Follows a log: all that was committed, in the order of its numbers, each entry once.
+    """A streaming read of the log: all committed entries, in the order of their numbers, each once.
 
-    Numbers are given before they are committed, and not always committed in order; so a batch ends where the store
-    has written that nothing lower will come (extensions.py).
+    Numbers are given before they are committed, and commits may be out of order. So a batch ends at the log end
+    that the store has recorded: no lower number will be added (extensions.py).
     """
 
     def __init__(self, store: str, schema: pa.Schema, route: bool, owner: int) -> None:
         self._store, self._route, self._owner = store, route, owner
         self._objects = bool({"payload", "size"}.intersection(schema.names))
         self._log = parse(store).log
-        self._taken: Snapshot | None = None  # the latest, which batches are read from
-        self._view: View | None = None  # of it
-        self._end = 0  # of the log in it
-        self._filters: Filters | None = None  # in it, if matches are wanted
+        self._taken: Snapshot | None = None  # the latest snapshot, which batches are read from
+        self._view: View | None = None  # that snapshot, open
+        self._end = 0  # the log's end in it
+        self._filters: Filters | None = None  # the queues' filters in it, if matches are wanted
 
     def end(self) -> int:
         if self._taken is not None and snapshot.tail(self._store) == self._taken.tail:
             return self._end
         self.close()
-        self._taken = snapshot.take(self._store, self._owner, objects=self._objects)  # dropped, whatever happens
+        self._taken = snapshot.take(
+            self._store, self._owner, objects=self._objects
+        )  # close() drops it even if opening fails
         self._taken, view = snapshot.opened_for(self._taken, self._log)
         recovery.check_instance(view, self._log)
         self._view, self._end = view, log_end(view, self._log)
@@ -144,7 +145,7 @@ class LogFollower:
         if first is None:
             return end
         reached = int.from_bytes(first[-8:]) + rows
-        if reached < end:  # the numbers may lie far apart, as another program's
+        if reached < end:  # another program's numbers may be far apart
             last = max(islice(keys, min(rows, _LOOKED_AT) - 1), default=first)
             reached = max(reached, int.from_bytes(last[-8:]) + 1)
         return reached
@@ -164,7 +165,7 @@ class LogFollower:
 
 
 def log_batches(view: View, part: LogPart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The entries of a part of the log, in batches of that schema."""
+    """The entries of a range of the log, as batches of the schema."""
     prefix = log_prefix(part.log)
     payloads = None
     if not {"payload", "size"}.isdisjoint(schema.names):
@@ -178,7 +179,7 @@ def log_batches(view: View, part: LogPart, schema: pa.Schema) -> Iterator[pa.Rec
 
 
 def _larger(batches: Iterator[Values]) -> Iterator[Values]:
-    """The values of many rows: each batch costs Spark something, however small it is."""
+    """Join small batches of values: Spark's cost per batch does not depend on its size."""
     kept: list[Values] = []
     for some in batches:
         kept.append(some)
@@ -212,7 +213,7 @@ def _with_payloads(found: "Entries", payloads: "Payloads", schema: pa.Schema) ->
         if size is None or payloads.wanted:
             payload = payloads.next(seq)
             if payload is None:
-                continue  # it was removed, and this was about to be
+                continue  # the message is being removed: its payload went first
             content, size = payload
             if payloads.wanted:
                 entries.check_object(f"objects/{seq}", content, checksums[at], payloads.what)
@@ -228,7 +229,7 @@ def _with_payloads(found: "Entries", payloads: "Payloads", schema: pa.Schema) ->
 
 
 class Entries:
-    """Some entries of the log, by columns: what entries.py says of one, of all of them at once."""
+    """Some entries of the log, decoded by columns: entries.py for many entries at once."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
@@ -241,22 +242,20 @@ class Entries:
         self._head: Any = np.ascontiguousarray(heads).view(_HEAD)[:, 0]
         counts = self._head["headers"].astype(np.int64)
         places = self._places(starts + size, ends, counts)
-        self._owner = np.repeat(np.arange(len(starts)), counts)  # the entry that each header belongs to
+        self._owner = np.repeat(np.arange(len(starts)), counts)  # the entry of each header
         names, self._texts = self._strings(places)
         ours = pc.index_in(names, value_set=pa.array(_OURS, pa.string()))
         self._kind: Numbers = pc.fill_null(ours, -1).to_numpy(zero_copy_only=False).astype(np.int64)
         self._names = names
         try:
-            self.sizes: pa.Array = self._said(entries.SIZE_HEADER).cast(pa.int64())
-            self._priority = pc.fill_null(self._said(entries.PRIORITY_HEADER).cast(pa.int64()), 0)
-            self._exactly = self._said(entries.EXPIRES_AT_HEADER).cast(
-                pa.int64()
-            )  # where whole seconds do not say
+            self.sizes: pa.Array = self._header(entries.SIZE_HEADER).cast(pa.int64())
+            self._priority = pc.fill_null(self._header(entries.PRIORITY_HEADER).cast(pa.int64()), 0)
+            self._exactly = self._header(entries.EXPIRES_AT_HEADER).cast(pa.int64())
         except pa.ArrowInvalid:
             self._refuse()
 
     def _places(self, at: Numbers, ends: Numbers, counts: Numbers) -> Numbers:
-        """Where the name and the text of each header begin and end, header after header."""
+        """The positions of each header's name and text: four columns, begin and end of each."""
         data, firsts = self._data, np.cumsum(counts) - counts
         places = np.zeros((int(counts.sum()), 4), np.int64)
         some = np.arange(len(at))
@@ -272,7 +271,7 @@ class Entries:
         return places
 
     def _end_of_text(self, at: Numbers, ends: Numbers) -> Numbers:
-        """Where texts end that begin with their length, and must end before what they are in."""
+        """The ends of texts that begin with their length; each must end within its entry."""
         if (at + 2 > ends).any():
             self._refuse()
         end: Numbers = at + 2 + self._data[at] + 256 * self._data[at + 1].astype(np.int64)
@@ -281,7 +280,7 @@ class Entries:
         return end
 
     def _strings(self, places: Numbers) -> tuple[pa.Array, pa.Array]:
-        """Names and texts, cut out of the bytes: of four pieces one is a name, one a text, two are in between."""
+        """Names and texts, as slices of the bytes: of four slices the first is a name, the third a text."""
         count = len(places)
         offsets = np.append(places.reshape(-1), places[-1:, -1]).astype(np.int32)
         offsets = offsets if count else np.zeros(1, np.int32)
@@ -296,33 +295,32 @@ class Entries:
         return names, texts
 
     def _refuse(self) -> NoReturn:
-        """Say what is wrong with one of the entries."""
+        """Raise the error of the first bad entry, by decoding one by one."""
         for value in self._values.each():
             metadata = decode_metadata(value)
             (entries.size_of(metadata), entries.priority_of(metadata), entries.expires_at_of(metadata))
-        raise StoreCorrupt("an entry of the log was not understood")
+        raise StoreCorrupt("an entry of the log cannot be decoded")
 
-    def _said(self, header: str) -> pa.Array:
-        """What a header of ours says, for each entry; NULL where it is not there."""
+    def _header(self, header: str) -> pa.Array:
+        """The value of a header of our own, for each entry; NULL if an entry has none."""
         where = np.flatnonzero(self._kind == _OURS.index(header))
         at = np.full(len(self._head), -1)
         at[self._owner[where]] = where
         return self._texts.take(pa.array(at, mask=at < 0))
 
     def checksums(self) -> list[str | None]:
-        """Those of payloads that are objects."""
-        found: list[str | None] = self._said(entries.CHECKSUM_HEADER).to_pylist()
+        """The checksums of payloads that are objects."""
+        found: list[str | None] = self._header(entries.CHECKSUM_HEADER).to_pylist()
         return found
 
     def sequences(self) -> list[int]:
-        """Their numbers."""
         found: list[int] = self._head["id"].tolist()
         return found
 
     def batch(
         self, schema: pa.Schema, payloads: list[bytes], sizes: list[int], only: list[int] | None = None
     ) -> pa.RecordBatch:
-        """The columns that are wanted, of all entries or of some; payloads and sizes are of these."""
+        """A batch of the schema: all entries, or those at the positions `only`, with their payloads and sizes."""
         some = None if only is None or len(only) == len(self._head) else pa.array(only, pa.int64())
         given = {"payload": payloads, "size": sizes}
         columns = []
@@ -342,7 +340,7 @@ class Entries:
             case "id":
                 return pa.array(head["id"].astype(np.int64)).cast(kind)
             case "queue":
-                return self._said(entries.QUEUE_HEADER)
+                return self._header(entries.QUEUE_HEADER)
             case "priority":
                 return self._priority.cast(kind)
             case "headers":
@@ -352,8 +350,7 @@ class Entries:
         return times(head[name].astype(np.int64))
 
     def _headers(self, kind: pa.DataType) -> pa.Array:
-        """The headers that messages were given."""
-        if (self._kind == _OURS.index(entries.MORE_HEADER)).any():  # some are in one of them
+        if (self._kind == _OURS.index(entries.MORE_HEADER)).any():  # some are packed into that header
             return column_of([entries.headers_of(decode_metadata(each)) for each in self._values.each()], kind)
         given = self._kind < 0
         counts = np.bincount(self._owner[given], minlength=len(self._head))
@@ -365,7 +362,7 @@ class Entries:
         received = self._head["received_at"].astype(np.int64)
         seconds = self._head["retention"].astype(np.int64)
         said = pc.if_else(pa.array(seconds > 0), pa.array(received + 1000 * seconds), pa.scalar(None, pa.int64()))
-        ends = pc.coalesce(self._exactly, said)  # NULL: as each queue says; 0: never
+        ends = pc.coalesce(self._exactly, said)  # NULL: by each queue's retention; 0: never
         if name == "retention":
             lasts = pc.divide(pc.subtract(ends, pa.array(received)).cast(pa.float64()), 1000.0)
             return pc.if_else(pc.equal(ends, 0), pa.scalar(0.0), lasts)
@@ -374,7 +371,7 @@ class Entries:
 
 
 class Payloads:
-    """Payloads of a range, asked for in the order of their numbers."""
+    """The payloads of a range, read in one scan; callers ask in the order of numbers."""
 
     def __init__(self, view: View, first: int, end: int, wanted: bool) -> None:
         self._view = view
@@ -384,7 +381,7 @@ class Payloads:
         self._at, self._value = -1, b""
 
     def next(self, seq: int) -> tuple[bytes, int] | None:
-        """A payload, if it is wanted, and its size; None if there is none."""
+        """The payload, empty if it is not wanted, and its size; None if there is no payload."""
         while self._at < seq:
             row = next(self._rows, None)
             if row is None:
@@ -408,20 +405,20 @@ class Payloads:
 
 
 def _filters_in(view: View) -> Filters:
-    """The filters of queues; a queue with one that is not understood gets nothing."""
+    """The valid filters of queues; a queue with an invalid one gets no messages."""
     found = [(queue, each.filter) for queue, each in sorted(recovery.settings_of(view).items()) if each.filter]
     return tuple((queue, text) for queue, text in found if filters.reason_against(text) is None)
 
 
 @lru_cache(maxsize=4)
 def _dispatcher(wanted: Filters) -> Dispatcher[str]:
-    """A process of Spark has many tasks; filters are understood once."""
+    """Parsed filters, shared by the tasks of a Spark process."""
     return Dispatcher([(filters.parse(text), queue) for queue, text in wanted])
 
 
-def match(view: View, part: LogPart, wanted: Filters) -> Iterator[pa.RecordBatch]:
-    """The matches in a part of the log; rows without a queue say from where to where entries were looked at."""
-    prefix, find = log_prefix(part.log), _dispatcher(wanted).matching
+def match(view: View, part: LogPart, filters: Filters) -> Iterator[pa.RecordBatch]:
+    """The matches in a range of the log. Rows without a queue have the first and last entry of each batch."""
+    prefix, find = log_prefix(part.log), _dispatcher(filters).matching
     payloads = Payloads(view, part.first, part.end, wanted=False)
     for some in view.batches(prefix + key_u64(part.first), prefix + key_u64(part.end)):
         rows: list[tuple[str | None, int, int, int, int, int, int]] = []
@@ -434,18 +431,10 @@ def match(view: View, part: LogPart, wanted: Filters) -> Iterator[pa.RecordBatch
             if size is None:
                 size = (payloads.next(metadata.id) or (b"", 0))[1]
             looked_at.append(metadata.id)
-            queues = find(subject_of(Published(metadata, size)))
-            if queues:
-                expires_at = entries.expires_at_of(metadata)
-                told = (
-                    metadata.id,
-                    entries.priority_of(metadata),
-                    metadata.visible_at,
-                    metadata.received_at,
-                    -1 if expires_at is None else expires_at,
-                    size,
-                )
-                rows += [(queue, *told) for queue in queues]
+            published = Published(metadata, size)
+            if queues := find(subject_of(published)):
+                wanted = wanted_of(published)
+                rows += [(queue, *wanted) for queue in queues]
         if looked_at:
             rows += [(None, each, 0, 0, 0, 0, 0) for each in (looked_at[0], looked_at[-1])]
             columns = [
@@ -455,7 +444,7 @@ def match(view: View, part: LogPart, wanted: Filters) -> Iterator[pa.RecordBatch
 
 
 def matches_in(found: pa.Table) -> Matches:
-    """The entries that each queue wants, from the rows of all parts."""
+    """The matches of a batch, by queue, from the rows of all tasks."""
     names = found["queue"].combine_chunks().dictionary_encode()
     queue = names.indices.fill_null(-1).to_numpy()
     columns = [found[name].to_numpy() for name in COLUMNS]
@@ -470,12 +459,12 @@ def matches_in(found: pa.Table) -> Matches:
 
 
 class Router:
-    """Delivers matches to queues, through the owner of the store; without one this process opens the store."""
+    """Sends matches to the owner of the store, which delivers them; opens the store if no process has it open."""
 
     def __init__(self, store: str, opened: Opener) -> None:
         self._store = opened(_without_router(store))
         self._owner = SlateOwner(self._store.run)
-        folder = KIND.meeting_folder(store)  # of a bucket one of this machine: nothing is lost without it
+        folder = KIND.meeting_folder(store)  # for a bucket, a folder of this machine: nothing is lost without it
         self.checkpoint = os.path.join(folder, SUBFOLDER, "route")
 
     def position(self) -> int:
@@ -489,7 +478,7 @@ class Router:
 
 
 def _without_router(url: str) -> str:
-    """The store, opened without a router of its own."""
+    """The store's URL with the router off."""
     where, _, query = url.partition("?")
     kept = [each for each in query.split("&") if each and not each.startswith("router=")]
     return f"{where}?{'&'.join([*kept, 'router=off'])}"

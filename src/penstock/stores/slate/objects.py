@@ -1,9 +1,11 @@
-"""Objects of a bucket, by obstore: put, get, copy, delete, list; errors are Penstock's.
+"""The bucket client, by obstore: put, get, copy, delete, list; raises Penstock's errors.
 
-Endpoint and credentials come from the usual variables, for SlateDB and for us alike, as both read them by the same
-library. Of S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with AWS_SESSION_TOKEN, or credentials that are
-renewed (`_RENEWED`); AWS_REGION (or AWS_DEFAULT_REGION), AWS_ENDPOINT (or AWS_ENDPOINT_URL). Of gs:// Google's
-(GOOGLE_APPLICATION_CREDENTIALS and others), of az:// Azure's (AZURE_STORAGE_ACCOUNT_NAME and others).
+Endpoint and credentials come from the usual environment variables, for SlateDB and for us alike:
+
+    s3://  AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with AWS_SESSION_TOKEN; or renewed ones (`_RENEWED`);
+           AWS_REGION (or AWS_DEFAULT_REGION); AWS_ENDPOINT (or AWS_ENDPOINT_URL)
+    gs://  Google's: GOOGLE_APPLICATION_CREDENTIALS and others
+    az://  Azure's: AZURE_STORAGE_ACCOUNT_NAME and others
 """
 
 import os
@@ -32,7 +34,7 @@ class Bucket:
     """Objects under a prefix of a bucket."""
 
     def __init__(self, url: str, timeout: float) -> None:
-        """`timeout`: the seconds that a server may let us wait; nothing is asked of it here."""
+        """`timeout`: seconds that a server may take to answer. No request is made here."""
         parts = urlsplit(url)
         if parts.scheme not in _SCHEMES or not _NAME.fullmatch(parts.netloc):
             raise InvalidArgument(f"{url!r} is no bucket: give slate:s3://bucket/prefix, gs:// or az://")
@@ -44,7 +46,7 @@ class Bucket:
         self._store: Any = None
 
     def for_slatedb(self) -> Any:
-        """The bucket as SlateDB knows it, without the prefix."""
+        """The bucket as SlateDB's object store, without the prefix."""
         ffi = load()
         kind, name = _SCHEMES[self._scheme]
         builder = ffi.ObjectStoreBuilder.from_env(getattr(ffi.ObjectStoreType, kind))
@@ -63,7 +65,7 @@ class Bucket:
             return bytes(obstore.get(store, name).bytes())
 
     def delete(self, name: str) -> None:
-        """Remove an object, if it is there."""
+        """Remove an object, if it exists."""
         with self._asked() as (obstore, store):
             try:
                 obstore.delete(store, name)
@@ -71,22 +73,22 @@ class Bucket:
                 return
 
     def copy(self, name: str, to: str) -> None:
-        """Give an object another name as well, without its bytes coming here; FileNotFoundError."""
+        """Copy an object inside the bucket; FileNotFoundError."""
         with self._asked() as (obstore, store):
             obstore.copy(store, name, to)
 
     def list(self, folder: str = "") -> list[str]:
-        """The names of all objects, or of those in a folder."""
+        """The names of the objects in a folder, or of all."""
         return [*self.sizes(folder)]
 
     def sizes(self, folder: str = "", after: str | None = None) -> dict[str, int]:
-        """How long the objects of a folder are whose names come after one, in the order of their names."""
+        """The sizes of the objects in a folder whose names sort after `after`, in the order of names."""
         with self._asked() as (obstore, store):
             pages = obstore.list(store, folder or None, offset=after)
             return {each["path"]: each["size"] for page in pages for each in page}
 
     def has(self, name: str) -> bool:
-        """Whether there is such an object."""
+        """Whether an object exists."""
         with self._asked() as (obstore, store):
             try:
                 obstore.head(store, name)
@@ -95,13 +97,13 @@ class Bucket:
             return True
 
     def has_folder(self, folder: str) -> bool:
-        """Whether anything is in a folder; FileNotFoundError if there is no bucket."""
+        """Whether a folder has any object; FileNotFoundError if there is no bucket."""
         with self._asked() as (obstore, store):
             return any(page for page in obstore.list(store, folder, chunk_size=1))
 
     @contextmanager
     def _asked(self) -> Iterator[tuple[Any, Any]]:
-        """The library and the bucket as it knows it; its errors become ours."""
+        """obstore and its store for one request; its errors become Penstock's."""
         try:
             import obstore
         except ImportError as error:
@@ -116,11 +118,11 @@ class Bucket:
             yield obstore, self._store
         except obstore.exceptions.BaseError as error:
             failure = str(error).partition("\n\nDebug source")[0]
-            if "status code: 404" in failure:  # of a list: there is no bucket
+            if "status code: 404" in failure:  # a list answers it if there is no bucket
                 raise FileNotFoundError(self.name) from error
             where = self._settings.get("endpoint") or f"{self._scheme}://{self.name}"
             raise StoreUnreachable(
-                f"the bucket at {where} cannot be used ({failure}): look at it, then try again"
+                f"the bucket at {where} cannot be used ({failure}): check it, then try again"
             ) from error
 
     def _opened(self) -> Any:
@@ -130,7 +132,7 @@ class Bucket:
         client = {
             "connect_timeout": limit / _TRIES,
             "read_timeout": limit,
-            "timeout": limit * 100,  # of all of an answer: a large one on a slow line takes its time
+            "timeout": limit * 100,  # for the whole answer, which may be large, on a slow line
             "allow_http": True,
         }
         kind = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}[self._scheme]
@@ -145,7 +147,7 @@ class Bucket:
 
 
 def _of_s3() -> dict[str, str]:
-    """Where a bucket of S3 is, and who asks, as the usual variables say; InvalidArgument."""
+    """Endpoint, region and credentials of S3, by the environment; InvalidArgument."""
 
     def first(*names: str) -> str:
         return next((os.environ[name] for name in names if os.environ.get(name)), "")

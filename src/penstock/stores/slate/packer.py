@@ -1,4 +1,4 @@
-"""Space in slate stores: their owner lets time take what it may, and SlateDB tidies its files."""
+"""Packing of slate stores: the owner expires messages, and SlateDB collects its unreferenced files."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -12,9 +12,9 @@ from penstock.system.clock import SystemClock
 
 
 class SlatePacker:
-    """Frees space; SlateDB knows nothing of how much each queue takes."""
+    """Frees space. How much each queue takes is unknown: SlateDB has all queues in the same files."""
 
-    note = "SlateDB compacts by itself, all queues together: files that nobody needs were looked for"
+    note = "SlateDB compacts by itself, all queues together: only unreferenced files were removed"
 
     def pack(self, url: str, queues: Sequence[str], dry_run: bool, tasks: Tasks) -> list[Packed]:
         store, _ = tasks.open(url)

@@ -1,7 +1,7 @@
-"""A page of a queue's rows as the records of a bucket, and back. Pure.
+"""Pages of a queue's rows (rules/rows.py) as the records of a bucket, encoded and decoded. Pure.
 
-A bucket has the messages of one page: that of ID >> 10. A message is in one of the document's records, by its
-state; what those have no room for is in ours.
+A bucket has the messages of one page: those with the same ID >> 10. A message is in one of the document's records,
+by its state. Values that these records have no room for are in extension records.
 """
 
 import struct
@@ -40,18 +40,18 @@ _NOTHING = (records.encode_active([], []), records.encode_settled([]))
 KINDS = (records.ACTIVE, records.DONE, records.FAILED, records.SIZES, records.CLAIMS)
 OF_THE_DOCUMENT = {records.ACTIVE: _NOTHING[0], records.DONE: _NOTHING[1], records.FAILED: _NOTHING[1]}
 _UNTOUCHED = bytes((AVAILABLE, DELAYED))
-_SHRINK = 8  # a page has room for few rows if at most one in this many is there
+_SHRINK = 8  # a page is stored sparsely if at most one in this many of its rows is used
 _kinds: dict[frozenset[int], frozenset[int]] = {}
 
 
 def kinds_of(values: Iterable[int]) -> frozenset[int]:
-    """Types of records, as one object for all buckets that have the same: there may be a million of these."""
+    """A set of record types, one shared object for equal sets: a store may have a million buckets."""
     found = frozenset(values)
     return _kinds.setdefault(found, found)
 
 
 class Thawed(NamedTuple):
-    """A page that was read, with the attempts of its messages that have ended."""
+    """A decoded page, with the ended attempts of its messages."""
 
     first: int
     page: Page
@@ -59,10 +59,13 @@ class Thawed(NamedTuple):
 
 
 def encode(number: int, page: Page, history: Callable[[int], bytes]) -> dict[int, bytes]:
-    """The values of a bucket's records that hold something, by type; `history` gives a message's past attempts."""
+    """The values of a bucket's records except sizes, by type, without empty ones.
+
+    history: gives a message's ended attempts
+    """
     states, first = page.state, number << BUCKET_BITS
     start = len(states) - len(states.lstrip(b"\0"))
-    if page.claims is None and not states[start:].strip(_UNTOUCHED):  # all wait, and none was ever touched
+    if page.claims is None and not states[start:].strip(_UNTOUCHED):  # no message was ever claimed
         values = (page.priority[start:], page.visible_at[start:], page.expires_at[start:], page.attempts[start:])
         ids = _ids(first, page, start)
         return {records.ACTIVE: columns(AVAILABLE_MESSAGE, len(ids), (ids, *values)) + NONE}
@@ -87,10 +90,10 @@ def encode(number: int, page: Page, history: Callable[[int], bytes]) -> dict[int
 
 
 def encode_lone(number: int, lone: Lone) -> bytes | None:
-    """The active record of a bucket with one published message, which nobody has touched; None: it was put.
+    """The active record of a bucket with one published, unclaimed message; None if the message was put.
 
-    Such are most buckets of queues that get few of the messages that are published. It is all that is written of
-    them: the size of a message that is in no sizes record is in its entry of the log.
+    Queues that match few published messages have mostly such buckets. This record is all that is written of them:
+    a message in no sizes record has its size in its log entry.
     """
     position, _, priority, visible_at, expires_at, _, _, flags = lone
     if flags != extensions.PUBLISHED:
@@ -99,20 +102,20 @@ def encode_lone(number: int, lone: Lone) -> bytes | None:
 
 
 def _there(states: bytearray) -> list[int]:
-    """The positions of messages; of a queue that gets few of those that are published they are at the end."""
+    """The positions of a page's messages. Leading empty positions, which are often many, are skipped at once."""
     start = len(states) - len(states.lstrip(b"\0"))
     return [at for at, state in enumerate(states[start:], start) if state]
 
 
 def _ids(first: int, page: Page, start: int) -> Sequence[int]:
-    """The messages of a page from a position on, of which none is missing."""
+    """The IDs of a page's messages from a position on; every position has one."""
     if page.positions is None:
         return range(first + start, first + len(page.state))
     return [first + key for key in page.keys()[start:]]
 
 
 def encode_sizes(number: int, page: Page) -> bytes:
-    """Every message of the bucket with the size of its payload, and its flags."""
+    """The sizes record of a bucket."""
     states, first, size, flags = page.state, number << BUCKET_BITS, page.size, page.crc
     start = len(states) - len(states.lstrip(b"\0"))
     if page.live == len(states) - start:
@@ -136,7 +139,7 @@ def _encode_active(first: int, page: Page, keys: Sequence[int], waiting: list[in
 
 
 def _claims(first: int, page: Page, keys: Sequence[int], history: Callable[[int], bytes]) -> list[Claimed]:
-    """What else is to be known of messages that were claimed."""
+    """The contents of the claims record. A waiting message without past attempts needs no entry."""
     if page.claims is None:
         return []
     claims = page.for_claims(len(page.state) - 1)
@@ -146,26 +149,16 @@ def _claims(first: int, page: Page, keys: Sequence[int], history: Callable[[int]
         past = history(seq)
         if page.state[at] in _WAITING and not past and claims.reason[at] is None:
             continue
-        found.append(
-            Claimed(
-                seq,
-                page.priority[at],
-                page.visible_at[at],
-                page.expires_at[at],
-                claims.claimed_at[at],
-                claims.nonce[at],
-                claims.consumer[at],
-                claims.reason[at],
-                past,
-            )
-        )
+        of_page = page.priority[at], page.visible_at[at], page.expires_at[at]
+        of_claim = claims.claimed_at[at], claims.nonce[at], claims.consumer[at], claims.reason[at]
+        found.append(Claimed._make([seq, *of_page, *of_claim, past]))
     return found
 
 
 def of_others(values: dict[int, bytes]) -> set[int]:
-    """The messages under the document's key of a queue that another program has listed there, whatever their IDs.
+    """The messages that another program has listed under the document's key (bucket 0), whatever their IDs.
 
-    Whatever Penstock lists there is in the sizes as well.
+    Messages that Penstock lists there are in the sizes record as well.
     """
     if all(len(value) <= len(_NOTHING[0]) for kind, value in values.items() if kind in OF_THE_DOCUMENT):
         return set()
@@ -174,7 +167,7 @@ def of_others(values: dict[int, bytes]) -> set[int]:
 
 
 def spread(values: dict[int, bytes], others: set[int]) -> dict[int, dict[int, bytes]]:
-    """What another program has listed under the document's key, in the buckets in which that belongs."""
+    """Move messages that another program has listed under the document's key to the buckets of their IDs."""
     if max(others) > MAX_ID:
         raise Undecodable(f"message {max(others)}: Penstock knows those with IDs below 2^62")
     found: dict[int, tuple[list[Any], list[Any], list[Any], list[Any]]] = {}
@@ -192,7 +185,7 @@ def spread(values: dict[int, bytes], others: set[int]) -> dict[int, dict[int, by
 
 
 def joined(ours: dict[int, bytes], others: dict[int, bytes]) -> dict[int, bytes]:
-    """A bucket of which another program has listed some messages elsewhere; what ours say of a message counts."""
+    """Add messages that another program has listed under the document's key to their bucket; our records win."""
     known = {each.id for group in _documented(ours) for each in group}
     groups = zip(_documented(ours), _documented(others), strict=True)
     available, in_flight, done, failed = (
@@ -212,13 +205,13 @@ def _documented(values: dict[int, bytes]) -> list[list[Any]]:
 
 
 def decode(number: int, values: dict[int, bytes], now: int) -> Thawed | None:
-    """The page that a bucket's records make, as it was at that time; None if the bucket is empty."""
+    """The page of a bucket's records at a time; None if the bucket is empty."""
     if (lone := _lone(values, now)) is not None:
         return Thawed(number << BUCKET_BITS, lone, {})
     if (plain := _plain(values, now)) is not None:
         return Thawed(number << BUCKET_BITS, plain, {})
     available, in_flight, done, failed = _documented(values)
-    # Of messages that another program put nothing is known, so that their payloads stay.
+    # Messages of another program have no sizes: they count as published, so that their payloads are not deleted.
     sizes = {each.id: each for each in extensions.decode_sizes(values.get(records.SIZES, _NOTHING[1]))}
     claims = {each.id: each for each in extensions.decode_claims(values.get(records.CLAIMS, _NOTHING[1]))}
     if not (available or in_flight or done or failed):
@@ -248,7 +241,7 @@ def decode(number: int, values: dict[int, bytes], now: int) -> Thawed | None:
 
 
 def _lone(values: dict[int, bytes], now: int) -> Page | None:
-    """The page of a bucket that has nothing but what encode_lone() has written. None: there is more."""
+    """The page of a bucket that encode_lone() has written; None if it is another one."""
     if len(values) != 1 or records.ACTIVE not in values:
         return None
     if (message := records.decode_one_available(values[records.ACTIVE])) is None or message.attempts:
@@ -259,7 +252,7 @@ def _lone(values: dict[int, bytes], now: int) -> Page | None:
 
 
 def _plain(values: dict[int, bytes], now: int) -> Page | None:
-    """The page of a bucket whose messages lie together and wait, as most do: by columns. None: look at each."""
+    """Fast path by columns, for consecutive messages that are all available; None if the bucket is another one."""
     if any(len(values[kind]) > 2 for kind in (records.DONE, records.FAILED, records.CLAIMS) if kind in values):
         return None
     waiting = records.decode_available(values.get(records.ACTIVE, _NOTHING[0]))
@@ -289,7 +282,7 @@ def _plain(values: dict[int, bytes], now: int) -> Page | None:
 
 
 def _empty(ids: list[int]) -> Page:
-    """A page with room for these messages."""
+    """An empty page with room for these messages."""
     page, size = Page(), (max(ids) & (PAGE - 1)) + 1
     page.state = bytearray(size)
     for name in COLUMNS:
@@ -308,22 +301,17 @@ def _settle(page: Page, seq: int, state: int, ends_at: int, attempts: int, claim
 
 
 def _claim(page: Page, at: int, known: Claimed | None) -> None:
-    """What our record says of a message."""
     if known is None:
         return
     claims = page.for_claims(at)
-    page.priority[at], page.visible_at[at], page.expires_at[at] = (
-        known.priority,
-        known.visible_at,
-        known.expires_at,
-    )
+    page.priority[at], page.visible_at[at], page.expires_at[at] = known[1:4]
     for name in CLAIM_COLUMNS:
         if name != "ends_at":
             getattr(claims, name)[at] = getattr(known, name)
 
 
 def encode_kept(number: int, page: Page) -> bytes:
-    """Messages that a stream keeps, of one bucket."""
+    """The kept record of a stream's messages in one bucket."""
     first, keys, there = number << BUCKET_BITS, page.keys(), _there(page.state)
     claims = page.for_claims(len(page.state) - 1)
     kept = (page.priority, page.visible_at, page.expires_at, page.attempts, page.size, page.crc)
@@ -333,7 +321,7 @@ def encode_kept(number: int, page: Page) -> bytes:
 
 
 def decode_kept(value: bytes, consumer: str) -> Page:
-    """The page that such a record makes."""
+    """The page of a kept record."""
     claimed_at, messages, reasons = extensions.decode_kept(value)
     page = _empty([each.id for each in messages])
     claims = page.for_claims(len(page.state) - 1)

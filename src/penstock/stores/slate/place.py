@@ -1,4 +1,4 @@
-"""Where a slate store lies: its URL, its lock, and what folder.py and bucket.py both offer."""
+"""The location of a slate store: its URL, its lock file, and the interface of folder.py and bucket.py."""
 
 import os
 from contextlib import suppress
@@ -11,27 +11,26 @@ from penstock.stores.slate.format import LOG_KEY
 from penstock.system.files import File, SystemDisk
 
 TIMEOUT = 30.0  # seconds that a disk or a bucket may take
-SUBFOLDER = ".penstock"  # of a folder: whatever is not SlateDB's
+SUBFOLDER = ".penstock"  # in a store's folder: files that are not SlateDB's
 STAGED = "staged"
 ASIDE = "aside"
-WEEK = 7 * 86_400_000  # milliseconds for which what an opening has set aside is kept
+WEEK = 7 * 86_400_000  # milliseconds for which files are kept that an opening has set aside
 
 
 class Address(NamedTuple):
-    """What the URL of a slate store says."""
+    """The parsed URL of a slate store."""
 
     where: str  # a folder, or the URL of a bucket
-    log: str
+    log: str  # the key of its log
     instance: str
 
     @property
     def is_bucket(self) -> bool:
-        """Whether it lies in a bucket."""
         return "://" in self.where
 
 
 def parse(url: str) -> Address:
-    """Of `slate:DIR` or `slate:s3://bucket/prefix`, perhaps with `?instance=NAME`."""
+    """Parse `slate:DIR` or `slate:s3://bucket/prefix`, perhaps with `?instance=NAME`."""
     where, _, query = url.removeprefix("slate:").partition("?")
     instance = parse_qs(query).get("instance", [""])[-1]
     if not where:
@@ -40,83 +39,82 @@ def parse(url: str) -> Address:
 
 
 class Place(Protocol):
-    """A database, with payloads that are too large for its records, and loads, beside it."""
+    """A database, and beside it large payloads and staged loads."""
 
     what: str  # names it in errors
-    files: int = 0  # that commits have added to the log: a measure of when to collect
+    files: int = 0  # log files that commits have written: the writer collects garbage by this count
     _lock: "StoreLock | None" = None
 
     def lock(self) -> None:
-        """See to it that no other process of this machine writes here; StoreLocked."""
+        """Keep other processes of this machine from writing; StoreLocked."""
 
     def unlock(self) -> None:
-        """Let others of this machine open the store."""
         if self._lock is not None:
             self._lock.release()
 
     def forked(self) -> None:
-        """In a child: the store stays the parent's."""
+        """In a forked child: forget the lock, which stays the parent's."""
         if self._lock is not None:
             self._lock.forked()
 
     def open(self, timeout: float) -> Database:
-        """Open the database; StoreCorrupt if some of it is lost, and nothing is changed."""
+        """Open the database; StoreCorrupt if parts of it are lost, and then nothing is changed."""
 
     def loaded(self) -> None:
-        """The database was read, and is of the instance that was asked for."""
+        """Called when the queues are loaded, and the instance is the requested one."""
 
     def closed(self) -> None:
-        """The database was closed, and has written its last manifest."""
+        """Called when the database is closed, and its last manifest written."""
 
     def make_durable(self) -> None:
-        """What was flushed is on stable storage after this."""
+        """Bring flushed rows to stable storage."""
 
     def collect(self, database: Database) -> None:
-        """Record what is on stable storage, and remove what nobody needs, while nobody writes."""
+        """Record the files on stable storage, and remove unreferenced ones, while no commit runs."""
 
     def free(self) -> int | None:
-        """Bytes of space that are left, if that is known."""
+        """Free space in bytes, if it is known."""
 
     # Payloads
 
     def put_object(self, name: str, data: bytes) -> None:
-        """Keep a payload beside the database, on stable storage."""
+        """Store a large payload, durably."""
 
     def get_object(self, name: str) -> bytes:
-        """A payload; FileNotFoundError, StoreUnavailable."""
+        """A large payload; FileNotFoundError, StoreUnavailable."""
 
     def delete_object(self, name: str) -> None:
-        """A payload is not needed any more; one that cannot be removed now is found when the store is opened."""
+        """Remove a large payload; if that fails, the next opening of the store finds it."""
 
     def discard_objects(self, names: list[str]) -> None:
-        """Set payloads aside to which nothing leads."""
+        """Set unreferenced payloads aside."""
 
     def list_objects(self) -> list[str]:
-        """The names of all payloads; another program's database has none."""
+        """The names of all large payloads."""
 
     # Loads, as frames (wire/frames.py)
 
     def stage(self, load: str, name: str, frame: bytes) -> None:
-        """Keep a frame of a load, on stable storage."""
+        """Store a frame of a load, durably."""
 
     def staged(self, load: str, name: str) -> bytes:
         """A frame; FileNotFoundError."""
 
     def has_load(self, load: str) -> bool:
-        """Whether anything of a load is staged."""
+        """Whether a load has staged frames."""
 
     def remove_load(self, load: str) -> None:
-        """What is staged of a load is not needed any more."""
+        """Remove the staged frames of a load."""
 
     def discard_load(self, load: str) -> None:
-        """A load will never take effect: keep it where people find it, for a week."""
+        """Set the frames of an abandoned load aside, for a week."""
 
     def list_loads(self) -> list[str]:
-        """All loads of which something is staged."""
+        """The names of all loads with staged frames."""
 
 
 class StoreLock:
-    """A lock file, which says who holds it."""
+    """A lock file; its content names the process that holds it."""
 
     def __init__(self, path: str, what: str) -> None:
         self._path = path
@@ -124,7 +122,7 @@ class StoreLock:
         self._file: File | None = None
 
     def take(self) -> None:
-        """Hold it; StoreLocked if another process does."""
+        """Take the lock; StoreLocked if another process has it."""
         file = SystemDisk().open(self._path, create=True)
         try:
             taken = file.lock()
@@ -138,20 +136,19 @@ class StoreLock:
                 f"{self._what} is open in {holder or 'another process'}: close it there, or wait until that "
                 "process ends"
             )
-        with suppress(OSError):  # whose it is is only for people
+        with suppress(OSError):  # the content is for people only
             file.truncate(0)
             file.write(0, f"pid {os.getpid()}\n".encode())
         self._file = file
 
     def release(self) -> None:
-        """Let others have it."""
         if self._file is not None:
-            with suppress(OSError):  # not only closed: a child that was forked may have the file open as well
+            with suppress(OSError):  # closing is not enough: a forked child may have the file open as well
                 self._file.unlock()
         self.forked()
 
     def forked(self) -> None:
-        """In a child: it stays the parent's."""
+        """In a forked child: close the file; the lock stays the parent's."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -1,4 +1,4 @@
-"""From the records of a database to the queues they describe."""
+"""Recovery of a slate store: reads the queues from the records of the database when the store is opened."""
 
 import secrets
 from collections.abc import Collection, Iterator
@@ -19,74 +19,72 @@ from penstock.rules.streams import CONSUMER, Batch, Stream, StreamsSnapshot, com
 from penstock.stores.slate import extensions, pages
 from penstock.stores.slate import format as records
 from penstock.stores.slate.binding import Database, Row
-from penstock.stores.slate.bodies import runs_of
+from penstock.stores.slate.bodies import numbered_rows
 from penstock.stores.slate.entries import expires_at_of, is_published, size_of
 from penstock.stores.slate.extensions import LARGE, Marks, Retained, decode_marks, decode_retained
 from penstock.stores.slate.format import BUCKET_BITS, VERSION, Undecodable, key_u64, parse_key
 from penstock.stores.slate.storage import NotedReceipts
 
 _MINUTE = 60_000
-_NEAR = 64  # entries of the log that a scan rather skips than begins again
-PRIORITIES = (0, 255)  # what the document's u8 holds
-_OF_THE_LOG = (records.POSITION, records.FOLLOWED)  # under the empty name they are about the log
+_NEAR = 64  # a scan reads across gaps of up to so many log entries
+PRIORITIES = (0, 255)  # the range of the document's u8
+_OF_THE_LOG = (records.POSITION, records.FOLLOWED)  # under the empty name these records are about the log
 _UNCONFIGURED = records.Config(None, 0, 0)
-_PAYLOADS = bytes((VERSION, records.PAYLOAD))
-_ALWAYS = 253_402_300_800_000  # milliseconds: the year 10000; a message with a later deadline has none
+_ALWAYS = 253_402_300_800_000  # milliseconds: the year 10000; a later deadline counts as none
 
 
 @dataclass
 class Loaded:
-    """A queue as it was found, and what its storage must know."""
+    """A recovered queue, and the initial values of its SlateStorage."""
 
     ledger: Ledger
-    receipts: NotedReceipts
     present: dict[int, frozenset[int]] = field(default_factory=dict)
     recent: list[tuple[int, int]] = field(default_factory=list)
     published: dict[int, int] = field(default_factory=dict)
     large: set[int] = field(default_factory=set)
     position: tuple[int, bool] = (0, False)
-    streams: dict[str, Stream] = field(default_factory=dict)  # but for what they keep, before the pages are there
-    held: dict[str, list[int]] = field(default_factory=dict)  # messages that each of them holds
+    streams: dict[str, Stream] = field(default_factory=dict)  # without messages, until the pages are loaded
+    held: dict[str, list[int]] = field(default_factory=dict)  # messages that each stream holds
     followed: Marks | None = None
     held_back: dict[int, Retained] = field(default_factory=dict)  # for followers
-    unmeasured: list[int] = field(default_factory=list)  # messages whose sizes only the log knows
-    others: set[int] = field(default_factory=set)  # another program has listed them under the document's key
-    unsorted: set[int] = field(default_factory=set)  # buckets that are still to be written because of these
+    unmeasured: list[int] = field(default_factory=list)  # messages whose sizes are only in the log
+    others: set[int] = field(default_factory=set)  # messages that another program listed under the document's key
+    unsorted: set[int] = field(default_factory=set)  # buckets to write, as these messages belong there
 
 
 @dataclass
 class Contents:
-    """All that a database holds but the messages' bodies."""
+    """The contents of a database without message bodies."""
 
     at: int
-    is_recorded: bool  # whether the name of the instance is
+    is_recorded: bool  # whether there is an instance record
     seq_block: bytes | None
     queues: dict[str, Loaded] = field(default_factory=dict)
-    highest: int = 0  # of all numbers of messages that were seen
-    position: int = 0
-    log_gone: int | None = None  # the highest number that has left the log; None: nobody has looked
-    leftovers: list[Row] = field(default_factory=list)  # of queues that were being deleted: to be removed
+    highest: int = 0  # number of any message
+    position: int = 0  # of all queues that are not held
+    log_gone: int | None = None  # the highest number that has left the log; None: not recorded
+    leftovers: list[Row] = field(default_factory=list)  # deletions, of records of deleted queues
     leftover_messages: list[int] = field(default_factory=list)
-    strangers: set[str] = field(default_factory=set)  # queues of another program with names of no queue of ours
-    unconfigured: list[str] = field(default_factory=list)  # its queues that have no config
+    strangers: set[str] = field(default_factory=set)  # another program's queues whose names are not legal here
+    unconfigured: list[str] = field(default_factory=list)  # another program's queues without a config
 
 
 def of_kind(database: Database, kind: int) -> Iterator[tuple[bytes, bytes]]:
-    """Every row of a type."""
+    """All rows of a record type."""
     return database.scan(bytes((VERSION, kind)), bytes((VERSION, kind + 1)))
 
 
 def check_instance(database: Database, log: str) -> bool:
-    """Refuse to read a database as another instance than it is; whether its name is recorded.
+    """Check that a database has the instance of this log, else InvalidArgument; whether the instance is recorded.
 
-    Queues, counters and payloads have no instance in their keys, so one database has one. Without a record the log
-    says which; one that was never written to becomes whichever it is opened as.
+    Keys of queues, counters and payloads have no instance, so a database has one instance. Without a record, the
+    keys of the log tell it. A database that was never written becomes the instance it is opened as.
     """
     value, asked = database.get(extensions.INSTANCE_KEY), records.instance_of(log)
     if value is not None:
         found = {extensions.decode_instance(value)}
     else:
-        start = bytes((VERSION, records.PAYLOAD)) + records.LOG_KEY.encode()
+        start = records.PAYLOADS + records.LOG_KEY.encode()
         first, last = next(database.scan(start, start + b"\xff"), None), database.last(start, start + b"\xff")
         keys = [] if first is None or last is None else [first[0], last]
         found = {records.instance_of(parse_key(key).queue) for key in keys}
@@ -95,7 +93,7 @@ def check_instance(database: Database, log: str) -> bool:
 
 
 def check_asked(asked: str, found: Collection[str]) -> None:
-    """Refuse an instance that is none of those in a database; InvalidArgument."""
+    """Check that the requested instance is among those found in a database, if any is; InvalidArgument."""
     if found and asked not in found:
         name = min(found)
         whose = f"of the instance {name!r}" if name else "of no named instance"
@@ -107,7 +105,7 @@ def check_asked(asked: str, found: Collection[str]) -> None:
 
 
 def load(database: Database, log: str) -> Contents:
-    """Read the queues; Undecodable if there is anything that this version does not know."""
+    """Read the queues; Undecodable if there is a record that this version does not know."""
     is_recorded = check_instance(database, log)
     known = ((1, records.INSTANCE), (records.BATCHES, records.HELD_BACK))
     starts = [b"\x00", *[bytes((VERSION, last + 1)) for _, last in known]]
@@ -121,7 +119,7 @@ def load(database: Database, log: str) -> Contents:
     settings, made_here = _settings_of(database)
     contents.strangers.update(name for name in settings if not is_legal(name))
     queues = contents.queues
-    queues.update((name, _new(name, each)) for name, each in settings.items() if is_legal(name))
+    queues.update((name, Loaded(new_ledger(name, each))) for name, each in settings.items() if is_legal(name))
     _load_streams(database, contents)
     _load_buckets(database, contents, is_recorded or made_here)
     _load_batches(database, contents)
@@ -133,13 +131,12 @@ def load(database: Database, log: str) -> Contents:
             found.position = extensions.decode_position(value)
         elif not key.queue:
             position = extensions.decode_position(value)[0]
-    # Another program has looked after the queues as far as they have messages, or any was claimed.
+    # Another program has routed the log up to the highest message that is in a queue or was claimed.
     offered = max((max(found.others) for found in queues.values() if found.others), default=0)
     contents.highest = max((found.ledger.state.next_seq - 1 for found in queues.values()), default=0)
     if position is None:
-        attempts = bytes((VERSION, records.ATTEMPTS))
-        offered = max(offered, contents.highest, _last_number(database, attempts))
-        contents.highest = max(contents.highest, _last_number(database, _PAYLOADS))
+        offered = max(offered, contents.highest, _last_number(database, records.ALL_ATTEMPTS))
+        contents.highest = max(contents.highest, _last_number(database, records.PAYLOADS))
     contents.position = max(position or 0, offered + 1 if offered else 0)
     return contents
 
@@ -147,7 +144,7 @@ def load(database: Database, log: str) -> Contents:
 def _of_queues(
     database: Database, contents: Contents, kind: int
 ) -> Iterator[tuple[records.Key, bytes, Loaded | None]]:
-    """Every row of a type with its queue; what is left of a queue that was deleted is noted, and has None."""
+    """All rows of a record type with their queue; None, and a leftover, if the queue was deleted."""
     for row, value in of_kind(database, kind):
         key = parse_key(row)
         found = contents.queues.get(key.queue)
@@ -157,35 +154,33 @@ def _of_queues(
 
 
 def _last_number(database: Database, prefix: bytes) -> int:
-    """The highest ID in keys that consist of a prefix and an ID."""
+    """The highest ID in keys that are a prefix and an ID."""
     last = database.last(prefix, prefix + key_u64(records.MAX_ID + 1))
     return 0 if last is None else int.from_bytes(last[-8:])
 
 
 def has_others(contents: Contents) -> bool:
-    """Whether another program has listed messages of which the log is to be asked: see measure()."""
+    """Whether another program has listed messages, which measure() then completes from the log."""
     return any(found.others for found in contents.queues.values())
 
 
 class Adoption(NamedTuple):
-    """What is to be known of a log before a store is loaded."""
+    """What another program has added to the log."""
 
-    moved: dict[bytes, bytes | None]  # entries that another program has logged under other numbers, as they belong
-    expiries: list[Row]  # of its messages
-    last: int  # number of the log
+    moved: dict[bytes, bytes | None]  # rows that move entries to the numbers of their messages
+    expiries: list[Row]  # expiry records of the entries
+    last: int  # the highest number of the log
 
 
 def adoption(database: Database, log: str) -> Adoption:
-    """Entries that another program has logged since Penstock last wrote: under their messages' IDs, and to expire.
+    """The entries that another program has logged since Penstock last wrote.
 
-    The document numbers messages and the log apart; here a message's entry is found by its ID.
+    The document numbers messages and log entries separately. Penstock finds an entry by its message's ID.
     """
     end, prefix = database.get(extensions.LOG_END_KEY), records.log_prefix(log)
     key = database.last(prefix, prefix + b"\xff" * 8)
-    last, start = (
-        0 if key is None else int.from_bytes(key[-8:]),
-        0 if end is None else extensions.decode_log_end(end),
-    )
+    last = 0 if key is None else int.from_bytes(key[-8:])
+    start = 0 if end is None else extensions.decode_log_end(end)
     moved: dict[bytes, bytes | None] = {}
     expiries: list[Row] = []
     if start > last:
@@ -204,15 +199,13 @@ def adoption(database: Database, log: str) -> Adoption:
 
 
 def measure(contents: Contents, database: Database, log: str) -> None:
-    """Find out what only the log knows: sizes that are in no sizes record, and when messages of others expire."""
+    """Complete queues from the log: sizes that are in no sizes record, and times of another program's messages."""
     wanted: dict[int, list[Loaded]] = {}
     for found in contents.queues.values():
         for seq in {*found.unmeasured, *found.others}:
             wanted.setdefault(seq, []).append(found)
     unsaid: list[int] = []
-    for seq, value in _numbered(database, records.log_prefix(log), sorted(wanted)):
-        if seq not in wanted:
-            continue
+    for seq, value in numbered_rows(database, records.log_prefix(log), sorted(wanted), _NEAR):
         metadata = records.decode_metadata(value)
         if (size := size_of(metadata)) is None:
             unsaid.append(seq)
@@ -221,13 +214,14 @@ def measure(contents: Contents, database: Database, log: str) -> None:
                 found.ledger.state.rows.place(seq, (0,), (size,), (extensions.PUBLISHED,))
             if seq in found.others:
                 _take_times(found.ledger, metadata)
-    for seq, value in _numbered(database, _PAYLOADS, unsaid):  # another program has logged them, and no sizes
-        for found in wanted.get(seq, ()) if value[:1] == b"\x01" else ():
+    # Another program's log entries have no sizes: their payloads do.
+    for seq, value in numbered_rows(database, records.PAYLOADS, unsaid, _NEAR):
+        for found in wanted[seq] if value[:1] == b"\x01" else ():
             found.ledger.state.rows.place(seq, (0,), (len(value) - 3,), (extensions.PUBLISHED,))
 
 
 def _take_times(ledger: Ledger, metadata: records.Metadata) -> None:
-    """What the document's records have no room for, and when the log has the message go."""
+    """Set the times of another program's message by its log entry."""
     page, at = ledger.state.rows.locate(metadata.id)
     deadline = page.expires_at[at]
     if metadata.retention:
@@ -238,27 +232,16 @@ def _take_times(ledger: Ledger, metadata: records.Metadata) -> None:
         ledger.state.expire(metadata.id, deadline)
     if page.state[at] in (IN_FLIGHT, DONE, FAILED):
         page.visible_at[at] = metadata.visible_at
-        page.for_claims(at).nonce[at] = secrets.randbits(64)  # of a receipt that nobody has, nor can guess
-
-
-def _numbered(database: Database, prefix: bytes, seqs: list[int]) -> Iterator[tuple[int, bytes]]:
-    """Rows whose keys are a prefix and a number, and some that lie between; those that are gone are left out."""
-    for run in runs_of(seqs, _NEAR):
-        if len(run) == 1:  # a fraction of what a scan takes to begin
-            value = database.get(prefix + key_u64(run[0]))
-            yield from [] if value is None else [(run[0], value)]
-        else:
-            for key, value in database.scan(prefix + key_u64(run[0]), prefix + key_u64(run[-1] + 1)):
-                yield int.from_bytes(key[-8:]), value
+        page.for_claims(at).nonce[at] = secrets.randbits(64)  # a receipt that no consumer has, or can guess
 
 
 def settings_of(database: Database) -> dict[str, Settings]:
-    """The queues with their settings."""
+    """The settings of each queue with a legal name."""
     return {name: settings for name, settings in _settings_of(database)[0].items() if is_legal(name)}
 
 
 def _settings_of(database: Database) -> tuple[dict[str, Settings], bool]:
-    """The queues of any name, with their settings; whether one of them was made here."""
+    """The settings of each queue, whatever its name; whether Penstock created any of them."""
     ours = {parse_key(key).queue: value for key, value in of_kind(database, records.SETTINGS)}
     found = {}
     for key, value in of_kind(database, records.CONFIG):
@@ -270,20 +253,15 @@ def _settings_of(database: Database) -> tuple[dict[str, Settings], bool]:
     return found, bool(ours)
 
 
-def _new(name: str, settings: Settings) -> Loaded:
-    receipts = NotedReceipts()
-    return Loaded(new_ledger(name, settings, receipts), receipts)
-
-
-def new_ledger(name: str, settings: Settings, receipts: NotedReceipts) -> Ledger:
-    """A queue without messages."""
+def new_ledger(name: str, settings: Settings) -> Ledger:
+    """The rules of a queue without messages; its state notes settled receipts for SlateStorage."""
     ledger = Ledger(name, settings, priorities=PRIORITIES)
-    ledger.state.load(StateSnapshot(1, [], receipts, [], {}))
+    ledger.state.load(StateSnapshot(1, [], NotedReceipts(), [], {}))
     return ledger
 
 
 def _buckets(database: Database) -> Iterator[tuple[records.Key, dict[int, bytes]]]:
-    """The records of each bucket, queue by queue: in the keys of all types the same follows the type."""
+    """The records of each bucket, queue by queue: the keys of all types are equal after the type."""
 
     def rows(kind: int) -> Iterator[tuple[bytes, int, bytes]]:
         for key, value in of_kind(database, kind):
@@ -297,10 +275,10 @@ def _buckets(database: Database) -> Iterator[tuple[records.Key, dict[int, bytes]
 def _spread(
     found: Iterator[tuple[records.Key, dict[int, bytes]]],
 ) -> Iterator[tuple[records.Key, dict[int, bytes], frozenset[int], set[int] | None]]:
-    """The same in the same order, with what another program has listed under the document's key where it belongs.
+    """Buckets in the same order, with another program's messages moved from the document's key to their buckets.
 
-    Also the types of records that the bucket has in the database, and the other's messages of the queue, if any
-    are in the bucket.
+    Each comes with its record types in the database, and with the set of the other program's messages in the
+    queue, if any of them is in the bucket.
     """
     queue, ids, split = "", set[int](), dict[int, dict[int, bytes]]()
 
@@ -326,7 +304,7 @@ def _spread(
 
 
 def _load_buckets(database: Database, contents: Contents, is_ours: bool) -> None:
-    """The messages of all queues; of a queue without a config, if it is not ours, that of another program."""
+    """Load the messages of all queues. `is_ours`: a bucket without a config is left over from a deletion."""
     for key, values, stored, others in _spread(_buckets(database)):
         name, number = key.queue, key.number
         found = contents.queues.get(name)
@@ -335,7 +313,7 @@ def _load_buckets(database: Database, contents: Contents, is_ours: bool) -> None
             continue
         if found is None and not is_ours:
             contents.unconfigured.append(name)
-            found = contents.queues[name] = _new(name, extensions.settings_from(_UNCONFIGURED))
+            found = contents.queues[name] = Loaded(new_ledger(name, extensions.settings_from(_UNCONFIGURED)))
         if found is None:
             contents.leftovers += [(records.queue_key(kind, name, number), None) for kind in values]
             sizes = extensions.decode_sizes(values[records.SIZES]) if records.SIZES in values else []
@@ -365,11 +343,11 @@ def _take_bucket(found: Loaded, number: int, values: dict[int, bytes], at: int) 
         found.unmeasured.extend([first + keys[at] for at in positions_in(page.state, None)])
     _take_held(found, first, page)
     found.ledger.state.load_page(first, page)
-    found.ledger.state.load(StateSnapshot(0, [], found.receipts, [], history))
+    found.ledger.state.load(StateSnapshot(0, [], found.ledger.state.receipts, [], history))
 
 
 def _take_held(found: Loaded, first: int, page: Page) -> None:
-    """Messages in flight without an end are those of streams' batches; of others the lease is over."""
+    """Messages in flight without a deadline are in a stream's batch; if not, their lease is over."""
     if page.claims is None:
         return
     claims, keys = page.for_claims(len(page.state) - 1), page.keys()
@@ -384,7 +362,7 @@ def _take_held(found: Loaded, first: int, page: Page) -> None:
 
 
 def _load_streams(database: Database, contents: Contents) -> None:
-    """Who reads what, and how far they are."""
+    """Load the streams without their messages."""
     for _, value, found in _of_queues(database, contents, records.BATCHES):
         if found is not None:
             found.ledger.streams.load(StreamsSnapshot(extensions.decode_last_batch(value)))
@@ -396,13 +374,15 @@ def _load_streams(database: Database, contents: Contents) -> None:
 
 
 def _load_batches(database: Database, contents: Contents) -> None:
-    """What streams hold and keep; the pages are there already."""
+    """Load the messages that streams hold and keep; the pages are loaded already."""
     for key, value, found in _of_queues(database, contents, records.FAILURES):
         stream = None if found is None else found.streams.get(key.stream)
         if stream is not None and stream.held is not None:
             stream.held.failures.update(extensions.decode_failures(value))
         elif found is not None:
-            contents.leftovers.append((extensions.failures_key(key.queue, key.stream, key.number), None))
+            contents.leftovers.append(
+                (extensions.stream_key(records.FAILURES, key.queue, key.stream, key.number), None)
+            )
     for each in contents.queues.values():
         for name, seqs in each.held.items():
             held = each.streams[name].held
@@ -417,12 +397,14 @@ def _load_batches(database: Database, contents: Contents) -> None:
             found.large.update([first + at for at in put_here if page.crc[at] & LARGE])
             continue
         if found is not None:
-            contents.leftovers.append((extensions.kept_key(key.queue, key.stream, key.number), None))
+            contents.leftovers.append(
+                (extensions.stream_key(records.KEPT, key.queue, key.stream, key.number), None)
+            )
         contents.leftover_messages += [first + at for at in put_here]
 
 
 def _load_followed(database: Database, contents: Contents) -> None:
-    """What is held back for followers, and the highest number that has left the log."""
+    """Load the messages held back for followers, and the highest number that has left the log."""
     for key, value, found in _of_queues(database, contents, records.FOLLOWED):
         marks = decode_marks(value)
         if found is not None:
@@ -440,7 +422,7 @@ def _load_followed(database: Database, contents: Contents) -> None:
 
 
 def _load_recent(database: Database, contents: Contents) -> None:
-    """What was settled or put under a key within five minutes."""
+    """Load the receipts settled and the keys used within five minutes."""
     minutes: dict[str, list[tuple[int, list[extensions.Receipt]]]] = {}
     for key, value, found in _of_queues(database, contents, records.RECENT):
         if found is None:
@@ -455,8 +437,8 @@ def _load_recent(database: Database, contents: Contents) -> None:
         end = at + FIVE_MINUTES
         if keys and end > contents.at:
             ended = [(end, name, seq) for seq, name in keys]
-            found.ledger.state.load(StateSnapshot(0, [], found.receipts, ended, {}))
+            found.ledger.state.load(StateSnapshot(0, [], found.ledger.state.receipts, ended, {}))
     for queue, recent in minutes.items():
         for began, receipts in recent:
             seqs, nonces, outcomes = zip(*receipts, strict=True)
-            contents.queues[queue].receipts.load(SettledMinute(began, seqs, nonces, bytes(outcomes)))
+            contents.queues[queue].ledger.state.receipts.load(SettledMinute(began, seqs, nonces, bytes(outcomes)))

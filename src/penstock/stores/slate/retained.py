@@ -1,11 +1,11 @@
-"""Bodies that outlive their messages: kept for streams, and held back for followers, with the records of both.
+"""Retention for streams and followers: bodies that stay in the database after their messages have left the queue.
 
-The last batch that a stream has settled can be read again until it settles the next: its messages are kept as they
-were, and their bodies stay, whatever has become of them in the queue. A message that has gone from a queue stays
-for followers that have still to read it; extensions.py says what is known of the ones that are gone for good.
+A stream can read its last settled batch again until it settles the next: the batch's messages are kept as they
+were, with their bodies, whatever becomes of them in the queue. A message that has left its queue is held back
+until all followers have read it. extensions.py describes the records.
 """
 
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from penstock.engine import streams
@@ -31,34 +31,44 @@ from penstock.stores.slate.extensions import (
     StreamRow,
     encode_marks,
     encode_retained,
+    stream_key,
 )
-from penstock.stores.slate.format import BUCKET_BITS, FOLLOWED, HELD_BACK, queue_key
+from penstock.stores.slate.format import (
+    BATCHES,
+    BUCKET_BITS,
+    FAILURES,
+    FOLLOWED,
+    HELD_BACK,
+    KEPT,
+    STREAM,
+    queue_key,
+)
 from penstock.stores.slate.writing import Ids
 
-BEFORE = "before "  # stands for the followers of a store that was closed; no stream has such a name
+BEFORE = "before "  # stands for the followers before the store was opened; no legal stream name
 _BESIDE = 200  # bytes that a message takes beside its payload
 
 
 class RetainedForFollowers:
-    """The followers of one queue, and what is held back for them; under its lock."""
+    """The followers of one queue, and the messages held back for them; under the queue's lock."""
 
     def __init__(self, state: State, ids: Ids) -> None:
         self._state = state
         self._ids = ids
-        self.marks: Marks | None = None  # None: the queue was never followed, and nothing here matters
+        self.marks: Marks | None = None  # None: the queue was never followed
         self.held: dict[int, Retained] = {}
-        self._order: list[int] = []  # of those, a heap
-        self._size = 0  # of those
+        self._order: list[int] = []  # a heap of their numbers
+        self._size = 0  # their bytes
         self.stored = 0  # bytes of payloads that are in the queue, or kept by streams
-        self._followers: dict[Hashable, tuple[int, int]] = {}  # what each read before the last batch, and with it
-        self._lowest: int | None = None  # that all have read, the last batches left out; None: there is nobody
+        self._followers: dict[Hashable, tuple[int, int]] = {}  # positions before and after each one's last batch
+        self._lowest: int | None = None  # the lowest position before a last batch; None: no followers
         self._marked = False
         self._changed: dict[int, bytes | None] = {}
 
-    # Who follows
+    # Followers
 
     def begin(self) -> bool:
-        """Be followed from now on; whether that is new."""
+        """Mark the queue as followed; whether that is new."""
         if self.marks is not None:
             return False
         last = self._ids.next - 1
@@ -66,7 +76,7 @@ class RetainedForFollowers:
         return True
 
     def load(self, marks: Marks, held: Mapping[int, Retained], streams: Mapping[str, Stream]) -> None:
-        """As it was found: followed by these streams, and maybe by others who may come back."""
+        """Recover: these streams follow, and for a while also any follower from before, under BEFORE."""
         self.marks, self.held, self.stored = marks, dict(held), self._state.stored
         self._order = list(held)
         heapify(self._order)
@@ -77,27 +87,27 @@ class RetainedForFollowers:
                 self.add(name, 0, stream.position)
 
     def add(self, follower: Hashable, before: int, position: int) -> None:
-        """A follower whose position is known."""
+        """Add a follower, or set its positions."""
         self._followers[follower] = before, position
         self._look()
 
     def move(self, follower: Hashable, position: int) -> None:
-        """One has read all up to a number. What it read last may be asked for again."""
+        """Note that a follower has read up to a number. It may ask for its last batch again."""
         before = self._followers.get(follower, (position, position))[1]
         self.add(follower, min(before, position), position)
 
     def leave(self, follower: Hashable) -> None:
-        """One follows no longer."""
+        """Remove a follower."""
         self._followers.pop(follower, None)
         self._look()
 
     def _look(self) -> None:
         self._lowest = min((before for before, _ in self._followers.values()), default=None)
 
-    # What goes
+    # Messages that leave
 
     def let_go(self, seqs: Sequence[int], large: Container[int]) -> list[int]:
-        """Messages that were put into the queue are not needed there any more; those whose bodies can go."""
+        """Hold back messages that leave the queue they were put into; returns those whose bodies can go."""
         if self.marks is None:
             return list(seqs)
         freed, self.stored = self.stored - self._state.stored, self._state.stored
@@ -109,25 +119,25 @@ class RetainedForFollowers:
         return gone + self.released()
 
     def left(self, seq: int) -> None:
-        """A published message has left the queue; its body is in the log. Above `since` the filter knows it."""
+        """A published message has left the queue. Its body is in the log; above `since` the filter finds it."""
         if self.marks is not None and (seq > self.marks.since or not self._holds(seq, Retained(0, PUBLISHED))):
             self._mark(seq, PUBLISHED)
 
     @property
     def lowest(self) -> int | None:
-        """All followers have read all up to it; None: there are none."""
+        """The number up to which every follower has read; None if there are none."""
         return self._lowest
 
     def note_entered(self, left: Iterable[int], last: int) -> None:
-        """Up to a number not the filter says what has entered the queue, but what is there or held back.
+        """Raise `since` to `last`, as the filter is about to change.
 
-        left: those that have entered and left, and that a follower has still to read
+        left: published messages that entered and left the queue, and that a follower has still to read
         """
         if self.marks is None:
             return
         for seq in left:
             self._holds(seq, Retained(0, PUBLISHED))
-        # Nobody can tell any more what those have missed who begin to follow later.
+        # A follower that begins later cannot know which of these messages it has missed.
         unknown = last if self._lowest is None else min(self._lowest, last)
         self.marks = self.marks._replace(since=max(self.marks.since, last), put=max(self.marks.put, unknown))
         self._marked = True
@@ -143,7 +153,7 @@ class RetainedForFollowers:
         return True
 
     def _mark(self, seq: int, flags: int) -> None:
-        """A message is gone for good, from the queue at least."""
+        """Record that a message is lost to followers."""
         if self.marks is None:
             return
         name = "published" if flags & PUBLISHED else "put"
@@ -152,13 +162,13 @@ class RetainedForFollowers:
             self._marked = True
 
     def is_due(self) -> bool:
-        """Whether there is anything to be let go of."""
+        """Whether a message need not be held back any longer, or too many bytes are."""
         if not self._order:
             return False
         return self._lowest is None or self._order[0] <= self._lowest or self._size > streams.HELD_BACK
 
     def released(self) -> list[int]:
-        """Messages that nobody waits for, or that are too many; those of them whose bodies can go."""
+        """Release messages while is_due() holds; returns those whose bodies can go."""
         gone = []
         while self.is_due():
             seq = heappop(self._order)
@@ -170,14 +180,14 @@ class RetainedForFollowers:
                 gone.append(seq)
         return gone
 
-    # What is known
+    # Records
 
     def lost_up_to(self, log: int) -> int:
-        """The highest number that may be missing; `log` is the highest that has left the log."""
+        """The highest number that a follower may have lost; `log` is the highest that has left the log."""
         return 0 if self.marks is None else max(self.marks.put, min(self.marks.published, log))
 
     def rows(self) -> Iterator[Row]:
-        """What has changed since the last time."""
+        """The rows that have changed since the last call."""
         queue = self._state.name
         if self._marked and self.marks is not None:
             yield queue_key(FOLLOWED, queue), encode_marks(self.marks)
@@ -186,14 +196,14 @@ class RetainedForFollowers:
         self._marked, self._changed = False, {}
 
     def deletions(self) -> Iterator[Row]:
-        """Deletions of all records, the bodies not included."""
+        """Deletions of all records, without bodies."""
         queue = self._state.name
         yield queue_key(FOLLOWED, queue), None
         for seq in [*self.held, *self._changed]:
             yield queue_key(HELD_BACK, queue, seq), None
 
     def bodies(self) -> list[int]:
-        """Messages whose bodies are there for followers alone."""
+        """The messages whose bodies only followers need."""
         return [seq for seq, held in self.held.items() if not held.flags & PUBLISHED]
 
 
@@ -201,23 +211,23 @@ _NOTHING = Rows(0)
 
 
 class KeptForStreams:
-    """The streams of one queue; under its lock."""
+    """The streams of one queue, and the messages kept for them; under the queue's lock."""
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._held: dict[str, set[int]] = {}  # buckets of the messages that each stream holds
+        self._held: dict[str, set[int]] = {}  # by stream: the buckets of the messages that it holds
         self._failures: dict[str, dict[int, dict[int, Failure]]] = {}  # by stream, bucket and message
-        self._kept: dict[str, Rows] = {}  # of each stream, as the state had them when it was last told
-        self.changed = False  # whether there is anything to write
-        self._changed: set[str] = set()  # streams
-        self._written: set[str] = set()  # those that the database has
-        self._buckets_changed: dict[Callable[[str, str, int], bytes], set[tuple[str, int]]] = {
-            extensions.failures_key: set(),
-            extensions.kept_key: set(),
-        }
+        self._kept: dict[str, Rows] = {}  # by stream: its last settled batch
+        self.changed = False  # whether there are rows to write
+        self._changed: set[str] = set()  # streams whose record has changed
+        self._written: set[str] = set()  # streams that have a record in the database
+        self._buckets_changed: dict[int, set[tuple[str, int]]] = {
+            FAILURES: set(),
+            KEPT: set(),
+        }  # by type of record
 
     def load(self, streams: Mapping[str, Stream]) -> None:
-        """The streams as they were found in the database, with all that they hold and keep."""
+        """Recover the streams, with the messages that they hold and keep."""
         self._written.update(streams)
         for name, stream in streams.items():
             self._kept[name] = stream.kept
@@ -233,16 +243,16 @@ class KeptForStreams:
         return changed
 
     def note(self, record: StreamRecord) -> tuple[set[int], list[int]]:
-        """A record was applied: which buckets it has changed, and which bodies nobody needs any more."""
+        """Note an applied record; returns the buckets that it changed, and the messages whose bodies can go."""
         self.changed = True
         name, changed, gone = record.stream, set[int](), list[int]()
         if isinstance(record, StreamFail):
             failures = dict.fromkeys(record.seqs, Failure(record.reason, record.delay)).items()
-            self._buckets_changed[extensions.failures_key] |= self._add_failures(name, failures)
+            self._buckets_changed[FAILURES] |= self._add_failures(name, failures)
             return changed, gone
         if isinstance(record, StreamReplay | StreamSettle | StreamRelease):
             failed = self._failures.pop(name, {})
-            self._buckets_changed[extensions.failures_key] |= {(name, bucket) for bucket in failed}
+            self._buckets_changed[FAILURES] |= {(name, bucket) for bucket in failed}
         if isinstance(record, StreamClaim):
             changed = self._held[name] = {seq >> BUCKET_BITS for seq in record.seqs}
         elif isinstance(record, StreamSettle | StreamRelease):
@@ -253,11 +263,11 @@ class KeptForStreams:
         return changed, gone
 
     def _keep_other(self, name: str) -> list[int]:
-        """A stream keeps other messages now, or none; those of which the bodies can go."""
+        """Note the batch that a stream keeps now, if any; returns the messages whose bodies can go."""
         stream, before = self._state.streams.get(name), self._kept.pop(name, _NOTHING)
         if stream is not None:
             self._kept[name] = stream.kept
-        self._buckets_changed[extensions.kept_key] |= {
+        self._buckets_changed[KEPT] |= {
             (name, first >> BUCKET_BITS)
             for rows in (before, self._kept.get(name, _NOTHING))
             for first, _ in rows.pages()
@@ -265,37 +275,32 @@ class KeptForStreams:
         return [seq for seq in put_here(before) if not self._state.has(seq) and not self.keeps(seq)]
 
     def keeps(self, seq: int) -> bool:
-        """Whether a message is one of the last batch that a stream has settled."""
+        """Whether a message is in the last settled batch of a stream."""
         for rows in self._kept.values():  # noqa: SIM110 - any() takes twice as long, for each message of a batch
             if rows.find(seq) is not None:
                 return True
         return False
 
     def needed(self, seqs: Sequence[int]) -> set[int]:
-        """Those of the messages that streams hold or keep."""
+        """The messages among these that streams hold or keep."""
         if not self._written and not self._changed:
             return set()
         return {seq for seq in seqs if self.keeps(seq) or self._state.streams.holds(seq)}
 
     def rows(self) -> Iterator[Row]:
-        """What has changed since the last time."""
+        """The rows that have changed since the last call."""
         queue, self.changed = self._state.name, False
         if self._changed:
-            yield extensions.batches_key(queue), extensions.encode_last_batch(self._state.streams.last_batch)
+            yield queue_key(BATCHES, queue), extensions.encode_last_batch(self._state.streams.last_batch)
         for name in sorted(self._changed):
             stream = self._state.streams.get(name)
-            yield (
-                extensions.stream_key(queue, name),
-                None if stream is None else extensions.encode_stream(_row(stream)),
-            )
+            value = None if stream is None else extensions.encode_stream(_row(stream))
+            yield stream_key(STREAM, queue, name), value
             (self._written.discard if stream is None else self._written.add)(name)
-        for key, encoded in (
-            (extensions.failures_key, self._encoded_failures),
-            (extensions.kept_key, self._encoded_kept),
-        ):
-            for name, bucket in sorted(self._buckets_changed[key]):
-                yield key(queue, name, bucket), encoded(name, bucket)
-            self._buckets_changed[key].clear()
+        for kind, encoded in ((FAILURES, self._encoded_failures), (KEPT, self._encoded_kept)):
+            for name, bucket in sorted(self._buckets_changed[kind]):
+                yield stream_key(kind, queue, name, bucket), encoded(name, bucket)
+            self._buckets_changed[kind].clear()
         self._changed.clear()
 
     def _encoded_failures(self, name: str, bucket: int) -> bytes | None:
@@ -307,19 +312,18 @@ class KeptForStreams:
         return None if page is None else pages.encode_kept(bucket, page)
 
     def deletions(self) -> Iterator[Row]:
-        """Deletions of all that the streams have in the database, the bodies not included."""
+        """Deletions of all records of the streams, without bodies."""
         queue = self._state.name
-        yield extensions.batches_key(queue), None
+        yield queue_key(BATCHES, queue), None
         for name in self._written | self._changed:
-            yield extensions.stream_key(queue, name), None
-            yield from [
-                (extensions.failures_key(queue, name, bucket), None) for bucket in self._failures.get(name, {})
-            ]
+            yield stream_key(STREAM, queue, name), None
+            for bucket in self._failures.get(name, {}):
+                yield stream_key(FAILURES, queue, name, bucket), None
             for first, _ in self._kept.get(name, _NOTHING).pages():
-                yield extensions.kept_key(queue, name, first >> BUCKET_BITS), None
+                yield stream_key(KEPT, queue, name, first >> BUCKET_BITS), None
 
     def kept_alone(self) -> Iterator[int]:
-        """Messages that are kept by streams, and are no longer in the queue."""
+        """The messages that streams keep and that are no longer in the queue."""
         for rows in self._kept.values():
             yield from [seq for seq in put_here(rows) if not self._state.has(seq)]
 
@@ -330,7 +334,7 @@ def _row(stream: Stream) -> StreamRow:
 
 
 def put_here(rows: Rows) -> Iterator[int]:
-    """The messages that were put into the queue; the bodies of published ones are not its own."""
+    """The messages that were put into the queue, not published: the queue owns their bodies."""
     for first, page in rows.pages():
         keys = page.keys()
         for at, state in enumerate(page.state):

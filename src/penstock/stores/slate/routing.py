@@ -1,19 +1,20 @@
-"""Published messages: the log they are appended to, and how they come from there into queues.
+"""The router: delivers published messages from the log to the queues whose filters match.
 
-`publish` appends to the log. The router looks at each entry once for every queue with a filter, in the order of
-the log, and delivers it to those that match; how far it is with a queue is written with what it delivered there,
-so that a message enters a queue exactly once, also across a crash. A queue that is full, or begins earlier in the
-log, is held: it has a position of its own and catches up when it can, some entries at a time, and holds up nobody
-else.
+`publish` appends to the log. The router offers each entry once to every queue with a filter, in the order of the
+log, and delivers it to those that match. A queue's position in the log is written together with the messages that
+it got, so that a message enters a queue exactly once, also across a crash. A queue that is full, or that starts
+earlier in the log, is held: it has its own position and catches up when it has room, some entries at a time. Other
+queues do not wait for it.
 
-Routing in bulk: others read the log and find out which queue wants what (log_tables.py), the owner
-delivers. How far the queues are, is what the store says and nobody else. Whatever is handed over twice, or was
-delivered by the router in the meantime, is left out; what was left out before is looked up in the log. Matches are
+Routing in bulk: Spark tasks read the log and match filters (log_tables.py), and the owner of the store delivers
+the matches. Only the store knows the queues' positions. Matches that are sent twice, or that the router has
+delivered in the meantime, are skipped; earlier entries that were not routed yet are read from the log. The bytes
+of matches are
 
     u32 big-endian   length of the head
-    head             JSON: the part of the log, from `start` to before `end`, and each queue with how many it wants
+    head             JSON: the range of the log, from `start` to before `end`, and each queue with its match count
     columns          i64 little-endian, queue after queue, in the order of the log: sequence, priority, visible at,
-                     received at, expires at (0 = never, -1 = as the queue says), size
+                     received at, expires at (0 = never, -1 = by the queue's retention), size
 """
 
 import json
@@ -55,13 +56,13 @@ if TYPE_CHECKING:
 STEP = 1_000  # entries that a queue is offered at a time while it catches up
 
 
-# An entry of the log that a queue wants: sequence, priority, visible_at, received_at, expires_at (0 = never; below
-# 0 as the queue says), size. There are millions of them, which is why they have no names.
+# A match: sequence, priority, visible_at, received_at, expires_at (0 = never; below 0 by the queue's retention),
+# size. A plain tuple, as there are millions.
 Wanted: TypeAlias = tuple[int, int, int, int, int, int]
 
 
 class Matches(NamedTuple):
-    """A part of the log, from `start` to before `end`, and what each queue wants of it, in its order."""
+    """A range of the log, from `start` to before `end`, and the matches of each queue in it, in order."""
 
     start: int
     end: int
@@ -69,7 +70,7 @@ class Matches(NamedTuple):
 
 
 class Subscriber:
-    """A queue with a filter."""
+    """A queue with a filter, which gets published messages."""
 
     def __init__(
         self, live: LiveQueue, ledger: "Ledger", storage: SlateStorage, wanted: "Filter", since: int
@@ -78,53 +79,45 @@ class Subscriber:
         self.ledger = ledger
         self.storage = storage
         self.wanted = wanted
-        self.catching_up = threading.Lock()  # before that of the log
-        self._since = since  # what was received before is not wanted
+        self.catching_up = threading.Lock()  # taken before the log's lock
+        self._since = since  # messages received earlier are not wanted
 
     def has_room(self) -> bool:
-        """Whether another message would be let in, as far as a look tells."""
+        """Whether the queue seems to have room for a message; the answer may be outdated."""
         try:
             self.ledger.check_room(1)
         except QueueFull:
             return False
         return True
 
-    def deliver(self, published: Published, now: int) -> None:
-        """Let the message in; QueueFull. What this queue would never take, or has had, is left out."""
-        metadata, ledger = published.metadata, self.ledger
-        expires_at = entries.expires_at_of(metadata)
-        if expires_at is None:
-            kept = ledger.settings.retention
-            expires_at = metadata.received_at + at_least_one(kept) if kept else 0
-        if metadata.id < self.storage.position:
-            return
-        times = metadata.visible_at, metadata.received_at, expires_at
-        if self._let_in(metadata.id, entries.priority_of(metadata), *times, published.size, now):
-            self.storage.move(metadata.id + 1, held=self.storage.held)
+    def deliver(self, wanted: Sequence[Wanted]) -> tuple[int, bool]:
+        """Deliver matches in order, skipping those that the queue refuses or already had, until it is full.
 
-    def deliver_all(self, wanted: Sequence[Wanted]) -> int:
-        """Let in what fits of messages that this queue wants, in order; where it is full it is held. How many."""
+        Returns the number of delivered messages, and False if the queue was full: then it is held there.
+        """
 
-        def deliver(now: int) -> int:
-            let_in, kept = 0, self.ledger.settings.retention
+        def deliver(now: int) -> tuple[int, bool]:
+            let_in, kept, storage = 0, self.ledger.settings.retention, self.storage
             for seq, priority, visible_at, received_at, expires_at, size in wanted:
+                if seq < storage.position:
+                    continue
                 if expires_at < 0:
                     expires_at = received_at + at_least_one(kept) if kept else 0
                 try:
                     let_in += self._let_in(seq, priority, visible_at, received_at, expires_at, size, now)
                 except QueueFull:
-                    self.storage.move(seq, held=True)
-                    return let_in
+                    storage.move(seq, held=True)
+                    return let_in, False
             if let_in:
-                self.storage.move(wanted[-1][0] + 1, held=False)
-            return let_in
+                storage.move(wanted[-1][0] + 1, held=storage.held)
+            return let_in, True
 
         return self.live.run(deliver)[0]
 
     def _let_in(
         self, seq: int, priority: int, visible_at: int, received_at: int, expires_at: int, size: int, now: int
     ) -> bool:
-        """Whether the message is wanted after all; QueueFull."""
+        """Admit a message; False if the queue refuses it or has it; QueueFull."""
         if received_at < self._since or 0 < expires_at <= now:
             return False
         if seq < self.ledger.state.next_seq and self.ledger.state.has(seq):  # another program has let it in
@@ -138,30 +131,31 @@ class Subscriber:
 
 
 class Router:
-    """Delivers what is published."""
+    """Delivers published messages to the subscribed queues."""
 
     def __init__(self, log: Log, clock: Clock, deferred: bool = False) -> None:
         self._log = log
         self._clock = clock
-        self.deferred = deferred  # what is published waits in the log until others route it
+        self.deferred = deferred  # published messages wait in the log until `penstock route` delivers them
         self._subscribers: dict[str, Subscriber] = {}
         self._dispatcher: Dispatcher[Subscriber] | None = None
-        self._stuck = False  # a queue could not be looked after, and is when the store is opened again
+        self._stuck = (
+            False  # a queue was stopped: the position stays, so that it is offered again at the next opening
+        )
 
     def subscribe(self, queue: str, subscriber: Subscriber) -> None:
-        """From now on a queue gets what it wants."""
+        """Deliver matching messages to a queue from now on."""
         with self._log.lock:
             self._subscribers[queue] = subscriber
             self._dispatcher = None
 
     def unsubscribe(self, queue: str) -> None:
-        """A queue is gone."""
         with self._log.lock:
             if self._subscribers.pop(queue, None) is not None:
                 self._dispatcher = None
 
     def publish(self, entry: Entry) -> int:
-        """Append a message to the log and deliver it where that can be done at once; its id."""
+        """Append a message to the log, and deliver it to queues that are not held; its id."""
         with self._log.lock:
             published = self._log.append(entry, self._clock.now())
             if not self.deferred:
@@ -169,15 +163,16 @@ class Router:
             return published.metadata.id
 
     def catch_up(self, queue: str) -> bool:
-        """Offer a queue that is held some of what it has missed, as far as it has room; whether there is more.
+        """Offer a held queue some of the entries that it has missed, while it has room; whether there are more.
 
-        Only the last of it is offered while nothing can be published: from there on the queue is held no more.
+        The last of them are offered under the log's lock, so that nothing is published meanwhile. After that the
+        queue is no longer held.
         """
         subscriber = self._subscribers.get(queue)
         if subscriber is None or not subscriber.has_room():
             return False
         with subscriber.catching_up:
-            for _ in range(2):  # what is stored, and what was published meanwhile
+            for _ in range(2):  # written entries first, then those that were published meanwhile
                 with self._log.lock:
                     if not subscriber.storage.held:
                         return False
@@ -191,27 +186,30 @@ class Router:
         return True
 
     def _deliver_stored(self, subscriber: Subscriber, start: int, end: int) -> int:
-        """Deliver some of what a queue has missed and is stored; up to where."""
+        """Offer a held queue up to STEP written entries; the number up to which they were offered."""
         for count, (seq, published) in enumerate(self._log.stored(start, end)):
             if count == STEP:
                 end = seq
                 break
             wanted = published is not None and subscriber.wanted.matches(subject_of(published))
-            if published is not None and wanted and not _delivered(subscriber, published):
+            if published is not None and wanted and not subscriber.deliver([wanted_of(published)])[1]:
                 return seq
         subscriber.live.run(lambda now: subscriber.storage.move(end, held=True))
         return end
 
     def _deliver_from(self, subscriber: Subscriber, position: int) -> None:
-        """Deliver what a queue has missed from a number of the log on, until it is full."""
+        """Offer a queue all entries from a position on, until it is full."""
         for published in self._log.entries(position):
-            if subscriber.wanted.matches(subject_of(published)) and not _delivered(subscriber, published):
+            if (
+                subscriber.wanted.matches(subject_of(published))
+                and not subscriber.deliver([wanted_of(published)])[1]
+            ):
                 return
         end = self._log.end
         subscriber.live.run(lambda now: subscriber.storage.move(end, held=False))
 
     def recover(self) -> None:
-        """After opening: deliver what a crash has left undelivered."""
+        """After opening: deliver messages whose delivery a crash has prevented."""
         if not self.deferred:
             with self._log.lock:
                 for published in self._log.entries(self._log.position):
@@ -225,7 +223,7 @@ class Router:
 
     @contextmanager
     def in_order(self, queue: str) -> Iterator[None]:
-        """Meanwhile nothing is published, and the queue has, or is held at, what was published before."""
+        """A context in which nothing is published, and the queue was offered everything or is held."""
         with self._log.lock:
             subscriber = self._subscribers.get(queue)
             if subscriber is not None and not subscriber.storage.held:
@@ -233,14 +231,14 @@ class Router:
             yield
 
     def lag(self, queue: str) -> int | None:
-        """The numbers of the log that a queue was not offered yet; None if it takes nothing from the log."""
+        """The count of log numbers that a queue was not offered yet; None if it has no filter."""
         subscriber = self._subscribers.get(queue)
         if subscriber is None:
             return None
         position = subscriber.storage.position
         if not subscriber.storage.held:
             if not self.deferred:
-                return 0  # whatever is published is offered at once
+                return 0  # published messages are offered at once
             position = self._position(subscriber)
         return self._log.behind(position)
 
@@ -248,7 +246,7 @@ class Router:
         return max(subscriber.storage.position, self._log.position)
 
     def route(self, matches: Matches) -> dict[str, int]:
-        """Deliver what queues want of a part of the log and were not offered before; how many each got."""
+        """Deliver matches that the queues were not offered before; the number of messages that each got."""
         routed: dict[str, int] = {}
         with self._log.lock:
             if self._log.position >= matches.end:
@@ -259,12 +257,12 @@ class Router:
                 subscriber = self._subscribers.get(queue)
                 if subscriber is not None and not subscriber.storage.held and wanted:
                     first = self._position(subscriber)
-                    routed[queue] = subscriber.deliver_all([each for each in wanted if each[0] >= first])
+                    routed[queue], _ = subscriber.deliver([each for each in wanted if each[0] >= first])
             self._log.advance(matches.end)
             return routed
 
     def _offer_until(self, end: int) -> None:
-        """Route here what was left out."""
+        """Route entries up to a number that no matches cover."""
         for published in self._log.entries(self._log.position):
             if published.metadata.id >= end:
                 break
@@ -272,11 +270,11 @@ class Router:
         self._log.advance(end)
 
     def _offer(self, published: Published) -> None:
-        """Give a message to the queues that want it and are not held; one that is full is held from now on."""
+        """Deliver a message to the matching queues that are not held; a full queue becomes held."""
         for subscriber in self._matching(published):
             if not subscriber.storage.held:
                 try:
-                    _delivered(subscriber, published)
+                    subscriber.deliver([wanted_of(published)])
                 except PenstockError:  # the queue was stopped
                     self._stuck = True
                     raise
@@ -293,22 +291,15 @@ class Router:
         return self._dispatcher.matching(subject_of(published))
 
 
-def _delivered(subscriber: Subscriber, published: Published) -> bool:
-    """Whether the queue has the message now; if it is full it is held there."""
-
-    def deliver(now: int) -> bool:
-        try:
-            subscriber.deliver(published, now)
-        except QueueFull:
-            subscriber.storage.move(published.metadata.id, held=True)
-            return False
-        return True
-
-    return subscriber.live.run(deliver)[0]
+def wanted_of(published: Published) -> Wanted:
+    """A published message as a match."""
+    metadata, expires_at = published.metadata, entries.expires_at_of(published.metadata)
+    times = metadata.visible_at, metadata.received_at, -1 if expires_at is None else expires_at
+    return metadata.id, entries.priority_of(metadata), *times, published.size
 
 
 def since_of(start: str | int) -> int:
-    """From when on published messages are wanted, in milliseconds since the epoch."""
+    """The time from which on a queue wants messages, by its setting `start`; InvalidArgument."""
     if start in ("now", "beginning"):
         return 0
     if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
@@ -317,7 +308,7 @@ def since_of(start: str | int) -> int:
 
 
 def subject_of(published: Published) -> "Subject":
-    """What filters look at."""
+    """A published message as filters see it."""
     from penstock.filters import Subject
 
     metadata = published.metadata
@@ -335,7 +326,7 @@ _log = logging.getLogger("penstock")
 
 
 class CatchingUp:
-    """A thread that is there while a queue has something to catch up with, and room for it."""
+    """The thread in which held queues catch up; it runs only while there is work."""
 
     def __init__(
         self,
@@ -344,9 +335,9 @@ class CatchingUp:
         commit: Callable[[], None],
         later: Callable[[str], None],
     ) -> None:
-        """step: offers a queue some of what it has missed, and says whether there is more
-        commit: makes what it was given durable
-        later: called with a queue for which that cannot be done now
+        """step: offers a queue some missed entries; whether there are more
+        commit: makes delivered messages durable
+        later: called with a queue for which that fails now
         """
         self._threads = threads
         self._step = step
@@ -359,7 +350,7 @@ class CatchingUp:
         self._stopped = False
 
     def begin(self, queue: str) -> None:
-        """Let a queue catch up."""
+        """Add a queue; starts the thread if it does not run."""
         with self._changed:
             if self._stopped:
                 return
@@ -369,12 +360,12 @@ class CatchingUp:
             self._running = True
         try:
             self._threads.start("penstock-router", self._run)
-        except RuntimeError:  # no thread to be had: who makes room in the queue begins again
+        except RuntimeError:  # no thread available: the next consumer that makes room begins again
             with self._changed:
                 self._running = False
 
     def go_on(self, queue: str) -> bool:
-        """If a queue is being looked after, see to it that it is once more; whether it is."""
+        """Add a queue again if it is waiting or being served; whether it is."""
         with self._changed:
             if not self._running or (queue != self._at_work and queue not in self._waiting):
                 return False
@@ -382,7 +373,7 @@ class CatchingUp:
             return True
 
     def stop(self) -> None:
-        """Let no queue catch up any more; returns once none does."""
+        """End the thread, and wait for its end."""
         with self._changed:
             self._stopped = True
             self._changed.wait_for(lambda: not self._running)
@@ -396,7 +387,7 @@ class CatchingUp:
                     self.begin(queue)
             except StoreUnreachable:
                 self._later(queue)
-            except PenstockError:  # the store was stopped, or the queue is gone
+            except PenstockError:  # the store was stopped, or the queue deleted
                 continue
             except Exception:
                 _log.exception("queue %r cannot catch up with what was published", queue)
@@ -420,18 +411,11 @@ _LENGTH = struct.Struct(">I")
 
 
 def encode_matches(matches: Matches) -> bytes:
-    """Matches as bytes."""
+    """The bytes of matches, as described above."""
     rows = [row for wanted in matches.queues.values() for row in wanted]
-    columns = [array("q", column) for column in zip(*rows, strict=True)] if rows else []
     queues = [(name, len(wanted)) for name, wanted in matches.queues.items()]
-    return encode_columns(matches.start, matches.end, queues, columns)
-
-
-def encode_columns(
-    start: int, end: int, queues: Sequence[tuple[str, int]], columns: Sequence["array[int]"]
-) -> bytes:
-    """Matches as bytes; each column has the rows of one queue after those of another."""
-    head = json.dumps({"start": start, "end": end, "queues": queues}).encode()
+    head = json.dumps({"start": matches.start, "end": matches.end, "queues": queues}).encode()
+    columns = [array("q", column) for column in zip(*rows, strict=True)]
     if sys.byteorder == "big":
         for column in columns:
             column.byteswap()
@@ -439,7 +423,7 @@ def encode_columns(
 
 
 def decode_matches(data: bytes) -> Matches:
-    """Matches of bytes; InvalidArgument."""
+    """Matches from their bytes; InvalidArgument."""
     try:
         (size,) = _LENGTH.unpack_from(data)
         head = json.loads(data[4 : 4 + size])
@@ -448,7 +432,7 @@ def decode_matches(data: bytes) -> Matches:
             content.byteswap()
         total = sum(count for _, count in head["queues"])
         if len(content) != len(COLUMNS) * total:
-            raise ValueError("it ends too early, or goes on too long")
+            raise ValueError("too few or too many bytes")
         columns = [content[at * total : (at + 1) * total] for at in range(len(COLUMNS))]
         rows: list[Wanted] = list(zip(*columns, strict=True))
         queues, at = {}, 0
@@ -461,7 +445,7 @@ def decode_matches(data: bytes) -> Matches:
 
 
 class RoutedQueue(LiveQueue):
-    """A queue of a store whose messages are routed in bulk: what was published waits, and nothing overtakes it."""
+    """A queue of a store with deferred routing: a put first routes the messages published before it."""
 
     router: Router
 

@@ -1,15 +1,17 @@
-"""Snapshots of a slate store: the database as it is at one moment, held for a process while its writer goes on.
+"""Snapshots of a slate store: the database at one moment, pinned for readers while its writer continues.
 
-    .penstock/pins/OWNER/NAME/db/...      links to the files of SlateDB, of which none ever changes
-    .penstock/pins/OWNER/NAME/objects/    and to payloads that are too large for a record
+    .penstock/pins/OWNER/NAME/db/...      hard links to SlateDB's files, which never change
+    .penstock/pins/OWNER/NAME/objects/    hard links to payloads that are too large for a record
 
-In a folder, links keep the files whatever the writer removes. SlateDB names a file when it is whole, and a reader
-replays what its log holds beyond the tables: so the links are all that was committed. They belong to a process
-that outlives the reading, and are dropped when it is gone.
+In a folder, links keep files that the writer removes. SlateDB links a file to its name when it is complete, and a
+reader replays the log after the tables: so the links hold all committed rows. They belong to a process that
+outlives the reading, and are removed when that process has ended.
 
-In a bucket, a checkpoint keeps the tables; what the log holds beyond them is read at once. A checkpoint has the
-name of the process that it is for, and is removed when that is gone, by the next process that takes a snapshot, or
-by SlateDB a day after it was last used.
+In a bucket, a checkpoint keeps the tables; the rows of the log after them are read at once, into the snapshot. A
+checkpoint is named after its process. It is removed when that process has ended, by the next process that takes a
+snapshot, or by SlateDB a day after its last use.
+
+A `Snapshot` can be sent to other processes, which open it as a `View`.
 """
 
 import os
@@ -17,64 +19,207 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeVar
 
 from penstock.errors import PenstockError, StoreCorrupt
 from penstock.stores.slate import recovery
-from penstock.stores.slate.binding import blocking, load, told
+from penstock.stores.slate.binding import (
+    AT_ONCE,
+    LENGTH,
+    READ_AHEAD,
+    TAIL,
+    Database,
+    blocking,
+    check_end,
+    load,
+    next_batch,
+    rows_in,
+    scan_options,
+    told,
+)
 from penstock.stores.slate.bucket import BucketPlace
 from penstock.stores.slate.extensions import LOG_END_KEY
 from penstock.stores.slate.folder import Folder
-from penstock.stores.slate.place import SUBFOLDER, TIMEOUT, parse
+from penstock.stores.slate.place import SUBFOLDER, TIMEOUT, Place, parse
 from penstock.stores.slate.synced import names_in, numbered
-from penstock.stores.slate.view import Snapshot, View
 from penstock.system.files import SystemDisk
 from penstock.system.processes import is_gone, name_of
 
 _TRIES = 50
-_SYNCED = 16  # files at the end of the log that its writer may still be about to sync
-_UNUSED = 24 * 3600  # seconds after which a snapshot that nobody has opened may go
-_IN_USE = 600  # seconds for which one is kept in any case
+_SYNCED = 16  # files at the end of the log that its writer may not have synced yet
+_UNUSED = 24 * 3600  # seconds after its last use until a snapshot may be removed
+_IN_USE = 600  # seconds for which it is kept in any case
 _MOST = 200  # snapshots of one process
 _DAY = 86_400_000  # milliseconds
 _PREFIX = "penstock-reader"
+_FETCHES = 4
+_FOREVER = 10 * 365 * 86_400_000  # milliseconds between a reader's polls: a snapshot does not change
+_MEMORY = 256 << 20
 Result = TypeVar("Result")
 
 
+class Values(NamedTuple):
+    """The values of many rows, as positions in shared bytes: decoded by columns."""
+
+    data: bytes
+    starts: list[int]
+    ends: list[int]
+
+    def each(self) -> list[bytes]:
+        return [self.data[start:end] for start, end in zip(self.starts, self.ends, strict=True)]
+
+
+def joined(values: Sequence[bytes]) -> Values:
+    """Separate values as `Values`."""
+    ends = list(accumulate(map(len, values)))
+    return Values(b"".join(values), [0, *ends[:-1]], ends)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A pinned state of the database. `rows` override the tables: rows of the log, None for deleted keys."""
+
+    url: str  # the folder or bucket
+    held: str  # the folder of links, or the name of the checkpoint
+    rows: Mapping[bytes, bytes | None]
+    tail: int  # the number of the last file of the database's own log
+
+    def within(self, *ranges: tuple[bytes, bytes]) -> "Snapshot":
+        """The snapshot for a reader of only these key ranges."""
+        rows = {key: value for key, value in self.rows.items() if any(start <= key < end for start, end in ranges)}
+        return replace(self, rows=rows)
+
+
+class View(Database):
+    """An open snapshot, with the reading methods of a Database."""
+
+    def __init__(
+        self, store: Any, path: str, mode: Any, snapshot: Snapshot, objects: Place, what: str, timeout: float
+    ) -> None:
+        self._ffi = ffi = load()
+        self._store, self._path, self._what, self.timeout = store, path, what, timeout
+        self.what = what
+        self._latest = sorted(snapshot.rows.items())
+        self._known = snapshot.rows
+        self.get_object = objects.get_object
+        builder = ffi.DbReaderBuilder(path, store)
+        builder.with_reader_mode(mode)
+        builder.with_options(
+            ffi.ReaderOptions(
+                manifest_poll_interval_ms=_FOREVER,
+                checkpoint_lifetime_ms=3 * _FOREVER,
+                max_memtable_bytes=_MEMORY,
+                skip_wal_replay=False,
+            )
+        )
+        with told(ffi, what, timeout, opening=True):
+            self._db = blocking(builder.build(), timeout)
+        self._scanning = scan_options(ffi, READ_AHEAD, _FETCHES)
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._known[key] if key in self._known else super().get(key)
+
+    def last(self, start: bytes, end: bytes) -> bytes | None:
+        latest = [key for key, value in self._latest if value is not None and start <= key < end]
+        return max([key for key in (super().last(start, end), *latest[-1:]) if key is not None], default=None)
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for some in self.batches(start, end):
+            yield from some
+
+    def batches(self, start: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+        """The rows of scan(), many at a time."""
+        stored = map(rows_in, self._stored(start, end))
+        latest = [row for row in self._latest if start <= row[0] < end]
+        return _merged(stored, latest) if latest else stored
+
+    def values(self, start: bytes, end: bytes) -> Iterator[Values]:
+        """The values of the rows of scan(), many at a time."""
+        if any(start <= key < end for key, _ in self._latest):
+            return (joined([value for _, value in some]) for some in self.batches(start, end))
+        return map(_values, self._stored(start, end))
+
+    def _stored(self, start: bytes, end: bytes) -> Iterator[bytes]:
+        """Batches of rows from the tables, as undecoded bytes."""
+        iterator = self._iterator(start, end, self._scanning)
+        while True:
+            data = self._run(next_batch(self._ffi, iterator))
+            (count,) = LENGTH.unpack_from(data)
+            if count:
+                yield data
+            if count < AT_ONCE:
+                return
+
+    def close(self) -> None:
+        self._run(self._db.shutdown())
+
+
+def _merged(
+    stored: Iterator[list[tuple[bytes, bytes]]], latest: Sequence[tuple[bytes, bytes | None]]
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Rows of tables, with later rows that replace or delete them."""
+    at = 0
+    for some in stored:
+        last = some[-1][0]
+        found: dict[bytes, bytes | None] = dict(some)
+        while at < len(latest) and latest[at][0] <= last:
+            found[latest[at][0]] = latest[at][1]
+            at += 1
+        yield sorted((key, value) for key, value in found.items() if value is not None)
+    rest = [(key, value) for key, value in latest[at:] if value is not None]
+    if rest:
+        yield rest
+
+
+def _values(data: bytes) -> Values:
+    """The values of a batch of rows."""
+    length = LENGTH.unpack_from
+    starts, ends, at = [], [], 4
+    for _ in range(length(data)[0]):
+        start = at + 8 + length(data, at)[0]
+        stop = start + length(data, start - 4)[0]
+        starts.append(start)
+        ends.append(stop)
+        at = stop + TAIL[data[stop + 16]]
+    check_end(data, at)
+    return Values(data, starts, ends)
+
+
 def place_at(url: str) -> Folder | BucketPlace:
-    """Where the store at a URL lies, for a process that does not open it."""
+    """The folder or bucket of a store, for a process that does not open the store."""
     where = parse(url).where
     return BucketPlace(where, TIMEOUT) if "://" in where else Folder(where, "never")
 
 
 def take(url: str, owner: int, objects: bool = True) -> Snapshot:
-    """The store as it is now, held for a process; in a folder, perhaps without large payloads."""
+    """Take a snapshot, pinned for a process; in a folder, `objects=False` leaves large payloads out."""
     return _database(parse(url).where).take(owner, objects)
 
 
 def exists(url: str) -> bool:
-    """Whether there is such a store, or what is left of one."""
+    """Whether there is a store at the URL, or remains of one."""
     return _database(parse(url).where).exists()
 
 
 def tail(url: str) -> int:
-    """The number of the last file of the database's own log: it grows with every commit."""
+    """The number of the last file of SlateDB's log; every commit raises it."""
     return _database(parse(url).where).tail()
 
 
 def opened(snapshot: Snapshot) -> View:
-    """Read a snapshot, in any process."""
+    """Open a snapshot, in any process."""
     return _database(snapshot.url).opened(snapshot)
 
 
 def opened_for(snapshot: Snapshot, log: str) -> tuple[Snapshot, View]:
-    """Read a snapshot of the log with this key; also the snapshot with which tasks see the same.
+    """Open a snapshot; also returns the snapshot that tasks open to see the same.
 
-    In a database that Penstock has never written the log may have numbers of its own: see recovery.adoption().
+    In a database that Penstock has never written, log entries may need to be moved: see recovery.adoption().
     """
     view = opened(snapshot)
     if view.get(LOG_END_KEY) is None and (moved := recovery.adoption(view, log).moved):
@@ -85,13 +230,13 @@ def opened_for(snapshot: Snapshot, log: str) -> tuple[Snapshot, View]:
 
 
 def drop(snapshot: Snapshot) -> None:
-    """A snapshot is not needed any more."""
+    """Unpin a snapshot."""
     _database(snapshot.url).drop(snapshot.held)
 
 
 @contextmanager
 def read_only(url: str) -> Iterator[tuple[View, str]]:
-    """The store as it is now, without large payloads, and the key of its log."""
+    """A view of the store at this moment, without large payloads, and the key of its log."""
     taken, log = take(url, os.getpid(), objects=False), parse(url).log
     try:
         _, view = opened_for(taken, log)
@@ -106,7 +251,7 @@ def _database(where: str) -> "_InFolder | _InBucket":
 
 
 class _InFolder:
-    """The database of a folder, and links to its files."""
+    """Snapshots of a store in a folder: hard links."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -121,7 +266,7 @@ class _InFolder:
 
     def take(self, owner: int, objects: bool) -> Snapshot:
         if not self.exists():
-            raise PenstockError(f"there is no store {self._folder!r}: nothing of one is there")
+            raise PenstockError(f"there is no store {self._folder!r}: check the name")
         self._sweep()
         owned = os.path.join(self._pins, name_of(owner))
         held = os.path.join(owned, secrets.token_hex(8))
@@ -131,7 +276,9 @@ class _InFolder:
             if objects:
                 _link_all(*payloads)
             last = self._linked(os.path.join(held, "db"))
-            if objects:  # of messages that were put meanwhile; those of messages that went were linked before
+            if (
+                objects
+            ):  # again, for messages that were put meanwhile; those of removed messages are linked already
                 _link_all(*payloads)
             _sync(os.path.join(held, "db", "wal"), last)
         except OSError as error:
@@ -146,13 +293,13 @@ class _InFolder:
         return Snapshot(self._folder, held, {}, last)
 
     def _linked(self, target: str) -> int:
-        """Link the files of a database that goes on; the last number of its log."""
+        """Link the files of a database that is being written; the last number of its log."""
         for _ in range(_TRIES):
             newest = self._newest()
             for name in ("manifest", "compacted", "wal"):
                 _link_all(os.path.join(self._db, name), os.path.join(target, name))
             last = _link_between(os.path.join(self._db, "wal"), os.path.join(target, "wal"))
-            if self._newest() == newest:  # nothing that it names can have gone before it was linked
+            if self._newest() == newest:  # so no file that it names was removed before it was linked
                 return last
             shutil.rmtree(target)
         raise StoreCorrupt(f"the files of {self._folder!r} change faster than they can be read: try again")
@@ -164,20 +311,20 @@ class _InFolder:
         place = Folder(snapshot.held, "never")
         place.what = f"the store {snapshot.url!r}"
         with suppress(FileNotFoundError):
-            os.utime(snapshot.held)  # it is in use
+            os.utime(snapshot.held)  # marks it as used
             mode = load().ReaderMode.FOLLOW_LATEST()
             return View(place.object_store(), "db", mode, snapshot, place, place.what, TIMEOUT)
         raise PenstockError(
-            f"what this DataFrame reads is gone ({snapshot.held!r}), as it was not used for long: load() it again"
+            f"the snapshot of this DataFrame was unused for long and is gone ({snapshot.held!r}): load() it again"
         )
 
     def drop(self, held: str) -> None:
         shutil.rmtree(held, ignore_errors=True)
-        with suppress(OSError):  # its process has others
+        with suppress(OSError):  # the process has other snapshots
             os.rmdir(os.path.dirname(held))
 
     def _sweep(self) -> None:
-        """Drop the snapshots of processes that are gone."""
+        """Remove the snapshots of processes that have ended."""
         with suppress(OSError):
             for owner in os.listdir(self._pins):
                 if is_gone(owner):
@@ -196,7 +343,7 @@ class _InFolder:
 
 
 def _link_between(source: str, target: str) -> int:
-    """Link what a listing has left out because it was just then made, before what it has; the last number."""
+    """Link files that a listing missed, as they were just being made; the last number."""
     found = {number for number, _ in numbered(target)}
     for number in range(min(found, default=0), max(found, default=0)):
         if number not in found:
@@ -211,13 +358,13 @@ def _link_all(source: str, target: str) -> None:
     if not os.path.isdir(source):
         return
     for name in os.listdir(source):
-        if "#" not in name:  # it is still being written
+        if "#" not in name:  # else it is still being written
             with suppress(FileNotFoundError, FileExistsError):
                 os.link(os.path.join(source, name), os.path.join(target, name))
 
 
 def _sync(wal: str, last: int) -> None:
-    """What is read must not be lost, even if its writer has not been told yet that it was committed."""
+    """Sync the end of the log: rows that are read must not be lost, even if their commit is still running."""
     disk = SystemDisk()
     for number in range(max(1, last - _SYNCED), last + 1):
         with suppress(FileNotFoundError):
@@ -228,7 +375,7 @@ def _sync(wal: str, last: int) -> None:
 
 
 class _InBucket:
-    """The database of a bucket, as its administrator sees it, and checkpoints."""
+    """Snapshots of a store in a bucket: checkpoints."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -251,7 +398,7 @@ class _InBucket:
 
     def take(self, owner: int, objects: bool) -> Snapshot:
         if self._manifest(None) is None:
-            raise PenstockError(f"there is no store {self._url!r}: nothing of one is there")
+            raise PenstockError(f"there is no store {self._url!r}: check the name")
         self._sweep()
         name = f"{_PREFIX} {socket.gethostname()} {name_of(owner)}"
         options = load().CheckpointOptions(lifetime_ms=_DAY, source=None, name=name)
@@ -268,7 +415,7 @@ class _InBucket:
             return View(self._store, place.path, mode, snapshot, place, place.what, TIMEOUT)
         except ffi.Error as error:
             raise PenstockError(
-                f"what this DataFrame reads is gone from {self._url!r}, as it was not used for long ({error}): "
+                f"the snapshot of this DataFrame in {self._url!r} was unused for long and is gone ({error}): "
                 "load() it again"
             ) from error
 
@@ -284,7 +431,7 @@ class _InBucket:
         return self._run(self._admin.read_manifest(number))
 
     def _sweep(self) -> None:
-        """Remove the checkpoints of processes of this machine that are gone."""
+        """Remove the checkpoints of processes of this machine that have ended."""
         for each in self._run(self._admin.list_checkpoints(None)):
             prefix, _, rest = (each.name or "").partition(" ")
             host, _, process = rest.partition(" ")
@@ -296,7 +443,7 @@ class _InBucket:
         return int(self._run(reader.last_wal_file_id(after)))
 
     def _replay(self, after: int, rows: dict[bytes, bytes | None]) -> int:
-        """Add what the log holds after one of its files; the number of the last."""
+        """Add the rows of the log files after a number; the number of the last file."""
         last, done = self._tail(after), after
         if last > after:
             reader = load().SlateDbWalReader(self._place.path, self._store)

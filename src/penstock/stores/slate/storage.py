@@ -1,8 +1,8 @@
-"""One queue of a slate store at work: what has changed of it, as the records that say so."""
+"""A queue's storage in a slate store: collects the records that change, for the next commit."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from penstock.contract.message import Entry, Plain
 from penstock.contract.settings import FIVE_MINUTES, Settings
@@ -41,7 +41,7 @@ _KEPT = FIVE_MINUTES + 2 * 60_000  # milliseconds
 
 
 class NotedReceipts(RecentReceipts):
-    """Settled receipts, of which the latest are still to be written."""
+    """Settled receipts; `noted` are those that are not written yet."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,20 +53,19 @@ class NotedReceipts(RecentReceipts):
 
 
 class RecentRecords:
-    """What a queue has settled, or put under a key, of late, and the records that say so.
+    """A queue's recent records: settled receipts, and keys that messages were put under.
 
-    Each commit adds one such record, or as many as its arrays need; a record goes once all of it is too old to
-    matter.
+    Each commit adds one record, or more if its arrays are too long. A record is deleted when it is too old.
     """
 
     def __init__(self, queue: str, receipts: NotedReceipts) -> None:
-        self.keys: list[tuple[int, str]] = []  # messages that were put under keys, still to be written
-        self.written: list[tuple[int, int]] = []  # numbers of records, and when they were written
+        self.keys: list[tuple[int, str]] = []  # messages and their keys, not written yet
+        self.written: list[tuple[int, int]] = []  # numbers and times of the records in the database
         self._queue = queue
         self.receipts = receipts
 
     def rows(self, at: int) -> Iterator[Row]:
-        """Records of what was noted, and deletions of those that are too old."""
+        """Records of noted receipts and keys, and deletions of records that are too old."""
         receipts, keys = self.receipts.noted, self.keys
         while receipts or keys:
             number = self.written[-1][0] + 1 if self.written else 1
@@ -80,7 +79,7 @@ class RecentRecords:
             yield records.queue_key(records.RECENT, self._queue, number), None
 
     def deletions(self) -> Iterator[Row]:
-        """Deletions of all of them."""
+        """Deletions of all recent records."""
         for number, _ in self.written:
             yield records.queue_key(records.RECENT, self._queue, number), None
 
@@ -91,7 +90,7 @@ _NOTHING, _ALONE = pages.kinds_of(()), pages.kinds_of((records.ACTIVE,))
 
 
 class PutEntries:
-    """Log entries of messages that are put into one queue. Most have no headers: theirs differ in numbers only."""
+    """Encodes log entries of one queue. Most messages have no headers: their entries end with the same bytes."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
@@ -99,7 +98,6 @@ class PutEntries:
         self._end = encode_metadata(empty)[METADATA.size :]
 
     def encode(self, seq: int, priority: int, body: Body, visible_at: int, expires_at: int) -> bytes:
-        """The log entry of a message."""
         if priority or body[1] or len(body[0]) > MAX_INLINE:
             return encode_metadata(metadata_of_put(seq, self._queue, priority, body, visible_at, expires_at))
         retention = seconds(expires_at - body[3]) if expires_at else 0
@@ -107,12 +105,12 @@ class PutEntries:
 
 
 def held(storage: "SlateStorage") -> QueueFull | NotSupported:
-    """The error of a put into a queue that has not caught up with what was published."""
+    """The error of a put into a queue that has not caught up with published messages."""
     ledger = storage.ledger
     if not storage.is_understood:
         return NotSupported(
             f"queue {ledger.name!r} has a filter that is not understood ({ledger.settings.filter}): published "
-            "messages may wait for it, which nothing may overtake. Work it off, delete it, and create it anew"
+            "messages may wait for it, which nothing may overtake. Drain it, delete it, and create it anew"
         )
     try:
         ledger.check_room(1)
@@ -128,12 +126,11 @@ def held(storage: "SlateStorage") -> QueueFull | NotSupported:
 
 
 class SlateStorage:
-    """One queue's records and bodies."""
+    """The storage of one queue."""
 
     def __init__(
         self,
         ledger: "Ledger",
-        receipts: NotedReceipts,
         lock: Lock,
         writer: Writer,
         bodies: Bodies,
@@ -151,26 +148,28 @@ class SlateStorage:
         self._keys = {kind: records.queue_key(kind, ledger.name) for kind in pages.KINDS}
         self._failure: Callable[[], StoreClosed] | None = None
         self._retired = False
-        self.present: dict[int, frozenset[int]] = {}  # types of records that each bucket has in the database
-        self._changed: set[int] = set()  # buckets
-        self._resized: set[int] = set()  # those of them in which messages came or went
-        self._put: list[tuple[int, bytes, bytes]] = []  # new messages: payload, log entry
+        self.present: dict[int, frozenset[int]] = {}  # by bucket: its record types in the database
+        self._changed: set[int] = set()  # buckets to write
+        self._resized: set[int] = set()  # those of them that gained or lost messages
+        self._put: list[tuple[int, bytes, bytes]] = []  # new messages: number, payload, log entry
         self._objects: dict[int, bytes] = {}
         self._attempts: dict[int, bytes | None] = {}
-        self._shared_claims: list[tuple[int, str]] = []  # of messages that other queues may have, too
+        self._shared_claims: list[
+            tuple[int, str]
+        ] = []  # claims of published messages, which other queues may have as well
         self._gone: list[int] = []
-        self.large: set[int] = set()  # messages that were put here and whose payload is an object
+        self.large: set[int] = set()  # messages that were put into this queue and whose payload is an object
         self.streams = KeptForStreams(ledger.state)
         self.followed = RetainedForFollowers(ledger.state, ids)
-        self.published: dict[int, int] = {}  # a bit for each message that was not put here, by bucket
-        self.recent = RecentRecords(ledger.name, receipts)
+        self.published: dict[int, int] = {}  # by bucket: a bit for each published message
+        self.recent = RecentRecords(ledger.name, cast("NotedReceipts", ledger.state.receipts))
         self.position = 0  # in the log, see extensions.py
-        self.held = False  # whether published messages wait for this queue, so that nothing may overtake them
-        self.was_held = False  # as the database has it
-        self.is_understood = True  # its filter, if it has one
-        self._moved = False
+        self.held = False  # whether published messages wait for this queue: no put may overtake them
+        self.was_held = False  # `held` in the database
+        self.is_understood = True  # whether the queue's filter is valid
+        self._moved = False  # whether there is a new position to write
         self._updated = False  # whether there are new settings to write
-        # Called when there may be room for what waits: without the lock, or to have it done by another thread.
+        # Called when a held queue may have room: directly, without the lock, or by another thread.
         self.on_room: Callable[[], None] = lambda: None
         self.on_room_soon: Callable[[], None] = lambda: None
         self._at = 0
@@ -190,7 +189,7 @@ class SlateStorage:
             if self.held:
                 raise held(self)
             self._writer.check_space(entries)
-            self._writer.changed(self)  # before it takes numbers: see Writer._flush
+            self._writer.changed(self)  # before it reserves numbers: see Writer._flush
             first = self._ids.reserve(len(entries))
             if first > self._state.next_seq:
                 self._state.skip_to(first)
@@ -228,7 +227,7 @@ class SlateStorage:
         self._writer.wrote(self)
 
     def deliver(self, record: Put, size: int, large: bool) -> None:
-        """A published message has come in, whose body is in the log; how far this queue is follows."""
+        """Note a delivered message, whose body is in the log; move() follows with the position."""
         self._at = max(self._at, record.at)
         seq = record.first
         bucket = seq >> BUCKET_BITS
@@ -239,19 +238,19 @@ class SlateStorage:
         self._resized.add(bucket)
 
     def sort(self, unsorted: set[int]) -> None:
-        """Write these buckets with the next commit: another program has listed their messages elsewhere."""
+        """Write these buckets with the next commit: another program listed their messages under another key."""
         self._changed |= unsorted
         self._resized |= unsorted
         self._writer.wrote(self)
 
     def move(self, position: int, held: bool) -> None:
-        """This queue is so far in the log; held: and stays there, whatever comes."""
+        """Set the queue's position in the log; held: the router does not move it any further."""
         self.position, self.held = position, held
         self._moved = True
         self._writer.wrote(self)
 
     def take_in(self, record: Put, bodies: list[Body]) -> None:
-        """New messages have come in, with these bodies."""
+        """Note new messages and their bodies."""
         self._at = max(self._at, record.at)
         first, sizes, flags = record.first, list[int](), list[int]()
         seqs = range(first, first + len(bodies))
@@ -280,7 +279,7 @@ class SlateStorage:
         self._resized.update(buckets)
 
     def _note_claim(self, seqs: Sequence[int], consumer: str) -> None:
-        """The document's list of who claimed a message."""
+        """Update the document's list of the consumers that claimed each message."""
         state = self._state
         once = records.encode_attempts([consumer])
         for seq in seqs:
@@ -318,17 +317,17 @@ class SlateStorage:
             self.on_room_soon()
 
     def _let_go(self, seqs: Sequence[int]) -> None:
-        """Bodies of messages that were put here are not needed any more, unless by followers."""
+        """Delete the bodies of messages, unless followers need them."""
         self._gone += self.followed.let_go(seqs, self.large)
 
     def follow(self) -> RetainedForFollowers:
-        """The queue's followers, also if they are the first."""
+        """The queue's followers; marks the queue as followed."""
         if self.followed.begin():
             self._writer.wrote(self)
         return self.followed
 
     def release(self) -> None:
-        """Let go of what no follower waits for."""
+        """Delete the bodies that no follower needs any longer."""
         if self.followed.is_due():
             self._gone += self.followed.released()
             self._writer.changed(self)
@@ -344,11 +343,11 @@ class SlateStorage:
         self._writer.refused = True
 
     def retire(self) -> None:
-        """The queue is gone: nothing of it is written any more."""
+        """Write nothing more: the queue is being deleted."""
         self._retired = True
 
     def rows(self) -> Iterator[Row]:
-        """Deletions of everything that the queue has in the database, once it is retired."""
+        """Deletions of all rows of a retired queue."""
         name = self._state.name
         for bucket, kinds in self.present.items():
             page = self._state.page(bucket)
@@ -367,7 +366,6 @@ class SlateStorage:
         yield records.queue_key(records.POSITION, name), None
 
     def collect(self, changes: Changes) -> None:
-        """Add what has changed since the last time."""
         if self._retired or self._failure is not None:
             return
         changes.at = at = max(changes.at, self._at, self._state.advanced)
@@ -423,7 +421,7 @@ class SlateStorage:
         page = self._state.page(bucket)
         values = {} if page is None else pages.encode(bucket, page, self._state.ended_attempts)
         if page is not None and (resized or records.SIZES in before):
-            values[records.SIZES] = pages.encode_sizes(bucket, page) if resized else b""  # it stays as it was
+            values[records.SIZES] = pages.encode_sizes(bucket, page) if resized else b""  # the stored value stays
         if bucket == 0:
             values = {**pages.OF_THE_DOCUMENT, **values}
         for kind, value in values.items():
@@ -439,7 +437,7 @@ class SlateStorage:
 
     def commit(self, written: int) -> None:
         self._writer.commit(written)
-        if self._failure is not None:  # what was interrupted is not written, nor what came before in this commit
+        if self._failure is not None:  # the queue was stopped: this commit wrote nothing of it
             raise self._failure()
         if self.held:
             self.on_room()

@@ -1,4 +1,4 @@
-"""The slate store: queues as OpenData-Queue's records in a SlateDB database, written by one process at a time."""
+"""The slate backend: queues as OpenData-Queue's records in a SlateDB database, which one process writes."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -33,13 +33,13 @@ from penstock.stores.slate.bucket import BucketPlace
 from penstock.stores.slate.folder import Folder
 from penstock.stores.slate.follow import SlateStreams
 from penstock.stores.slate.format import instance_of
-from penstock.stores.slate.loads import LoadCommit, SlateDepot
+from penstock.stores.slate.loads import LoadCommit
 from penstock.stores.slate.log import Log
 from penstock.stores.slate.place import TIMEOUT, parse
 from penstock.stores.slate.recovery import PRIORITIES
 from penstock.stores.slate.retained import BEFORE
 from penstock.stores.slate.routing import CatchingUp, Matches, RoutedQueue, Router, Subscriber, since_of
-from penstock.stores.slate.storage import NotedReceipts, SlateStorage, held
+from penstock.stores.slate.storage import SlateStorage, held
 from penstock.stores.slate.writing import Ids, Writer
 from penstock.system import processes
 from penstock.system.clock import Clock, SystemClock
@@ -51,33 +51,33 @@ if TYPE_CHECKING:
     from penstock.engine.storage import Storage
 
 
-_LATER = 1_000  # milliseconds after which a queue catches up that could not
-_WHAT_ENTERS = ("filter", "max_payload", "priorities")  # settings by which published messages enter a queue
-_AT_ONCE = 10_000  # rows of a deleted queue that are removed at once
+_LATER = 1_000  # milliseconds until a queue tries again to catch up
+_WHAT_ENTERS = ("filter", "max_payload", "priorities")  # settings that decide which published messages enter
+_AT_ONCE = 10_000  # rows that are deleted with one write
 _log = logging.getLogger("penstock")
 
 
 class BulkOwner:
-    """Work in bulk, by the owner of a slate store."""
+    """Operations that other processes of this machine ask of the owner (stores/owner_operations.py)."""
 
     def __init__(self, backend: "SlateBackend") -> None:
         self._backend = backend
-        self.take_in = backend.loads.take_in
+        self.take_in = backend.loads.commit
         self.run = backend.loads.run
 
     def tidy(self) -> bool:
-        """Let time take what it may, and remove files that nobody needs."""
+        """Expire messages, and remove unreferenced files."""
         self._backend.tend()
         self._backend._writer.lead(self._backend._writer.commits.flush)
         self._backend.collect()
         return True
 
     def where(self) -> dict[str, Any]:
-        """The number of the log up to which all queues but those that are held are, and the store's instance."""
+        """The log position of all queues that are not held, and the store's instance."""
         return {"position": self._backend._log.position, "instance": instance_of(self._backend._log_key)}
 
     def route(self, matches: Matches) -> dict[str, int]:
-        """Deliver; how many messages were, by queue."""
+        """Deliver matches; the number of delivered messages, by queue."""
         with without_collection():
             routed = self._backend._router.route(matches)
             self._backend._commit()
@@ -88,7 +88,7 @@ class BulkOwner:
 
 
 class SlateBackend(Engine):
-    """Keeps queues in a database."""
+    """The queues of a slate store, in the process that has it open."""
 
     far = True
 
@@ -106,9 +106,8 @@ class SlateBackend(Engine):
         self._deferred = deferred
         self._place = place
         self._closed = False
-        self._with_default: list[Row] = []  # what is written with the queue that every store has
-        self._start: tuple[int, bool] | None = None  # where in the log the queue begins that is being made
-        self._receipts: dict[str, NotedReceipts] = {}
+        self._with_default: list[Row] = []  # rows to write with the default queue
+        self._start: tuple[int, bool] | None = None  # position and held, of the queue that is being created
         self._storages: dict[str, SlateStorage] = {}
         self._loaded: dict[str, recovery.Loaded] = {}
         self._streams = SlateStreams(self)
@@ -149,12 +148,11 @@ class SlateBackend(Engine):
         self._router = Router(self._log, self._clock, self._deferred)
         self._catching_up = CatchingUp(self._threads, self._router.catch_up, self._commit, self._catch_up_later)
         self.loads = LoadCommit(self)
-        self._uploads = OpenLoads(SlateDepot(self), self._clock, self._alarm)
+        self._uploads = OpenLoads(self.loads, self._clock, self._alarm)
         self._owner = BulkOwner(self)
         self._remove_leftovers(found)
         self._loaded = found.queues
         for loaded in found.queues.values():
-            self._receipts[loaded.ledger.name] = loaded.receipts
             self._add(loaded.ledger)
             if loaded.unsorted:
                 self._storages[loaded.ledger.name].sort(loaded.unsorted)
@@ -172,7 +170,7 @@ class SlateBackend(Engine):
             self.catch_up(name)
 
     def _adopt(self, found: recovery.Contents, adopted: recovery.Adoption, log: str) -> None:
-        """Write what is missing of a database that another program has written, or an earlier version."""
+        """Add missing records to a database of another program or of an earlier version."""
         rows = [*adopted.moved.items(), *adopted.expiries]
         if not found.is_recorded:
             named: Row = (extensions.INSTANCE_KEY, extensions.encode_instance(records.instance_of(log)))
@@ -182,7 +180,7 @@ class SlateBackend(Engine):
             rows.append((records.queue_key(records.CONFIG, name), records.encode_config(config)))
         for name in sorted(found.strangers):
             _log.warning(
-                "%s has a queue %a, which no queue of Penstock can be called: it is left as it is",
+                "%s has a queue %a, a name that Penstock does not allow: it is left as it is",
                 self._place.what, name,
             )  # fmt: skip
         if rows:
@@ -191,12 +189,12 @@ class SlateBackend(Engine):
             self._place.make_durable()
 
     def _remove_leftovers(self, found: recovery.Contents) -> None:
-        """Finish what a crash has interrupted."""
+        """Finish deletions that a crash has interrupted."""
         rows = [*found.leftovers]
         for seq in found.leftover_messages:
             rows += records.body_deletions(records.log_prefix(self._log_key), seq)
         self._remove(rows)
-        self._place.discard_objects(  # of messages that were never committed, or are gone, those above, too
+        self._place.discard_objects(  # large payloads of messages that were never committed, or are deleted
             [
                 name
                 for name in self._place.list_objects()
@@ -215,8 +213,7 @@ class SlateBackend(Engine):
         since_of(settings.start)
 
     def _new_ledger(self, queue: str, settings: Settings) -> Ledger:
-        receipts = self._receipts[queue] = NotedReceipts()
-        return recovery.new_ledger(queue, settings, receipts)
+        return recovery.new_ledger(queue, settings)
 
     def create(self, queue: str, settings: Settings) -> None:
         super().create(queue, settings)
@@ -225,12 +222,12 @@ class SlateBackend(Engine):
             self._commit()
 
     def catch_up(self, queue: str) -> None:
-        """Let a queue that is held have what it has missed: some of it now, the rest in the background."""
+        """Offer a held queue the entries that it has missed: some now, the rest in the background."""
         if self._catching_up.go_on(queue):
             return
         try:
             more = self._router.catch_up(queue)
-        except StoreUnreachable:  # what its caller came for is done
+        except StoreUnreachable:  # not the caller's error: its own operation has succeeded
             self._catch_up_later(queue)
         else:
             if more:
@@ -243,7 +240,7 @@ class SlateBackend(Engine):
         self._writer.commit(self._writer.written)
 
     def _update(self, live: LiveQueue, changes: Mapping[str, Any]) -> tuple[Settings, int]:
-        """A filter holds for what is published from here on: what was published before went by the old one."""
+        """A new filter applies to messages published from now on; those published before went by the old one."""
         before, after = live.settings, live.settings.changed(changes)
         if all(before[name] == after[name] for name in _WHAT_ENTERS):
             return super()._update(live, changes)
@@ -253,7 +250,7 @@ class SlateBackend(Engine):
             if anew and storage.held and storage.is_understood:
                 raise held(storage)
             self._streams.note_entered(name, (storage.position if storage.held else self._log.end) - 1)
-            if anew:  # before the settings, so that no batch has them without it
+            if anew:  # before the settings, so that no commit has the settings without the position
                 live.run(lambda now: storage.move(self._log.end, held=False))
             settings, _ = super()._update(live, changes)
             if anew:
@@ -278,9 +275,7 @@ class SlateBackend(Engine):
 
     def _new_storage(self, ledger: Ledger, lock: Lock) -> "Storage":
         name = ledger.name
-        storage = SlateStorage(
-            ledger, self._receipts[name], lock, self._writer, self._bodies, self._ids, self._log_key
-        )
+        storage = SlateStorage(ledger, lock, self._writer, self._bodies, self._ids, self._log_key)
         storage.present[0] = pages.kinds_of(pages.OF_THE_DOCUMENT)
         if (loaded := self._loaded.get(name)) is not None:
             storage.present, storage.recent.written = loaded.present, loaded.recent
@@ -309,7 +304,7 @@ class SlateBackend(Engine):
         self._subscribe(ledger)
 
     def _subscribe(self, ledger: Ledger) -> None:
-        """Let a queue have what its filter wants, if it has one that is understood."""
+        """Subscribe a queue to published messages, if it has a valid filter."""
         name = ledger.name
         if name in self._filters:
             since = since_of(ledger.settings.start)
@@ -317,7 +312,7 @@ class SlateBackend(Engine):
             self._router.subscribe(name, subscriber)
 
     def _add_filter(self, queue: str, text: str) -> None:
-        """A filter that another program wrote, or a later version, holds its queue until it is understood."""
+        """An invalid filter, of another program or a later version, holds its queue."""
         try:
             super()._add_filter(queue, text)
         except InvalidFilter as error:
@@ -325,17 +320,15 @@ class SlateBackend(Engine):
             storage.is_understood = False
             if not storage.held:
                 storage.move(max(storage.position, self._log.position), held=True)
-            _log.warning(
-                "queue %r gets nothing of what is published, as its filter is not understood: %s", queue, error
-            )
+            _log.warning("queue %r gets no published messages, as its filter is not understood: %s", queue, error)
 
     def _deleting(self, queue: str, first: int) -> None:
-        """The config goes first: without it, what is left of the queue is removed when the store is opened."""
+        """The config is deleted first: without it, the next opening removes the remaining rows."""
         storage = self._storages[queue]
         self._router.unsubscribe(queue)
 
         def begin() -> None:
-            self._writer.commits.flush()  # the queue is stopped, so that nothing comes after this
+            self._writer.commits.flush()  # the queue is stopped: no change follows
             storage.retire()
             gone = (records.CONFIG, records.SETTINGS)
             self._writer.write_now([(records.queue_key(kind, queue), None) for kind in gone])
@@ -344,10 +337,10 @@ class SlateBackend(Engine):
         self._remove(list(storage.rows()))
         for seq in storage.large:
             self._place.delete_object(str(seq))
-        del self._storages[queue], self._receipts[queue]
+        del self._storages[queue]
 
     def collect(self) -> None:
-        """Remove files that nobody needs any more, now."""
+        """Remove unreferenced files now."""
         self._writer.lead(self._writer.collect)
 
     # Publishing
@@ -390,7 +383,7 @@ class SlateBackend(Engine):
         self._expire()
 
     def _expire(self) -> None:
-        """Remove published messages whose time is over."""
+        """Remove expired messages from the log."""
         if self._refusal is None and self._log.expire(self._clock.now()):
             self._commit()
 
@@ -401,7 +394,7 @@ class SlateBackend(Engine):
         return self._streams
 
     def _tend_followers(self) -> None:
-        """Hold nothing back any longer for followers that are gone."""
+        """Stop holding messages back for followers that have not asked for a while."""
         self._streams.tend()
         before = self._clock.now() > self._opened + UNHEARD
         for storage in list(self._storages.values()) if before else ():
@@ -412,11 +405,11 @@ class SlateBackend(Engine):
             self.look_after_followers()
 
     def look_after_followers(self) -> None:
-        """Look in a while which followers still ask."""
+        """Schedule _tend_followers()."""
         self._alarm.set(self._tend_followers, self._clock.now() + UNHEARD)
 
     def _needed(self, seqs: list[int]) -> set[int]:
-        """Those of the messages that are in batches of streams."""
+        """The messages among these that are in batches of streams."""
         needed: set[int] = set()
         for storage in list(self._storages.values()):
             with storage.lock:
@@ -439,13 +432,12 @@ class SlateBackend(Engine):
         raise NotSupported("a slate store takes no loads that were staged as journals: put the messages instead")
 
     def owner(self) -> BulkOwner:
-        """Work in bulk."""
         return self._owner
 
     # Ending
 
     def forked(self) -> None:
-        """In a child: leave the store to the parent."""
+        """In a forked child: leave the store to the parent."""
         if not self._closed:
             self._closed = True
             self._refusal = _forked
@@ -462,14 +454,14 @@ class SlateBackend(Engine):
         super().close()
         self._catching_up.stop()
         try:
-            with suppress(StoreUnreachable):  # what is left of them goes when the store is opened
+            with suppress(StoreUnreachable):  # the next opening sets their frames aside
                 self._uploads.close()
             if self._failure is None:
                 self._writer.finish()
                 self._writer.tidy()
         finally:
             try:
-                with suppress(StoreClosed):  # another process writes now, or an error has ended it
+                with suppress(StoreClosed):  # fenced by another process, or ended by an error
                     self._database.close()
                     if self._failure is None:
                         self._place.closed()
@@ -477,7 +469,7 @@ class SlateBackend(Engine):
                 self._place.unlock()
 
     def _failed(self, error: BaseException) -> None:
-        """Stop everything: another process writes now, or what was written last may be lost."""
+        """Stop all queues: another process has fenced this one, or the last write may be lost."""
         if self._failure is not None:
             return
         self._failure = error
@@ -492,16 +484,16 @@ class SlateBackend(Engine):
             for queue in list(self._queues.values()):
                 queue.stop(told)
 
-        with suppress(RuntimeError):  # no thread to be had: who stands in line waits until its time is over
+        with suppress(RuntimeError):  # no thread available: waiting consumers wait until their timeout
             self._threads.start("penstock-stop", stop)
 
 
-_parents: list[SlateBackend] = []  # of which this process is a child: nothing of them may be freed here
+_parents: list[SlateBackend] = []  # backends of the parent process, which a forked child must not free
 
 
 def _forked() -> StoreClosed:
     return StoreClosed(
-        "this process was forked from the one that has the store open: open the store here, which asks that one"
+        "this process was forked from the one that has the store open: open the store again in this process"
     )
 
 
@@ -515,15 +507,17 @@ def open_slate(
     shared: str | None = None,
     locked: Callable[[], None] = lambda: None,
 ) -> SlateBackend:
-    """Open the store at `slate:DIR` or `slate:s3://bucket/prefix`, which is made if it is not there.
+    """Open the store at `slate:DIR` or `slate:s3://bucket/prefix`; creates it if it does not exist.
 
-    shared: of a bucket: the folder in which processes of this machine agree on its owner
-    locked: called once it is ours
+    shared: for a bucket: the folder with the lock of this machine's processes
+    locked: called once the lock is taken
     """
     address = parse(url)
     router = parse_qs(url.partition("?")[2]).get("router", ["on"])[-1]
     if router not in ("on", "off"):
-        raise InvalidArgument(f"router={router!r}: the router is on, or off while `penstock route` does its work")
+        raise InvalidArgument(
+            f"router={router!r}: give on, or off if `penstock route` delivers published messages"
+        )
     seconds = timeout or TIMEOUT
     place: Folder | BucketPlace = Folder(address.where, sync)
     if address.is_bucket:

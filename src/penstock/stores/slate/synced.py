@@ -1,19 +1,17 @@
-"""What a database must have: files that were synced, what its manifest needs.
+"""The record of synced files, and the files that a manifest needs: both tell damage from an unsynced log end.
 
-In a folder this tells damage from an end of the log that was never synced.
+    .penstock/synced   JSON: "manifest", "compactions": numbers of the newest synced ones; "checksums": of these
+                       two files; "log": the last file of the log at that time; "checksum": of all of this
+    db/wal/synced#N    an empty file whose name records the synced part of the log. N is 70 digits: 20 for the last
+                       file whose rows are in tables, 20 for the last synced file, 20 for the total bytes of the
+                       files after the first up to the second, 10 for the checksum of these bytes
 
-    .penstock/synced   JSON: "manifest", "compactions": the newest that were synced, as numbers; "checksums": of
-                       these two files; "log": the last file of the log at that time; "checksum": of all of this
-    db/wal/synced#N    an empty file whose name says what of the log is synced: N is 70 digits, 20 for the last
-                       file that is in tables, 20 for the last one that is synced, 20 for the bytes of the files
-                       after the first of these, up to the second, 10 for the checksum of these bytes
+A commit syncs its files, renames the empty file, and syncs the folder, which covers all of these names. So the
+record costs no sync of its own, and covers every acknowledged file. SlateDB and earlier versions take a name that
+ends with # and digits for an unfinished file.
 
-A commit gives the empty file its new name after the files of the commit are synced, and before it syncs the folder
-that holds all of these names: so the record costs no sync of its own, and no acknowledged file is without it.
-SlateDB and versions before this one take a name that ends with # and digits for a file that was being written.
-
-Checksums are CRC-32. Changing it: `synced` of a version before has the two numbers alone, and says nothing of the
-log; other keys than these are refused.
+Checksums are CRC-32. Changing it: `synced` of earlier versions has only the two numbers, and no record of the log;
+unknown keys are refused.
 """
 
 import json
@@ -30,12 +28,12 @@ KINDS = ("manifest", "compactions")
 _SHOWN = 3
 _CHUNK = 1 << 20
 _NUMBERED = re.compile(r"([0-9]{20})\.(sst|manifest|compactions)")
-name_of: Callable[..., str] = "synced#{:020}{:020}{:020}{:010}".format  # the file name that records an extent
+name_of: Callable[..., str] = "synced#{:020}{:020}{:020}{:010}".format  # the name of the empty file
 _MARKED = re.compile(r"synced#([0-9]{20})([0-9]{20})([0-9]{20})([0-9]{10})")
 
 
 class Extent(NamedTuple):
-    """A part of the log: the files after one, up to and with another."""
+    """A recorded part of the log: the files after `after`, up to and including `last`."""
 
     after: int
     last: int
@@ -44,17 +42,17 @@ class Extent(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """What a file name records; None: it is another file's name."""
+        """The extent that a file name records; None if it records none."""
         matched = _MARKED.fullmatch(name)
         return None if matched is None else cls(*map(int, matched.groups()))
 
     def and_next(self, descriptor: int) -> "Extent":
-        """The record with the next file."""
+        """The extent with the next file."""
         length, checksum = summed(descriptor, self.checksum)
         return Extent(self.after, self.last + 1, self.length + length, checksum)
 
     def up_to(self, last: int, wal: str) -> "Extent":
-        """The record with all files up to one; OSError."""
+        """The extent with all files up to `last`; OSError."""
         extent = self
         while extent.last < last:
             with open(log_file(wal, extent.last + 1), "rb") as file:
@@ -63,7 +61,7 @@ class Extent(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What `.penstock/synced` says; of a version before without what is None here."""
+    """The content of `.penstock/synced`; None: an earlier version wrote it."""
 
     manifest: int
     compactions: int
@@ -71,17 +69,17 @@ class Record(NamedTuple):
     log: int | None = None
 
     def number(self, kind: str) -> int:
-        """The newest manifest or compactions."""
+        """The number of the newest manifest or compactions."""
         return self.manifest if kind == "manifest" else self.compactions
 
     def to_text(self) -> str:
-        """As it is written."""
+        """The record as JSON."""
         content = {name: value for name, value in self._asdict().items() if value is not None}
         return json.dumps(content if self.log is None else {**content, "checksum": _checksum(content)})
 
     @classmethod
     def from_text(cls, text: bytes) -> Self:
-        """As it was written; ValueError."""
+        """The record from JSON; ValueError."""
         content = json.loads(text)
         try:
             checksum = content.pop("checksum", None)
@@ -91,9 +89,9 @@ class Record(NamedTuple):
         except (AttributeError, TypeError) as error:
             raise ValueError(str(error)) from error
         if len(sums) not in (0, 3) or not all(type(number) is int and number >= 0 for number in numbers):
-            raise ValueError("not what a store writes")
+            raise ValueError("unexpected values")
         if checksum is not None and checksum != _checksum(content):
-            raise ValueError("its checksum is another one")
+            raise ValueError("wrong checksum")
         return record
 
 
@@ -102,7 +100,7 @@ def _checksum(content: dict[str, object]) -> int:
 
 
 def summed(descriptor: int, checksum: int = 0) -> tuple[int, int]:
-    """The length and the checksum of a file, perhaps after others; OSError."""
+    """The length of a file, and its checksum, continued from `checksum`; OSError."""
     length, size = 0, os.fstat(descriptor).st_size
     while length < size and (data := os.pread(descriptor, min(size - length, _CHUNK), length)):
         length += len(data)
@@ -122,18 +120,18 @@ def log_file(wal: str, number: int) -> str:
 
 
 def in_words(lost: list[str]) -> str:
-    """The first of what is lost."""
+    """The first sentences on lost files."""
     return "; ".join(lost[:_SHOWN]) + ("; and more" if len(lost) > _SHOWN else "")
 
 
 def number_of(name: str) -> int | None:
-    """The number that a file or an object has as its name."""
+    """The number in the name of a file or object of SlateDB; None if it has none."""
     matched = _NUMBERED.fullmatch(name.rpartition("/")[2])
     return None if matched is None else int(matched[1])
 
 
 def names_in(folder: str) -> list[str]:
-    """The names in a folder, none if it is not there; OSError."""
+    """The names in a folder, none if it does not exist; OSError."""
     try:
         return os.listdir(folder)
     except FileNotFoundError:
@@ -141,20 +139,20 @@ def names_in(folder: str) -> list[str]:
 
 
 def numbered(folder: str) -> Iterator[tuple[int, str]]:
-    """The files of a folder that have a number as their name; OSError."""
+    """The numbered files of a folder; OSError."""
     for name in names_in(folder):
         if matched := _NUMBERED.fullmatch(name):
             yield int(matched[1]), os.path.join(folder, name)
 
 
 class Needed(NamedTuple):
-    """What a database cannot do without."""
+    """The files that a manifest needs."""
 
-    after: int = 0  # the last file of the log that is in tables
-    tables: dict[str, int] = {}  # noqa: RUF012 - names in db/compacted, and how long each of them is at least
+    after: int = 0  # the last file of the log whose rows are in tables; later files are needed
+    tables: dict[str, int] = {}  # noqa: RUF012 - names in db/compacted, and their least sizes
 
     def lost(self, sizes: dict[str, int]) -> list[str]:
-        """In words: the tables that are missing or too short, of those that are there with their sizes."""
+        """Sentences on the tables that are missing or too short, by the sizes of the existing ones."""
         missing = [f"db/compacted/{name} is missing" for name in self.tables if name not in sizes]
         cut_off = [
             f"db/compacted/{name} is cut off"
@@ -165,13 +163,13 @@ class Needed(NamedTuple):
 
 
 def read_manifest(store: Any, path: str, number: int, what: str, seconds: float) -> Needed:
-    """What a manifest says; StoreCorrupt, StoreUnreachable."""
+    """The files that a manifest needs; StoreCorrupt, StoreUnreachable."""
     ffi = load()
     with told(ffi, what, seconds, opening=True):
         found = blocking(ffi.AdminBuilder(path, store).build().read_manifest(number), seconds)
     if found is None:
-        raise StoreCorrupt(f"{what} has lost its manifest {number:020}: put it back from a backup")
-    tables = {} if found.external_dbs else dict(_tables(found))  # those of a clone are in another database
+        raise StoreCorrupt(f"{what} has lost its manifest {number:020}: restore it from a backup")
+    tables = {} if found.external_dbs else dict(_tables(found))  # a clone's tables are in another database
     return Needed(int(found.replay_after_wal_id), tables)
 
 

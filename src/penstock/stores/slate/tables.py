@@ -1,17 +1,15 @@
-"""Tables of slate stores: a snapshot of the database, the ranges of keys that tasks scan in it, and loads.
+"""Spark tables of slate stores: reads of a snapshot of the database, and bulk loads.
 
-The states of messages are in records of their queues, which are read when a read is planned; payloads, headers and
-the log (log_tables.py) are left to tasks. A task is sent its rows, and the snapshot to open.
+The driver reads the messages' states, which are in records of their queues. Tasks read payloads, headers and the
+log (log_tables.py). A task is sent its rows, and the snapshot to open.
 
-Tasks of a load stage frames beside the database. The commit asks the process that has the store open, or opens it.
-Until then nothing of them is shown; from when the owner has recorded the load, all of it will be, whatever happens
-(loads.py).
+Tasks of a load stage frames beside the database. The commit asks the owner of the store, or opens the store.
+Before it no message of the load is visible; once the owner has recorded the load, all will be (loads.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -41,6 +39,7 @@ from penstock.errors import PenstockError, QueueFull, QueueNotFound, StreamMisma
 from penstock.rules.ledger import Ledger
 from penstock.stores.owner_operations import SlateOwner
 from penstock.stores.slate import entries, recovery, snapshot
+from penstock.stores.slate.bodies import runs_of
 from penstock.stores.slate.format import (
     decode_metadata,
     decode_payload,
@@ -53,15 +52,14 @@ from penstock.stores.slate.loads import Frame, Load, is_done, new_name
 from penstock.stores.slate.log_tables import MATCHED, LogFollower, Router, log_end, log_parts, sliced
 from penstock.stores.slate.place import Place, parse
 from penstock.stores.slate.recovery import PRIORITIES
-from penstock.stores.slate.snapshot import place_at, read_only
-from penstock.stores.slate.view import Snapshot, View
+from penstock.stores.slate.snapshot import Snapshot, View, place_at, read_only
 from penstock.system.clock import SystemClock
 from penstock.wire.frames import decode_columns
 
 _PART_ROWS, _SMALL_PART_ROWS = 200_000, 20_000  # that are sent to a task, at most and at least
 _BESIDE = 200  # bytes that a body costs beside its payload
-_NEAR = 128  # messages that a scan rather skips than begins again
-_COMMITTING = "committing"  # the file from which on only the owner may remove what is staged
+_NEAR = 128  # a scan reads across gaps of up to so many messages
+_COMMITTING = "committing"  # once this file is staged, only the owner may remove the load's frames
 
 
 class SlateTables(Tables):
@@ -113,15 +111,14 @@ class SlateTables(Tables):
 
 @dataclass(frozen=True)
 class RowsPart:
-    """Rows of an index, for which bodies are found in a snapshot; without one the rows are all."""
+    """Rows for one task, which adds bodies from a snapshot; without a snapshot the rows are complete."""
 
     snapshot: Snapshot | None
     log: str
     rows: bytes  # as an Arrow stream
-    queues: tuple[str, ...]  # names, of which rows have numbers; none: the rows are those of the table
+    queues: tuple[str, ...]  # rows have indexes into these names; empty: the rows are the table's
 
     def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows, as of the snapshot."""
         with pa.ipc.open_stream(self.rows) as stream:
             rows = stream.read_next_batch()
         if not self.queues:
@@ -199,7 +196,7 @@ def _sent(rows: pa.RecordBatch) -> bytes:
 
 
 class Bodies:
-    """Finds bodies, of messages in the order of their numbers."""
+    """Reads the bodies of messages from a view."""
 
     def __init__(self, view: View, log: str, payloads: bool) -> None:
         self._view = view
@@ -207,15 +204,13 @@ class Bodies:
         self._payloads = payloads
 
     def columns(self, seqs: list[int], schema: pa.Schema) -> dict[str, pa.Array]:
-        """What bodies say of these messages, of which one may be there several times."""
+        """The body columns of these messages; a message may occur several times."""
         found: dict[int, tuple[Any, ...]] = {}
-        for run in _runs(sorted(set(seqs))):
+        for run in runs_of(sorted(set(seqs)), _NEAR):
             self._find(run, found)
         missing = [seq for seq in seqs if seq not in found]
         if missing:
-            raise PenstockError(
-                f"message {missing[0]} has no payload or no entry in the log: the store has lost it"
-            )
+            raise PenstockError(f"message {missing[0]} has no payload or no log entry: the store has lost it")
         bodies = [found[seq] for seq in seqs]
         values = dict(
             zip(("payload", "headers", "created_at", "received_at"), zip(*bodies, strict=True), strict=True)
@@ -246,7 +241,7 @@ class Bodies:
 
 
 def payload_of(view: View, seq: int, value: bytes) -> bytes:
-    """A payload, wherever it is kept."""
+    """The payload of a payload record, which may be an object."""
     content = decode_payload(value)
     if isinstance(content, bytes):
         return content
@@ -258,28 +253,17 @@ def payload_of(view: View, seq: int, value: bytes) -> bytes:
         ) from None
 
 
-def _runs(seqs: list[int]) -> Iterator[list[int]]:
-    """Numbers that lie near together."""
-    start = 0
-    for at, (before, after) in enumerate(pairwise(seqs), 1):
-        if after - before > _NEAR:
-            yield seqs[start:at]
-            start = at
-    yield seqs[start:]
-
-
 # Loads
 
 
 class _Frames:
-    """Stages the frames of one task."""
+    """Stages the frames of one task, for arrow_rows.send()."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
         self.frames: list[Frame] = []
 
     def add(self, load: str, part: str, number: int, queue: str, frame: bytes) -> None:
-        """Keep a frame."""
         name = f"{part}-{number}"
         self._place.stage(load, name, frame)
         columns, payloads = decode_columns(frame)
@@ -315,13 +299,13 @@ class SlateLoader:
                 place_at(target.store).stage(name, _COMMITTING, b"")
             try:
                 SlateOwner(store.run).take_in(load)
-            except (QueueFull, QueueNotFound, StreamMismatch):  # refused: nothing of it was taken in
+            except (QueueFull, QueueNotFound, StreamMismatch):  # refused: nothing was written
                 place_at(target.store).remove_load(name)
                 raise
 
     def abort(self, staged: Sequence[Staged]) -> None:
         place = place_at(self._target.store)
-        begun = set() if self._target.streams else {self._load}  # tasks of a stream had a loader of their own
+        begun = set() if self._target.streams else {self._load}  # each batch of a stream has its own loader
         for load in begun | {each.load for each in staged}:
             try:
                 place.staged(load, _COMMITTING)
@@ -330,10 +314,10 @@ class SlateLoader:
 
 
 def _limits(store: Store, target: Target) -> dict[str, Settings]:
-    """The queues that rows may be for, with the priorities that such a store can keep; QueueNotFound."""
+    """The queues that rows may be for, with the priorities that a slate store supports; QueueNotFound."""
     known = {**target.create, **{info.name: info.settings for info in store.run(Queues())}}
     if target.queue is not None and target.queue not in known:
-        store.run(Lookup(target.queue))  # says that there is none
+        store.run(Lookup(target.queue))  # raises QueueNotFound
     limited = {}
     for name, settings in known.items():
         lowest, highest = settings.priorities or PRIORITIES

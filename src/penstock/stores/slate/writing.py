@@ -1,14 +1,14 @@
-"""What a slate store has to write, and how it becomes durable: one batch and one flush for all who commit.
+"""Group commit of a slate store: one write batch and one flush for all threads that commit.
 
-A thread that commits leads, or waits for the leader (engine/commits.py). The leader takes from every queue that
-changed the records of the buckets that changed, writes them all at once, flushes, and syncs. Rows are absolute:
-what could not be written in time is written again, with what came since.
+A committing thread leads, or waits for the leader (engine/commits.py). The leader collects the changed records of
+every changed queue, writes them in one batch, flushes, and syncs. Rows are absolute values: rows that were not
+written in time are written again, together with later ones.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
@@ -17,9 +17,10 @@ from penstock.contract.message import Entry, Plain
 from penstock.engine.commits import Commits
 from penstock.errors import DiskFull, InvalidArgument, NotSupported, StoreUnreachable
 from penstock.stores.slate.binding import Database, Fenced, Row
-from penstock.stores.slate.bodies import MANY, Bodies, runs_of
+from penstock.stores.slate.bodies import Bodies, numbered_rows
 from penstock.stores.slate.extensions import CLOCK_KEY, LOG_END_KEY, encode_clock, encode_log_end
 from penstock.stores.slate.format import (
+    ALL_ATTEMPTS,
     MAX_ARRAY,
     MAX_ID,
     SEQ_BLOCK_KEY,
@@ -41,23 +42,23 @@ _BLOCK = 4_096
 
 
 class Ids:
-    """Gives ids that nobody has. A block of them is written before, or with, the first message that has one."""
+    """Gives unique ids. A block of ids is written before, or together with, the first message that uses it."""
 
     def __init__(self, stored: bytes | None, highest: int) -> None:
-        """`highest`: of all ids that are there; another program may have others than its block says."""
+        """`highest`: the highest used id; another program may have used ids outside of its block."""
         block = SeqBlock(1, 0) if stored is None else decode_seq_block(stored)
         self._lock = threading.Lock()
-        self.next = self._end = max(block.base + block.size, highest + 1)  # above every id that was given
-        self.row: Row | None = None  # of a block that is still to be written
+        self.next = self._end = max(block.base + block.size, highest + 1)  # above every given id
+        self.row: Row | None = None  # the record of a block that is not written yet
 
     def reserve(self, count: int) -> int:
-        """The first of so many ids; NotSupported once there are no more."""
+        """Reserve `count` ids; the first of them; NotSupported if there are no more."""
         with self._lock:
             first = self.next
             if first + count > MAX_ID + 1:
                 raise NotSupported(
-                    f"this store has no number left for another message: {first - 1} was given to one, and the "
-                    f"highest is {MAX_ID}. What is there can be worked off; put new messages into another store"
+                    f"this store has no number left for another message: the last was {first - 1}, and the "
+                    f"highest is {MAX_ID}. Stored messages can be consumed; put new messages into another store"
                 )
             self.next += count
             if self.next > self._end:
@@ -67,7 +68,7 @@ class Ids:
             return first
 
     def take_row(self) -> Row:
-        """The block that is still to be written."""
+        """The record of the block that is not written yet."""
         with self._lock:
             row, self.row = self.row, None
             assert row is not None  # noqa: S101 - one thread writes
@@ -75,40 +76,40 @@ class Ids:
 
 
 _log = logging.getLogger("penstock")
-_KEPT_FREE = 64 << 20  # bytes of a disk that new messages leave: for settling stored messages, and for SlateDB
-_MOST = 256 << 20  # bytes of one step, all of which are in memory a few times
+_KEPT_FREE = 64 << 20  # bytes of disk that new messages leave free: for settling stored messages, and for SlateDB
+_MOST = 256 << 20  # bytes of one operation, which memory holds a few times
 _CHECK_EVERY, _CHECK_SECONDS, _BESIDE = 8 << 20, 0.2, 1_000
-_ROWS = 10_000  # that are prepared and written in a second, also where little of a processor is to be had
+_ROWS = 10_000  # rows that even a slow processor prepares and writes in a second
 _PAYLOAD = attrgetter("payload")
-_TIDY_AFTER = 200
-_COLLECT_AFTER = 2_000  # files of the log, each of which a commit has made
+_TIDY_AFTER = 200  # files of the log, about one for each commit, until closing collects
+_COLLECT_AFTER = 2_000  # until a commit collects
 
 
 class Changes:
-    """What is to be written with one batch."""
+    """The contents of one write batch."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.objects: dict[int, bytes] = {}  # payloads that are too large for a record
         self.written: list[int] = []  # messages whose bodies are in the rows
-        self.gone: list[int] = []  # messages whose bodies are to be deleted
+        self.gone: list[int] = []  # messages whose bodies are deleted
         self.large: list[int] = []  # those of them whose payload is an object
-        self.claims: list[tuple[int, str]] = []  # of published messages: which, by whom
-        self.at = 0  # the latest time that anything was recorded
-        self.moved: list[tuple[int, Row]] = []  # queues that are not held: how far they are in the log
+        self.claims: list[tuple[int, str]] = []  # of published messages: number, consumer
+        self.at = 0  # the latest time of a change
+        self.moved: list[tuple[int, Row]] = []  # queues that are not held: log position, position record
 
 
 class Source(Protocol):
-    """A queue that has something to write."""
+    """A queue or a load that has rows to write."""
 
     lock: Lock
 
     def collect(self, changes: Changes) -> None:
-        """Under the lock: add what has changed since the last time."""
+        """Under the lock: add the rows that have changed since the last call."""
 
 
 class Writer:
-    """Writes for all queues of a store."""
+    """Writes the changes of all queues of a store."""
 
     def __init__(
         self,
@@ -126,15 +127,15 @@ class Writer:
         self._failed = failed
         self.commits = Commits(threads, self._flush, failed, passing=(StoreUnreachable, Fenced))
         self.written = 0
-        self.refused = False  # nothing more is written of some queue
+        self.refused = False  # whether a queue was stopped, whose changes are not written
         self.log: Log | None = None
         self._mutex = threading.Lock()
         self._changed: dict[Source, None] = {}
         self._deadline = threading.local()
-        self._left = Changes()  # what could not be written yet
+        self._left = Changes()  # changes that are not written yet
         self._flushed = True
         self._at = 0
-        self._unchecked, self._checked = 0, 0.0  # bytes that were let in since the space was looked at, and when
+        self._unchecked, self._checked = 0, 0.0  # bytes accepted since the last check of free space, and its time
         self._collected = place.files
 
     @property
@@ -142,24 +143,24 @@ class Writer:
         return self.commits.durable
 
     def wrote(self, source: Source | None = None) -> None:
-        """A change that someone will commit, of a queue, under its lock; or of the log."""
+        """Note a change that its caller will commit: of a source, under its lock, or of the log."""
         with self._mutex:
             if source is not None:
                 self._changed[source] = None
             self.written += 1
 
     def changed(self, source: Source) -> None:
-        """A change that goes with the next commit."""
+        """Note a change of a source, to be written with the next commit."""
         with self._mutex:
             self._changed[source] = None
 
     def check_space(self, entries: Sequence[Entry]) -> None:
-        """Refuse new messages while there is space left to settle stored messages; DiskFull."""
+        """Refuse new messages before settling stored ones would run out of space; DiskFull."""
         size = _BESIDE * len(entries)
         for payload in entries.payloads if isinstance(entries, Plain) else map(_PAYLOAD, entries):
             size += len(payload)
         if size > _MOST:
-            raise InvalidArgument(f"{size} bytes are too many for one step: put fewer messages at a time")
+            raise InvalidArgument(f"{size} bytes are too many for one operation: put fewer messages at a time")
         self._unchecked += size
         now = time.monotonic()
         if self._unchecked < _CHECK_EVERY and now < self._checked + _CHECK_SECONDS:
@@ -177,39 +178,41 @@ class Writer:
         self.commits.commit(written)
 
     def lead(self, work: Callable[[], None]) -> None:
-        """Do something as the only one that writes."""
+        """Run `work` as the leader, while no other thread writes."""
         self._deadline.at = time.monotonic() + self._database.timeout
         self.commits.lead(work)
 
     def write_now(self, rows: list[Row]) -> None:
-        """By the one who leads: make these rows durable at once."""
+        """By the leader: make these rows durable at once."""
         self._database.write(rows)
         self._database.flush()
         self._place.make_durable()
 
     def finish(self) -> None:
-        """Write what is left, which no one waits for."""
+        """Write pending changes that no thread waits for."""
         with self._mutex:
             pending = bool(self._changed)
         if (pending or self._left.rows or not self._flushed) and self.commits.failure is None:
             self.lead(self.commits.flush)
 
     def tidy(self) -> None:
-        """Let the next opening read little of the log, if there is much of it."""
+        """Collect if the log is long, so that the next opening replays little of it."""
         if self._place.files >= self._collected + _TIDY_AFTER and self.commits.failure is None:
             with suppress(StoreUnreachable):
                 self.lead(self.collect)
 
-    # By the one who leads
+    # By the leader
 
     def collect(self) -> None:
-        """Remove files that nobody needs."""
+        """Remove unreferenced files."""
         self._place.collect(self._database)
         self._collected = self._place.files
 
     def _flush(self) -> int:
-        end = self._ids.next  # a queue with a lower number was noted before as changed, and is collected below
-        # First the position, then the queues, which have what is before it, then the log with all that they have.
+        end = (
+            self._ids.next
+        )  # queues note changes before they reserve numbers: those below `end` are collected now
+        # Order: the position, then the queues, which have the messages before it, then the log, which has all.
         position: int | None = 0
         if self.log is not None:
             with self.log.lock:
@@ -222,14 +225,14 @@ class Writer:
         for source in sources:
             with source.lock:
                 source.collect(changes)
-        if self.refused:  # what it was given may be missing: after the next opening it is given that again
+        if self.refused:  # its deliveries may be missing: the next opening repeats them from the written position
             position = None
-        if changes.moved:  # a queue that is no further than all are needs no position of its own
+        if changes.moved:  # a queue at or below the common position needs no record of its own
             changes.rows += [row for reached, row in changes.moved if position is None or reached > position]
             changes.moved = []
         if self.log is not None and (self.log.changed or position != self.log.written_position):
             self.log.collect_up_to(position, changes)
-        if self._ids.row is not None:  # after all users of ids, so that it covers them
+        if self._ids.row is not None:  # after all messages were collected, so that it covers their ids
             changes.rows.append(self._ids.take_row())
         if changes.at > self._at:
             self._at = changes.at
@@ -246,32 +249,20 @@ class Writer:
         return target
 
     def _attempts(self, claims: list[tuple[int, str]]) -> list[Row]:
-        """The document's list of who claimed a message, of those that several queues may have."""
+        """The attempts records of published messages, with these claims added: several queues may have them."""
         consumers: dict[int, list[str]] = {seq: [] for seq, _ in claims}
-        for seq, value in self._stored_attempts(sorted(consumers)):
+        for seq, value in numbered_rows(self._database, ALL_ATTEMPTS, sorted(consumers)):
             try:
                 consumers[seq] = decode_attempts(value)
-            except Undecodable:  # the document leaves open what a ConsumerID is: another program's list stays
+            except Undecodable:  # another program's list stays: the document leaves open what a ConsumerID is
                 del consumers[seq]
         for seq, consumer in claims:
             if seq in consumers:
                 consumers[seq].append(consumer)
         return [(attempts_key(seq), encode_attempts(names[-MAX_ARRAY:])) for seq, names in consumers.items()]
 
-    def _stored_attempts(self, seqs: list[int]) -> Iterator[tuple[int, bytes]]:
-        """What the database has of them; a stream's batch may be a million messages that lie together."""
-        for run in runs_of(seqs):
-            if len(run) < MANY:
-                found = [(seq, self._database.get(attempts_key(seq))) for seq in run]
-                yield from [(seq, value) for seq, value in found if value is not None]
-            else:
-                wanted = set(run)
-                for key, value in self._database.scan(attempts_key(run[0]), attempts_key(run[-1] + 1)):
-                    if (seq := int.from_bytes(key[-8:])) in wanted:
-                        yield seq, value
-
     def _write_left(self) -> None:
-        """Write and flush within the time of the one who leads; after an error all is as it was, and repeated."""
+        """Write and flush by the leader's deadline. After an error the changes stay for the next commit."""
         left = self._left
         if left.claims:
             left.rows += self._attempts(left.claims)
@@ -296,6 +287,6 @@ class Writer:
         if self._place.files >= self._collected + _COLLECT_AFTER:
             try:
                 self.collect()
-            except StoreUnreachable as error:  # what was to be written is; this can wait
+            except StoreUnreachable as error:  # the changes are written; collecting can wait
                 self._collected = self._place.files
-                _log.warning("files that are not needed any more stay for now: %s", error)
+                _log.warning("unreferenced files could not be removed, and stay for now: %s", error)
