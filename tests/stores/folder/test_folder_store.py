@@ -468,7 +468,7 @@ def test_long_values_that_a_killed_process_left_for_no_message_are_dropped(folde
         queue.put(b"failed", headers={"long": "y" * 5_000}, priority=-1)
         queue.fail(*queue.claim(), reason="z" * 5_000)
         tree: Tree = queue._store.backend.shared.tree  # type: ignore[attr-defined]
-        tree.keep({"for": "nobody" * 1_000})
+        tree.keep_value({"for": "nobody" * 1_000})
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
     long = folder / ".penstock" / "long"
@@ -485,7 +485,7 @@ def test_they_stay_while_another_process_has_the_store_open(folder: Path) -> Non
         pid = os.fork()
         if not pid:
             tree: Tree = penstock.open(f"folder:{folder}").backend.shared.tree  # type: ignore[attr-defined]
-            tree.keep({"for": "nobody" * 1_000})
+            tree.keep_value({"for": "nobody" * 1_000})
             os.kill(os.getpid(), signal.SIGKILL)
         os.waitpid(pid, 0)
         long = folder / ".penstock" / "long"
