@@ -1,4 +1,4 @@
-"""The folder store as its users meet it: files, shells, other processes, file systems without attributes."""
+"""The folder store: files, shells, other processes, file systems without attributes, the daemons."""
 
 import errno
 import json
@@ -29,8 +29,8 @@ from penstock.stores.folder.queue import FolderQueue
 from penstock.stores.folder.tree import Tree
 from penstock.system.files import StrPath, SystemDisk
 from tests.simulated_disk import SimulatedDisk
+from tests.stores.folder.test_folder_harm import COMMAND
 
-COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()"]
 NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=255)
 
 

@@ -1,4 +1,4 @@
-"""How a text store looks on disk, and what is its own."""
+"""The text store on disk: entries, settings, file names, packing, the mutex file, full disks."""
 
 import base64
 import errno

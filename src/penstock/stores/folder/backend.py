@@ -58,25 +58,21 @@ class FolderBackend(Unowned):
     ) -> None:
         super().__init__()
         self.clock = clock
-        self._kept_free = ballast
         self._lock = threads.rlock()
         self._closed = self._is_forked = False
-        self._open(folder, disk, threads, neighbours, sync, peers)
-        self._again: Callable[[], None] = lambda: self._open(
-            folder, disk, threads, SystemNeighbours(), sync, peers
-        )
+        self._options = folder, disk, threads, sync, peers, ballast
+        self._open(neighbours)
         processes.watch_forks(self)
 
-    def _open(
-        self, folder: str, disk: Disk, threads: Threads, neighbours: Neighbours, sync: str, peers: int
-    ) -> None:
+    def _open(self, neighbours: Neighbours) -> None:
+        folder, disk, threads, sync, peers, ballast = self._options
         steady = SteadyClock(self.clock)
         tree = Tree(folder, disk, neighbours.name, sync == "always", steady.now)
         self.shared = Shared(tree, steady, threads, neighbours, peers)
         self._clock = self.shared.clock
         self._catalog = Catalog(self.shared)
         self._upkeep = Upkeep(self.shared, self._keep_done)
-        self._ballast = Ballast(self.shared, self._kept_free, self._keep_done)
+        self._ballast = Ballast(self.shared, ballast, self._keep_done)
         self._queues: dict[str, FolderQueue] = {}
         self._made: dict[str, Listed] = {}  # the catalog's entries of `_queues`
         self._unread = True  # whether the catalog must be read, because the last reading failed
@@ -107,7 +103,7 @@ class FolderBackend(Unowned):
         if self._is_forked:
             with self._lock:
                 if self._is_forked and not self._closed:
-                    self._again()
+                    self._open(SystemNeighbours())
                     self._is_forked = False
         return self._guarding
 

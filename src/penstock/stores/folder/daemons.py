@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.stores.folder import layout
 from penstock.stores.folder.backend import FolderBackend, open_folder
+from penstock.system.files import SystemDisk
 
 EVERY = 1.0  # seconds between two rounds
 _TEXT = ".tq"  # the end of a text store's files
@@ -64,8 +65,7 @@ def tended(backend: FolderBackend) -> Iterator[None]:
         said = ""
         while backend.failure is None and not stopping.wait(EVERY):
             try:
-                backend.move_due()
-                backend.reap()
+                backend.tend()
                 said = ""
             except (OSError, PenstockError) as error:
                 if not stopping.is_set() and str(error) != said:  # log the same error once
@@ -130,7 +130,8 @@ def _move_due(source: str, destination: str, delay: float) -> int:
         except FileNotFoundError:  # another mover took it, or there is no such queue
             continue
     if moved:
-        _sync(destination, source)
+        for folder in [*(entry.path for entry in os.scandir(destination) if entry.is_dir()), source]:
+            SystemDisk().sync_folder(folder)
     return moved
 
 
@@ -144,12 +145,3 @@ def _unlink_all(source: str) -> int:
         except FileNotFoundError:
             continue
     return unlinked
-
-
-def _sync(destination: str, source: str) -> None:
-    for folder in [*(entry.path for entry in os.scandir(destination) if entry.is_dir()), source]:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

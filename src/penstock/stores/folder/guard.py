@@ -113,7 +113,7 @@ class Ballast:
                     file.reserve(self._size)
                 disk.rename(new, self._path)  # only a file with its space has this name
             except FileNotFoundError:
-                pass  # another process was quicker
+                pass  # another process has just renamed it
             except OSError as error:
                 with suppress(OSError):
                     disk.unlink(new)

@@ -146,45 +146,41 @@ class FolderQueue(PuttingQueue):
         now = self.advance()
         if reason is not None:
             self._tree.need_attributes("reason")
-        with self._protected(receipt.rpartition(".")[0] for receipt in receipts), self._moving():
-            return self._settle_protected(receipts, how, now, delay, reason)
-
-    def _settle_protected(
-        self, receipts: Sequence[str], how: str, now: int, delay: float, reason: str | None
-    ) -> list[str]:
-        won, lost = self._win(receipts, now, how)
-        now = self._clock.now()  # read after the messages were taken: earlier changes to them have earlier times
-        if how == "ack":
-            taken = steps.done(self._tree, self.file, won, now, self._keeps_done)
-            lost += [receipt for receipt in receipts if receipt.rpartition(".")[0] in taken]
+        with self._protected(map(_id_of, receipts)), self._moving():
+            won, lost = self._win(receipts, now, how)
+            now = self._clock.now()  # read after the messages were taken: earlier changes have earlier times
+            if how == "ack":
+                return lost + self._done(won, receipts, now)
+            visible_at = now + at_least_one(delay) if delay else now
+            endings = [self._ending(each, now, _OUTCOMES[how], reason, visible_at) for each in won]
+            ended = steps.end(self._tree, self.file, endings)
+            there = {ending.won.uid for ending in ended}
+            lost += [f"{each.uid}.{each.secret}" for each in won if each.uid not in there]
             with self.lock:
-                for each in won:
-                    if self._keeps_done:
-                        self._know(each.uid, Row.of("done", each.stamp, now))
-                    else:
-                        self._forget(each.uid)
-            return lost
-        visible_at = now + at_least_one(delay) if delay else now
-        outcome = _OUTCOMES[how]
-        endings = [self._ending(each, now, outcome, reason, visible_at) for each in won]
-        ended = steps.end(self._tree, self.file, endings)
-        there = {ending.won.uid for ending in ended}
-        lost += [f"{each.uid}.{each.secret}" for each in won if each.uid not in there]
-        with self.lock:
-            for ending in ended:
-                self._came_back(ending)
-            self.serve()
+                for ending in ended:
+                    self._came_back(ending)
+                self.serve()
         return lost
+
+    def _done(self, won: list[Won], receipts: Sequence[str], now: int) -> list[str]:
+        taken = steps.done(self._tree, self.file, won, now, self._keeps_done)
+        with self.lock:
+            for each in won:
+                if self._keeps_done:
+                    self._know(each.uid, Row.of("done", each.stamp, now))
+                else:
+                    self._forget(each.uid)
+        return [receipt for receipt in receipts if _id_of(receipt) in taken]
 
     def extend(self, receipts: Sequence[str], lease: float) -> Held:
         """Restart leases from now; their end, and the receipts that were lost."""
         self._learn_time()
         now = self.advance()
-        with self._protected(receipt.rpartition(".")[0] for receipt in receipts), self._moving():
+        with self._protected(map(_id_of, receipts)), self._moving():
             won, lost = self._win(receipts, now, None)
             until = self._clock.now() + at_least_one(min(lease, self.settings.max_lease))
             taken = steps.extend(self._tree, self.file, won, until)
-            lost += [receipt for receipt in receipts if receipt.rpartition(".")[0] in taken]
+            lost += [receipt for receipt in receipts if _id_of(receipt) in taken]
             with self.lock:
                 for each in won:
                     self._know(each.uid, Row.of("in_flight", each.stamp, until))
@@ -501,3 +497,7 @@ class FolderQueue(PuttingQueue):
                     return None
                 return self._row(folder, stamp, until).state, stamp, until, payload
         return None
+
+
+def _id_of(receipt: str) -> str:
+    return receipt.rpartition(".")[0]

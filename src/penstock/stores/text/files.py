@@ -315,10 +315,6 @@ class QueueFiles:
         """Sync the queue's file, if that is due."""
         self.sync.file(self.file)
 
-    def replace(self, data: bytes, end: int) -> bool:
-        """Replace the queue's file; see replace_queue."""
-        return replace_queue(self.disk, self.path, self.file, data, end)
-
     # The mutex file
 
     def note(self, offset: int, content: dict[str, Any], pending: bool) -> int:

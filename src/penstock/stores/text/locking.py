@@ -78,9 +78,9 @@ class LockedQueue:
                     try:
                         result = operation(view, now)
                     except PenstockError:  # LeaseExpired, for example, after other receipts have released messages
-                        self._serve_if_known(view, now)
+                        self._serve(view, now)
                         raise
-                    self._serve_if_known(view, now)
+                    self._serve(view, now)
                     return result
             except Edited:
                 continue
@@ -88,7 +88,7 @@ class LockedQueue:
                 with self.locked():
                     if not self.storage.shorten():
                         raise
-        raise StoreClosed(f"the file {self.path!r} changes all the time: edit it while nobody uses it")
+        raise StoreClosed(f"the file {self.path!r} changes all the time: edit it while no process uses it")
 
     def _serve_first(self, view: View) -> tuple[View, int]:
         """Advance to now, and serve waiting consumers; the view and the time after that."""
@@ -186,11 +186,6 @@ class LockedQueue:
                 waiter.error = error
             self._line.pop(waiter, None)
             waiter.served.set()
-
-    def _serve_if_known(self, view: View, now: int) -> None:
-        """Serve after an operation, unless it has replaced the files and dropped the view."""
-        if self.storage.known is view:
-            self._serve(view, now)
 
     # The end
 

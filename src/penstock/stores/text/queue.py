@@ -37,7 +37,7 @@ from penstock.stores.text.view import View, message_of
 
 _log = logging.getLogger("penstock")
 _CONTROLS = {"done": PROCESSED, "failed": FAILED}
-_CHUNK = 256  # messages that are listed in one turn
+_CHUNK = 256  # messages that are listed under one lock
 _Settling: TypeAlias = Callable[[list[Receipt]], tuple[Record | None, list[Receipt]]]
 
 

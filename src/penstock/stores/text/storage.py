@@ -13,7 +13,7 @@ from zlib import crc32
 from penstock.engine.backend import not_found
 from penstock.errors import DiskFull, PenstockError, QueueNotFound
 from penstock.stores.text import mutex
-from penstock.stores.text.files import QueueFiles, Sync, append_commented, mutex_of, uncomment
+from penstock.stores.text.files import QueueFiles, Sync, append_commented, mutex_of, replace_queue, uncomment
 from penstock.stores.text.format import COMMENT, QUEUED, Document, Entry, line_end, parse, parse_one
 from penstock.stores.text.ledger import assign_notes
 from penstock.stores.text.mutex import HEAD, Note, note_as_json, seal_of
@@ -52,9 +52,7 @@ class TextStorage:
         self._named = (-1, -1)  # inodes of both files when their names were last synced
         self._depth = 0  # of nested locks
         self._reseal = False
-        self.has_effect = (
-            False  # whether something counts that was done in this turn: an error no longer undoes it
-        )
+        self.has_effect = False  # whether this operation has changed the files, so that it cannot be undone
         self._warned: list[object] = []
 
     @contextmanager
@@ -253,7 +251,7 @@ class TextStorage:
 
     def append(
         self,
-        unborn: Sequence[bytes],
+        entries: Sequence[bytes],
         ids: Sequence[str],
         now: int,
         controls: str = "",
@@ -270,24 +268,24 @@ class TextStorage:
             self._have_room(view, len(ids), kept + SPARE // 4, kept)
             self._files.written, always = True, self._files.sync.always
             end = view.end if view.ended else None
-            offsets = append_commented(self._files.file, unborn, always, end, view.line_end)
+            offsets = append_commented(self._files.file, entries, always, end, view.line_end)
             if not always:
                 self._files.sync_file()
-            if len(unborn) > 1 or notes:
+            if len(entries) > 1 or notes:
                 self._note({"at": now, "born": list(ids), **_placed(notes or {}, offsets)}, pending=True)
         except OSError as error:
-            raise self._undo(error, view, b"".join(unborn)) from error
+            raise self._undo(error, view, b"".join(entries)) from error
         uncomment(self._files.file, offsets, always, controls)
         self.has_effect = True
         if not always:
             self._files.sync_file()
-        if len(unborn) > 1 or notes:
+        if len(entries) > 1 or notes:
             self._files.note_is_done()
         there = status_if_there(self._disk, self.path)
         if there is None or there.inode != self._files.inode:
             raise Edited  # an editor has just replaced the file: append to the new one
         self._files.changed = there.changed
-        view.end, view.ended = offsets[-1] + len(unborn[-1]), True
+        view.end, view.ended = offsets[-1] + len(entries[-1]), True
         if offsets[0] != start:
             self._view = None  # another program has appended before it
         return offsets
@@ -417,7 +415,7 @@ class TextStorage:
         """Replace the queue's file, which had `end` bytes, and drop the view; False if a program appends to it."""
         self._view = None
         try:
-            return self._files.replace(data, end)
+            return replace_queue(self._disk, self.path, self._files.file, data, end)
         except OSError as error:
             there = status_if_there(self._disk, self.path)
             if is_full(error) and there is not None and there.inode == self._files.inode:

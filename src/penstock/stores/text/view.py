@@ -203,15 +203,14 @@ def load(
     for entry, control, each in zip(entries, controls, said, strict=True):
         if each.removed and control == QUEUED:
             repairs += restoring_writes(entry)
-    view = View(settings, Ledger(name, settings), Table(), document.problems, end=size)
-    view.at = max(memory.at, latest)
-    view.problems = [*document.problems, *(Problem(1, 0, each) for each in odd)]
-    view.problems += [
+    problems = [*document.problems, *(Problem(1, 0, each) for each in odd)]
+    problems += [
         Problem(0, *each)
         for entry, about in zip(entries, said, strict=True)
         if entry.control != COMMENT
         for each in about.odd
     ]
+    view = View(settings, Ledger(name, settings), Table(), problems, at=max(memory.at, latest), end=size)
     view.twins = {entries[at].offset: twin for at, twin in twins(known).items()}
     view.seen = [(min(end, size), time) for end, time in memory.seen]  # bytes after the end will be new messages
     settled = {receipt for receipt, _, _ in memory.settled}
