@@ -12,7 +12,7 @@ import penstock
 from benchmarks.harness import RAW_APPEND, Cell
 from benchmarks.journal import BATCH, PREFILLED, random_payloads, rate
 from penstock.stores.text.format import parse, scan
-from penstock.stores.text.variables import unborn_plain
+from penstock.stores.text.variables import plain_entries
 
 GROUP, READING = "text, one thread", "text, reading"
 SIZE = 100_000_000  # bytes of the file that is read
@@ -46,7 +46,7 @@ def _claim_and_ack(folder: Path) -> float:
 def _file(folder: Path) -> tuple[Path, int]:
     """A queue of messages as people put them: a line of text and its variables. It is in memory afterwards."""
     texts = [b"resize picture %08d of the holiday in the mountains, please" % number for number in range(1_000)]
-    piece = b"".join(unborn_plain(texts, ["0123456789abcdef"] * len(texts), 0)[0]).replace(b"#resize", b"-resize")
+    piece = b"".join(plain_entries(texts, ["0123456789abcdef"] * len(texts), 0)[0]).replace(b"#resize", b"-resize")
     path, repeats = folder / "big.tq", SIZE // len(piece) + 1
     with path.open("wb") as file:
         for _ in range(repeats):

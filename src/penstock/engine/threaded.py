@@ -1,7 +1,6 @@
-"""Any store for coroutines: each operation runs in a thread.
+"""A backend for coroutines over a text or folder store: each operation runs in a thread.
 
-For stores whose operations wait for files, as those of text files and folders do. A consumer waits in the loop and
-looks again and again, so that a thousand long polls take no thousand threads.
+A waiting consumer polls from the event loop, so that a thousand long polls need no thousand threads.
 """
 
 import asyncio
@@ -25,24 +24,24 @@ if TYPE_CHECKING:
     from penstock.engine.unowned import Unowned
 
 _THREADS = 32
-_TAKERS = 8  # consumers that are given messages side by side: nobody knows before how large those are
-_ASK_AGAIN = 0.05  # seconds between two looks of one who waits, if nothing is heard meanwhile
+_TAKERS = 8  # concurrent claims, because the size of their messages is not known before
+_ASK_AGAIN = 0.05  # seconds between two polls of a waiting consumer
 Result = TypeVar("Result")
 
 
 class _Line:
-    """The waiting consumers of one queue: the first looks for messages, the others wait for their turn."""
+    """The waiting consumers of one queue: the first one polls for messages, the others wait for its place."""
 
     def __init__(self) -> None:
-        self.turn = asyncio.Lock()  # fair: first come, first served
+        self.first = asyncio.Lock()  # held by the first consumer; fair: first come, first served
         self.waiting = 0
-        self.news = asyncio.Event()  # something has changed in this process: look at once
+        self.news = asyncio.Event()  # an operation in this process may have changed the queue: poll at once
 
 
 class ThreadedBackend:
     """A backend whose methods are coroutines, over one that no process owns."""
 
-    descriptors = 1  # of a request that waits
+    descriptors = 1  # file descriptors of a waiting request
 
     def __init__(self, backend: "Unowned") -> None:
         self._backend = backend
@@ -56,10 +55,10 @@ class ThreadedBackend:
 
     @property
     def in_line(self) -> int:
-        """How many consumers wait."""
+        """The number of waiting consumers."""
         return sum(line.waiting for line in self._lines.values())
 
-    # Monitoring: of a store that other processes share, this process knows the counts and little more
+    # Monitoring: a process that shares a store knows its counts and little more
 
     @property
     def failure(self) -> BaseException | None:
@@ -78,7 +77,7 @@ class ThreadedBackend:
     def tend(self) -> "asyncio.Future[None]":
 
         def look() -> None:
-            with suppress(PenstockError):  # the next caller is told
+            with suppress(PenstockError):  # the next operation raises it
                 self._backend.run(Queues())
 
         return asyncio.get_running_loop().run_in_executor(self._threads, look)
@@ -109,12 +108,12 @@ class ThreadedBackend:
     async def _run(self, call: Callable[..., Result], *arguments: Any) -> Result:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
-        except RuntimeError:  # the threads have ended; what the store says about that is better
+        except RuntimeError:  # the threads have ended: the store's own error is better
             self._backend.run(Queues())
             raise
 
     async def _change(self, operation: Operation[Result]) -> Result:
-        """Carry out an operation; consumers that wait look again if it may have changed something."""
+        """Run an operation; if it may have changed a queue, its waiting consumers poll at once."""
         try:
             return await self._run(self._backend.run, operation)
         finally:
@@ -125,7 +124,7 @@ class ThreadedBackend:
                         line.news.set()
 
     async def _take(self, operation: Claim | Pop) -> Any:
-        """What a consumer gets, at once or after its turn in line."""
+        """Run a claim or pop, waiting in line for messages."""
         queue, wait, line = operation.queue, operation.wait, self._lines.get(operation.queue)
         now = operation.changed(wait=0)
         if line is None:
@@ -134,7 +133,7 @@ class ThreadedBackend:
                 return taken
             line = self._lines.setdefault(queue, _Line())
         elif wait <= 0:
-            return _nothing(now) if line.waiting else await self._taken(now)  # nobody overtakes the line
+            return _nothing(now) if line.waiting else await self._taken(now)  # waiting consumers come first
         line.waiting += 1
         try:
             return await self._wait(line, now, self._clock.monotonic() + wait)
@@ -144,12 +143,12 @@ class ThreadedBackend:
                 del self._lines[queue]
 
     async def _wait(self, line: _Line, operation: Claim | Pop, deadline: float) -> Any:
-        turn = asyncio.ensure_future(line.turn.acquire())
+        is_first = asyncio.ensure_future(line.first.acquire())
         try:
-            while not turn.done():
+            while not is_first.done():
                 left = deadline - self._clock.monotonic()
-                await asyncio.wait([turn], timeout=pause(self._clock, min(max(left, 0), _ASK_AGAIN)))
-                if left <= 0 and not turn.done():
+                await asyncio.wait([is_first], timeout=pause(self._clock, min(max(left, 0), _ASK_AGAIN)))
+                if left <= 0 and not is_first.done():
                     return _nothing(operation)
             while True:
                 line.news.clear()
@@ -158,19 +157,19 @@ class ThreadedBackend:
                     return taken
                 await self._news(line, deadline)
         finally:
-            if turn.done() and not turn.cancelled():
-                line.turn.release()
+            if is_first.done() and not is_first.cancelled():
+                line.first.release()
             else:
-                turn.cancel()
+                is_first.cancel()
 
     async def _news(self, line: _Line, deadline: float) -> None:
-        """Sleep until something has changed here, or it is time to look whether it has elsewhere."""
+        """Sleep until an operation of this process may have changed the queue, or until the next poll."""
         left = max(deadline - self._clock.monotonic(), 0)
         with suppress(TimeoutError):
             await asyncio.wait_for(line.news.wait(), pause(self._clock, min(left, _ASK_AGAIN)))
 
     async def _taken(self, operation: Claim | Pop) -> Any:
-        """What can be had at once; a consumer that is cancelled meanwhile does not take it along."""
+        """Claim or pop available messages; claimed messages of a consumer that is cancelled are released."""
         task = asyncio.ensure_future(self._run_taking(operation))
         try:
             return await asyncio.shield(task)
@@ -188,7 +187,7 @@ class ThreadedBackend:
         receipts = [message.receipt for message in task.result()]
 
         def release() -> None:
-            with suppress(PenstockError):  # the lease is over, the queue gone
+            with suppress(PenstockError):  # the lease is over, or the queue was deleted
                 self._backend.run(Release(queue, receipts))
 
         if receipts:
@@ -201,7 +200,7 @@ class ThreadedBackend:
                 yield message
 
     def _begun(self, operation: Peek | Messages) -> Iterator[Message]:
-        self._backend.run(Lookup(operation.queue))  # an error now, not at the first message
+        self._backend.run(Lookup(operation.queue))  # QueueNotFound now, not at the first message
         return self._backend.run(operation)
 
 

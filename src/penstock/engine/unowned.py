@@ -1,7 +1,7 @@
-"""Stores that no process owns, as text and folder stores: any number of processes have one open, and files decide.
+"""Base classes of text and folder stores, which no process owns: many processes use the files at the same time.
 
-Operations reach their queue by its name. Counts, parts and attempts come from listings of messages. A message that
-is published is copied into every queue whose filter matches.
+The backend finds the queue of an operation by its name and runs it there. Parts and pages of attempts are made
+from listings of messages. A published message is copied into every queue whose filter matches.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 class UnownedQueue:
-    """A queue of such a store: what can be made of its settings, its counts and listings of its messages."""
+    """Operations on a queue that need only its settings, its counts and listings of its messages."""
 
     name: str
     settings: Any
@@ -38,7 +38,6 @@ class UnownedQueue:
     attempts: Any
 
     def show(self) -> QueueInfo:
-        """The queue with its settings and counts."""
         return QueueInfo(self.name, self.settings, self.counts())
 
     def all_attempts(self, after: str, until: str) -> AttemptPage:
@@ -51,31 +50,31 @@ class UnownedQueue:
         return attempt_page(each())
 
     def parts(self, n: int) -> list[str]:
-        """Ids that end parts of about the same size."""
+        """The last ids of about n parts of the same size."""
         ids = [message.id for message in self.messages(None)]
         size = max(1, -(-len(ids) // n))
         return [*ids[size - 1 : -1 : size], ids[-1]] if ids else []
 
 
 class Unowned:
-    """A backend of such a store. What it has no method for is done by the queue that the operation names."""
+    """A backend that no process owns. An operation without a method here runs on the queue that it names."""
 
     kind: ClassVar[str]
-    part = 20_000  # of sizes(): what one task of Spark reads, about
+    part = 20_000  # about what one task of Spark reads, in the unit of sizes()
     only = DEFAULT  # the queue that `default` means
     clock: Clock
-    failure: Any  # what has stopped the store in this process; None if nothing has
+    failure: Any  # the error that stopped the store in this process, or None
     find: Any
     close: Any
-    check: Any  # raises what is wrong with the store
+    check: Any  # raises if the store cannot be read or written
     queues: Any
-    restore: Any  # takes in messages of a queue as they were in another store, all or none
+    restore: Any  # adds messages of another store to a queue with their states, all or none
 
     def __init__(self) -> None:
         self._filters: dict[str, Filter] = {}  # by their text
 
     def run(self, operation: Operation[Result]) -> Result:
-        """Carry out an operation."""
+        """Run an operation."""
         if operation.on_queue is None or hasattr(self, operation.runs):
             result: Result = operation.call(self)
         else:
@@ -83,13 +82,12 @@ class Unowned:
         return result
 
     async def for_loop(self) -> "ThreadedBackend":
-        """The same store for coroutines: each operation runs in a thread."""
+        """A backend of this store for coroutines: each operation runs in a thread."""
         from penstock.engine.threaded import ThreadedBackend  # here, as most programs have no event loop
 
         return ThreadedBackend(self)
 
     def settings(self, queue: str) -> Settings:
-        """What the queue does."""
         settings: Settings = self.find(queue).settings
         return settings
 
@@ -103,7 +101,7 @@ class Unowned:
         raise NotImplementedError
 
     def _matches(self, text: str | None, subject: "Subject") -> bool:
-        """Whether a queue's filter matches."""
+        """Whether a filter matches; a queue without one gets no published messages."""
         if text is None:
             return False
         if text not in self._filters:
@@ -113,7 +111,7 @@ class Unowned:
         return self._filters[text].matches(subject)
 
     def sizes(self, queue: str | None) -> dict[str, int]:
-        """How large one queue is, or each: the number of messages."""
+        """The number of messages of one queue, or of each."""
         infos = self.queues() if queue is None else [self.run(Show(queue))]
         return {info.name: sum(info.counts.values()) for info in infos}
 
@@ -129,7 +127,7 @@ class Unowned:
 def between(
     messages: Callable[[], Iterator[Message]], state: str | None, after: str, until: str
 ) -> Iterator[Message]:
-    """Those of all messages of a queue that are in a state and between two, each of which may have gone."""
+    """The messages in a state between two ids, whose messages may have gone."""
     found = not after
     for message in messages():
         if found and state in (None, message.state):
@@ -137,17 +135,17 @@ def between(
         found = found or message.id == after
         if message.id == until:
             return
-    if not found:  # `after` has gone meanwhile: rather twice than never
+    if not found:  # `after` has gone meanwhile: list messages twice rather than never
         yield from between(messages, state, "", "")
 
 
 def fitting(sizes: Iterable[int], most: int) -> int:
-    """How many of these have no more bytes than that together, but one at least."""
+    """How many items, at least one, have together no more than `most` bytes."""
     return max(1, sum(1 for _ in takewhile(lambda size: size <= most, accumulate(sizes))))
 
 
 def stopped(folder: str, path: str, error: OSError) -> Callable[[], StoreClosed]:
-    """The error of a store that an error of the disk has stopped in this process."""
+    """Makes the error of all operations on a store that an error of the disk has stopped in this process."""
     why = refusal(error.filename or path, error)
     return lambda: StoreClosed(
         f"the store in {folder!r} was stopped in this process, as nobody knows what is on the disk after {why}; "
@@ -156,7 +154,7 @@ def stopped(folder: str, path: str, error: OSError) -> Callable[[], StoreClosed]
 
 
 def copied_by_hand(url: str, files: str) -> str:
-    """How a person copies a store that no process owns."""
+    """Advice for a person how to copy a store that no process owns."""
     return (
         f"store {url!r} has no journals: its files are copied while nobody uses it. Stop those who do, "
         f"then `cp -a {files} DEST` (which keeps extended attributes and times; rsync needs -aX)"

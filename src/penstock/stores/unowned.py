@@ -1,9 +1,9 @@
-"""Tables of stores that any process may open, as text and folder stores: tasks open the store themselves.
+"""Spark tables and loads of text and folder stores: any process may open the store, so each task does.
 
-Tasks read queues as they are listed, not of one moment. Rows that are written are put aside as frames
-(wire/frames.py), durably, in a folder beside the store's own; the commit opens the store and puts the messages of
-each queue in one durable step, after which the run remembers that queue. So a driver that is killed leaves each
-queue with all of its messages or with none. The next load into the store removes what it had put aside.
+A read is a listing of the queue, not a snapshot. A load stages rows durably as frames (wire/frames.py) in the
+folder `.penstock` of the store. Its commit opens the store, puts the messages of each queue in one durable step,
+and then records the queue in the run's file. So a driver that is killed leaves each queue with all of its messages
+or with none. The next load into the store removes frames of drivers that died.
 """
 
 import json
@@ -33,8 +33,8 @@ from penstock.system.files import Disk, ReadingDisk, SystemDisk, make_folder, re
 from penstock.wire.frames import decode_staged
 
 _FOLDER = ".penstock"
-_DAY = 86_400.0  # seconds of silence after which a driver of another host is taken for dead
-_COMPLETE = ""  # no queue's name
+_DAY = 86_400.0  # seconds without a change after which a driver of another host is taken for dead
+_COMPLETE = ""  # marks a complete run in its file; no queue has this name
 _BATCH = 2_000  # messages
 
 
@@ -44,7 +44,7 @@ def opened(store: str) -> Any:
 
 
 class UnownedTables(Tables):
-    """The tables of stores that no process owns."""
+    """The tables of text and folder stores."""
 
     def parts(self, read: Read, schema: pa.Schema, owner: int) -> Sequence["QueuesPart"]:
         with closing(opened(read.store)) as backend:
@@ -55,7 +55,7 @@ class UnownedTables(Tables):
         return [QueuesPart(self, read, tuple(queues)) for queues in found]
 
     def messages(self, backend: Any, queue: str, read: Read, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The messages of a queue, as they are listed."""
+        """The messages of a queue, by a listing."""
         listed = backend.run(Messages(queue, PAGE, state=read.states[0] if len(read.states) == 1 else None))
         while some := list(islice(listed, _BATCH)):
             if len(read.states) < len(STATES):
@@ -72,20 +72,20 @@ class UnownedTables(Tables):
 
 @dataclass(frozen=True)
 class QueuesPart:
-    """Whole queues."""
+    """A part of a table: whole queues."""
 
     tables: UnownedTables
     asked: Read
     queues: tuple[str, ...]
 
     def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows, as of now."""
+        """The rows of the queues."""
         with closing(opened(self.asked.store)) as backend:
             if self.asked.table == "queues":
                 infos = [info for info in backend.run(Queues()) if self.asked.queue in (None, info.name)]
                 yield rows_as_batch((queue_row(info.name, info.settings, info.counts) for info in infos), schema)
             for queue in self.queues:
-                with suppress(QueueNotFound):  # it was deleted meanwhile
+                with suppress(QueueNotFound):  # deleted meanwhile
                     rows = _attempts if self.asked.table == "attempts" else self.tables.messages
                     yield from rows(backend, queue, self.asked, schema)
 
@@ -107,7 +107,7 @@ def _attempts(backend: Any, queue: str, read: Read, schema: pa.Schema) -> Iterat
 
 
 class FrameFolder:
-    """Where the frames of one task go."""
+    """The staged frames of one task."""
 
     def __init__(self, disk: Disk, folder: str) -> None:
         self._disk = disk
@@ -115,7 +115,7 @@ class FrameFolder:
         self.files: list[tuple[str, str]] = []  # the queue and the path of each frame
 
     def add(self, load: str, part: str, number: int, queue: str, frame: bytes) -> None:
-        """Keep a frame."""
+        """Write and sync a frame."""
         path = os.path.join(self._folder, f"{part}-{number}")
         with self._disk.open(path, exclusive=True) as file:
             file.write(0, frame)
@@ -123,14 +123,14 @@ class FrameFolder:
         self.files.append((queue, path))
 
     def finish(self) -> None:
-        """Make the names of all frames durable."""
+        """Sync the names of all frames."""
         self._disk.sync_folder(self._folder)
 
 
 class Run:
-    """A run that may be repeated: the queues that have their messages.
+    """The file of a load that may be repeated: the queues that have its messages.
 
-    The file is a JSON object: messages and bytes of each queue. A list of queues is what was written before.
+    The file is a JSON object: messages and bytes of each queue. Earlier versions wrote a list of queues.
     """
 
     def __init__(self, disk: Disk, store: str, run: str | None) -> None:
@@ -144,15 +144,15 @@ class Run:
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether all queues have their messages."""
         return _COMPLETE in self.queues
 
     def brought(self) -> list[list[Any]]:
-        """The messages and bytes that came into each queue; None where an older version has not noted them."""
+        """The number of messages and bytes that each queue got; None in files of earlier versions."""
         return [[queue, *numbers] for queue, numbers in sorted(self.queues.items()) if queue != _COMPLETE]
 
     def remember(self, queue: str = _COMPLETE, messages: int = 0, size: int = 0) -> None:
-        """Durably note that a queue has its messages, or that all have."""
+        """Durably record that a queue has its messages, or that the run is complete."""
         self.queues[queue] = [messages, size]
         if self._path is not None:
             make_folder(self._disk, os.path.dirname(self._path))
@@ -160,20 +160,20 @@ class Run:
 
 
 def _home(store: str) -> str:
-    """The folder beside the store's own files."""
+    """The folder of a store's loads."""
     path = os.path.abspath(split(store)[1])
     return os.path.join(os.path.dirname(path) if path.endswith(".tq") else path, _FOLDER)
 
 
 class FrameLoader:
-    """Loads messages into queues of a store that it opens when all is there."""
+    """Stages rows of tasks as frames; the commit opens the store and puts them."""
 
     def __init__(self, target: Target, owner: int) -> None:
         self._target = target
         with closing(opened(target.store)) as backend:
             there = {info.name: info.settings for info in backend.run(Queues())}
             for queue in (names.DEFAULT, *([] if target.queue is None else [target.queue])):
-                there[queue] = backend.run(Lookup(queue))  # or say that there is none
+                there[queue] = backend.run(Lookup(queue))  # QueueNotFound before any row is staged
             self._queues: dict[str, Settings] = {**target.create, **there}
         disk, staged = SystemDisk(), os.path.join(_home(target.store), "staged")
         remove_left(disk, staged)
@@ -212,27 +212,26 @@ class FrameLoader:
 
 
 def remove_left(disk: Disk, staged: str) -> None:
-    """Remove what drivers that are gone have put aside."""
+    """Remove staged frames of drivers that have ended."""
     neighbours = SystemNeighbours()
     for name in disk.listdir(staged) if disk.exists(staged) else []:
         folder = os.path.join(staged, name)
-        with suppress(FileNotFoundError):  # another was quicker
+        with suppress(FileNotFoundError):  # another load has just removed it
             silent = neighbours.idle(disk.status(folder).changed)
             if neighbours.is_gone(name, silent if silent > _DAY else 0):
                 remove_folder(disk, folder)
 
 
 def _take_in(backend: Any, queue: str, entries: list[Entry]) -> None:
-    """Put messages of one queue in one durable step, or let them come as they were in another store."""
-    moved = [entry for entry in entries if isinstance(entry, Moved)]
-    if not moved:
-        backend.run(Put(queue, entries))
-    else:
+    """Put messages of one queue, or restore messages of another store, in one durable step."""
+    if moved := [entry for entry in entries if isinstance(entry, Moved)]:
         backend.restore(queue, moved)
+    else:
+        backend.run(Put(queue, entries))
 
 
 def _entries(disk: Disk, path: str, now: int) -> Iterator[Entry]:
-    """The entries of a frame; times become what put() is asked for."""
+    """The entries of a frame; visible_at and expires_at become the delay and the retention of a put."""
     with disk.open(path) as file:
         staged = decode_staged(file.read(0, file.size()))
     visible_at, expires_at = staged.visible_at, staged.expires_at

@@ -1,4 +1,4 @@
-"""Files, attributes and settings of a folder store that are not as they were written: nobody is misled."""
+"""Damaged files, attributes and settings of a folder store: quarantined or named in an error."""
 
 import json
 import os

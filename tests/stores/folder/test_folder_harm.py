@@ -1,4 +1,4 @@
-"""What people, shells, other programs and disks do to a folder store: nothing is lost, nothing else affected."""
+"""Links, strays, deleted folders and files of MQ-Core in a folder store: nothing is lost or affected."""
 
 import json
 import os

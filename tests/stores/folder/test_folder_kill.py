@@ -1,4 +1,4 @@
-"""kill -9 of processes that use a folder store: what others find of it, and what they finish."""
+"""kill -9 of processes that use a folder store: other processes complete or undo their operations."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Settings of a folder store that change: one file is replaced, and every process goes by it."""
+"""Changes of settings in a folder store: one file is replaced, and every process reads it."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

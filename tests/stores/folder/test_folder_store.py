@@ -1,4 +1,4 @@
-"""The folder store as its users meet it: files, shells, other processes, file systems without attributes."""
+"""The folder store: files, shells, other processes, file systems without attributes, the daemons."""
 
 import errno
 import json
@@ -29,8 +29,8 @@ from penstock.stores.folder.queue import FolderQueue
 from penstock.stores.folder.tree import Tree
 from penstock.system.files import StrPath, SystemDisk
 from tests.simulated_disk import SimulatedDisk
+from tests.stores.folder.test_folder_harm import COMMAND
 
-COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()"]
 NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=255)
 
 
@@ -468,7 +468,7 @@ def test_long_values_that_a_killed_process_left_for_no_message_are_dropped(folde
         queue.put(b"failed", headers={"long": "y" * 5_000}, priority=-1)
         queue.fail(*queue.claim(), reason="z" * 5_000)
         tree: Tree = queue._store.backend.shared.tree  # type: ignore[attr-defined]
-        tree.keep({"for": "nobody" * 1_000})
+        tree.keep_value({"for": "nobody" * 1_000})
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
     long = folder / ".penstock" / "long"
@@ -485,7 +485,7 @@ def test_they_stay_while_another_process_has_the_store_open(folder: Path) -> Non
         pid = os.fork()
         if not pid:
             tree: Tree = penstock.open(f"folder:{folder}").backend.shared.tree  # type: ignore[attr-defined]
-            tree.keep({"for": "nobody" * 1_000})
+            tree.keep_value({"for": "nobody" * 1_000})
             os.kill(os.getpid(), signal.SIGKILL)
         os.waitpid(pid, 0)
         long = folder / ".penstock" / "long"

@@ -198,31 +198,22 @@ def test_a_lease_that_another_user_may_not_change_stays_as_it_was(how: str, mode
         assert jobs.redrive() == 1
 
 
-def test_a_lease_of_another_users_that_is_over_is_left_to_who_may_end_it(shared: Path) -> None:
+@pytest.mark.parametrize(("mode", "failed"), [(0o666, False), (0o644, True)])
+def test_another_users_message_whose_lease_is_over_or_that_has_failed_is_not_redriven(
+    mode: int, failed: bool, shared: Path
+) -> None:
     clock = SimulatedClock()
-    of_root(shared, 0o666, clock, failed=False)
-    clock.advance(60)
+    message = of_root(shared, mode, clock, failed=failed)
+    ids = [message.id] if failed else []
+    clock.advance(0 if failed else 60)
 
     def work(store: Store) -> None:
-        assert store.queue("jobs").redrive() == 0
+        assert store.queue("jobs").redrive(*ids) == 0
         store.queue("jobs").put(b"more")
 
     with penstock.open(f"folder:{shared}", clock=clock) as store:
         as_nobody(shared, work, clock)
-        assert store.queue("jobs").redrive() == 1
-
-
-def test_a_failed_message_that_another_user_may_not_write_is_not_redriven_by_its_id(shared: Path) -> None:
-    clock = SimulatedClock()
-    message = of_root(shared, 0o644, clock, failed=True)
-
-    def work(store: Store) -> None:
-        assert store.queue("jobs").redrive(message.id) == 0
-        store.queue("jobs").put(b"more")
-
-    with penstock.open(f"folder:{shared}", clock=clock) as store:
-        as_nobody(shared, work, clock)
-        assert store.queue("jobs").redrive(message.id) == 1
+        assert store.queue("jobs").redrive(*ids) == 1
 
 
 def test_a_message_that_another_user_may_not_read_is_removed_by_its_id(shared: Path) -> None:

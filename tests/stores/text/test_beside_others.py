@@ -47,16 +47,8 @@ class BusyFile(SystemFile):
 
 
 class BusyDisk(SystemDisk):
-    def open(
-        self,
-        path: StrPath,
-        *,
-        create: bool = False,
-        exclusive: bool = False,
-        follow: bool = False,
-        mode: int = 0o666,
-    ) -> SystemFile:
-        file = super().open(path, create=create, exclusive=exclusive, follow=follow, mode=mode)
+    def open(self, path: StrPath, **how: Any) -> SystemFile:
+        file = super().open(path, **how)
         return BusyFile(file.path, os.dup(file._descriptor))
 
 

@@ -1,4 +1,4 @@
-"""People edit the file: whatever they do at rest does what it looks like, and nobody settles the wrong message."""
+"""Edits of a text queue's file by people: each has its plain effect, and no consumer settles another message."""
 
 import os
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The format, byte by byte: offsets, lengths, what is read, what is skipped, and that nothing is ever lost."""
+"""The TextQueue format, byte by byte: offsets, lengths, entries, skipped lines."""
 
 from random import Random
 

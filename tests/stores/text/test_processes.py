@@ -1,4 +1,4 @@
-"""Processes that wait for what others put into a file, and that read it meanwhile."""
+"""Several processes on one text queue: consumers that wait, and readers of the file."""
 
 import multiprocessing
 import threading
@@ -14,7 +14,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 class Pauses(threading.Event):
-    """What the thread that looks waits for between two looks: here, until it is told to look."""
+    """The pauses of the poller: each ends when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()

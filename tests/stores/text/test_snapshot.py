@@ -1,4 +1,4 @@
-"""A text queue as who only reads sees it: what the store lists, whatever was done to the file."""
+"""A snapshot of a text queue has the messages that the store lists, whatever was done to the file."""
 
 import os
 import tempfile
@@ -42,13 +42,13 @@ def listed(store: penstock.Store) -> list[tuple[Any, ...]]:
 
 
 def _row(message: penstock.Message) -> tuple[Any, ...]:
-    # When a person's message was received nobody knows, until something is noted: each reader has its own guess.
+    # The time of a person's message is not recorded until it has a note: each reader has its own guess.
     unsure = ("created_at", "received_at", "visible_at", "settled_at") if "-" in message.id else ()
     return tuple(repr(getattr(message, each)) for each in FIELDS if each not in unsure)
 
 
 def seen(path: Path, now: int) -> list[tuple[Any, ...]] | None:
-    """The same, as who only reads sees it; None if that is not to be had."""
+    """The rows of a snapshot; None if there is none."""
     files = read(str(path), SystemDisk())
     found = None if files is None else snapshot("q", files, now)
     if found is None:

@@ -1,4 +1,4 @@
-"""How a text store looks on disk, and what is its own."""
+"""The text store on disk: entries, settings, file names, packing, the mutex file, full disks."""
 
 import base64
 import errno
@@ -21,7 +21,7 @@ from penstock.contract.settings import Settings
 from penstock.contract.store import Store
 from penstock.stores.text.backend import open_text
 from penstock.stores.text.format import parse, parse_one
-from penstock.stores.text.variables import body, facts, read_head, read_time, unborn, write_head, write_time
+from penstock.stores.text.variables import body, facts, new_entry, read_head, read_time, write_head, write_time
 from penstock.system.files import Data, StrPath, SystemDisk, SystemFile
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -50,7 +50,7 @@ def test_a_payload_that_is_no_text_is_base64(tmp_path: Path) -> None:
 
 @given(st.binary() | TEXT.map(str.encode), st.dictionaries(TEXT.filter(bool), TEXT), TEXT)
 def test_any_payload_any_headers_and_any_key_come_back(payload: bytes, headers: dict[str, str], key: str) -> None:
-    data = unborn(Entry(payload, -7, headers, key=key, created_at=5), "0123456789abcdef", 10, 20, 30)
+    data = new_entry(Entry(payload, -7, headers, key=key, created_at=5), "0123456789abcdef", 10, 20, 30)
     assert parse(b"-before\n" + data + b"-after\n").entries[1].length == len(data)
     entry = parse_one(data, 0)
     assert body(entry, 10) == (payload, headers, 5)

@@ -1,4 +1,4 @@
-"""TextQueue: the format for people who want nothing else."""
+"""TextQueue, the file format alone."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Settings that change: the comment at the top of a text queue's file is written anew, and nothing else."""
+"""Changes of settings: only the comment at the top of a text queue's file changes."""
 
 import subprocess
 import sys

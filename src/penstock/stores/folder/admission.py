@@ -1,13 +1,12 @@
-"""How messages come in: written in new/, made durable, renamed into their queue; many of them all or none.
+"""The files of a put: messages in new/, manifests of batches, the log of idempotency keys, the admission lock.
 
-Of one message the rename is what counts. Of several it is a manifest: once it is on disk, any process that finds
-it rolls the batch forward; before that its files are thrown away. For messages under a key it is a line in the log
-of keys: a crc32, then JSON with the time, the keys and the messages of that put. The process that takes the lock
-next finds a last line whose messages are still in new/ and rolls it forward.
+A put writes its messages in new/, syncs them and renames them into their queue. The rename commits a single
+message. A manifest commits a batch: once the manifest is on disk, any process that finds it delivers the batch; a
+batch without one is dropped. A line in the log of keys commits a put with keys: a crc32, then JSON with the time,
+the keys and the messages. The next holder of the lock delivers messages of the last line that are still in new/.
 
-Where admission must be exact among processes, in queues with a max_size and for messages under a key, it needs the
-queue's lock, a file in `locks/`. The file holds a number that goes up with each admission, so that the process
-that was the last to admit knows that nobody came since.
+Queues with a max_size, and puts with keys, need the queue's lock, a file in `locks/`. The file holds a number that
+goes up with each admission: a process that finds its own last number knows that no other process has put since.
 """
 
 import errno
@@ -28,8 +27,8 @@ from penstock.system.threads import Threads
 
 
 @dataclass(slots=True)
-class Newcomer:
-    """A message that is about to be put."""
+class NewMessage:
+    """A message of a put."""
 
     uid: str
     payload: bytes
@@ -40,28 +39,28 @@ class Newcomer:
 
     @property
     def folder(self) -> str:
-        """Where it goes."""
+        """The folder that it is delivered to."""
         if self.past is not None and not self.past.waits:
             return DONE if self.past.state == "done" else FAILED
         return DELAY if self.stamp.visible > self.now else QUEUES
 
     @property
     def until(self) -> int:
-        """When its time in delay/ is over, or when it was settled."""
+        """The mtime of its file: end of the delay, or when it was settled; 0 if it is available."""
         if self.folder == QUEUES:
             return 0
         settled = self.now if self.past is None or self.past.settled_at is None else self.past.settled_at
         return self.stamp.visible if self.folder == DELAY else settled
 
 
-def write_new(tree: Tree, queue: str, newcomers: Sequence[Newcomer]) -> None:
-    """Write messages in new/ and make their files durable; a failure leaves nothing."""
+def write_new(tree: Tree, queue: str, messages: Sequence[NewMessage]) -> None:
+    """Write messages in new/ and sync their files; a failure removes them."""
     written: list[str] = []
     try:
-        for each in newcomers:
+        for each in messages:
             path = tree.place(NEW, queue, each.uid)
             if each.headers:
-                each.stamp.headers = tree.keep(each.headers)
+                each.stamp.headers = tree.keep_value(each.headers)
             if each.past is not None:
                 _stamp_past(tree, each.stamp, each.past)
             written.append(path)
@@ -73,19 +72,19 @@ def write_new(tree: Tree, queue: str, newcomers: Sequence[Newcomer]) -> None:
                 tree.set_until(path, each.until)
         tree.sync_files(written)
     except BaseException:
-        discard(tree, queue, newcomers)
+        discard(tree, queue, messages)
         raise
 
 
 def _stamp_past(tree: Tree, stamp: Stamp, past: Moved) -> None:
-    """Say what became of a message in another store; its holder there has lost it."""
+    """Add a message's past in another store to its attributes; a lease that it had there is over."""
     stamp.attempts = past.attempts
     if past.reason is not None:
-        stamp.reason = tree.keep(past.reason)
-    # Without secrets: no receipt of the other store is good here. What was acknowledged is the holder's.
+        stamp.reason = tree.keep_value(past.reason)
+    # Without secrets: no receipt of the other store is valid here. The attempt that was acked is in the holder.
     ended = [[*each, False, ""] for each in past.history if each.outcome != "acked"]
     if ended:
-        stamp.history = tree.keep(ended)
+        stamp.history = tree.keep_value(ended)
     if past.waits:
         return
     if past.claimed_at is not None:
@@ -96,36 +95,36 @@ def _stamp_past(tree: Tree, stamp: Stamp, past: Moved) -> None:
         stamp.settled_at = past.settled_at
 
 
-def discard(tree: Tree, queue: str, newcomers: Sequence[Newcomer]) -> None:
-    """Throw away what was written of a put that failed."""
-    for each in newcomers:
+def discard(tree: Tree, queue: str, messages: Sequence[NewMessage]) -> None:
+    """Remove the files of a put that failed."""
+    for each in messages:
         with suppress(OSError):
             tree.disk.unlink(tree.place(NEW, queue, each.uid))
-        tree.forget(each.stamp.headers, each.stamp.reason, each.stamp.history)
+        tree.drop_values(each.stamp.headers, each.stamp.reason, each.stamp.history)
     with suppress(OSError):
-        tree.sync(NEW)  # else a machine that stops could bring them back, for nobody
+        tree.sync(NEW)  # or else the files may be back after a power failure
 
 
 def deliver(tree: Tree, queue: str, items: Sequence[tuple[str, str]]) -> list[str]:
-    """Move messages, (id, folder) each, from new/ to where they go; those that were still there."""
+    """Move messages from new/ to their folders, (id, folder) each; the ids that were still in new/."""
     moved = []
     for each, folder in items:
         if tree.move(tree.place(NEW, queue, each), tree.place(folder, queue, each)):
-            tree.count()
+            tree.take_effect()
             moved.append((each, folder))
     tree.sync(*folders_of((NEW, home(folder, queue)) for _, folder in moved))
     return [each for each, _ in moved]
 
 
-def write_manifest(tree: Tree, queue: str, newcomers: Sequence[Newcomer]) -> str:
-    """Say which messages belong together: from here on they are put, whatever happens."""
-    tree.sync(NEW)  # before the manifest: it must never name a file that is not there
-    path = tree.path(f"{BATCHES}/{newcomers[0].uid}")
-    items = [[each.uid, each.folder] for each in newcomers]
+def write_manifest(tree: Tree, queue: str, messages: Sequence[NewMessage]) -> str:
+    """Commit a batch: durably write the list of its messages."""
+    tree.sync(NEW)  # before the manifest, which must never name a missing file
+    path = tree.path(f"{BATCHES}/{messages[0].uid}")
+    items = [[each.uid, each.folder] for each in messages]
     try:
         replace_file(tree.disk, path, json.dumps({"queue": queue, "messages": items}).encode())
     except OSError:
-        if tree.disk.exists(path):  # it may count, unless it is gone for good
+        if tree.disk.exists(path):  # as long as it exists, recovery may deliver the batch
             tree.disk.unlink(path)
             tree.sync(BATCHES)
         raise
@@ -133,7 +132,7 @@ def write_manifest(tree: Tree, queue: str, newcomers: Sequence[Newcomer]) -> str
 
 
 def read_manifest(tree: Tree, path: str) -> tuple[str, list[tuple[str, str]]] | None:
-    """Queue and messages of a batch; None if it is none."""
+    """The queue and the messages of a batch; None if the file is not a manifest."""
     if tree.disk.kind(path) != "file":
         return None
     found = read_json(read_text(tree.disk, path))
@@ -145,29 +144,29 @@ def read_manifest(tree: Tree, path: str) -> tuple[str, list[tuple[str, str]]] | 
 
 
 def _checked_places(found: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
-    """Messages and where they go, as somebody has written; ValueError if that is no place for one."""
+    """(id, folder) of messages as a file lists them; ValueError if one would lead out of the store's folders."""
     places = [(each, folder) for each, folder in found]
     if not all(is_id(each) and folder in SEEN for each, folder in places):
-        raise ValueError("no places of messages")
+        raise ValueError("not an id and a folder of the store")
     return places
 
 
-_LARGE = 65_536  # bytes of a log from which on it is worth writing anew
+_LARGE = 65_536  # bytes of the log of keys below which it is never rewritten
 
 
 class Admission:
-    """The lock and the keys of one queue."""
+    """The admission lock, the message count and the idempotency keys of one queue."""
 
     def __init__(self, tree: Tree, queue: str, threads: Threads) -> None:
         self._tree, self._queue = tree, queue
-        self._mutex = threads.lock()  # flock does not know threads apart that share a file
+        self._mutex = threads.lock()  # flock does not exclude threads of one process
         self._file: File | None = None
-        self._keys: dict[str, tuple[int, str]] = {}  # until when, which id
-        self._read = 0
-        self._inode = 0
-        self._compact = 0  # bytes of the log when it was last written anew
-        self._number = -1  # of admissions, when this process last looked at all messages
-        self._most = 0  # messages there may be at most, as far as this process knows
+        self._keys: dict[str, tuple[int, str]] = {}  # time of expiry and message id
+        self._read = 0  # bytes of the log that were read
+        self._inode = 0  # of the log
+        self._compact = 0  # bytes of the log after it was last rewritten
+        self._number = -1  # of the admission after which `_most` holds
+        self._most = 0  # upper bound of the number of messages
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -186,18 +185,18 @@ class Admission:
             raise RuntimeError("the queue's lock is not held")
         return self._file
 
-    # How many
+    # The number of messages
 
     def room(self, more: int, limit: int) -> bool:
-        """Whether so many fit for certain, by what is known without looking at all messages."""
+        """Whether the messages surely fit; False means that the caller has to count."""
         return self._admitted() == self._number and self._most + more <= limit
 
     def counted(self, count: int) -> None:
-        """All messages were looked at: so many are there."""
+        """Take over an exact count."""
         self._number, self._most = self._admitted(), count
 
     def admit(self, more: int) -> None:
-        """So many come in."""
+        """Count messages that are about to be put."""
         number = self._admitted()
         self._lock_file.write(0, (number + 1).to_bytes(8, "little"))
         if number == self._number:
@@ -206,22 +205,22 @@ class Admission:
     def _admitted(self) -> int:
         return int.from_bytes(self._lock_file.read(0, 8), "little")
 
-    # Under which keys
+    # Keys
 
     def known(self, now: int) -> dict[str, str]:
-        """The ids that were put under keys in the last five minutes."""
+        """The keys of the last five minutes and their message ids."""
         self.catch_up()
         self._keys = {key: (until, uid) for key, (until, uid) in self._keys.items() if until > now}
         return {key: uid for key, (_, uid) in self._keys.items()}
 
-    def record(self, keys: dict[str, str], newcomers: Sequence[Newcomer], now: int) -> None:
-        """Put messages under keys: from here on they are put, whatever happens.
+    def record(self, keys: dict[str, str], messages: Sequence[NewMessage], now: int) -> None:
+        """Commit a put with keys: durably append its line to the log.
 
-        If there is no space (`is_full`) they are not put; after any other error nobody knows.
+        After an error of `is_full` the put has not happened; after any other error it may have.
         """
         tree = self._tree
         tree.sync(NEW)
-        items = [[each.uid, each.folder] for each in newcomers]
+        items = [[each.uid, each.folder] for each in messages]
         line = _line({"at": now, "keys": keys, "messages": items})
         path = tree.path(f"{KEYS}/{self._queue}")
         if self._read > max(_LARGE, 2 * self._compact):
@@ -235,7 +234,7 @@ class Admission:
             created = not self._inode
             with tree.disk.open(path, create=True) as file:
                 if file.size() > self._read:
-                    file.truncate(self._read)  # a line that a crash has torn
+                    file.truncate(self._read)  # a torn line after a crash
                 try:
                     file.write(self._read, line)
                     tree.sync_files([path])
@@ -250,7 +249,7 @@ class Admission:
         self._keys |= {key: (now + FIVE_MINUTES, uid) for key, uid in keys.items()}
 
     def catch_up(self) -> None:
-        """Read what others have put under keys, and finish what a process died over; the lock is held."""
+        """Read lines of other processes, and deliver the last put if its process died; the lock is held."""
         tree = self._tree
         path = tree.path(f"{KEYS}/{self._queue}")
         status = tree.status(path)
@@ -267,7 +266,7 @@ class Admission:
         for line in data.splitlines(keepends=True):
             entry = _parse(line)
             if entry is None:
-                break  # torn: nobody was told
+                break  # torn: that put was not acknowledged
             self._read += len(line)
             at, keys, last = entry
             self._keys |= {key: (at + FIVE_MINUTES, uid) for key, uid in keys.items()}
@@ -276,7 +275,7 @@ class Admission:
 
 
 def _take_back(file: File, size: int) -> None:
-    """Let a line never have been written; if that fails too, nobody knows."""
+    """Durably cut off a line that did not fit; EIO if that fails, as the line may then be on the disk or not."""
     try:
         file.truncate(size)
         file.sync()

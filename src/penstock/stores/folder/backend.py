@@ -1,4 +1,4 @@
-"""The folder store's backend: names to queues, publishing, waiting, opening and closing."""
+"""The backend of folder stores: opens the store, finds its queues, runs operations, also on a full disk."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ _MOST_PEERS = 1_000
 
 
 class FolderBackend(Unowned):
-    """Keeps queues in a folder that any number of processes share."""
+    """Queues in a folder that any number of processes use at once."""
 
     kind = "a folder store"
 
@@ -58,33 +58,27 @@ class FolderBackend(Unowned):
     ) -> None:
         super().__init__()
         self.clock = clock
-        self._kept_free = ballast
         self._lock = threads.rlock()
         self._closed = self._is_forked = False
-        self._open(folder, disk, threads, neighbours, sync, peers)
-        self._again: Callable[[], None] = lambda: self._open(
-            folder, disk, threads, SystemNeighbours(), sync, peers
-        )
+        self._options = folder, disk, threads, sync, peers, ballast
+        self._open(neighbours)
         processes.watch_forks(self)
 
-    def _open(
-        self, folder: str, disk: Disk, threads: Threads, neighbours: Neighbours, sync: str, peers: int
-    ) -> None:
+    def _open(self, neighbours: Neighbours) -> None:
+        folder, disk, threads, sync, peers, ballast = self._options
         steady = SteadyClock(self.clock)
         tree = Tree(folder, disk, neighbours.name, sync == "always", steady.now)
         self.shared = Shared(tree, steady, threads, neighbours, peers)
         self._clock = self.shared.clock
         self._catalog = Catalog(self.shared)
         self._upkeep = Upkeep(self.shared, self._keep_done)
-        self._ballast = Ballast(self.shared, self._kept_free, self._keep_done)
+        self._ballast = Ballast(self.shared, ballast, self._keep_done)
         self._queues: dict[str, FolderQueue] = {}
-        self._made: dict[str, Listed] = {}
-        self._unread = True  # whether queues may have come or gone
+        self._made: dict[str, Listed] = {}  # the catalog's entries of `_queues`
+        self._unread = True  # whether the catalog must be read, because the last reading failed
         self._checked = steady.monotonic()
         self._guarding = Guard(self.shared, self._stop)
-        self._with_ballast(
-            self._start
-        )  # opening needs a little space, too: a store that cannot be opened cannot be worked off
+        self._with_ballast(self._start)  # opening needs space too, and a full store must be opened to be emptied
         self._guarding.is_open = True
 
     def _start(self) -> None:
@@ -100,21 +94,21 @@ class FolderBackend(Unowned):
 
     @property
     def failure(self) -> BaseException | None:
-        """What has stopped the store in this process; None if nothing has."""
+        """The error that stopped the store in this process."""
         return self._guarding.failure
 
     @property
     def _guard(self) -> Guard:
-        """What every operation enters first. In a child, the store is opened anew before that."""
+        """The context of every operation. A forked child first opens the store anew."""
         if self._is_forked:
             with self._lock:
                 if self._is_forked and not self._closed:
-                    self._again()
+                    self._open(SystemNeighbours())
                     self._is_forked = False
         return self._guarding
 
     def forked(self) -> None:
-        """In a child: what the parent holds stays the parent's, so nothing that is known here may be used."""
+        """In a forked child, private folder and locks are the parent's: the next operation opens it anew."""
         self._guarding.refusal = self._guarding.refusal or _forked
         self._lock = self.shared.threads.rlock()
         self._is_forked = True
@@ -135,7 +129,7 @@ class FolderBackend(Unowned):
             self._add(self._catalog.make(queue, settings, os.urandom(8).hex()))
 
     def update(self, queue: str, changes: Mapping[str, Any]) -> Settings:
-        """Change settings; all of them as they are then. Other processes see it as they see that one was made."""
+        """Change settings; all settings then. Other processes read them with the catalog."""
         with self._guard, self._lock:
             found = self.find(queue)
             with self._catalog.locked():
@@ -154,7 +148,7 @@ class FolderBackend(Unowned):
                 if kept_anew:
                     found.let_go_of_done()
             except OSError as error:
-                if not is_full(error):  # else it stays in done/ for a while, and is not listed
+                if not is_full(error):  # else done messages stay in done/ for a while, and are not listed
                     raise
             return settings
 
@@ -168,7 +162,7 @@ class FolderBackend(Unowned):
                 self._catalog.delete(listed)
 
     def _listed(self, queue: str) -> Listed:
-        """The queue as it is on disk, by who holds the lock; QueueNotFound if another process has deleted it."""
+        """The queue's entry in the catalog, which is locked; QueueNotFound if another process has deleted it."""
         listed = self._catalog.read().get(queue)
         if listed is None or listed.deleted:
             self._drop(queue)
@@ -187,12 +181,12 @@ class FolderBackend(Unowned):
             dropped.stop(lambda: self._missing(name))
 
     def _missing(self, name: str) -> PenstockError:
-        """The error for a queue that is not there, or that cannot be used."""
+        """The error for a queue that does not exist, or that cannot be used."""
         refused = self._catalog.refused.get(name)
         return not_found(name) if refused is None else type(refused)(str(refused))
 
     def _read(self, eager: bool = False) -> None:
-        """Know which queues other processes have made and deleted."""
+        """Take over queues that other processes have made, changed or deleted."""
         with self._lock:
             now = self._clock.monotonic()
             if now - self._checked >= SECOND:
@@ -200,7 +194,7 @@ class FolderBackend(Unowned):
                 self._checked = now
             if not self._catalog.changed(eager) and not self._unread:
                 return
-            self._unread = True  # until it was read: an error must not make us miss the change
+            self._unread = True  # until it was read: after an error the next call reads it again
             there = {name: listed for name, listed in self._catalog.read().items() if not listed.deleted}
             for name, known in list(self._made.items()):
                 listed = there.get(name)
@@ -233,7 +227,7 @@ class FolderBackend(Unowned):
             self._read(eager=True)
             with self._lock:
                 queues = sorted(self._queues.items())
-                for name in self._catalog.refused:  # a list without it would look whole
+                for name in self._catalog.refused:  # a list without the queue would look complete
                     raise self._missing(name)
         found = []
         for _, queue in queues:
@@ -242,7 +236,7 @@ class FolderBackend(Unowned):
         return found
 
     def check(self) -> None:
-        """Raise what is wrong with the store: it cannot be read, or not be written, but for want of space."""
+        """Raise if the store cannot be read or written; a full disk is no error."""
         self.queues()
         with suppress(DiskFull), self._guard:
             self.shared.tree.try_to_write()
@@ -285,7 +279,6 @@ class FolderBackend(Unowned):
             return call()
 
     def restore(self, queue: str, moved: Sequence[Moved]) -> None:
-        """Take in messages as they were in another store, all or none."""
         found = self.find(queue)
         self._take_in(lambda: found.restore(moved))
 
@@ -301,7 +294,7 @@ class FolderBackend(Unowned):
             matching = [queue for _, queue in queues if self._matches(queue.settings.filter, subject)]
             for queue in matching:
                 queue.check([copy])
-            for queue in matching:  # by name, so that no two wait for each other
+            for queue in matching:  # locked in the order of names, so that there is no deadlock
                 if queue.is_exact:
                     locks.enter_context(queue.admission.locked())
                     queue.check_room(1)
@@ -311,7 +304,7 @@ class FolderBackend(Unowned):
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            if self._is_forked:  # not used here since: private folder and locks of queues are the parent's
+            if self._is_forked:  # not used since the fork: private folder and locks are the parent's
                 self._guarding.refusal = closed
                 return
             if self._guarding.refusal is None:
@@ -324,15 +317,15 @@ class FolderBackend(Unowned):
             queue.stop(refusal)
 
     def tend(self) -> None:
-        """Bring back what is due in all queues, and unlink what nobody needs."""
+        """Do the work of mover and reaper once."""
         self.move_due()
         self.reap()
 
     def move_due(self) -> int:
-        """Bring back what is due in all queues, and what processes held that are gone; how many were due."""
+        """End due leases and delays in all queues, and recover from dead processes; how many were due."""
         with self._guard:
             self._read(eager=True)
-            self._upkeep.help_the_dead()
+            self._upkeep.recover_dead()
             with self._lock:
                 queues = list(self._queues.values())
         moved, refused = 0, None
@@ -340,19 +333,19 @@ class FolderBackend(Unowned):
             try:
                 with self._guard:
                     moved += queue.bring_back()
-            except StoreUnavailable as error:  # the others go on
+            except StoreUnavailable as error:  # raised after the other queues
                 refused = error
         if refused is not None:
             raise refused
         return moved
 
     def reap(self) -> int:
-        """Unlink what nobody can ask for any more; how many."""
+        """Unlink settled messages that are no longer needed; how many."""
         with self._guard:
             return self._upkeep.reap()
 
     def _with_ballast(self, call: Callable[[], Answer]) -> Answer:
-        """Do what may free space in the end; where there is none, with that which is kept free for it."""
+        """Run an operation that may free space in the end; on a full disk, spend the ballast on it."""
         while True:
             try:
                 with self._guarding:
@@ -363,7 +356,7 @@ class FolderBackend(Unowned):
                         raise
 
     def _all_parts(self, begin: Callable[[], Iterator[int]]) -> int:
-        """Do all of what is durable part by part; how many messages it was."""
+        """Run an operation that is durable batch by batch to its end; the sum of its batches."""
         total = 0
 
         def go_on() -> None:
@@ -375,7 +368,7 @@ class FolderBackend(Unowned):
         return total
 
     def _make_room(self) -> None:
-        """Have the space that is kept free; on a full disk, what was removed is unlinked for it."""
+        """Have the ballast back before a put; on a full disk, reap first."""
         try:
             self._ballast.make()
         except OSError as error:
@@ -389,7 +382,7 @@ class FolderBackend(Unowned):
         except OSError as error:
             if not is_full(error):
                 raise
-            # There will be space for it another time.
+            # On a full disk, upkeep waits for space.
         self.shared.tree.begin()
 
     def _keep_done(self, file: str) -> float | None:
@@ -397,7 +390,7 @@ class FolderBackend(Unowned):
             queues = [queue for queue in self._queues.values() if queue.file == file]
         if queues:
             return queues[0].settings.keep_done
-        # Of a queue whose settings are damaged, or not yet read, nobody knows how long it keeps what is done.
+        # The settings of the queue are damaged or not read yet: keep its done messages.
         is_there = self.shared.tree.disk.exists(self.shared.tree.path(f"{QUEUES}/{file}"))
         return None if is_there else 0
 
@@ -413,7 +406,7 @@ def open_folder(
     neighbours: Neighbours | None = None,
     ballast: int = SIZE,
 ) -> FolderBackend:
-    """Open a folder store, which is made if it is not there; `ballast` bytes are kept free in it."""
+    """Open or make a folder store; `ballast` bytes are kept free in it."""
     if not folder:
         raise InvalidArgument("folder: without a folder; give folder:DIR")
     if sync == "interval":
@@ -432,4 +425,4 @@ def open_folder(
 
 
 def _forked() -> StoreClosed:
-    return StoreClosed("this process was forked meanwhile: begin again with what the store was asked for")
+    return StoreClosed("this process was forked during the operation: repeat the operation")

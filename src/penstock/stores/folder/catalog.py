@@ -1,7 +1,7 @@
-"""The queues of a folder store: a folder each, and a file with name and settings. A lock for making and deleting.
+"""The catalog of a folder store: its queues, each a folder and a settings file; creation, change and deletion.
 
-A folder in `queues/` that somebody made by hand is a queue with the usual settings. A queue whose settings say
-that it is deleted is gone from that moment on; the next process clears away its remains.
+A folder in `queues/` that a person made is a queue with default settings. A queue is deleted once its settings
+file says so; if the process dies before it has removed the queue's files, the next process removes them.
 """
 
 import errno
@@ -30,7 +30,7 @@ from penstock.stores.folder.layout import (
     is_file_of,
     queue_name,
 )
-from penstock.stores.folder.shared import Shared, Watch
+from penstock.stores.folder.shared import FolderWatch, Shared
 from penstock.stores.folder.tree import is_full, read_json, read_text
 from penstock.system.files import replace_file, unavailable
 
@@ -44,33 +44,32 @@ class Listed:
     name: str
     file: str
     settings: Settings
-    made: str  # differs for each queue that ever had the name
+    made: str  # a random id: differs from that of an earlier queue of the same name
     deleted: bool = False
 
 
 class Catalog:
-    """Which queues there are."""
+    """The queues of a store on disk. One process at a time may change them."""
 
     def __init__(self, shared: Shared) -> None:
         self._tree = shared.tree
         self._mutex = shared.threads.lock()
-        self._settings = Watch(self._tree.disk, self._tree.path(SETTINGS), shared.clock, shared.changes)
-        self._folders = Watch(self._tree.disk, self._tree.path(QUEUES), shared.clock, shared.changes)
-        self.refused: dict[str, PenstockError] = {}
+        self._settings, self._folders = FolderWatch(shared, SETTINGS), FolderWatch(shared, QUEUES)
+        self.refused: dict[str, PenstockError] = {}  # the errors of queues that cannot be used, by name
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only one to make, change or delete queues."""
+        """Hold the lock for making, changing and deleting queues."""
         with self._mutex, self._tree.disk.open(self._tree.path(f"{LOCKS}/{_ALL}"), create=True) as file:
             file.lock(wait=True)
             yield
 
     def changed(self, eager: bool = False) -> bool:
-        """Whether it is time to read the queues again."""
+        """Whether the folders of the catalog were listed again, so that queues may differ."""
         return any([self._settings.look(eager), self._folders.look(eager)])
 
     def read(self) -> dict[str, Listed]:
-        """Every queue, by name; those that cannot be used are in `refused`, with the reason."""
+        """Every queue by name, deleted ones included; queues that cannot be used are in `refused`."""
         found: dict[str, Listed] = {}
         self.refused = {}
         files = set()
@@ -128,7 +127,7 @@ class Catalog:
             if given.get("priorities") is not None:
                 given["priorities"] = tuple(given["priorities"])
             name = names.checked(entry["name"])
-            if not is_file_of(file, name):  # a copy, under another name: the messages lie elsewhere
+            if not is_file_of(file, name):  # a copy of another queue's settings
                 raise ValueError(f"it holds those of queue {name!r}")
             return Listed(name, file, Settings(**given), entry["made"], entry["deleted"])
         except (AttributeError, TypeError, KeyError, ValueError) as error:
@@ -139,12 +138,12 @@ class Catalog:
             ) from error
 
     def _missing_settings(self, file: str) -> StoreCorrupt | None:
-        """The error for a queue that had settings, and has none."""
+        """The error for a queue with a second copy of its settings and no first; None if there is no second."""
         path = self._tree.path(f"{SETTINGS}/{file}")
         if self._tree.kind(f"{KEPT}/{file}") is None:
             return None
         there = (self._tree.disk.kind(each) for each in (path, self._tree.path(f"{QUEUES}/{file}")))
-        if list(there) != [None, "folder"]:  # it was made, or deleted, just now
+        if list(there) != [None, "folder"]:  # another process has just made or deleted it
             return None
         return StoreCorrupt(f"the settings of a queue in {path!r} are missing: {self._remedy(file)}")
 
@@ -153,25 +152,25 @@ class Catalog:
         return f"copy {kept!r} there" if self._tree.disk.exists(kept) else "write them anew, or remove the file"
 
     def _refuse(self, file: str, error: PenstockError) -> None:
-        """Remember why a queue cannot be used, under the name that its second copy says, if there is one."""
+        """Remember why a queue cannot be used, by the name in the second copy of its settings, if it has one."""
         kept = {}
-        with suppress(PermissionError):  # what another user has made
+        with suppress(PermissionError):  # a queue of another user
             kept = read_json(read_text(self._tree.disk, self._tree.path(f"{KEPT}/{file}")), {})
         name = kept.get("name") if isinstance(kept, dict) else None
         self.refused[name if isinstance(name, str) else queue_name(file) or file] = error
         self._tree.skip(self._tree.path(f"{QUEUES}/{file}"), str(error))
 
     def make(self, name: str, settings: Settings, made: str) -> Listed:
-        """Make a queue; the lock is held, and there is none of that name."""
+        """Make a queue of a new name; the lock is held."""
         known = [*self._tree.names(SETTINGS), *self._tree.names(QUEUES)]
         listed = Listed(name, names.new_file(name, known, LONGEST, 1), settings, made)
         path = self._tree.path(f"{SETTINGS}/{listed.file}")
         try:
-            self._write(listed)  # before the folder: a folder alone would be a queue with the usual settings
+            self._write(listed)  # before the folder: a folder alone would be a queue with default settings
             self.make_folder(listed)
-            self._write(listed, KEPT)  # last: where it is without the first, that was deleted
+            self._write(listed, KEPT)  # last: a second copy without the first means that the first was lost
         except OSError:
-            if self._tree.disk.exists(path):  # there is such a queue, unless it is gone for good
+            if self._tree.disk.exists(path):  # as long as this file exists, so does the queue
                 self._tree.disk.unlink(path)
                 self._tree.sync(SETTINGS)
                 with suppress(FileNotFoundError):
@@ -181,7 +180,7 @@ class Catalog:
         return listed
 
     def update(self, listed: Listed, settings: Settings) -> Listed:
-        """Give a queue other settings; the lock is held. Where there is no space, it has those it had."""
+        """Change a queue's settings; the lock is held. On a full disk the queue keeps its old settings."""
         changed, path = replace(listed, settings=settings), self._tree.path(f"{SETTINGS}/{listed.file}")
         had_some = self._tree.disk.exists(path)
         try:
@@ -201,7 +200,7 @@ class Catalog:
         return changed
 
     def adopt(self) -> None:
-        """Let the queues of MQ-Core's tree redeliver for ever, as they did; the lock is held."""
+        """Give queues that MQ-Core made unlimited attempts, as they had there; the lock is held."""
         for listed in self.read().values():
             if not listed.made and not listed.file.endswith(".new"):
                 adopted = replace(listed, settings=Settings(max_attempts=0), made="mq-core")
@@ -209,7 +208,7 @@ class Catalog:
                 self._write(adopted, KEPT)
 
     def make_folder(self, listed: Listed) -> None:
-        """Make the queue's folder, if it is not there."""
+        """Make the queue's folder if it is missing."""
         path = self._tree.path(f"{QUEUES}/{listed.file}")
         if not self._tree.disk.exists(path):
             with suppress(FileExistsError):
@@ -217,13 +216,13 @@ class Catalog:
         self._tree.sync(QUEUES)
 
     def delete(self, listed: Listed) -> None:
-        """Remove a queue and all that is in it; the lock is held."""
-        self._tree.count()
+        """Delete a queue and its messages; the lock is held."""
+        self._tree.take_effect()
         self._write(Listed(listed.name, listed.file, listed.settings, listed.made, deleted=True))
         self.clear(listed)
 
     def clear(self, listed: Listed) -> None:
-        """Finish the deletion of a queue; the lock is held."""
+        """Remove the files of a deleted queue; the lock is held."""
         tree, file = self._tree, listed.file
         for folder in (NEW, DELAY, FAILED, DONE):
             for uid in tree.ids(folder, file):
@@ -237,9 +236,9 @@ class Catalog:
             except FileNotFoundError:
                 break
             except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another process has just put something
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another process has just put a message
                     raise
-        # Not the queue's lock: a process that waits for it would then hold one that no other knows.
+        # Not the queue's lock file: a process that waits for it would get a lock that excludes nobody.
         for each in (KEYS, KEPT):
             with suppress(FileNotFoundError):
                 tree.disk.unlink(tree.path(f"{each}/{file}"))
@@ -249,7 +248,7 @@ class Catalog:
         tree.sync(SETTINGS)
 
     def _throw_away(self, path: str, name: str) -> None:
-        """Leave a message to the reaper. After a crash it may have both names: then a rename changes nothing."""
+        """Move a message to remove/. After a crash it may have both names, and then a rename does nothing."""
         source = self._tree.path(path)
         self._tree.move(source, self._tree.path(f"{REMOVE}/{name}"))
         with suppress(FileNotFoundError):
@@ -264,5 +263,5 @@ class Catalog:
 
 
 def _sum(entry: dict[str, Any]) -> str:
-    """A checksum of settings, whatever the layout of their JSON."""
+    """A checksum of a settings file that does not depend on the layout of its JSON."""
     return f"{zlib.crc32(json.dumps(entry, sort_keys=True).encode()):08x}"

@@ -1,9 +1,8 @@
-"""The two daemons of MQ-Core: the mover brings back what is due, the reaper unlinks what was removed.
+"""MQ-Core's daemons `penstock mover`, which ends leases and delays, and `penstock reaper`, which unlinks.
 
-In a folder store they do what every process that uses it does anyway, for times when none does. In any other
-tree of folders, files are named `QUEUE:ID` in the source: the mover renames them to `QUEUE/ID` in the
-destination once they have lain there for the delay, or once the time of their last change has come, if that was
-ahead when they came.
+In a folder store they do what every process that uses it does anyway, for times when no process does. In any other
+folders, files of the source are named `QUEUE:ID`. The mover renames them to `QUEUE/ID` in the destination, a delay
+after they came, or at their mtime if that was in the future when they came.
 """
 
 import logging
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.stores.folder import layout
 from penstock.stores.folder.backend import FolderBackend, open_folder
+from penstock.system.files import SystemDisk
 
 EVERY = 1.0  # seconds between two rounds
 _TEXT = ".tq"  # the end of a text store's files
@@ -24,7 +24,7 @@ Round = Callable[[], int]
 
 
 def mover(source: str, destination: str, delay: float) -> Round:
-    """What a mover does again and again; how many files it moved."""
+    """One round of the mover, as a function; it returns how many files it moved."""
     _check_folder(source)
     _check_folder(destination)
     backend = _store_of(source, layout.DELAY)
@@ -34,7 +34,7 @@ def mover(source: str, destination: str, delay: float) -> Round:
 
 
 def reaper(source: str, force: bool = False) -> Round:
-    """What a reaper does again and again; how many files it unlinked."""
+    """One round of the reaper, as a function; it returns how many files it unlinked."""
     _check_folder(source)
     backend = _store_of(source, layout.REMOVE)
     if backend is not None:
@@ -48,7 +48,7 @@ def reaper(source: str, force: bool = False) -> Round:
 
 
 def repeat(round_: Round, stopping: threading.Event, every: float = EVERY) -> int:
-    """Go on until told to stop; how many files it was in all."""
+    """Repeat rounds until stopped; the sum of their files."""
     total = 0
     while not stopping.is_set():
         total += round_()
@@ -58,20 +58,19 @@ def repeat(round_: Round, stopping: threading.Event, every: float = EVERY) -> in
 
 @contextmanager
 def tended(backend: FolderBackend) -> Iterator[None]:
-    """Do the work of mover and reaper for as long as a folder store is served."""
+    """Run mover and reaper in a thread while a folder store is served."""
     stopping = threading.Event()
 
     def tend() -> None:
         said = ""
         while backend.failure is None and not stopping.wait(EVERY):
             try:
-                backend.move_due()
-                backend.reap()
+                backend.tend()
                 said = ""
             except (OSError, PenstockError) as error:
-                if not stopping.is_set() and str(error) != said:  # once, as long as it lasts
+                if not stopping.is_set() and str(error) != said:  # log the same error once
                     said = str(error)
-                    _log.error("a folder store could not be tended: %s", error)
+                    _log.error("moving and reaping in a folder store failed: %s", error)
 
     thread = threading.Thread(target=tend, name="penstock-tending", daemon=True)
     thread.start()
@@ -83,7 +82,7 @@ def tended(backend: FolderBackend) -> Iterator[None]:
 
 
 def _store_of(folder: str, name: str) -> FolderBackend | None:
-    """The store of which a folder is that part; None if it is of none."""
+    """The folder store whose folder of that name this is; None if it is not."""
     root, last = os.path.split(os.path.abspath(folder))
     if last != name or not os.path.isdir(os.path.join(root, layout.OWN)):
         return None
@@ -91,10 +90,10 @@ def _store_of(folder: str, name: str) -> FolderBackend | None:
 
 
 def _root_of(folder: str) -> str | None:
-    """The store of any kind, or MQ-Core's tree, in which a folder lies, at any depth; but for its remove/."""
+    """The store of any kind, or the tree of MQ-Core, around a folder; None for none, and for MQ-Core's remove/."""
     below, root = "", os.path.realpath(folder)
     while True:
-        # By their names: where a user may not list a folder, files below may still be unlinked.
+        # Without listing the folder: a user who may not list it may still unlink files below it.
         is_tree = all(os.path.isdir(os.path.join(root, each)) for each in layout.MQ_CORE)
         if os.path.lexists(os.path.join(root, layout.OWN)) or (is_tree and below != layout.REMOVE):
             return root
@@ -128,10 +127,11 @@ def _move_due(source: str, destination: str, delay: float) -> int:
                 continue
             os.rename(entry.path, os.path.join(destination, queue, name))
             moved += 1
-        except FileNotFoundError:  # another mover was quicker, or there is no such queue
+        except FileNotFoundError:  # another mover took it, or there is no such queue
             continue
     if moved:
-        _sync(destination, source)
+        for folder in [*(entry.path for entry in os.scandir(destination) if entry.is_dir()), source]:
+            SystemDisk().sync_folder(folder)
     return moved
 
 
@@ -145,12 +145,3 @@ def _unlink_all(source: str) -> int:
         except FileNotFoundError:
             continue
     return unlinked
-
-
-def _sync(destination: str, source: str) -> None:
-    for folder in [*(entry.path for entry in os.scandir(destination) if entry.is_dir()), source]:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

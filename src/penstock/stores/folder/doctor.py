@@ -1,6 +1,6 @@
-"""What is the matter with a folder store: reads every message and all settings, and changes nothing.
+"""The doctor for folder stores: reads every message and all settings, reports damage and strays, changes nothing.
 
-Other processes may go on meanwhile: a message that moves while it is looked for is left out.
+Other processes may use the store meanwhile: a message that moves during the examination is left out.
 """
 
 import errno
@@ -23,7 +23,7 @@ _MESSAGES = (QUEUES, DELAY, FAILED, DONE)
 
 @dataclass
 class FolderExamination:
-    """What lies in the folders of a queue."""
+    """The files of one queue by folder, and the findings about them."""
 
     name: str
     bytes: int = 0  # of payloads
@@ -35,7 +35,7 @@ class FolderExamination:
 
 
 class _ReadTree(Tree):
-    """A tree of which strays are findings."""
+    """A tree for reading; strays become findings instead of log lines."""
 
     def __init__(self, root: str, clock: SteadyClock, findings: list[Finding]) -> None:
         super().__init__(root, ReadingDisk(), "doctor", False, clock.now)
@@ -99,7 +99,7 @@ def _examine_queue(tree: _ReadTree, listed: Listed) -> FolderExamination:
             except FileNotFoundError:
                 continue  # it has just moved
             except OSError as error:
-                if error.errno == errno.ENOTSUP:  # a file system without attributes: there are no checksums
+                if error.errno == errno.ENOTSUP:  # a file system without attributes has no checksums
                     tree.has_attributes = False
                     return _examine_queue(tree, listed)
                 queue.findings.append(Finding("problem", refusal(path, error), file=path))
@@ -107,7 +107,7 @@ def _examine_queue(tree: _ReadTree, listed: Listed) -> FolderExamination:
             queue.files[folder] += 1
             queue.bytes += len(payload)
             if folder == DONE and listed.settings.keep_done == 0:
-                continue  # nobody can ask for its content, which may have gone to make room
+                continue  # its content may have been truncated on a full disk (see guard.py)
             if (wrong := tree.damage(stamp, payload)) is not None and tree.disk.exists(path):
                 text = f"message {uid} in {folder}/ is damaged: {wrong}"
                 queue.findings.append(Finding("problem", text, "a claim sets it aside", path))
@@ -115,7 +115,7 @@ def _examine_queue(tree: _ReadTree, listed: Listed) -> FolderExamination:
 
 
 def _look_around(tree: _ReadTree, queues: set[str]) -> None:
-    """What lies beside the messages of queues."""
+    """Report damaged/ and every file that belongs to no queue."""
     for name in sorted(tree.names(DAMAGED)):
         path = tree.path(f"{DAMAGED}/{name}")
         then = "look at it, copy it to its queue's folder to queue it as it is, and remove it here"

@@ -1,13 +1,13 @@
-"""What becomes of an operation that the disk fails: it never was, or the store stops in this process.
+"""Disk errors and full disks: an operation that fails is undone, or the store stops in this process.
 
-What the system refuses before anything counted (want of space, permission, a read-only file system) is told, and
-what was in hand goes back. After any other error nobody knows what the disk has: this process does nothing more,
-and the next process that opens the store looks at the files.
+An operation that the system refuses before it has an effect (no space, no permission, a read-only file system)
+puts its messages back and raises. After any other error the state of the disk is unknown: this process does
+nothing more, and the next process that opens the store recovers it.
 
-Some space is kept free, so that messages can be claimed and settled although puts have filled the disk. It belongs
-to files without content. A process that finds the disk full takes those files away, and then the content of
-messages that are acknowledged or removed, of which only the receipts still matter. Nothing is put before the files
-are back.
+Ballast keeps some space free, so that messages can be claimed and settled although puts have filled the disk. It
+consists of files without content. A process that finds the disk full unlinks them, and then truncates messages
+that are acknowledged or removed, of which only the receipts still matter. No put succeeds until the ballast is
+back.
 """
 
 import errno
@@ -30,14 +30,14 @@ Refusal = Callable[[], StoreClosed]
 
 
 class Guard:
-    """Entered by every operation; operations of one thread may be nested."""
+    """The context of every operation: turns its disk errors into Penstock's. May be nested in one thread."""
 
     def __init__(self, shared: Shared, stop: Callable[[Refusal], None]) -> None:
         self._shared = shared
         self._stop = stop
-        self.refusal: Refusal | None = None
-        self.failure: OSError | None = None  # what has stopped the store
-        self.is_open = False
+        self.refusal: Refusal | None = None  # the error of every operation, once the store is stopped or closed
+        self.failure: OSError | None = None  # the error that stopped the store
+        self.is_open = False  # whether opening has succeeded
 
     def __enter__(self) -> None:
         if self.refusal is not None:
@@ -46,10 +46,10 @@ class Guard:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError) and not isinstance(error, PenstockError):
-            raise self._told(error) from error
+            raise self._translated(error) from error
 
     def each(self, items: Iterator[Item]) -> Iterator[Item]:
-        """Items that are looked for one by one."""
+        """An iterator whose every step is guarded."""
         while True:
             with self:
                 try:
@@ -58,21 +58,21 @@ class Guard:
                     return
             yield item
 
-    def _told(self, error: OSError) -> PenstockError:
+    def _translated(self, error: OSError) -> PenstockError:
         tree = self._shared.tree
-        if tree.counts or not (is_full(error) or is_refused(error)):
-            return self._break(error)
+        if tree.has_effect or not (is_full(error) or is_refused(error)):
+            return self._stop_store(error)
         try:
             recovery.undo(self._shared)
         except OSError as worse:
-            return self._break(worse)
+            return self._stop_store(worse)
         if error.errno != errno.EFBIG and is_full(error):
             return DiskFull(
                 f"no room in {tree.root!r}, nothing was changed: free space, or consume, and try again"
             )
         return unavailable(error.filename or tree.root, error)
 
-    def _break(self, error: OSError) -> PenstockError:
+    def _stop_store(self, error: OSError) -> PenstockError:
         root = self._shared.tree.root
         broken = stopped(root, root, error)
         self.refusal = broken
@@ -87,11 +87,11 @@ class Guard:
 
 
 SIZE = 1 << 20
-_SPARE = 8  # empty files, where the number of files is limited: a process that opens the store makes two
+_SPARE = 8  # empty files, for file systems that limit their number: a process that opens the store makes two
 
 
 class Ballast:
-    """The space that a store keeps free, whichever process made it."""
+    """The space that a store keeps free; all of its processes share it."""
 
     def __init__(self, shared: Shared, size: int, keep_done: Callable[[str], float | None]) -> None:
         self._shared, self._size, self._keep_done = shared, size, keep_done
@@ -100,7 +100,7 @@ class Ballast:
         self._looked: float | None = None
 
     def make(self, certain: bool = True) -> None:
-        """Have the space; if it must be certain, OSError (ENOSPC) says that there is not so much."""
+        """Reserve the space if it is not; `certain`: raise OSError (ENOSPC) if it cannot be."""
         now, disk = self._shared.clock.monotonic(), self._shared.tree.disk
         if self._looked is not None and now - self._looked < SECOND:
             return
@@ -111,9 +111,9 @@ class Ballast:
                     disk.open(path, create=True).close()
                 with disk.open(new, create=True) as file:
                     file.reserve(self._size)
-                disk.rename(new, self._path)  # under its name, the space is there
+                disk.rename(new, self._path)  # only a file with its space has this name
             except FileNotFoundError:
-                pass  # another process was quicker
+                pass  # another process has just renamed it
             except OSError as error:
                 with suppress(OSError):
                     disk.unlink(new)
@@ -123,21 +123,21 @@ class Ballast:
         self._looked = now
 
     def spend(self) -> bool:
-        """Free some space; False: there is none left to free."""
+        """Free some space; False: there is no ballast left, and no content to truncate."""
         self._looked = None
         found = False
         for path in (self._path, *self._spare):
             with suppress(FileNotFoundError):
                 self._shared.tree.disk.unlink(path)
                 found = True
-        return found or self._shed() > 0
+        return found or self._truncate_settled() > 0
 
-    def _shed(self) -> int:
-        """Let go of content that nobody can ask for any more; how many bytes."""
+    def _truncate_settled(self) -> int:
+        """Truncate messages that are no longer listed; how many bytes that frees."""
         tree = self._shared.tree
         there = [(DONE, *each) for each in tree.messages(DONE) if self._keep_done(each[0]) == 0]
         there += [(REMOVE, *each) for each in tree.messages(REMOVE)]
-        # A move that a machine forgets when it stops must find the content: so all of them are made durable first.
+        # Make their moves durable first: a move that is lost in a power failure must find its content.
         recovery.sync_all(self._shared)
         tree.sync(*(f"{HELD}/{process}" for process in tree.names(HELD)))
         freed = 0

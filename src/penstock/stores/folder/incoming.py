@@ -1,4 +1,4 @@
-"""How messages come into a queue: what is refused, what is admitted exactly, what is written."""
+"""put() and restore() of a folder queue: checks, idempotency keys, max_size, delivery."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -7,7 +7,7 @@ from typing import Any
 from penstock.contract.message import Entry, Moved
 from penstock.contract.settings import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from penstock.errors import InvalidPriority, PayloadTooLarge, QueueFull, QueueNotFound, StoreClosed
-from penstock.stores.folder.admission import Newcomer, deliver, discard, write_manifest, write_new
+from penstock.stores.folder.admission import NewMessage, deliver, discard, write_manifest, write_new
 from penstock.stores.folder.layout import (
     DELAY,
     DONE,
@@ -24,15 +24,15 @@ from penstock.stores.folder.layout import (
 )
 from penstock.stores.folder.stamps import Stamp
 from penstock.stores.folder.tree import is_full
-from penstock.stores.folder.waiting import ServedQueue
+from penstock.stores.folder.waiting import WaitingQueue
 from penstock.system.clock import at_least_one
 
 
-class OpenQueue(ServedQueue):
-    """A queue that takes messages in."""
+class PuttingQueue(WaitingQueue):
+    """A queue that messages can be put into."""
 
     def check(self, entries: Sequence[Entry]) -> None:
-        """Refuse what this queue, or this file system, does not take."""
+        """Raise if the queue's settings or the file system do not allow an entry."""
         lowest, highest = self.settings.priorities or (LOWEST_PRIORITY, HIGHEST_PRIORITY)
         for entry in entries:
             if len(entry.payload) > self.settings.max_payload:
@@ -57,7 +57,7 @@ class OpenQueue(ServedQueue):
 
     @property
     def is_exact(self) -> bool:
-        """Whether coming in needs the queue's lock."""
+        """Whether every put needs the queue's lock, because its messages are limited."""
         return self.settings.max_size > 0
 
     def put(self, entries: Sequence[Entry]) -> list[str]:
@@ -80,7 +80,7 @@ class OpenQueue(ServedQueue):
             self.take_in(moved, exact=True)
 
     def admit(self, entries: Sequence[Entry]) -> list[str]:
-        """Take in entries where keys and room matter; the queue's lock is held."""
+        """Put entries with keys, or into a queue with a max_size; the queue's lock is held."""
         keyed = any(entry.key is not None for entry in entries)
         known = self.admission.known(self._clock.now()) if keyed else {}
         new: dict[Any, Entry] = {}  # by key, or by position
@@ -92,7 +92,7 @@ class OpenQueue(ServedQueue):
         return [ids[at if entry.key is None else entry.key] for at, entry in enumerate(entries)]
 
     def check_room(self, more: int) -> None:
-        """QueueFull if so many do not fit; the queue's lock is held."""
+        """QueueFull if the messages exceed max_size; the queue's lock is held."""
         limit = self.settings.max_size
         if not limit or not more or self.admission.room(more, limit):
             return
@@ -105,10 +105,10 @@ class OpenQueue(ServedQueue):
             )
 
     def _count_exactly(self) -> int:
-        """Messages that wait or are in flight, what other processes have just in hand included."""
+        """The number of delayed, available and in-flight messages, those that processes are moving included."""
         self._look_now(certain=True)
         held = self._held()
-        self.refresh(certain=True)  # what came back between the listings shows in the second
+        self.refresh(certain=True)  # finds messages that came back to their folder after the first listing
         with self.lock:
             waiting = {
                 uid for uid, row in self._rows.items() if row.state in ("delayed", "available", "in_flight")
@@ -116,7 +116,7 @@ class OpenQueue(ServedQueue):
         return len(waiting | held)
 
     def _held(self) -> set[str]:
-        """Messages that any process has just in hand."""
+        """The messages in the private folders of all processes."""
         return {
             parsed.uid
             for process in self._tree.names(HELD)
@@ -125,15 +125,15 @@ class OpenQueue(ServedQueue):
         }
 
     def take_in(self, entries: Sequence[Entry], exact: bool = False) -> list[str]:
-        """Write entries and let them take effect."""
+        """Write, commit and deliver entries; their ids. `exact`: the queue's lock is held, and counts them."""
         if not entries:
             return []
         if not self._has_order:
             self._learn_order()
         now = self._clock.now()
         ids = self._tree.next_ids(now, len(entries))
-        newcomers = [
-            Newcomer(
+        messages = [
+            NewMessage(
                 uid,
                 entry.payload,
                 self._new_stamp(uid, entry, now),
@@ -144,34 +144,34 @@ class OpenQueue(ServedQueue):
             for uid, entry in zip(ids, entries, strict=True)
         ]
         keys = {entry.key: uid for uid, entry in zip(ids, entries, strict=True) if entry.key is not None}
-        write_new(self._tree, self.file, newcomers)
+        write_new(self._tree, self.file, messages)
         manifest = None
         try:
             if exact:
-                self.admission.admit(len(newcomers))
+                self.admission.admit(len(messages))
             if keys:
-                self.admission.record(keys, newcomers, now)
-            elif len(newcomers) > 1:
-                manifest = write_manifest(self._tree, self.file, newcomers)
+                self.admission.record(keys, messages, now)
+            elif len(messages) > 1:
+                manifest = write_manifest(self._tree, self.file, messages)
         except OSError as error:
-            if not keys or is_full(error):  # else a line that may be there decides over files that must stay
-                discard(self._tree, self.file, newcomers)
+            if not keys or is_full(error):  # else the line may be in the log, and its messages must stay
+                discard(self._tree, self.file, messages)
             raise
         if keys or manifest is not None:
-            self._tree.count()
-        with self._unseen(ids):  # a part of them would be wrong
+            self._tree.take_effect()
+        with self._protected(ids):  # consumers see all of them or none
             with self._moving():
                 try:
-                    places = [(each.uid, each.folder) for each in newcomers]
+                    places = [(each.uid, each.folder) for each in messages]
                     delivered = deliver(self._tree, self.file, places)
                 except OSError:
-                    if not self._tree.counts:
-                        discard(self._tree, self.file, newcomers)
+                    if not self._tree.has_effect:
+                        discard(self._tree, self.file, messages)
                     raise
-                if len(delivered) < len(newcomers):
-                    self._check_delivery(newcomers, set(delivered))
+                if len(delivered) < len(messages):
+                    self._check_delivery(messages, set(delivered))
             with self.lock:
-                for each in newcomers:
+                for each in messages:
                     self._know(each.uid, self._row(each.folder, each.stamp, each.until))
         with self.lock:
             self.serve()
@@ -179,13 +179,13 @@ class OpenQueue(ServedQueue):
             self._tree.disk.unlink(manifest)
         return ids
 
-    def _check_delivery(self, newcomers: Sequence[Newcomer], delivered: set[str]) -> None:
-        """What did not arrive was removed meanwhile, has no queue any more, or was dropped as left by the dead."""
-        for each in newcomers:
+    def _check_delivery(self, messages: Sequence[NewMessage], delivered: set[str]) -> None:
+        """Raise for messages that were not delivered, unless another process has moved them on or removed them."""
+        for each in messages:
             if each.uid in delivered:
                 continue
             if self._tree.exists(NEW, self.file, each.uid):
-                discard(self._tree, self.file, newcomers)
+                discard(self._tree, self.file, messages)
                 raise QueueNotFound(f"there is no queue {self.name!r} any more: it was deleted meanwhile")
             places = (REMOVE, QUEUES, DELAY, FAILED, DONE)
             if not any(self._tree.exists(folder, self.file, each.uid) for folder in places):
@@ -195,19 +195,19 @@ class OpenQueue(ServedQueue):
                 )
 
     def _learn_time(self) -> None:
-        """What is stamped first by this process is not earlier than what was put last."""
+        """Set the clock to at least the time of the last put, before this process first stamps a message."""
         if not self._seen and not self._has_order:
             self._learn_order()
 
     def _learn_order(self) -> None:
-        """The first put of this process comes after all stored messages; for that the names are enough."""
+        """Make ids from now on come after those of the stored messages, by their names alone."""
         self._has_order = True
         ids = self._tree.ids(QUEUES, self.file) + self._tree.ids(DELAY, self.file)
         latest = first_order(self._clock.now()) + LONG_AHEAD
         last = max((uid for uid in ids if order_of(uid) <= latest), key=order_of, default=None)
         if last is None:
             return
-        self._tree.saw(order_of(last))
+        self._tree.follow_order(order_of(last))
         for folder in (QUEUES, DELAY):
             with suppress(FileNotFoundError, PermissionError):
                 path = self._place(folder, last)
@@ -221,7 +221,7 @@ class OpenQueue(ServedQueue):
             stamp.received_at = now if entry.received_at is None else entry.received_at
             stamp.visible_at, stamp.expires_at = entry.visible_at, entry.expires_at or None
             return stamp
-        if time_of(stamp.order) != now:  # more messages in a millisecond than it has ticks
+        if time_of(stamp.order) != now:  # more messages in a millisecond than an id's clock has ticks
             stamp.received_at = now
         if entry.delay:
             stamp.visible_at = now + at_least_one(entry.delay)

@@ -1,4 +1,4 @@
-"""What a process knows of a queue's messages: their states, their order, and when each is due."""
+"""An index of one queue's messages in memory: states, delivery order and due times."""
 
 import heapq
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ _SLACK = 64
 
 @dataclass(slots=True)
 class Row:
-    """A message, as far as choosing and counting need it."""
+    """A message, without its payload."""
 
     state: str
     priority: int
     order: int
-    until: int = 0  # delayed, in flight: when that ends; done, failed: when it was settled
+    until: int = 0  # delayed, in flight: end of the delay or lease; done, failed: time of settling
     expires_at: int | None = None
-    version: int = 0  # of the store's count of changes when this one was made
-    taken: bool = False  # by a thread of this process that is about to move it
+    version: int = 0  # number of the change (Shared.change) that wrote the row
+    taken: bool = False  # picked by a thread of this process that is about to move the file
 
     @classmethod
     def of(cls, state: str, stamp: Stamp, until: int) -> "Row":
-        """A message in that state, by its attributes."""
+        """The row of a message with these attributes."""
         return cls(state, stamp.priority, stamp.order, until, stamp.expires_at)
 
 
@@ -34,27 +34,27 @@ class MessageIndex:
 
     def __init__(self, keep_done: float | None) -> None:
         self._rows: dict[str, Row] = {}
-        self._ready: list[tuple[int, int, str]] = []  # may have entries that no longer hold
-        self._pool: list[tuple[int, int, str]] = []  # of the first, those that pick_any chooses from
-        self._last = (0, 0, "")  # none in the pool comes after it
-        self._due: list[tuple[int, str]] = []
-        self._unfinished: set[str] = set()  # taken, as somebody was still writing them
+        self._ready: list[tuple[int, int, str]] = []  # heap of available messages; may have outdated entries
+        self._pool: list[tuple[int, int, str]] = []  # the first of them, from which pick_any chooses
+        self._last = (0, 0, "")  # the last entry that came into the pool
+        self._due: list[tuple[int, str]] = []  # heap by due time; may have outdated entries
+        self._unfinished: set[str] = set()  # postponed messages; their rows are `taken`
         self._counts = dict.fromkeys(STATES, 0)
         self.keep_done(keep_done)
 
     def keep_done(self, seconds: float | None) -> None:
-        """How long messages that are done are known, those that are there included."""
+        """Change how long done messages stay in the index."""
         self._keep_done = None if seconds is None else max(1, round(seconds * 1000))
         for uid, row in self.items():
             if row.state == "done":
                 self.put(uid, row)
 
     def get(self, uid: str) -> Row | None:
-        """What is known of a message."""
+        """The row of a message."""
         return self._rows.get(uid)
 
     def items(self) -> list[tuple[str, Row]]:
-        """All that is known."""
+        """All ids with their rows."""
         return list(self._rows.items())
 
     def counts(self) -> dict[str, int]:
@@ -62,7 +62,7 @@ class MessageIndex:
         return dict(self._counts)
 
     def put(self, uid: str, row: Row) -> None:
-        """A message is new, or in another state."""
+        """Add or replace a row."""
         self.drop(uid)
         self._rows[uid] = row
         self._counts[row.state] += 1
@@ -76,7 +76,7 @@ class MessageIndex:
             heapq.heapify(self._due)
 
     def drop(self, uid: str) -> Row | None:
-        """A message is gone."""
+        """Remove a row."""
         self._unfinished.discard(uid)
         row = self._rows.pop(uid, None)
         if row is not None:
@@ -84,7 +84,7 @@ class MessageIndex:
         return row
 
     def due_at(self, row: Row) -> int:
-        """When time next changes a message."""
+        """When a delay, a lease, retention or keep_done of the message ends."""
         due = NEVER
         if row.state in ("delayed", "in_flight"):
             due = row.until
@@ -93,7 +93,7 @@ class MessageIndex:
         return due if row.expires_at is None else min(due, row.expires_at)
 
     def pop_due(self, now: int) -> list[tuple[str, Row]]:
-        """What time has changed up to now, the earliest first; the caller has to bring it about."""
+        """Messages that are due, earliest first, each only once: the caller moves it or puts it again."""
         found = []
         while self._due and self._due[0][0] <= now:
             due, name = heapq.heappop(self._due)
@@ -103,18 +103,18 @@ class MessageIndex:
         return found
 
     def next_due(self) -> int:
-        """When pop_due may next find something."""
+        """The earliest time at which pop_due may return a message."""
         return self._due[0][0] if self._due else NEVER
 
     def pick(self, n: int) -> list[str]:
-        """Take the first n messages out of line."""
+        """Mark the first n available messages as taken; their ids."""
         first = self._first(n)
         for _, _, name in first:
             self._rows[name].taken = True
         return [name for _, _, name in first]
 
     def pick_any(self, n: int, window: int, dice: Random) -> list[str]:
-        """Take any n of the first `window` messages out of line, or of as many as that once was."""
+        """Mark any n of about the first `window` available messages as taken; their ids."""
         picked: list[str] = []
         while len(picked) < n:
             while len(self._pool) < max(window, n) and self._ready:
@@ -125,20 +125,20 @@ class MessageIndex:
             at = dice.randrange(len(self._pool))
             entry, self._pool[at] = self._pool[at], self._pool[-1]
             self._pool.pop()
-            if self._holds(entry):
+            if self._is_current(entry):
                 self._rows[entry[2]].taken = True
                 picked.append(entry[2])
         return picked
 
     def peek(self, n: int) -> list[str]:
-        """The first n that can be claimed."""
+        """The ids of the first n available messages."""
         first = self._first(n)
         for entry in first:
             heapq.heappush(self._ready, entry)
         return [name for _, _, name in first]
 
     def give_back(self, uid: str) -> None:
-        """A message that was picked is still available."""
+        """Make a picked message available again."""
         self._unfinished.discard(uid)
         row = self._rows.get(uid)
         if row is not None and row.taken:
@@ -147,26 +147,26 @@ class MessageIndex:
             if (due := self.due_at(row)) < NEVER:
                 heapq.heappush(self._due, (due, uid))
 
-    def set_aside(self, uid: str, version: int) -> None:
-        """A message that was picked is still being written: others come before it until someone looks again."""
+    def postpone(self, uid: str, version: int) -> None:
+        """Skip a picked message whose file is still being written, until retry_postponed."""
         row = self._rows.get(uid)
         if row is not None and row.taken:
             row.version = version
             self._unfinished.add(uid)
 
-    def is_aside(self, uid: str) -> bool:
-        """Whether nobody has it in hand although it is taken."""
+    def is_postponed(self, uid: str) -> bool:
+        """Whether the message is postponed, so that no thread is moving it."""
         return uid in self._unfinished
 
-    def look_again(self) -> None:
-        """What was set aside may be whole by now."""
+    def retry_postponed(self) -> None:
+        """Make postponed messages available again: their files may be complete by now."""
         while self._unfinished:
             self.give_back(self._unfinished.pop())
 
     def _wait(self, uid: str, row: Row) -> None:
         entry = (row.priority, row.order, uid)
         if self._pool and entry < self._last:
-            self._pool.append(entry)  # it comes before some that may be picked already
+            self._pool.append(entry)  # it comes before messages that pick_any may already choose
         else:
             heapq.heappush(self._ready, entry)
         if len(self._ready) > 2 * self._counts["available"] + _SLACK:
@@ -177,16 +177,16 @@ class MessageIndex:
             self._pool.clear()
 
     def _first(self, n: int) -> list[tuple[int, int, str]]:
-        """Pop the first n entries that hold."""
+        """Pop the first n entries that are not outdated."""
         found: dict[str, tuple[int, int, str]] = {}
         while self._pool:
             heapq.heappush(self._ready, self._pool.pop())
         while self._ready and len(found) < n:
             entry = heapq.heappop(self._ready)
-            if self._holds(entry):
-                found[entry[2]] = entry  # an entry that is there twice counts once
+            if self._is_current(entry):
+                found[entry[2]] = entry  # a message may have two entries
         return list(found.values())
 
-    def _holds(self, entry: tuple[int, int, str]) -> bool:
+    def _is_current(self, entry: tuple[int, int, str]) -> bool:
         row = self._rows.get(entry[2])
         return row is not None and row.state == "available" and not row.taken and row.order == entry[1]

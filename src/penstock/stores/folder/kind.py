@@ -1,4 +1,4 @@
-"""Folder stores for the rest of the program."""
+"""The plug-in of folder stores for `contract/kinds.py`: URLs, opening, tables, doctor, advice."""
 
 import os
 from contextlib import AbstractContextManager
@@ -18,7 +18,7 @@ class FolderKind(Kind):
     has_tables = True
 
     def check(self, url: str, options: Options) -> None:
-        """Every option is of use, `peers` too."""
+        """Every option is allowed, `peers` too."""
 
     def open(self, url: str, options: Options) -> FolderBackend:
         return open_folder(split(url)[1], clock=options.clock, sync=options.sync, peers=options.peers)

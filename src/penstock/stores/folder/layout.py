@@ -1,23 +1,23 @@
-"""The names in a folder store: what lies where. Pure functions.
+"""File names in a folder store: folders, message ids, private names. Pure functions.
 
     new/QUEUE:ID        being put
-    queues/QUEUE/ID     available; nothing but messages lies here
+    queues/QUEUE/ID     available; only messages are in here
     delay/QUEUE:ID      delayed or in flight, until the time of its last change
     done/QUEUE:ID       acknowledged
     failed/QUEUE:ID     failed for good
     remove/QUEUE:ID     removed, waiting for the reaper
-    .penstock/          ours:
+    .penstock/          Penstock's own files:
       settings/QUEUE    a queue's name and settings
-      held/PROCESS/     messages that a process is just changing; nobody else touches them
-      batches/ID        which messages of a put_many belong together
+      held/PROCESS/     the private folder of a process: messages that it is moving, which no other touches
+      batches/ID        the manifest of a put_many: the messages that belong together
       keys/QUEUE        idempotency keys of the last five minutes
-      locks/QUEUE       held while messages are admitted to a queue with max_size, or under a key
-      long/ID           what is too long for an attribute
-      kept/QUEUE        a second copy of a queue's settings: who deletes the first is told
-      damaged/QUEUE:ID  messages whose content or attributes are not what was put; nobody is given them
+      locks/QUEUE       locked by a put into a queue with max_size, or with a key
+      long/ID           values that are too long for an attribute
+      kept/QUEUE        a second copy of a queue's settings: tells a lost settings file from a deleted queue
+      damaged/QUEUE:ID  quarantine: messages whose content or attributes are not what was put
 
-QUEUE is the queue's name, with `%` and two digits for odd characters, so that it has neither `:` nor `/`. ID is
-a UUID of version 1, whose time is that of the put: sorted by it, messages are in the order of their arrival.
+QUEUE is the queue's name, percent-encoded, so that it has neither `:` nor `/`. ID is a UUID of version 1, whose
+time is that of the put: sorted by it, messages are in the order of their arrival.
 """
 
 import hashlib
@@ -33,27 +33,27 @@ OWN = ".penstock"
 SETTINGS, HELD, BATCHES, KEYS, LOCKS, LONG, KEPT, DAMAGED = (
     f"{OWN}/{name}" for name in ("settings", "held", "batches", "keys", "locks", "long", "kept", "damaged")
 )
-MQ_CORE = (NEW, QUEUES, DELAY, REMOVE)  # its folders
-SEEN = (NEW, QUEUES, DELAY, DONE, FAILED, REMOVE)  # where people and other programs look
+MQ_CORE = (NEW, QUEUES, DELAY, REMOVE)  # the folders of MQ-Core
+SEEN = (NEW, QUEUES, DELAY, DONE, FAILED, REMOVE)  # the folders for people and other programs
 FOLDERS = (OWN, *SEEN, SETTINGS, HELD, BATCHES, KEYS, LOCKS, LONG, KEPT, DAMAGED)
 
-ABANDONED = "abandoned"  # a file in a private folder whose process holds nothing any more
-PROBE = "probe"  # another, by which a process finds out what the file system can do
-_LEASE = "lease"  # says where a held message was: in delay/, and in flight
-LONGEST = 180  # bytes of a queue's file name: an id, and where a message comes from, must fit behind it
+ABANDONED = "abandoned"  # marks a private folder whose messages its process has given up
+PROBE = "probe"  # a file that tests what the file system can do
+_LEASE = "lease"  # in a private name: the message was in delay/, in flight
+LONGEST = 180  # bytes of a queue's file name: a private name adds an id and the message's origin
 _EPOCH = 122_192_928_000_000_000  # from 1582, where the time of a UUID starts, to 1970, in ticks
 _TICKS = 10_000  # of 100 ns in a millisecond
-LONG_AHEAD = 86_400_000 * _TICKS  # of an order: a day. Further, a clock was wrong, or it is nobody's
+LONG_AHEAD = 86_400_000 * _TICKS  # a day; ids further in the future are not followed
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.ASCII)
 _HELD = re.compile(r"([a-z]+)\.([0-9a-f]+)\.([0-9a-f]+):([^:]+):(.+)", re.ASCII)
 
 
 class Held(NamedTuple):
-    """What the name of a held message says: where it was, and until when it was to stay there."""
+    """A parsed private name: the message, and the folder that it was taken from."""
 
     origin: str
-    until: int  # milliseconds; 0 outside of delay/
-    taken: int  # a place in the order of everything: of two private names of one file the later one counts
+    until: int  # the end of its time in delay/, in milliseconds; 0 in other folders
+    taken: int  # when it was taken, as an order: of two private names of one file the later one is true
     queue: str
     uid: str
     leased: bool  # whether it was in flight
@@ -66,8 +66,8 @@ def is_file_of(file: str, name: str) -> bool:
 
 
 def queue_name(file: str) -> str | None:
-    """The queue that someone meant who made a folder by hand; None if it cannot be one."""
-    for name in (unquote(file), file):  # `my.queue` is how another program would name it
+    """The name of the queue in a folder that a person made; None if no queue can have that folder."""
+    for name in (unquote(file), file):  # the second for `my.queue`, which other programs do not encode
         try:
             encoded = names.file_name(names.checked(name))
         except ValueError:
@@ -78,7 +78,7 @@ def queue_name(file: str) -> str | None:
 
 
 def message_path(folder: str, queue: str, uid: str) -> str:
-    """Where a message lies, from the store's folder on."""
+    """The path of a message, relative to the store's folder."""
     return f"{QUEUES}/{queue}/{uid}" if folder == QUEUES else f"{folder}/{queue}:{uid}"
 
 
@@ -89,12 +89,12 @@ def parse_flat(name: str) -> tuple[str, str] | None:
 
 
 def held_name(origin: str, until: int, taken: int, queue: str, uid: str, leased: bool = False) -> str:
-    """The private name of a message."""
+    """The private name of a message that was taken from a folder."""
     return f"{_LEASE if leased else origin}.{max(until, 0):x}.{taken:x}:{queue}:{uid}"
 
 
 def parse_held(name: str) -> Held | None:
-    """What a private name says."""
+    """Parse a private name; None if it is not one."""
     matched = _HELD.fullmatch(name)
     if matched is None or not is_id(matched[5]):
         return None
@@ -106,37 +106,37 @@ def parse_held(name: str) -> Held | None:
 
 
 def is_id(text: str) -> bool:
-    """Whether this is an id as this store makes them."""
+    """Whether a text is a UUID of version 1."""
     return _ID.fullmatch(text) is not None
 
 
 def is_foreign(name: str) -> bool:
-    """Whether a file in a queue was put there by hand. A name that starts with a dot is not yet a message."""
+    """Whether a person or another program put a file into a queue. A name with a dot in front is not a message."""
     return not name.startswith(".") and not is_id(name)
 
 
 def order_of(uid: str) -> int:
-    """The place of a message in the order of arrival, by its id."""
-    return int(uid[15:18] + uid[9:13] + uid[:8], 16)  # what uuid.UUID(uid).time is, for a million of them
+    """A message's position in the order of arrival: the time of its id."""
+    return int(uid[15:18] + uid[9:13] + uid[:8], 16)  # uuid.UUID(uid).time, but quick enough for a million
 
 
 def time_of(order: int) -> int:
-    """When that was, in milliseconds since the epoch."""
+    """The time of an order, in milliseconds since the epoch."""
     return (order - _EPOCH) // _TICKS
 
 
 def first_order(now: int) -> int:
-    """The first place that a message can have that arrives now."""
+    """The lowest order of messages that arrive at a time."""
     return max(0, now * _TICKS + _EPOCH)
 
 
 def node_of(process: str) -> int:
-    """The node of a process for its ids: a hash, with the bit that says it is no network card."""
+    """The node in a process's ids: a hash of its name, with the multicast bit that no network card has."""
     return int.from_bytes(hashlib.sha256(process.encode()).digest()[:6], "big") | 1 << 40
 
 
 def is_made_here(uid: str) -> bool:
-    """Whether an id may be one of a process that uses this store: those of network cards are not."""
+    """Whether a Penstock process may have made an id: its node is not a network card's."""
     return bool(maker_of(uid) >> 40 & 1)
 
 

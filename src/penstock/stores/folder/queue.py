@@ -1,4 +1,4 @@
-"""A queue of a folder store, as one process uses it: fetching, settling, looking."""
+"""Operations on a queue of a folder store: claim, pop, ack, fail, extend, remove, redrive, purge, listings."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
@@ -12,7 +12,7 @@ from penstock.contract.settings import FIVE_MINUTES
 from penstock.engine.unowned import between, fitting
 from penstock.errors import StoreCorrupt
 from penstock.stores.folder import stamps, steps
-from penstock.stores.folder.incoming import OpenQueue
+from penstock.stores.folder.incoming import PuttingQueue
 from penstock.stores.folder.index import Row
 from penstock.stores.folder.layout import DELAY, DONE, FAILED, NEW, QUEUES, REMOVE, is_id
 from penstock.stores.folder.stamps import Stamp
@@ -27,13 +27,13 @@ _REPEATS = FIVE_MINUTES + 60_000
 _OUTCOMES = {"fail": "failed", "release": "released", "ack": "acked"}
 
 
-class FolderQueue(OpenQueue):
-    """One queue, and all that can be asked of it."""
+class FolderQueue(PuttingQueue):
+    """One queue with all of its operations."""
 
-    # Fetching
+    # Claiming
 
     def claim(self, n: int, lease: float, wait: float, consumer: str, most: int | None = None) -> list[Message]:
-        """Lease up to n messages, and if `most` is given not many more bytes than that."""
+        """Lease up to n messages; `most` limits their bytes, except for the first message."""
 
         def claim(won: list[Won]) -> list[str]:
             granted = at_least_one(min(lease, self.settings.max_lease))
@@ -50,7 +50,7 @@ class FolderQueue(OpenQueue):
         return self._take(n, wait, fetch)
 
     def _within(self, ids: Sequence[str], most: int | None) -> Sequence[str]:
-        """Those of what was picked, from the first on, that have no more bytes than that; the others go back."""
+        """The first of the picked messages that have at most that many bytes; the others are given back."""
         if most is None:
             return ids
         paths = (self._place(QUEUES, uid) for uid in ids)
@@ -94,7 +94,7 @@ class FolderQueue(OpenQueue):
         return won
 
     def _win_picked(self, picked: list[str], leased: bool) -> list[Won]:
-        """Take hold of what was picked, and of others for those that cannot be had."""
+        """Take picked messages, and others in the place of those that cannot be taken."""
         won: list[Won] = []
         wanted, more = len(picked), list(picked)
         while more:
@@ -105,23 +105,23 @@ class FolderQueue(OpenQueue):
                 for uid in winning.gone:
                     self._forget(uid)
                 for uid in winning.unfinished:
-                    self._rows.set_aside(uid, self._shared.change())
+                    self._rows.postpone(uid, self._shared.change())
                 more = self._pick(wanted - len(won)) if 0 < len(won) < wanted and not self.line else []
             picked += more
         won.sort(key=lambda each: (each.stamp.priority, each.stamp.order))
         return won
 
     def _picked_at(self, ids: Sequence[str]) -> int:
-        with self.lock:  # others may have seen one go meanwhile, and then it is not won either
+        with self.lock:  # a message that another thread has seen leave has no time here, and is not won either
             return max(self._picked.pop(uid, self._clock.now()) for uid in ids)
 
     def _miss(self, ids: Sequence[str]) -> None:
-        """Other processes were quicker."""
+        """Drop messages that other processes took first."""
         self._shared.collisions += len(ids)
         for uid in ids:
             self._forget(uid)
         if ids:
-            self._doubt()
+            self._mark_stale()
 
     def _message(self, won: Won, state: str) -> Message:
         details = self._tree.details(won.stamp, state)
@@ -130,15 +130,13 @@ class FolderQueue(OpenQueue):
     # Settling
 
     def ack(self, receipts: Sequence[str]) -> list[str]:
-        """Settle for good; the receipts that were lost."""
+        """Acknowledge; the receipts that were lost, as of fail() and release()."""
         return self._settle(receipts, "ack")
 
     def fail(self, receipts: Sequence[str], delay: float, reason: str | None) -> list[str]:
-        """End the attempts; the receipts that were lost."""
         return self._settle(receipts, "fail", delay, reason)
 
     def release(self, receipts: Sequence[str]) -> list[str]:
-        """Give back; the receipts that were lost."""
         return self._settle(receipts, "release")
 
     def _settle(
@@ -148,57 +146,53 @@ class FolderQueue(OpenQueue):
         now = self.advance()
         if reason is not None:
             self._tree.need_attributes("reason")
-        with self._in_hand(receipt.rpartition(".")[0] for receipt in receipts):
-            return self._settle_in_hand(receipts, how, now, delay, reason)
-
-    def _settle_in_hand(
-        self, receipts: Sequence[str], how: str, now: int, delay: float, reason: str | None
-    ) -> list[str]:
-        won, lost = self._win(receipts, now, how)
-        now = self._clock.now()  # with the messages in hand: whatever else was done to them was done before
-        if how == "ack":
-            taken = steps.done(self._tree, self.file, won, now, self._keeps_done)
-            lost += [receipt for receipt in receipts if receipt.rpartition(".")[0] in taken]
+        with self._protected(map(_id_of, receipts)), self._moving():
+            won, lost = self._win(receipts, now, how)
+            now = self._clock.now()  # read after the messages were taken: earlier changes have earlier times
+            if how == "ack":
+                return lost + self._done(won, receipts, now)
+            visible_at = now + at_least_one(delay) if delay else now
+            endings = [self._ending(each, now, _OUTCOMES[how], reason, visible_at) for each in won]
+            ended = steps.end(self._tree, self.file, endings)
+            there = {ending.won.uid for ending in ended}
+            lost += [f"{each.uid}.{each.secret}" for each in won if each.uid not in there]
             with self.lock:
-                for each in won:
-                    if self._keeps_done:
-                        self._know(each.uid, Row.of("done", each.stamp, now))
-                    else:
-                        self._forget(each.uid)
-            return lost
-        visible_at = now + at_least_one(delay) if delay else now
-        outcome = _OUTCOMES[how]
-        endings = [self._ending(each, now, outcome, reason, visible_at) for each in won]
-        ended = steps.end(self._tree, self.file, endings)
-        there = {ending.won.uid for ending in ended}
-        lost += [f"{each.uid}.{each.secret}" for each in won if each.uid not in there]
-        with self.lock:
-            for ending in ended:
-                self._came_back(ending)
-            self.serve()
+                for ending in ended:
+                    self._came_back(ending)
+                self.serve()
         return lost
 
+    def _done(self, won: list[Won], receipts: Sequence[str], now: int) -> list[str]:
+        taken = steps.done(self._tree, self.file, won, now, self._keeps_done)
+        with self.lock:
+            for each in won:
+                if self._keeps_done:
+                    self._know(each.uid, Row.of("done", each.stamp, now))
+                else:
+                    self._forget(each.uid)
+        return [receipt for receipt in receipts if _id_of(receipt) in taken]
+
     def extend(self, receipts: Sequence[str], lease: float) -> Held:
-        """Hold from now on; until when, and the receipts that were lost."""
+        """Restart leases from now; their end, and the receipts that were lost."""
         self._learn_time()
         now = self.advance()
-        with self._in_hand(receipt.rpartition(".")[0] for receipt in receipts):
+        with self._protected(map(_id_of, receipts)), self._moving():
             won, lost = self._win(receipts, now, None)
             until = self._clock.now() + at_least_one(min(lease, self.settings.max_lease))
             taken = steps.extend(self._tree, self.file, won, until)
-            lost += [receipt for receipt in receipts if receipt.rpartition(".")[0] in taken]
+            lost += [receipt for receipt in receipts if _id_of(receipt) in taken]
             with self.lock:
                 for each in won:
                     self._know(each.uid, Row.of("in_flight", each.stamp, until))
         return Held(until, lost)
 
     def _win(self, receipts: Sequence[str], now: int, how: str | None) -> tuple[list[Won], list[str]]:
-        """Take hold of the messages that receipts hold; the receipts that do not, and repeat nothing."""
+        """Take the messages of valid receipts; and the lost receipts, without repeats of `how`."""
         won: dict[str, Won] = {}
         lost = []
         for receipt in receipts:
             uid, _, secret = receipt.rpartition(".")
-            if uid in won:  # named twice, or by a receipt that it had before
+            if uid in won:  # the same receipt twice, or an earlier receipt of the same message
                 if won[uid].secret != secret and (
                     how is None or self._was(won[uid], secret, now) != _OUTCOMES[how]
                 ):
@@ -221,7 +215,7 @@ class FolderQueue(OpenQueue):
         return list(won.values()), lost
 
     def _was(self, won: Won, secret: str, now: int) -> str | None:
-        """How an earlier receipt of a message in hand was settled; None if it was not, or too long ago."""
+        """How an earlier receipt of a taken message was settled; None if it was not, or too long ago."""
         return stamps.outcome_of(self._tree.history(won.stamp), secret, now - _REPEATS)
 
     def _outcome(self, uid: str, secret: str, now: int) -> str | None:
@@ -229,7 +223,7 @@ class FolderQueue(OpenQueue):
         return self._seek(uid, partial(self._look_at_outcome, uid, secret, now)) or None
 
     def _look_at_outcome(self, uid: str, secret: str, now: int) -> str | None:
-        """How a receipt was settled, by the message's file; empty if that is there and says nothing of it."""
+        """How a receipt was settled; empty if the message has no such attempt, None if there is no message."""
         for folder in (QUEUES, DELAY, FAILED, DONE, REMOVE):
             try:
                 stamp = self._tree.stamp_of(self._place(folder, uid), uid)
@@ -241,22 +235,22 @@ class FolderQueue(OpenQueue):
             return stamps.outcome_of(self._tree.history(stamp), secret, now - _REPEATS) or ""
         return None
 
-    # Out of turn
+    # Removing and redriving
 
     def remove(self, ids: Sequence[str]) -> Iterator[int]:
-        """Take messages out in any state; how many were there, part by part, each of them durable."""
+        """Remove messages in any state; how many, batch by batch, each durable when it is returned."""
         now = self.advance()
         wanted = [uid for uid in dict.fromkeys(ids) if is_id(uid)]
         while wanted:
-            with self._tree.apart():
+            with self._tree.separate_effect():
                 removed, tried = self._remove(wanted, now)
             del wanted[:tried]
             yield removed
 
     def _remove(self, ids: Sequence[str], now: int) -> tuple[int, int]:
-        """Take out all of them, or those up to one that is refused; how many were there, of how many."""
+        """Remove messages up to one that the disk refuses; how many existed, and how many were tried."""
         removed = 0
-        folders: dict[str, str] = {}  # where each was
+        folders: dict[str, str] = {}  # the folder of each message
         tried = 0
         for uid in ids:
             try:
@@ -271,8 +265,8 @@ class FolderQueue(OpenQueue):
                 folders[uid] = home(folder, self.file)
             with self.lock:
                 row = self._rows.get(uid)
-                if uid in self._hands or (row is not None and row.taken):
-                    self._doubt()  # the thread that has it in hand will know it again
+                if uid in self._protected_ids or (row is not None and row.taken):
+                    self._mark_stale()  # the thread that is moving it will add its row again
                 self._forget(uid)
         self._sync_removed(folders, now)
         return removed, tried
@@ -283,7 +277,7 @@ class FolderQueue(OpenQueue):
             self._tree.date_removed(self.file, folders, now)
 
     def _remove_one(self, uid: str) -> str | None:
-        """Take a message out; of which folder."""
+        """Remove a message; the folder that it was in."""
         for folder in (NEW, QUEUES, DELAY, FAILED, *([DONE] if self._keeps_done else [])):
             if steps.remove(self._tree, self.file, folder, [uid], named=True):
                 return folder
@@ -296,14 +290,14 @@ class FolderQueue(OpenQueue):
         """Whether a message that was just removed had expired, or was no longer listed."""
         try:
             stamp = self._tree.stamp_of(self._place(REMOVE, uid), uid)
-        except (FileNotFoundError, PermissionError):  # the reaper was quick; a file of another user
+        except (FileNotFoundError, PermissionError):  # reaped already; a file of another user
             return False
         if folder == DONE and self._rows.due_at(self._row(DONE, stamp, stamp.settled_at or now)) <= now:
             return True
         return stamp.expires_at is not None and stamp.expires_at <= now
 
     def redrive(self, ids: Sequence[str] | None) -> int:
-        """Start over with failed messages; None: with all of them."""
+        """Make failed messages available again; None: all of them."""
         now = self._look_now()
         with self.lock:
             failed = {uid for uid, row in self._rows.items() if row.state == "failed"}
@@ -319,9 +313,9 @@ class FolderQueue(OpenQueue):
         return len(won)
 
     def let_go_of_done(self) -> None:
-        """Take out of done/ what is listed no more: a queue that keeps longer from now on would list it again."""
+        """Remove done messages that are no longer listed: a longer keep_done would list them again."""
         now, over = self._look_now(certain=True), []
-        with self._tree.apart():
+        with self._tree.separate_effect():
             for uid in self._tree.ids(DONE, self.file):
                 path = self._place(DONE, uid)
                 with suppress(FileNotFoundError):
@@ -330,28 +324,28 @@ class FolderQueue(OpenQueue):
                     if self._keeps_done and self._rows.due_at(row) > now:
                         continue
                     if stamp.settled_at is None and self._tree.has_attributes:
-                        # Acknowledging it again does no harm.
+                        # So that in remove/ it is known to be acknowledged, and its ack can be repeated.
                         self._tree.stamp(path, {"settled_at": str(row.until).encode()})
                     over.append(uid)
             self._purged(dict.fromkeys(steps.remove(self._tree, self.file, DONE, over), DONE), now)
 
     def purge(self) -> Iterator[int]:
-        """Take out everything but what is in flight; how many, part by part, each of them durable."""
+        """Remove all messages but those in flight; how many, batch by batch, each durable when it is returned."""
         now = self._look_now(certain=True)
-        held = self._held()  # what is just given back is to go, too
+        held = self._held()  # a message that is being released goes, too
         with self.lock:
             rows = [(uid, row) for uid, row in self._rows.items() if row.state != "in_flight" or uid in held]
         left = {uid: FOLDER[row.state] for uid, row in rows}
         for folder in (QUEUES, FAILED, DONE):
-            with self._tree.apart():
+            with self._tree.separate_effect():
                 gone = steps.remove(self._tree, self.file, folder, [uid for uid in left if left[uid] == folder])
                 self._purged(dict.fromkeys(gone, home(folder, self.file)), now)
             for uid in gone:
                 del left[uid]
             yield len(gone)
-        while left:  # delayed, or somebody has it in hand, or there was no space for its other name
-            folders: dict[str, str] = {}  # where each was
-            with self._tree.apart():
+        while left:  # delayed messages, messages that processes are moving, messages that a full disk has refused
+            folders: dict[str, str] = {}  # the folder of each message
+            with self._tree.separate_effect():
                 for uid in list(left):
                     try:
                         found = self._seek(uid, partial(self._purge_one, uid))
@@ -369,11 +363,11 @@ class FolderQueue(OpenQueue):
         with self.lock:
             for uid in folders:
                 self._forget(uid)
-            self._doubt()
+            self._mark_stale()
         self._sync_removed(folders, now)
 
     def _purge_one(self, uid: str) -> str | None:
-        """Take a message out, unless it is in flight; of which folder, empty if of none."""
+        """Remove a message that is not in flight; its folder, empty if it is in flight, None if not found."""
         for folder in (QUEUES, FAILED, *([DONE] if self._keeps_done else [])):
             if steps.remove(self._tree, self.file, folder, [uid]):
                 return folder
@@ -382,7 +376,7 @@ class FolderQueue(OpenQueue):
         return "" if self._tree.exists(DELAY, self.file, uid) else None
 
     def _remove_delayed(self, uid: str) -> bool:
-        """Only if no consumer has got it meanwhile."""
+        """Remove a message from delay/, unless a consumer has claimed it meanwhile."""
         try:
             path = self._place(DELAY, uid)
             until = self._tree.until(path)
@@ -402,11 +396,11 @@ class FolderQueue(OpenQueue):
             raise
         return True
 
-    # Looking
+    # Listing
 
     def peek(self, n: int, skip: int = 0) -> Iterator[Message]:
-        """What claim would give, after some that are skipped."""
-        self.look_again()
+        """The next n messages in the order of claims, after `skip` others; damaged ones are logged."""
+        self.retry_postponed()
         self._look_now()
         with self.lock:
             ids = self._rows.peek(n + skip)
@@ -425,10 +419,7 @@ class FolderQueue(OpenQueue):
     def messages(
         self, state: str | None, after: str = "", until: str = "", bodies: bool = True
     ) -> Iterator[Message]:
-        """The messages in that state, in the order in which they were put, from after one on until another.
-
-        StoreCorrupt if one is damaged, after the others.
-        """
+        """Messages in a state, in the order of their puts, between two ids; StoreCorrupt after all sound ones."""
         if after or until:
             return between(lambda: self._messages(None), state, after, until)
         return self._messages(state)
@@ -468,7 +459,7 @@ class FolderQueue(OpenQueue):
         return stamps.attempts_of(stamp, self._tree.details(stamp, state), state, until)
 
     def view(self, uid: str) -> Message | None:
-        """A message as anyone may see it; StoreCorrupt if it is not as it was put."""
+        """A message for callers; None if it is gone. StoreCorrupt if its checksums are wrong."""
         found = self._find(uid, self._tree.read)
         if found is None:
             return None
@@ -476,7 +467,7 @@ class FolderQueue(OpenQueue):
         wrong = self._tree.damage(stamp, payload)
         if wrong is not None:
             if self._find(uid, self._tree.read) is None:
-                return None  # it went while it was looked at
+                return None  # it was removed while it was read
             raise StoreCorrupt(
                 f"message {uid} of queue {self.name!r} is damaged: {wrong}. `penstock doctor` shows its file; a "
                 "claim would set it aside and give the next one"
@@ -490,7 +481,7 @@ class FolderQueue(OpenQueue):
         if row is None or not is_id(uid):
             return None
         first = FOLDER[row.state]
-        for _ in range(3):  # it may just be on its way
+        for _ in range(3):  # a process may be moving it
             for folder in dict.fromkeys((first, QUEUES, DELAY, FAILED, DONE)):
                 path = self._place(folder, uid)
                 try:
@@ -506,3 +497,7 @@ class FolderQueue(OpenQueue):
                     return None
                 return self._row(folder, stamp, until).state, stamp, until, payload
         return None
+
+
+def _id_of(receipt: str) -> str:
+    return receipt.rpartition(".")[0]

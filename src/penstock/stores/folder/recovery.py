@@ -1,15 +1,15 @@
-"""What processes that died have left, and what every process has to do now and then.
+"""Recovery from processes that died, and upkeep: delivery of other programs' files, reaping of settled messages.
 
-Held messages of the dead go back, batches go on, files of unfinished puts are dropped. A machine that stopped may
-also leave a message under two names, where a rename was durable on one side only. Nobody was told of that move, so
-either place is right; the one that is further on is kept.
+Messages in the private folder of a dead process go back, committed batches are delivered, files of unfinished puts
+are dropped. A power failure may also leave a message under two names, where a rename became durable on one side
+only. Nobody was told of that move, so either place is right; the one that is further on is kept.
 
-Files in long/ that no message names are looked for when a store is opened after such a death, and only by a
-process that is alone: while messages move, one that names a file may be seen nowhere. A process that is not alone
-leaves a mark for the next.
+Files in long/ that no message names are removed when a store is opened after such a death, and only by a process
+that is alone: while messages move, the one that names a file may be missed. A process that is not alone leaves a
+mark for the next.
 
-Every process that uses a store unlinks a little of what is settled, at most once a second; `penstock mover` and
-`penstock reaper` are for folders that nobody uses for long.
+Every process that uses a store unlinks some settled messages, at most once a second; `penstock mover` and
+`penstock reaper` are for stores that no process uses for long.
 """
 
 import os
@@ -51,14 +51,14 @@ from penstock.stores.folder.tree import Tree, home
 from penstock.system.clock import milliseconds
 from penstock.system.files import Status, refusal
 
-# Of two places that a message has, the one to keep. What lies in queues/ is right whichever way it was going:
-# the attributes that count there were complete before it came, and a claim that nobody was told of changes none.
+# The name to keep of a message with two. One in queues/ is right whichever way it was moving: the attributes that
+# are valid there were complete before it came, and an unacknowledged claim changes none of them.
 _FURTHEST_FIRST = (DAMAGED, REMOVE, DONE, QUEUES, FAILED, DELAY, NEW)
-_PATIENCE = 60.0  # seconds after which a file in new/ that no process knows is nobody's unfinished put
+_PATIENCE = 60.0  # seconds after which a file in new/ is no unfinished put of a process that has no private folder
 
 
 def recover(shared: Shared, catalog: Catalog) -> None:
-    """Clean up after processes that are gone; others may be at work."""
+    """Recover a store that is being opened; other processes may be using it."""
     tree = shared.tree
     gone = _gone(shared)
     with catalog.locked():
@@ -67,15 +67,15 @@ def recover(shared: Shared, catalog: Catalog) -> None:
                 catalog.clear(listed)
             else:
                 catalog.make_folder(listed)
-    help_the_dead(shared, gone)
+    recover_dead(shared, gone)
     if any(shared.neighbours.has_stopped(process) for process in gone):
         drop_copies(shared)
     _drop_orphans(tree, after_death=bool(gone))
     deliver_foreign(shared)
 
 
-def help_the_dead(shared: Shared, gone: list[str]) -> None:
-    """Finish what processes began that are gone, or undo it."""
+def recover_dead(shared: Shared, gone: list[str]) -> None:
+    """Complete or undo the operations of dead processes."""
     if gone:
         sync_all(shared)
         _finish_batches(shared, gone)
@@ -84,14 +84,14 @@ def help_the_dead(shared: Shared, gone: list[str]) -> None:
 
 
 def sync_all(shared: Shared) -> None:
-    """Make durable what somebody died over. Of moves the targets first: a source synced before could lose one."""
+    """Sync every folder of messages, targets of moves before their sources: the reverse could lose a message."""
     tree = shared.tree
     tree.sync(SETTINGS, KEYS, LONG, QUEUES)
     tree.sync(DELAY, FAILED, DONE, REMOVE, *(f"{QUEUES}/{queue}" for queue in tree.queue_folders()), NEW)
 
 
 def undo(shared: Shared) -> None:
-    """Put back what this thread holds: what it was about to do has no effect."""
+    """Put back the messages that this thread's operation has taken."""
     touched = set()
     for path in shared.tree.still_held():
         parsed = parse_held(os.path.basename(path))
@@ -101,7 +101,7 @@ def undo(shared: Shared) -> None:
 
 
 def _put_back(shared: Shared, gone: list[str]) -> None:
-    """Put what processes held where it was."""
+    """Put back the messages in the private folders of dead processes, and remove the folders."""
     tree = shared.tree
     folders = [f"{HELD}/{process}" for process in sorted(gone)]
     touched: set[str] = set()
@@ -112,11 +112,11 @@ def _put_back(shared: Shared, gone: list[str]) -> None:
             with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
                 tree.disk.unlink(path)
         elif parsed is None:
-            tree.skip(path, "it is not the name of a message that a process has in hand")
+            tree.skip(path, "its name is not that of a message which a process has taken")
         elif tree.is_message(path):
             held.append((parsed, path))
-    # The latest first, of all processes: it says where the message was. A machine that stopped while what one
-    # process held was being put back leaves older names in one folder and later ones in another.
+    # The latest name of a message first: it has the true origin. A power failure during recovery may leave an
+    # older name of the same message in another private folder.
     held.sort(key=lambda each: each[0].taken, reverse=True)
     for parsed, path in held:
         touched.add(_bring_back(shared, path, parsed))
@@ -129,34 +129,34 @@ def _put_back(shared: Shared, gone: list[str]) -> None:
 
 
 def _bring_back(shared: Shared, path: str, held: Held) -> str:
-    """Returns the folder that a message went to."""
+    """Put a taken message back; the folder that it went to."""
     tree = shared.tree
     status = tree.status(path)
     if status is None:
         return held.origin if held.origin != QUEUES else home(QUEUES, held.queue)
-    if status.names > 1:  # a move that the machine forgot half of: it is also where it was going, or where it was
+    if status.names > 1:  # a power failure kept both names of a move: it is also at its origin, or at its target
         for folder in _FURTHEST_FIRST:
             other = tree.status(tree.place(folder, held.queue, held.uid))
             if other is None or other.inode != status.inode:
                 continue
-            if folder == held.origin == FAILED:  # a redrive, which goes on from here
+            if folder == held.origin == FAILED:  # a redrive, which is completed below
                 tree.disk.unlink(tree.place(folder, held.queue, held.uid))
                 tree.sync(folder)
                 continue
-            if folder == held.origin == DELAY:  # nobody was told that anything has changed
+            if folder == held.origin == DELAY:  # the change was not acknowledged
                 _undo(shared, path, held)
                 tree.sync_files([path])
             tree.disk.unlink(path)
             return home(folder, held.queue)
-    # Under our own private name first: another process may have the same idea.
+    # Take it first: another process may be recovering it too.
     mine = tree.path(f"{tree.held}/{path.rpartition('/')[2]}")
     if not tree.move(path, mine):
         return home(held.origin, held.queue)
     target = held.origin
     if held.origin == DELAY:
         _undo(shared, mine, held)
-    elif held.origin == FAILED:  # a redrive: nothing but going on is right for sure
-        # When it was taken, if the clock has been set back since: nobody here knows what time it is yet.
+    elif held.origin == FAILED:  # a redrive: its stamp may have overwritten what an undo would need
+        # The time when it was taken, if the clock was set back since: the store's time is not known yet.
         at = max(shared.clock.now(), min(time_of(held.taken), shared.clock.horizon()))
         steps.start_over(tree, Won(held.uid, mine, tree.stamp_of(mine, held.uid)), at)
         target = QUEUES
@@ -168,20 +168,20 @@ def _bring_back(shared: Shared, path: str, held: Held) -> str:
 
 
 def _undo(shared: Shared, path: str, held: Held) -> None:
-    """Let a message from delay/ be held, or wait, as it was."""
+    """Restore the lease or the delay of a message from delay/."""
     tree = shared.tree
-    if tree.has_attributes:  # without any, the time is all there is, and has its nonce
+    if tree.has_attributes:  # without attributes the mtime is all there is, and it has the lease's nonce
         stamp = tree.stamp_of(path, held.uid)
         if held.leased and stamp.holder is not None and stamp.ended == stamp.holder.secret:
             tree.stamp(path, {"ended": b""})
         if stamp.settled_at is not None:
             tree.stamp(path, {"settled_at": b""})
-        if tree.until(path) != held.until:  # a time that was not set may be one that this user may not set
+        if tree.until(path) != held.until:  # only if needed: this user may not be allowed to set it
             tree.set_until(path, held.until)
 
 
 def drop_copies(shared: Shared) -> None:
-    """Leave each message under one name: after a machine has stopped, before anyone uses the store."""
+    """Leave each message under one name, after a power failure."""
     tree = shared.tree
     found: dict[int, list[tuple[str, str, str]]] = {}
     places = [(folder, *each) for folder in _FURTHEST_FIRST if folder != QUEUES for each in tree.messages(folder)]
@@ -202,7 +202,7 @@ def drop_copies(shared: Shared) -> None:
 
 
 def _finish_batches(shared: Shared, gone: list[str]) -> None:
-    """Roll forward what was promised to be whole."""
+    """Deliver the committed batches of dead processes."""
     tree = shared.tree
     nodes = {node_of(process) for process in gone}
     for name in tree.names(BATCHES):
@@ -213,7 +213,7 @@ def _finish_batches(shared: Shared, gone: list[str]) -> None:
             queue, messages = found
             for each, _ in messages:
                 status = tree.status(tree.place(NEW, queue, each))
-                if status is not None and status.names > 1:  # it was delivered; only the old name came back
+                if status is not None and status.names > 1:  # delivered; a power failure brought its old name back
                     tree.disk.unlink(tree.place(NEW, queue, each))
             deliver(tree, queue, messages)
         with suppress(FileNotFoundError):
@@ -222,7 +222,7 @@ def _finish_batches(shared: Shared, gone: list[str]) -> None:
 
 
 def _drop_unfinished(shared: Shared, gone: list[str]) -> None:
-    """Throw away what nobody was told of; messages under a key are finished if their line was written."""
+    """Remove the unfinished puts of dead processes; a put whose keys are in the log is delivered."""
     tree = shared.tree
     nodes = {node_of(process) for process in gone}
     by_queue: dict[str, list[str]] = {}
@@ -241,7 +241,7 @@ def _drop_unfinished(shared: Shared, gone: list[str]) -> None:
                 with suppress(OSError):
                     if status.names == 1:
                         stamp = tree.stamp_of(path, each)
-                        tree.forget(stamp.headers, stamp.reason, stamp.history)
+                        tree.drop_values(stamp.headers, stamp.reason, stamp.history)
                 with suppress(FileNotFoundError):
                     tree.disk.unlink(path)
     if by_queue:
@@ -249,7 +249,7 @@ def _drop_unfinished(shared: Shared, gone: list[str]) -> None:
 
 
 def deliver_foreign(shared: Shared) -> None:
-    """Deliver what another program has written to new/ as QUEUE:NAME, as MQ-Core does."""
+    """Deliver files that another program has written to new/ as QUEUE:NAME, as MQ-Core does."""
     tree = shared.tree
     there = [name for name in tree.names(NEW) if not name.startswith(".")]
     if not there:
@@ -260,7 +260,7 @@ def deliver_foreign(shared: Shared) -> None:
         queue, _, uid = name.partition(":")
         path = tree.path(f"{NEW}/{name}")
         if is_id(uid) and maker_of(uid) in nodes:
-            continue  # being put
+            continue  # a put in progress
         if queue not in queues or not uid or uid.startswith("."):
             tree.skip(path, "its name is not QUEUE:ID with the name of a folder in queues/")
         elif tree.is_message(path) and tree.is_ours(path) and _is_foreign(shared, path, uid):
@@ -276,7 +276,7 @@ def deliver_foreign(shared: Shared) -> None:
 
 
 def _is_foreign(shared: Shared, path: str, uid: str) -> bool:
-    """Whether a file in new/ is whole, and nothing that a process of ours has left."""
+    """Whether a file in new/ is complete, and not an unfinished put of Penstock."""
     tree = shared.tree
     try:
         if is_id(uid) and is_made_here(uid):
@@ -293,7 +293,7 @@ def _is_foreign(shared: Shared, path: str, uid: str) -> bool:
 
 
 def _gone(shared: Shared) -> list[str]:
-    """The processes that will touch nothing any more."""
+    """The processes with a private folder that are dead or have abandoned it."""
     return [
         process
         for process in shared.tree.names(HELD)
@@ -302,7 +302,6 @@ def _gone(shared: Shared) -> list[str]:
 
 
 def _is_gone(shared: Shared, process: str) -> bool:
-    """Whether a process will touch nothing any more."""
     folder = shared.tree.path(f"{HELD}/{process}")
     status = shared.tree.status(folder)
     if status is None:
@@ -312,7 +311,7 @@ def _is_gone(shared: Shared, process: str) -> bool:
     return shared.neighbours.is_gone(process, shared.neighbours.idle(status.moved))
 
 
-_MARK = "look"  # no name that a process has
+_MARK = "look"  # asks the next process to look for orphans; no process has this name
 
 
 def _drop_orphans(tree: Tree, after_death: bool) -> None:
@@ -322,7 +321,7 @@ def _drop_orphans(tree: Tree, after_death: bool) -> None:
         return
     alone = _alone(tree)
     named = set(_named(tree)) if alone else set()
-    if alone is None or _alone(tree) != alone:  # somebody is there, and may have moved a message past us
+    if alone is None or _alone(tree) != alone:  # another process may have moved a message past this one
         tree.disk.open(tree.path(f"{LONG}/{_MARK}"), create=True).close()
         return
     for name in there:
@@ -332,13 +331,13 @@ def _drop_orphans(tree: Tree, after_death: bool) -> None:
 
 
 def _alone(tree: Tree) -> Status | None:
-    """The folder of private folders, if ours is the only one in it; it differs once another has come, and gone."""
+    """The status of held/, if no other process is in it; it differs after one has come and gone."""
     there = tree.status(tree.path(HELD))
     return there if tree.names(HELD) == [tree.held.rpartition("/")[2]] else None
 
 
 def _named(tree: Tree) -> Iterator[str]:
-    """The files that messages name, whatever their state."""
+    """The files in long/ that messages name."""
     for stamp in _stamps(tree):
         reason = stamp.holder.reason if stamp.holder is not None else None
         for value in (stamp.headers, stamp.reason, stamp.history, reason):
@@ -355,13 +354,13 @@ def _stamps(tree: Tree) -> Iterator[Stamp]:
             yield tree.stamp_of(tree.place(folder, queue, uid), uid)
 
 
-_OFTEN = 1.0  # seconds
-_SELDOM = 30.0
-_MOST = 20_000  # files that are unlinked in one go
+_OFTEN = 1.0  # seconds between two rounds of reaping
+_SELDOM = 30.0  # seconds between two rounds of recovery
+_MOST = 20_000  # files that one round unlinks
 
 
 class Upkeep:
-    """The share of one process in keeping a store tidy. `keep_done` says how long a queue lists what is done."""
+    """Recovery and reaping by a process that uses the store; `keep_done` answers a queue's setting by its file."""
 
     def __init__(self, shared: Shared, keep_done: Callable[[str], float | None]) -> None:
         self._shared = shared
@@ -369,38 +368,38 @@ class Upkeep:
         self._last = self._last_thorough = shared.clock.monotonic()
 
     def tend(self) -> None:
-        """Do what is due, if it was not done just now."""
+        """Reap after a second, recover and reap thoroughly after half a minute."""
         now = self._shared.clock.monotonic()
         if now - self._last_thorough >= _SELDOM:
             self._last = self._last_thorough = now
-            self.help_the_dead()
+            self.recover_dead()
             self.reap()
         elif now - self._last >= _OFTEN:
             self._last = now
             self._reap(REMOVE)
 
-    def help_the_dead(self) -> None:
-        """Finish or undo what processes began that are gone."""
-        help_the_dead(self._shared, _gone(self._shared))
+    def recover_dead(self) -> None:
+        """Complete or undo the operations of dead processes; deliver files of other programs."""
+        recover_dead(self._shared, _gone(self._shared))
         deliver_foreign(self._shared)
 
     def reap(self) -> int:
-        """Unlink what nobody can ask for any more; how many."""
+        """Unlink messages that are no longer listed and whose receipts are no longer remembered; how many."""
         return self._reap(DONE) + self._reap(REMOVE)
 
     def _reap(self, folder: str) -> int:
         tree, now = self._shared.tree, self._shared.clock.now()
         reaped = 0
-        # A private name that is gone, but not durably, must not outlive its file.
+        # Sync moves out of private folders first: else a power failure brings back a name without its file.
         tree.sync(*(f"{HELD}/{process}" for process in tree.names(HELD)))
         for name in tree.names(folder):
             if reaped >= _MOST:
                 break
             parsed = layout.parse_flat(name)
             if parsed is None and (folder == DONE or ":" not in name):  # MQ-Core's ids may be of any kind
-                continue  # no message, and nothing of ours
+                continue
             if folder == DONE and parsed and layout.time_of(layout.order_of(parsed[1])) + FIVE_MINUTES > now:
-                continue  # put too lately to have been settled long ago: no need to look
+                continue  # put less than five minutes ago, so its receipt is still remembered
             path = tree.path(f"{folder}/{name}")
             try:
                 stamp = tree.stamp_of(path, parsed[1]) if parsed else Stamp(0, stamped=False)
@@ -410,11 +409,11 @@ class Upkeep:
             except (FileNotFoundError, IsADirectoryError, PermissionError):
                 continue
             reaped += 1
-            tree.forget(stamp.headers, stamp.reason, stamp.history)
+            tree.drop_values(stamp.headers, stamp.reason, stamp.history)
         return reaped
 
     def _due(self, folder: str, path: str, stamp: Stamp, queue: str) -> int:
-        """When a settled message is no longer listed, and its receipts are no longer good."""
+        """When a settled message is no longer listed, and its receipts are no longer remembered."""
         tree, repeated = self._shared.tree, FIVE_MINUTES + 60_000
         if folder == REMOVE:
             was_settled = stamp.history is not None or stamp.settled_at is not None

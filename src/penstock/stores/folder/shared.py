@@ -1,8 +1,7 @@
-"""What all queues of an open folder store share: the tree, the clock, listings of folders, other processes."""
+"""State that all queues of an open folder store share: tree, clock, folder listings, other processes."""
 
 import itertools
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
@@ -12,8 +11,7 @@ from penstock.contract import names
 from penstock.stores.folder.layout import DELAY, DONE, FAILED, is_id
 from penstock.stores.folder.tree import Tree
 from penstock.system import processes
-from penstock.system.clock import Clock, SteadyClock, SystemClock, rest
-from penstock.system.files import Disk
+from penstock.system.clock import SteadyClock, SystemClock, rest
 from penstock.system.threads import Threads
 
 SECOND = 1.0
@@ -23,28 +21,29 @@ _QUICK = 0.005  # seconds that a listing may take and still be made for eager ca
 
 @dataclass(slots=True)
 class Listing:
-    """The names in a folder, and the store's count of changes when the listing began."""
+    """The names in a folder, and the number of this process's last change when the listing began."""
 
     names: frozenset[str]
     at: int
-    groups: dict[str, set[str]] | None = None  # of a folder that all queues share: by queue, once somebody asks
+    groups: dict[str, set[str]] | None = None  # ids by queue in a folder that all queues share; made on demand
 
 
-class Watch:
-    """The names in one folder, as of the last listing."""
+class FolderWatch:
+    """Lists one folder when its mtime has changed, and keeps the last listing."""
 
-    def __init__(self, disk: Disk, path: str, clock: Clock, changes: Callable[[], int]) -> None:
-        self.listing = Listing(frozenset(), -1)  # one object, as threads may list at once
-        self._disk, self._path, self._clock, self._changes = disk, path, clock, changes
-        self._time: int | None = None  # of the folder's last change
-        self._unsure = True  # two changes within one tick of the folder's clock look like one
+    def __init__(self, shared: "Shared", folder: str) -> None:
+        self.listing = Listing(frozenset(), -1)  # replaced as a whole, because several threads may list
+        self._disk, self._path = shared.tree.disk, shared.tree.path(folder)
+        self._clock, self._shared = shared.clock, shared
+        self._time: int | None = None  # the folder's mtime at the last listing
+        self._unsure = True  # two changes within one tick of the folder's mtime look like one
         self._listed = 0.0
         self._took = 0.0
 
-    def look(self, eager: bool = False, certain: bool = False, doubtful: bool = False) -> bool:
-        """List the folder if it has changed: at most once a second, if it is long; whether it was listed.
+    def look(self, eager: bool = False, certain: bool = False, stale: bool = False) -> bool:
+        """List the folder if it has changed and the last listing is a second old; whether it was listed.
 
-        `eager`: a short folder at once. `doubtful`: also if it has not changed. `certain`: whatever it costs.
+        `eager`: list a short folder at once. `stale`: list an unchanged folder too. `certain`: list always.
         """
         started = self._clock.monotonic()
         waited = self._time is None or started - self._listed >= SECOND
@@ -55,9 +54,9 @@ class Watch:
             time = status.changed if status.is_folder else -1
         except FileNotFoundError:
             time = -1
-        if time == self._time and not certain and not doubtful and not (self._unsure and waited):
+        if time == self._time and not certain and not stale and not (self._unsure and waited):
             return False
-        before = self._changes()
+        before = self._shared.changes
         try:
             names = frozenset(self._disk.listdir(self._path)) if time >= 0 else frozenset()
         except FileNotFoundError:
@@ -70,7 +69,7 @@ class Watch:
 
 
 def names_of(listing: Listing, queue: str) -> set[str]:
-    """The ids of a queue's messages in a folder that all queues share; of STRAYS the names that are none's."""
+    """The ids of a queue's messages in a folder that all queues share; for STRAYS, names that are no message's."""
     if listing.groups is None:
         groups: dict[str, set[str]] = {}
         for name in listing.names:
@@ -83,39 +82,39 @@ def names_of(listing: Listing, queue: str) -> set[str]:
     return listing.groups.get(queue, set())
 
 
-_PATIENCE = 60.0  # seconds after which a message that another host holds is taken from it
+_PATIENCE = 60.0  # seconds without a change after which a process of another host is taken for dead
 _numbers = itertools.count(1)
 
 
 class Neighbours(Protocol):
-    """What a store needs to know of processes."""
+    """Names and liveness of the processes that use a store."""
 
     @property
     def name(self) -> str:
-        """The name of this one, of letters that any file name may have."""
+        """The name of this process, which is a legal file name."""
 
     def is_gone(self, name: str, idle: float) -> bool:
-        """Whether a process will touch nothing any more; `idle` are the seconds since it last did."""
+        """Whether a process has ended; `idle` is the time in seconds since its last change of the store."""
 
     def has_stopped(self, name: str) -> bool:
-        """Whether the whole machine of a process that is gone may have stopped with it."""
+        """Whether the machine of a process that has ended may have stopped too, and lost unsynced changes."""
 
     def idle(self, time: int) -> float:
-        """The seconds since a time that the file system noted, in nanoseconds."""
+        """The seconds since a file's time, which is in nanoseconds."""
 
     def pause(self) -> None:
-        """Let another process finish what it is doing."""
+        """Sleep for a moment, until another process has probably finished its operation."""
 
 
 class SystemNeighbours:
-    """The processes of this host, by their numbers, and those of others, by their silence."""
+    """Processes of this host, by their pid and start time, and of other hosts, by their last change."""
 
     def __init__(self) -> None:
         self._host = _host()
         self.name = f"{process_name(os.getpid())}.{next(_numbers)}"
 
     def is_gone(self, name: str, idle: float) -> bool:
-        """Exact on this host. A process of another that holds something for a minute has lost it."""
+        """Exact on this host. A process of another host is gone after a minute without a change."""
         host, _, rest = name.partition(".")
         boot, _, process = rest.partition(".")
         if host != self._host.partition(".")[0]:
@@ -123,7 +122,7 @@ class SystemNeighbours:
         return boot != _boot() or processes.is_gone(process.rpartition(".")[0])
 
     def has_stopped(self, name: str) -> bool:
-        """Unless it is of this start of this machine."""
+        """False only for processes of this host since its last boot."""
         return not name.startswith(f"{self._host}.")
 
     def idle(self, time: int) -> float:
@@ -131,32 +130,32 @@ class SystemNeighbours:
         return SystemClock().now() / 1e3 - time / 1e9
 
     def pause(self) -> None:
-        """A moment: a process that does not wait for a disk has finished by then."""
+        """Long enough for an operation that does not wait for a disk."""
         rest(0.002)
 
 
 def process_name(pid: int) -> str:
-    """A name for a process of this host that none of any host ever takes over."""
+    """A name of a process of this host that no other process ever gets, on any host."""
     return f"{_host()}.{processes.name_of(pid)}"
 
 
 def _host() -> str:
-    """This host, as long as it runs."""
+    """The name of this host and of its boot."""
     return f"{names.file_name(os.uname().nodename.encode('ascii', 'replace').decode())[:40]}.{_boot()}"
 
 
 def _boot() -> str:
-    """Differs after each start of the machine."""
+    """An id that differs after each boot."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
         return file.read()[:8]
     return "0"
 
 
-_REACH = 8  # candidates for each peer, for each message fetched since the last listing
+_REACH = 8  # candidates per peer, for each message fetched since the last listing
 
 
 class Shared:
-    """The tree, the clock, and what is known of the folders that hold messages of all queues."""
+    """The tree, the clock, and listings of the folders that hold messages of all queues."""
 
     def __init__(
         self, tree: Tree, clock: SteadyClock, threads: Threads, neighbours: Neighbours, peers: int
@@ -164,22 +163,16 @@ class Shared:
         self.tree, self.clock, self.threads, self.neighbours = tree, clock, threads, neighbours
         self.peers = peers
         self.dice = Random(tree.process)  # noqa: S311 - spreads fetchers, guards nothing
-        self._changes = itertools.count(1)
-        self._latest = 0
-        self.delay, self.failed, self.done = (
-            Watch(tree.disk, tree.path(folder), clock, self.changes) for folder in (DELAY, FAILED, DONE)
-        )
-        self.collisions = 0  # messages that a peer had taken first
-
-    def changes(self) -> int:
-        """How many changes this process has made to what it knows."""
-        return self._latest
+        self._numbers = itertools.count(1)
+        self.changes = 0  # number of the last change that this process made to its index of messages
+        self.delay, self.failed, self.done = (FolderWatch(self, folder) for folder in (DELAY, FAILED, DONE))
+        self.collisions = 0  # messages that another process had taken first
 
     def change(self) -> int:
-        """Count one more change."""
-        self._latest = next(self._changes)
-        return self._latest
+        """The number of a new change."""
+        self.changes = next(self._numbers)
+        return self.changes
 
     def window(self, fetched: int) -> int:
-        """Among how many candidates to choose, having fetched so many since the last listing."""
+        """The number of candidates to choose from, given the messages fetched since the last listing."""
         return self.peers * _REACH * (fetched + 1)

@@ -1,22 +1,22 @@
-"""What a message's extended attributes say, and how it is put into them. Pure functions.
+"""The extended attributes of a message in a folder store: parsing, checksums, attempts. Pure functions.
 
-    penstock.order        the place in the order of arrival: 100 ns since 1582, as in the id
+    penstock.order        the position in the order of arrival: 100 ns since 1582, as in the id
     penstock.priority     if it is not 0
     penstock.headers      JSON
-    penstock.created_at, received_at, visible_at, expires_at    milliseconds; left out if the order says it
+    penstock.created_at, received_at, visible_at, expires_at    milliseconds; left out if equal to the order's time
     penstock.attempts     how many attempts have ended
     penstock.reason       why the last one failed; JSON
     penstock.history      the attempts that have ended; JSON
-    penstock.receipt      who holds the message, or held it last; JSON, complete in itself
-    penstock.settled_at   when it was done; counts only in done/
-    penstock.ended        the secret of the last receipt that no longer holds
+    penstock.receipt      the current or last lease: secret, attempts, time, consumer, reason before it; JSON
+    penstock.settled_at   when it was done; valid only in done/
+    penstock.ended        the secret of the last lease that has ended
     penstock.sum          CRC-32 of the content, and of the attributes that never change; older versions wrote none
-    penstock.counted      CRC-32 of attempts, reason and history; counts if the message is not in flight
+    penstock.counted      CRC-32 of attempts, reason and history; valid unless the message is in flight
 
-The bytes of a JSON value that are too many for an attribute lie in a file of `long/`; the attribute is then `@`
-and the file's name. A message is in flight if it lies in delay/ and its receipt has not ended. As long as it is
-in flight only the receipt counts: the process that ends an attempt writes attempts, reason and history one after
-the other, and may die in between.
+A JSON value that is too long for an attribute is in a file of `long/`; the attribute is then `@` and the file's
+name. A message is in flight if it is in delay/ and its lease has not ended. While it is in flight only the receipt
+is valid: the process that ends an attempt writes attempts, reason and history one after the other, and may die in
+between.
 """
 
 import json
@@ -38,23 +38,23 @@ _FIXED = ("created_at", "expires_at", "headers", "order", "priority", "received_
 
 @dataclass(slots=True)
 class Holder:
-    """A claim: the holder of the message, since when, by which secret; and the message's state before."""
+    """A lease, and the attempts and the reason of the message with it."""
 
     secret: str
     attempts: int
     claimed_at: int
     consumer: str
-    reason: str | None = None  # as in its attribute
+    reason: str | None = None  # of the attempt before; JSON or the name of a long value
 
     def to_bytes(self) -> bytes:
-        """As it is stamped, with a checksum behind it."""
+        """The attribute `receipt`: JSON that ends with a checksum."""
         values = [self.secret, self.attempts, self.claimed_at, self.consumer, self.reason]
         return _json([*values, zlib.crc32(_json(values))])
 
 
 @dataclass(slots=True)
 class Stamp:
-    """What is known of a message beside its payload. Values that may be long are as in their attributes."""
+    """The parsed attributes of a message. Headers, reason and history are JSON, or the name of a long value."""
 
     order: int
     priority: int = 0
@@ -69,27 +69,27 @@ class Stamp:
     holder: Holder | None = None
     ended: str | None = None
     settled_at: int | None = None
-    stamped: bool = True  # whether it was put by us
-    sound: bool = True  # whether the attributes that never change are as they were stamped
-    found: Mapping[str, bytes] = field(default_factory=dict, compare=False)  # the attributes as they are
+    stamped: bool = True  # False: a file of a person or another program
+    sound: bool = True  # whether the checksum of the attributes that never change is right
+    found: Mapping[str, bytes] = field(default_factory=dict, compare=False)  # the raw attributes
 
     @property
     def is_held(self) -> bool:
-        """Whether the message is in flight, if it lies in delay/."""
+        """Whether the message is in flight, if it is in delay/."""
         return self.holder is not None and self.holder.secret != self.ended
 
     @property
     def received(self) -> int:
-        """When the message came."""
+        """When the message was put."""
         return layout.time_of(self.order) if self.received_at is None else self.received_at
 
     @property
     def visible(self) -> int:
-        """When it became available, or will."""
+        """When it became or becomes available."""
         return self.received if self.visible_at is None else self.visible_at
 
     def to_attributes(self) -> dict[str, bytes]:
-        """What a new message is stamped with."""
+        """The attributes of a new message."""
         numbers = {"order": self.order, "created_at": self.created_at, "expires_at": self.expires_at}
         numbers |= {
             "priority": self.priority or None,
@@ -102,7 +102,7 @@ class Stamp:
         return values | self._past()
 
     def _past(self) -> dict[str, bytes]:
-        """What one is stamped with that was in another store before."""
+        """The attributes that only a message restored from another store has."""
         texts = {"reason": self.reason, "history": self.history, "ended": self.ended}
         values = {name: value.encode() for name, value in texts.items() if value is not None}
         if self.holder is not None:
@@ -116,7 +116,7 @@ class Stamp:
 
 
 def parse(uid: str, attributes: Mapping[str, bytes]) -> Stamp:
-    """What attributes say; those that make no sense, as someone changed them by hand, are as if they were not."""
+    """Parse attributes; a value that cannot be parsed, as after a change by hand, is treated as missing."""
     if not attributes:
         return Stamp(layout.order_of(uid), stamped=False)
     found = {name[len(PREFIX) :]: value for name, value in attributes.items() if name.startswith(PREFIX)}
@@ -138,7 +138,7 @@ def parse(uid: str, attributes: Mapping[str, bytes]) -> Stamp:
         number("created_at"),
         number("received_at"),
         number("visible_at"),
-        number("expires_at") if sound else None,  # nothing is dropped on the word of what was changed
+        number("expires_at") if sound else None,  # a changed attribute must not expire a message
         number("attempts") or 0,
         text("headers"),
         text("reason"),
@@ -158,14 +158,14 @@ def _holder(value: bytes | None) -> Holder | None:
     except (ValueError, TypeError):
         return None
     if rest and rest != [zlib.crc32(_json(found[:5]))]:
-        return None  # nobody holds it by that: it comes back when its time in delay/ is over
+        return None  # damaged: the message comes back when its time in delay/ is over
     values = (secret, attempts, claimed_at, consumer, reason)
     fits = all(isinstance(value, kind) for value, kind in zip(values, _HOLDER, strict=True))
     return Holder(*values) if fits else None
 
 
 def checksum(payload: bytes, values: Mapping[str, bytes]) -> bytes:
-    """Of a message's content, and of those of its attributes that never change."""
+    """The attribute `sum`, of a message's content and of the attributes that never change."""
     return b"%08x %08x" % (zlib.crc32(payload), _fixed_sum(values))
 
 
@@ -174,12 +174,12 @@ def _fixed_sum(values: Mapping[str, bytes]) -> int:
 
 
 def counted(attempts: int, reason: str | None, history: str | None) -> bytes:
-    """The checksum of what attempts have left."""
+    """The attribute `counted`."""
     return b"%08x" % zlib.crc32(f"{attempts}\n{reason or ''}\n{history or ''}".encode())
 
 
 def damage(stamp: Stamp, payload: bytes) -> str | None:
-    """What is wrong with a message, by its checksums; None: nothing, or it has none."""
+    """How a message differs from its checksums; None if it does not, or has none."""
     found = stamp.found
     if not stamp.sound:
         return "its attributes are not what was put"
@@ -193,7 +193,7 @@ def damage(stamp: Stamp, payload: bytes) -> str | None:
 
 @dataclass(slots=True)
 class Details:
-    """The long values of a message, read."""
+    """The headers, the reason and the history of a message, parsed."""
 
     headers: dict[str, str] = field(default_factory=dict)
     reason: str | None = None
@@ -203,7 +203,7 @@ class Details:
 def message(
     uid: str, queue: str, payload: bytes, stamp: Stamp, details: Details, state: str, until: int
 ) -> Message:
-    """The message as anyone may see it; `until` is when its time in delay/ ends, or when it was settled."""
+    """The message for callers; `until` is the end of its delay or lease, or when it was settled."""
     received = stamp.received
     seen = Message(
         uid, queue, payload, details.headers, stamp.priority,
@@ -219,14 +219,14 @@ def message(
                 seen.attempts = stamp.holder.attempts
         if state == "in_flight":
             seen.lease_until = until
-            seen.attempts = max(seen.attempts, 1)  # where nothing can be stamped, it is at least this one
+            seen.attempts = max(seen.attempts, 1)  # without attributes nothing counts them
         else:
             seen.settled_at = until
     return seen
 
 
 def attempts_of(stamp: Stamp, details: Details, state: str, until: int) -> list[Attempt]:
-    """The attempts at a message, the one that runs or that succeeded included."""
+    """The attempts at a message, including the running or acknowledged one."""
     running = stamp.holder if state in ("in_flight", "done") else None
     past = [entry for entry in details.history if running is None or entry[-1] != running.secret]
     attempts = [Attempt(*entry[:6]) for entry in past]
@@ -239,14 +239,14 @@ def attempts_of(stamp: Stamp, details: Details, state: str, until: int) -> list[
 def with_attempt(
     history: list[list[Any]], holder: Holder, at: int, outcome: str, reason: str | None, settled: bool
 ) -> list[list[Any]]:
-    """The history once the holder's attempt has ended; `settled` by the holder, not by time."""
+    """The history with the attempt of a lease that has ended; `settled`: by its consumer, not by time."""
     past = [entry for entry in history if entry[-1] != holder.secret]
     entry = [holder.attempts, holder.consumer, holder.claimed_at, at, outcome, reason, settled, holder.secret]
     return [*past, entry][-_MOST:]
 
 
 def sound_history(found: list[Any]) -> list[list[Any]]:
-    """The entries of a history that say something; others were written by nobody of us."""
+    """The entries of a history that have the right types; others are dropped."""
     return [
         each
         for each in found
@@ -255,12 +255,12 @@ def sound_history(found: list[Any]) -> list[list[Any]]:
 
 
 def outcome_of(history: list[list[Any]], secret: str, since: int) -> str | None:
-    """How the attempt with that secret was settled, if it was not longer ago."""
+    """How the attempt with a secret was settled since a time; None if it was not."""
     return next((entry[4] for entry in history if entry[-1] == secret and entry[6] and entry[3] >= since), None)
 
 
 def to_json(value: object) -> str:
-    """A value as it is stamped."""
+    """The JSON of a value, as attributes hold it."""
     return _json(value).decode()
 
 

@@ -1,10 +1,12 @@
-"""How messages move: each step wins files by a rename, changes them under a private name, syncs, moves them on.
+"""Claim, pop, ack, fail, extend, redrive and remove of a folder queue, as file operations.
 
-What a step changes about a message in delay/ or failed/ must not be durable before the private name is: else a
-machine that stops could leave the change without the move. So that folder is synced first, and once more before
-the caller is answered. A claim needs neither: in queues/ nothing that it changes counts. A process that dies in
-between leaves files under private names, which recovery.py brings back. Nothing here knows what a process
-remembers of a queue.
+Each step takes a message by renaming it into the process's private folder, changes it there, syncs it and renames
+it to its next folder. A taken message is called won.
+
+The changes to a message from delay/ or failed/ must not become durable before its private name does: else a power
+failure could leave the changes without the move. So the private folder is synced first, and again before the
+caller is answered. A claim needs neither, because a message in queues/ ignores the attributes that a claim
+changes. A process that dies in between leaves messages in its private folder, which recovery.py puts back.
 """
 
 import errno
@@ -20,41 +22,41 @@ from penstock.stores.folder.tree import Tree, folders_of, home, is_full
 from penstock.system.files import refusal
 
 Answer = TypeVar("Answer")
-_PATIENCE = 500  # looks at a message that somebody else has just in hand
-_MISSES = 3  # looks that find it nowhere: it may move on just then, from where it was not yet to where it was
+_PATIENCE = 500  # tries for a message that another process is moving
+_MISSES = 3  # tries that find it nowhere: it may move between the folders that were looked at
 
 
 @dataclass(slots=True)
 class Won:
-    """A message under its private name."""
+    """A message that this process has taken."""
 
     uid: str
-    held: str
+    held: str  # its path in the private folder
     stamp: Stamp
     until: int = 0
     payload: bytes = b""
     secret: str = ""
-    at: int = 0  # when it was won, if it was available
+    at: int = 0  # when it was taken out of queues/
 
 
 @dataclass(slots=True)
 class Winning:
-    """What became of messages that someone wants to fetch."""
+    """The result of taking available messages."""
 
     won: list[Won] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)  # somebody else was quicker
-    unfinished: list[str] = field(default_factory=list)  # still being copied into the queue
-    gone: list[str] = field(default_factory=list)  # expired
+    missing: list[str] = field(default_factory=list)  # another process took them first
+    unfinished: list[str] = field(default_factory=list)  # still being written, or of another user
+    gone: list[str] = field(default_factory=list)  # expired or damaged
 
 
 def win_available(tree: Tree, queue: str, ids: Sequence[str], now: int, leased: bool) -> Winning:
-    """Take hold of messages that can be fetched, to lease them or for good."""
+    """Take available messages; `leased`: their files are going to be stamped, so this user must be allowed to."""
     winning = Winning()
     for each in ids:
         try:
             held = tree.take(QUEUES, queue, each)
         except PermissionError:
-            if tree.is_ours(tree.place(QUEUES, queue, each)):  # then it is the folder that may not be changed
+            if tree.is_ours(tree.place(QUEUES, queue, each)):  # then the folder is write-protected, not the file
                 raise
             winning.unfinished.append(each)
             continue
@@ -70,10 +72,10 @@ def win_available(tree: Tree, queue: str, ids: Sequence[str], now: int, leased: 
                 wrong = tree.damage(stamp, payload)
                 if leased and not tree.disk.may_change(held):
                     raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), held)
-        except FileNotFoundError:  # this process was silent for too long
+        except FileNotFoundError:  # another process took this one for dead
             winning.missing.append(each)
             continue
-        except PermissionError as error:  # of another user, maybe: that may change
+        except PermissionError as error:  # a file of another user; its mode may change
             place = tree.place(QUEUES, queue, each)
             tree.skip(place, refusal(place, error))
             unfinished = True
@@ -81,12 +83,12 @@ def win_available(tree: Tree, queue: str, ids: Sequence[str], now: int, leased: 
             tree.put_back(held, QUEUES, queue, each)
             winning.unfinished.append(each)
         elif wrong is not None:
-            tree.set_aside(held, queue, each, wrong)
+            tree.quarantine(held, queue, each, wrong)
             winning.gone.append(each)
         elif stamp.expires_at is not None and stamp.expires_at <= now:
             tree.discard(held, queue, each)
             winning.gone.append(each)
-        elif tree.exists(DELAY, queue, each):  # a copy of a message that is being worked on: one of its own
+        elif tree.exists(DELAY, queue, each):  # a person's copy of a message in flight: it gets an id of its own
             [other] = tree.next_ids(now, 1)
             tree.move(held, tree.place(QUEUES, queue, other))
             winning.missing.append(each)
@@ -96,7 +98,7 @@ def win_available(tree: Tree, queue: str, ids: Sequence[str], now: int, leased: 
 
 
 def claim(tree: Tree, queue: str, won: list[Won], lease: int, consumer: str) -> list[str]:
-    """Take messages on a lease; those that were taken away meanwhile are left out of `won`, and returned."""
+    """Lease messages; those that another process has put back leave `won`, and their ids are returned."""
 
     def stamp(won: Won) -> None:
         nonce = int.from_bytes(os.urandom(3), "big") % 999_999 + 1
@@ -109,7 +111,7 @@ def claim(tree: Tree, queue: str, won: list[Won], lease: int, consumer: str) -> 
 
 
 def pop(tree: Tree, queue: str, won: list[Won], consumer: str, keep: bool) -> list[str]:
-    """Take messages for good; they stay listed only if they are kept. Returns what claim() does."""
+    """Acknowledge available messages; `keep`: they stay listed as done. Returns the lost ids, as claim() does."""
 
     def stamp(won: Won) -> None:
         won.secret = os.urandom(8).hex()
@@ -124,7 +126,7 @@ def pop(tree: Tree, queue: str, won: list[Won], consumer: str, keep: bool) -> li
 
 
 def win(tree: Tree, queue: str, uid: str, secret: str, now: int, pause: Callable[[], None]) -> Won | None:
-    """Take hold of a message by its receipt; None if the receipt does not hold it."""
+    """Take a message by its receipt; None if the lease is over."""
     path = tree.place(DELAY, queue, uid)
     misses = 0
     for _ in range(_PATIENCE):
@@ -135,14 +137,14 @@ def win(tree: Tree, queue: str, uid: str, secret: str, now: int, pause: Callable
         except FileNotFoundError:
             held_elsewhere = is_held(tree, queue, uid)
             misses = 0 if held_elsewhere else misses + 1
-            if misses > 1:  # once may be that it just went back
+            if misses > 1:  # the first may be a message that was just put back
                 return None
             pause()
             continue
         held = tree.take(DELAY, queue, uid, until, leased=True)
         if held is None:
             continue
-        # Between the look and the rename the lease may have ended, and the message gone to another.
+        # Between the look and the rename the lease may have ended, and another consumer may have claimed it.
         if tree.until(held) == until and tree.secret_of(held, uid) == secret:
             return Won(uid, held, tree.stamp_of(held, uid), until, secret=secret)
         tree.put_back(held, DELAY, queue, uid)
@@ -152,7 +154,7 @@ def win(tree: Tree, queue: str, uid: str, secret: str, now: int, pause: Callable
 def seek(
     tree: Tree, queue: str, uid: str, look: Callable[[], Answer | None], pause: Callable[[], None]
 ) -> Answer | None:
-    """What a look finds; again while somebody has the message in hand, and some more as it may just have moved."""
+    """The answer of `look`, repeated while a process is moving the message, or may have moved it past the look."""
     misses = 0
     for _ in range(_PATIENCE):
         found = look()
@@ -169,28 +171,28 @@ def seek(
 
 
 def is_held(tree: Tree, queue: str, uid: str) -> bool:
-    """Whether some process is just changing a message."""
+    """Whether a message is in the private folder of a process."""
     ending = f":{queue}:{uid}"
     return any(name.endswith(ending) for process in tree.names(HELD) for name in tree.names(f"{HELD}/{process}"))
 
 
 def done(tree: Tree, queue: str, won: list[Won], now: int, keep: bool) -> list[str]:
-    """Acknowledge; those that were taken away meanwhile are left out of `won`, and returned."""
+    """Acknowledge taken messages; `keep`: they stay listed. Returns the lost ids, as claim() does."""
 
     def stamp(each: Won) -> None:
-        if keep:  # an attribute that counts only in done/
+        if keep:  # harmless before the move: the attribute is valid only in done/
             tree.stamp(each.held, {"settled_at": str(now).encode()})
 
     lost = _finish(tree, queue, won, DELAY, DONE, stamp, synced=keep)
     for each in won:
-        with suppress(OSError):  # when it was, for the reaper; until the lease would have ended will do, too
+        with suppress(OSError):  # the time of the ack, for the reaper; the end of the lease will do, too
             nonce = 0 if tree.has_attributes else int(each.secret, 16)
             tree.set_until(tree.place(DONE, queue, each.uid), now, nonce)
     return lost
 
 
 def extend(tree: Tree, queue: str, won: list[Won], until: int) -> list[str]:
-    """Hold until another time; those that were taken away meanwhile are left out of `won`, and returned."""
+    """Change the end of leases. Returns the lost ids, as claim() does."""
 
     def stamp(each: Won) -> None:
         tree.set_until(each.held, until, 0 if tree.has_attributes else int(each.secret, 16))
@@ -206,19 +208,19 @@ def extend(tree: Tree, queue: str, won: list[Won], until: int) -> list[str]:
 
 @dataclass(slots=True)
 class Ending:
-    """How an attempt ends."""
+    """The end of a lease or of a delay, and the folder that its message goes to."""
 
     won: Won
     at: int
-    outcome: str  # "failed" or "released"
+    outcome: str  # "failed" or "released"; empty: a delay is over
     reason: str | None = None
     visible_at: int = 0
-    settled: bool = True  # by its holder, not by time
+    settled: bool = True  # by its consumer, not by time
     target: str = QUEUES
 
 
 def end(tree: Tree, queue: str, endings: Sequence[Ending]) -> list[Ending]:
-    """End attempts: messages go back to their queue, to delay/ or to failed/. Returns what was still there."""
+    """Move messages to queues/, delay/ or failed/; the endings whose message was still in the private folder."""
     old: list[str | None] = []
     if endings:
         tree.sync(tree.held)
@@ -228,11 +230,11 @@ def end(tree: Tree, queue: str, endings: Sequence[Ending]) -> list[Ending]:
         if tree.has_attributes and holder is not None:
             reason = holder.reason
             if ending.outcome == "failed":
-                reason = None if ending.reason is None else tree.keep(ending.reason)
+                reason = None if ending.reason is None else tree.keep_value(ending.reason)
             past = with_attempt(
                 tree.history(stamp), holder, ending.at, ending.outcome, ending.reason, ending.settled
             )
-            history = tree.keep(past)
+            history = tree.keep_value(past)
             old += [value for value in (stamp.reason, stamp.history) if value not in (reason, history)]
             stamp.attempts, stamp.reason, stamp.history = holder.attempts, reason, history
             values = {"attempts": str(stamp.attempts), "reason": reason or "", "history": history}
@@ -254,48 +256,48 @@ def end(tree: Tree, queue: str, endings: Sequence[Ending]) -> list[Ending]:
         try:
             there = tree.move(ending.won.held, tree.place(ending.target, queue, ending.won.uid))
         except OSError as error:
-            if moved and is_full(error):  # those that went are whole, and a repeat finds them so
+            if moved and is_full(error):  # the moved ones are complete: repeating the call settles the others
                 tree.sync(*folders_of(folders), tree.held)
-                tree.count(False)
+                tree.take_effect(False)
             raise
         if there:
-            tree.count()
+            tree.take_effect()
             moved.append(ending)
             folders.append((DELAY, home(ending.target, queue)))
     tree.sync(*folders_of(folders), *([tree.held] if moved else []))
-    tree.forget(*old)
+    tree.drop_values(*old)
     return moved
 
 
 def redrive(tree: Tree, queue: str, ids: Sequence[str], now: int) -> list[Won]:
-    """Start over with failed messages; those that were there."""
+    """Make failed messages available again; those that were in failed/."""
     won: list[Won] = []
     for each in ids:
         try:
             until = tree.until(tree.place(FAILED, queue, each))
             if not tree.is_ours(tree.place(FAILED, queue, each), times=False):
-                continue  # once taken it could neither go on nor back
+                continue  # a taken message that cannot be stamped could go neither on nor back
         except FileNotFoundError:
             continue
         held = tree.take(FAILED, queue, each, until)
         if held is not None:
-            tree.count()  # recovery goes on with what has that name: what it was is lost once it is stamped
+            tree.take_effect()  # recovery completes a redrive: its stamp overwrites what an undo would need
             won.append(Won(each, held, tree.stamp_of(held, each), until))
     old = [each.stamp.reason for each in won]
 
     def stamp(each: Won) -> None:
-        start_over(tree, each, max(now, each.until))  # it may have failed since we began
+        start_over(tree, each, max(now, each.until))  # it may have failed after this call began
 
     if won:
         tree.sync(tree.held)
         _finish(tree, queue, won, FAILED, QUEUES, stamp, synced=True)
         tree.sync(tree.held)
-    tree.forget(*old)
+    tree.drop_values(*old)
     return won
 
 
 def start_over(tree: Tree, won: Won, now: int) -> None:
-    """Stamp a failed message as one that was never attempted."""
+    """Reset the attempts of a failed message."""
     won.stamp.attempts, won.stamp.reason, won.stamp.visible_at = 0, None, now
     if tree.has_attributes:
         values = {"attempts": b"0", "reason": b"", "visible_at": str(now).encode()}
@@ -303,19 +305,19 @@ def start_over(tree: Tree, won: Won, now: int) -> None:
 
 
 def remove(tree: Tree, queue: str, folder: str, ids: Sequence[str], named: bool = False) -> list[str]:
-    """Take messages out of a folder; those that were there. Syncs nothing; `date_removed` comes after that.
+    """Move messages from a folder to remove/; the ids that were there. The caller syncs and dates them after it.
 
-    Where space ends in the middle, the messages that went so far: a caller that asks for the others is told.
-    Files of another user that may not be moved are skipped, unless the caller has named them.
+    On a full disk it returns the ids that were moved, or raises if there are none. Files of another user are
+    skipped, unless the caller has named them.
     """
     removed: list[str] = []
     for each in ids:
         if not tree.is_message(tree.place(folder, queue, each)):
-            continue  # a stray has no id
+            continue
         try:
             moved = tree.move(tree.place(folder, queue, each), tree.place(REMOVE, queue, each))
         except PermissionError:
-            if named or tree.is_ours(tree.place(folder, queue, each)):  # then it is the folder that is closed
+            if named or tree.is_ours(tree.place(folder, queue, each)):  # then the folder is write-protected
                 raise
             continue
         except OSError as error:
@@ -323,7 +325,7 @@ def remove(tree: Tree, queue: str, folder: str, ids: Sequence[str], named: bool 
                 break
             raise
         if moved:
-            tree.count()
+            tree.take_effect()
             removed.append(each)
     return removed
 
@@ -334,7 +336,7 @@ def _stamp_holder(tree: Tree, won: Won, consumer: str) -> None:
         values = {"receipt": won.stamp.holder.to_bytes()}
         if not won.stamp.stamped:
             values["order"] = str(won.stamp.order).encode()
-            if won.stamp.received > won.at:  # an id may be ahead of its time
+            if won.stamp.received > won.at:  # the id of another program may be ahead of the clock
                 won.stamp.received_at = won.at
                 values["received_at"] = str(won.at).encode()
             values["sum"] = checksum(won.payload, {**won.stamp.found, **values})
@@ -344,15 +346,15 @@ def _stamp_holder(tree: Tree, won: Won, consumer: str) -> None:
 def _finish(
     tree: Tree, queue: str, won: list[Won], source: str, target: str, stamp: Callable[[Won], None], synced: bool
 ) -> list[str]:
-    """Stamp what was won, make that durable, move it on, and make that durable.
+    """Stamp taken messages, sync them, move them to the target folder, and sync the folders.
 
-    A process that was silent for too long may find that another has put its messages back: those leave `won`.
+    If another process took this one for dead it has put messages back: those leave `won`, their ids are returned.
     """
     if not won:
         return []
     lost: list[str] = []
     folders = folders_of([(home(source, queue), home(target, queue))])
-    counted_before = tree.counts
+    counted_before = tree.has_effect
     try:
         for each in won:
             stamp(each)
@@ -362,18 +364,18 @@ def _finish(
             try:
                 moved = tree.move(each.held, tree.place(target, queue, each.uid))
             except OSError as error:
-                if counted_before or not tree.counts or not is_full(error):
+                if counted_before or not tree.has_effect or not is_full(error):
                     raise
-                # There is no space for more names in the target.
-                if source == QUEUES:  # nobody was told of a claim: none of it happens
+                # The target folder has no space for more names.
+                if source == QUEUES:  # no consumer knows of the claim yet: undo all of it
                     for other in won[: number - len(lost)]:
                         tree.move(tree.place(target, queue, other.uid), tree.place(source, queue, other.uid))
                     folders.reverse()
                 tree.sync(*folders)
-                tree.count(False)  # what was settled is whole, and asking again is a repeat
+                tree.take_effect(False)  # the moved ones are settled: repeating the call settles the others
                 raise
             if moved:
-                tree.count()
+                tree.take_effect()
             else:
                 won.remove(each)
                 lost.append(each.uid)
@@ -384,7 +386,7 @@ def _finish(
 
 
 def _lose(tree: Tree, queue: str, won: list[Won], source: str) -> list[str]:
-    """Some of what was won was taken away; the rest goes back, as that is rare."""
+    """Put all taken messages back, because another process has already put back some of them."""
     lost = [each.uid for each in won]
     for each in won:
         tree.put_back(each.held, source, queue, each.uid)

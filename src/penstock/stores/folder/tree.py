@@ -1,4 +1,4 @@
-"""The folders on disk: every operation on a message's file goes through here, one line of policy each."""
+"""File operations of a folder store: new ids, names, attributes and times, contents, durability of messages."""
 
 import errno
 import itertools
@@ -19,7 +19,7 @@ from penstock.system import files
 from penstock.system.files import Disk, Status, make_folder, status_if_there
 
 MILLISECOND = 1_000_000  # in nanoseconds
-_MOST_STRAYS = 1_000  # that are said
+_MOST_STRAYS = 1_000  # that are logged
 _STRAYS = {
     "link": "a symbolic link, and links in a store are not followed: put the file itself there",
     "folder": "a folder, where messages lie: move it away",
@@ -31,16 +31,16 @@ _CHECKED = re.compile("-([0-9a-f]{8})$")
 _NO_ATTRIBUTES = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS)
 
 
-class _Doing(threading.local):
-    """What the operation of a thread has done so far."""
+class _OperationState(threading.local):
+    """The changes that a thread's operation has made so far."""
 
     def __init__(self) -> None:
-        self.held: list[str] = []  # private names that it gave
-        self.counts = False  # whether it has had an effect
+        self.held: list[str] = []  # paths of messages that it has taken
+        self.has_effect = False
 
 
 class Tree:
-    """A store's folder, as one process uses it."""
+    """The folder of a store, for one process. Names are relative to the store's folder, paths are whole."""
 
     def __init__(self, root: str, disk: Disk, process: str, synced: bool, now: Callable[[], int]) -> None:
         self.root = root
@@ -48,18 +48,18 @@ class Tree:
         self.process = process
         self.held = f"{layout.HELD}/{process}"
         self.has_attributes = True
-        self.is_adopted = False  # whether this was a tree of MQ-Core until now
+        self.is_adopted = False  # whether MQ-Core made the folder and Penstock opens it for the first time
         self._synced, self._now = synced, now
         self._node, self._sequence = layout.node_of(process), int.from_bytes(os.urandom(2), "big") & 0x3FFF
-        self.order = 0  # of the latest id
+        self.order = 0  # of the latest id that this process made or saw
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._doing = _Doing()
-        self._loose: set[str] = set()  # folders into which something was put back that nobody has synced
-        self._strays: set[str] = set()  # those that were said
+        self._operation = _OperationState()
+        self._unsynced: set[str] = set()  # folders into which a taken message was put back
+        self._strays: set[str] = set()  # paths that were logged
 
     def open(self) -> None:
-        """Make the folders that are missing, and one for what this process holds."""
+        """Make the missing folders, and the private folder of this process."""
         make_folder(self.disk, self.root)
         self._check_root()
         for name in (*layout.FOLDERS, self.held):
@@ -67,26 +67,26 @@ class Tree:
                 self.disk.mkdir(self.path(name))
             self._check_folder(name)
         for path in (self.root, *map(self.path, (layout.OWN, layout.HELD))):
-            # Even if nothing is new there: a process that made something may have stopped before this.
+            # Even if nothing is new there: the process that made the folders may have died before this sync.
             self._sync_folder(path)
         self.has_attributes = self._try_attributes()
 
     def _check_folder(self, name: str) -> None:
-        if (kind := self.kind(name)) != "folder":  # what lies behind a link is not ours
+        if (kind := self.kind(name)) != "folder":  # a link may lead to files of other programs
             raise OSError(errno.ELOOP if kind == "link" else errno.ENOTDIR, "", self.path(name))
 
     def check_folders(self) -> None:
-        """Make again what somebody has deleted meanwhile, and refuse a link in the place of a folder."""
+        """Make folders again that were deleted, and refuse a link in the place of a folder."""
         for name in layout.FOLDERS:
             if self.kind(name) is None:
                 with suppress(FileExistsError):
                     self.disk.mkdir(self.path(name))
                 self._sync_folder(os.path.dirname(self.path(name)))
-                _log.warning("%s was gone, and was made again", self.path(name))
+                _log.warning("the folder %s was missing, and was made again", self.path(name))
             self._check_folder(name)
 
     def _check_root(self) -> None:
-        """Refuse a folder that holds something else: the reaper of a store unlinks what lies in remove/."""
+        """Refuse a folder with other content: the reaper would unlink every file in its remove/."""
         names = set(self.disk.listdir(self.root)) - {"lost+found"}
         if self.kind(layout.HELD) is not None:
             return
@@ -105,44 +105,44 @@ class Tree:
             )
 
     def close(self) -> None:
-        """Let go of the private folder; the next process that opens the store finds what is left in it."""
+        """Remove the private folder. If it is not empty, the next process recovers its messages."""
         try:
-            if self._loose:  # else a machine that stops could keep the private name, and not its folder
-                self.sync(*sorted(self._loose), self.held)
+            if self._unsynced:  # or else a machine that stops could keep a private name without its folder
+                self.sync(*sorted(self._unsynced), self.held)
             self.disk.rmdir(self.path(self.held))
         except OSError:
             self.abandon()
 
     def abandon(self) -> None:
-        """Leave what is held to others although this process lives."""
+        """Leave the messages in the private folder to other processes, although this one lives."""
         with suppress(OSError):
             self.disk.open(self.path(f"{self.held}/{layout.ABANDONED}"), create=True).close()
 
-    # What an operation does
+    # The operation of a thread
 
     def begin(self) -> None:
-        """From here on this thread does something new."""
-        self._doing.held, self._doing.counts = [], False
+        """Start a new operation of this thread."""
+        self._operation.held, self._operation.has_effect = [], False
 
-    def count(self, counts: bool = True) -> None:
-        """What this thread does has an effect now, whatever else happens; or what had one is whole in itself."""
-        self._doing.counts = counts
+    def take_effect(self, value: bool = True) -> None:
+        """From here on a failed operation cannot be undone. False: its changes so far are complete."""
+        self._operation.has_effect = value
 
     @property
-    def counts(self) -> bool:
-        """Whether it has."""
-        return self._doing.counts
+    def has_effect(self) -> bool:
+        """Whether this thread's operation has changed the store, so that it cannot be undone."""
+        return self._operation.has_effect
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
-        """What is done here is whole in itself: if it succeeds, the operation has had no effect by it."""
-        counts = self._doing.counts
+    def separate_effect(self) -> Iterator[None]:
+        """A complete change of its own: once it succeeds, the operation around it can still be undone."""
+        has_effect = self._operation.has_effect
         yield
-        self._doing.counts = counts
+        self._operation.has_effect = has_effect
 
     def still_held(self) -> list[str]:
-        """The private names that this thread has given, and that are still there."""
-        return [path for path in self._doing.held if self.disk.exists(path)]
+        """Paths of the messages that this thread's operation has taken and not moved on."""
+        return [path for path in self._operation.held if self.disk.exists(path)]
 
     def try_to_write(self) -> None:
         """OSError if nothing can be written."""
@@ -164,15 +164,15 @@ class Tree:
         return True
 
     def path(self, name: str) -> str:
-        """A path of the store."""
+        """The path of a name in the store."""
         return os.path.join(self.root, name)
 
     def place(self, folder: str, queue: str, uid: str) -> str:
-        """Where a message lies."""
+        """The path of a message in one of the store's folders."""
         return self.path(layout.message_path(folder, queue, uid))
 
     def next_ids(self, now: int, count: int) -> list[str]:
-        """Ids for messages that arrive now, later than any before."""
+        """New ids in the order of arrival, after every id that this process knows."""
         with self._lock:
             first = max(layout.first_order(now), self.order + 1)
             self.order = first + count - 1
@@ -183,8 +183,8 @@ class Tree:
             self.order = max(layout.first_order(self._now()), self.order + 1)
             return self.order
 
-    def saw(self, order: int) -> None:
-        """Ids from now on are later than that, unless it is implausible."""
+    def follow_order(self, order: int) -> None:
+        """Make later ids than this one from now on, unless it is more than a day ahead."""
         if order <= layout.first_order(self._now()) + layout.LONG_AHEAD:
             with self._lock:
                 self.order = max(self.order, order)
@@ -192,14 +192,14 @@ class Tree:
     # Names
 
     def take(self, origin: str, queue: str, uid: str, until: int = 0, leased: bool = False) -> str | None:
-        """Win a message by giving it a private name; None if it is not there, as somebody else was quicker."""
+        """Rename a message into the private folder; its path there, or None if another process took it first."""
         name = layout.held_name(origin, until, self._next_order(), queue, uid, leased)
         held = self.path(f"{self.held}/{name}")
         source = self.place(origin, queue, uid)
-        self._doing.held.append(held)
+        self._operation.held.append(held)
         if self.move(source, held):
             return held
-        if not self.disk.exists(self.path(self.held)):  # after a long silence another host took this one for dead
+        if not self.disk.exists(self.path(self.held)):  # another host took this process for dead
             with suppress(FileExistsError):
                 self.disk.mkdir(self.path(self.held))
             self.sync(layout.HELD)
@@ -207,12 +207,12 @@ class Tree:
         return None
 
     def put_back(self, held: str, origin: str, queue: str, uid: str) -> bool:
-        """Let go of a message as if it had not been taken, which is what recovery would do."""
-        self._loose.add(home(origin, queue))
+        """Rename a taken message back, as recovery would; False if another process already has."""
+        self._unsynced.add(home(origin, queue))
         return self.move(held, self.place(origin, queue, uid))
 
     def move(self, source: str, target: str) -> bool:
-        """Rename; False if there is nothing to rename, or no folder for it any more."""
+        """Rename; False if the source or the target's folder is gone."""
         try:
             self.disk.rename(source, target)
         except FileNotFoundError:
@@ -231,35 +231,35 @@ class Tree:
         return [parsed for name in self.names(folder) if (parsed := layout.parse_flat(name)) is not None]
 
     def ids(self, folder: str, queue: str) -> list[str]:
-        """The ids of a queue's messages in a folder; a file that was put there by hand has none yet."""
+        """The ids of a queue's messages in a folder; files that people added and that have no id are left out."""
         if folder == layout.QUEUES:
             return [name for name in self.names(f"{folder}/{queue}") if layout.is_id(name)]
         return [uid for file, uid in self.messages(folder) if file == queue]
 
     def queue_folders(self) -> list[str]:
-        """The folders in queues/; files and links among them are none."""
+        """The folders in queues/, without files and links."""
         names = self.names(layout.QUEUES)
         return [file for file in names if self.kind(f"{layout.QUEUES}/{file}") == "folder"]
 
     def skip(self, path: str, why: str) -> None:
-        """Leave something alone that people or other programs put there, and say so once."""
+        """Log once that a file of people or other programs is left alone."""
         if path not in self._strays and len(self._strays) < _MOST_STRAYS:
             self._strays.add(path)
             _log.warning("%s is skipped: %s", path, why)
 
     def kind(self, name: str) -> str | None:
-        """What has a name of the store: "file", "folder", "link" or "other"; None if nothing has."""
+        """What a name stands for: "file", "folder", "link" or "other"; None if it does not exist."""
         return self.disk.kind(self.path(name))
 
     def is_message(self, path: str) -> bool:
-        """Whether a name is that of a file itself; anything else is skipped."""
+        """Whether a path is a regular file; anything else is logged as skipped."""
         kind = self.disk.kind(path)
         if kind is not None and kind != "file":
             self.skip(path, _STRAYS[kind])
         return kind == "file"
 
     def is_ours(self, path: str, times: bool = True) -> bool:
-        """Whether this user may work on a message, and set its times; else it is skipped. FileNotFoundError."""
+        """Whether this user may change a message, and set its times; logged if not. FileNotFoundError."""
         if self.disk.may_change(path, times=times):
             return True
         if self.disk.exists(path):
@@ -267,13 +267,13 @@ class Tree:
         return False
 
     def exists(self, folder: str, queue: str, uid: str) -> bool:
-        """Whether a message lies there."""
+        """Whether a folder has the message."""
         return self.disk.exists(self.place(folder, queue, uid))
 
-    # What belongs to a file
+    # Attributes and times
 
     def stamp_of(self, path: str, uid: str) -> Stamp:
-        """What is known of a message; FileNotFoundError."""
+        """A message's attributes; FileNotFoundError."""
         if self.has_attributes:
             return stamps.parse(uid, self.disk.attributes(path))
         stamp = stamps.parse(uid, {})
@@ -282,11 +282,11 @@ class Tree:
         return stamp
 
     def status(self, path: str) -> Status | None:
-        """What a file is; None if it is gone."""
+        """A file's status; None if it does not exist."""
         return status_if_there(self.disk, path)
 
     def until(self, path: str) -> int:
-        """When a file's time in delay/ is over, or when it was settled, in milliseconds; FileNotFoundError."""
+        """A file's mtime in milliseconds: end of its time in delay/, or when it was settled. FileNotFoundError."""
         return self.disk.status(path).changed // MILLISECOND
 
     def settled_at(self, path: str, stamp: Stamp) -> int:
@@ -294,21 +294,21 @@ class Tree:
         return self.until(path) if stamp.settled_at is None else stamp.settled_at
 
     def set_until(self, path: str, time: int, nonce: int = 0) -> None:
-        """Say so; below the millisecond there is room for a nonce, where there are no attributes for one."""
+        """Set a file's mtime. Without attributes, its part below the millisecond holds the lease's nonce."""
         self.disk.set_changed(path, time * MILLISECOND + nonce)
 
     def stamp(self, path: str, values: Mapping[str, bytes]) -> None:
-        """Give a file attributes."""
+        """Set attributes of a file."""
         for name, value in values.items():
             self.disk.set_attribute(path, stamps.PREFIX + name, value)
 
     def secret_of(self, path: str, uid: str) -> str | None:
-        """The secret that holds a message in delay/; None if none does. FileNotFoundError."""
+        """The secret of the lease on a message in delay/; None if there is no lease. FileNotFoundError."""
         found = self.stamp_of(path, uid)
         return found.holder.secret if found.is_held and found.holder else None
 
     def need_attributes(self, what: str) -> None:
-        """Refuse what cannot be kept here."""
+        """Raise NotSupported if the file system has no extended attributes."""
         if not self.has_attributes:
             raise NotSupported(
                 f"{what}: the file system of {self.root!r} has no user extended attributes to keep it in; leave "
@@ -323,13 +323,13 @@ class Tree:
             return file.read(0, file.size())
 
     def write_new(self, path: str, payload: bytes) -> None:
-        """A file that was not there."""
+        """Make a file; FileExistsError."""
         with self.disk.open(path, exclusive=True) as file:
             if payload:
                 file.write(0, payload)
 
-    def keep(self, value: object) -> str:
-        """A value as an attribute holds it; a long one goes to a file first, durably."""
+    def keep_value(self, value: object) -> str:
+        """The attribute for a value: its JSON, or if that is long the name of a file in long/, written durably."""
         text = stamps.to_json(value)
         if len(text.encode()) <= stamps.LONGEST:
             return text
@@ -340,21 +340,21 @@ class Tree:
         self.sync(layout.LONG)
         return f"@{name}"
 
-    def forget(self, *values: str | None) -> None:
-        """Long values that nobody needs any more."""
+    def drop_values(self, *values: str | None) -> None:
+        """Remove the files of long values."""
         for value in values:
             if value is not None and (path := self._long(value)) is not None:
                 with suppress(OSError):
                     self.disk.unlink(path)
 
     def _long(self, value: str) -> str | None:
-        """The file that a value lies in; None if it lies in none, or its name leads out of long/."""
+        """The file of a long value; None if the value is not long, or names a path outside of long/."""
         if not value.startswith("@") or "/" in value or "\0" in value:
             return None
         return self.path(f"{layout.LONG}/{value[1:]}")
 
     def details(self, stamp: Stamp, state: str) -> Details:
-        """The long values of a message in that state."""
+        """The headers, the reason and the history of a message in that state."""
         reason = None if state == "done" else stamp.reason
         if state == "in_flight" and stamp.holder is not None:
             reason = stamp.holder.reason
@@ -372,7 +372,7 @@ class Tree:
             path = self._long(value)
             if path is None or self.disk.kind(path) != "file":
                 return otherwise
-            checked = _CHECKED.search(path)  # older ones have no checksum
+            checked = _CHECKED.search(path)  # files of older versions have no checksum in their name
             value = read_text(self.disk, path) or ""
             if checked is not None and int(checked[1], 16) != zlib.crc32(value.encode()):
                 return otherwise
@@ -380,13 +380,13 @@ class Tree:
         return found if otherwise is None or isinstance(found, type(otherwise)) else otherwise
 
     def damage(self, stamp: Stamp, payload: bytes) -> str | None:
-        """What is wrong with a message, as far as its checksums can tell; None: nothing."""
+        """How a message differs from its checksums; None if it does not."""
         if self._value(stamp.headers, None) is None and stamp.headers is not None:
             return "its headers are lost"
         return stamps.damage(stamp, payload)
 
-    def set_aside(self, held: str, queue: str, uid: str, wrong: str) -> None:
-        """Keep a damaged message for people to look at: nobody is given it, and nothing of it is lost."""
+    def quarantine(self, held: str, queue: str, uid: str, wrong: str) -> None:
+        """Move a damaged message to damaged/, for people to look at."""
         target = self.place(layout.DAMAGED, queue, uid)
         if self.move(held, target):
             self.sync(layout.DAMAGED, home(layout.QUEUES, queue))
@@ -398,14 +398,14 @@ class Tree:
     # Durability
 
     def sync_files(self, paths: Sequence[str]) -> None:
-        """Make files durable with all that belongs to them."""
+        """Make files and their attributes durable."""
         if self._synced and paths:
             self.disk.sync_files(paths)
 
     def sync(self, *folders: str) -> None:
-        """Make names durable; folders into which something was moved come first."""
+        """Make the names in folders durable, in this order: targets of moves come before their sources."""
         for folder in folders:
-            with suppress(FileNotFoundError, NotADirectoryError):  # a queue that was deleted meanwhile; a stray
+            with suppress(FileNotFoundError, NotADirectoryError):  # a deleted queue; a stray file
                 self._sync_folder(self.path(folder))
 
     def _sync_folder(self, path: str) -> None:
@@ -413,44 +413,44 @@ class Tree:
             self.disk.sync_folder(path)
 
     def discard(self, held: str, queue: str, uid: str) -> None:
-        """Leave a held message to the reaper."""
+        """Move a taken message to remove/, for the reaper."""
         self.move(held, self.place(layout.REMOVE, queue, uid))
 
     def date_removed(self, queue: str, ids: Iterable[str], now: int) -> None:
-        """Say for the reaper when messages were removed.
+        """Set the time of removal, for the reaper.
 
         Only after the folders were synced: in delay/ and failed/ the time means something else, and a machine
-        that stops may keep it and forget the move.
+        that stops may keep the time and lose the move.
         """
         for uid in ids:
-            with suppress(FileNotFoundError, PermissionError):  # the reaper was quick; a file of another user
+            with suppress(FileNotFoundError, PermissionError):  # reaped already; a file of another user
                 self.set_until(self.place(layout.REMOVE, queue, uid), now)
 
 
 def home(folder: str, queue: str) -> str:
-    """The folder itself in which a queue's messages lie."""
+    """The name of the folder with a queue's messages: queues/QUEUE, or the folder that all queues share."""
     return f"{layout.QUEUES}/{queue}" if folder == layout.QUEUES else folder
 
 
 def is_full(error: OSError) -> bool:
-    """Whether there is no space for something, or none that this process may take."""
+    """Whether the disk, a quota or this process's limit has no space left."""
     return error.errno == errno.EFBIG or files.is_full(error)
 
 
 def secret_in(changed: int) -> str | None:
-    """The secret of a lease that nothing but a time holds."""
+    """The secret of a lease in an mtime, on file systems without attributes; None if there is none."""
     nonce = changed % MILLISECOND
     return f"{nonce:016x}" if nonce else None
 
 
 def folders_of(moves: Iterable[tuple[str, str]]) -> list[str]:
-    """What to sync after moves from one folder to another: targets, then sources, each once."""
+    """The folders to sync after moves, (source, target) each: targets, then sources, without repeats."""
     moves = list(moves)
     return list(dict.fromkeys([*(target for _, target in moves), *(source for source, _ in moves)]))
 
 
 def read_text(disk: Disk, path: str) -> str | None:
-    """The text of a file; None if it is not there."""
+    """The text of a file; None if there is no such file."""
     try:
         with disk.open(path) as file:
             return file.read(0, file.size()).decode(errors="replace")
@@ -459,7 +459,7 @@ def read_text(disk: Disk, path: str) -> str | None:
 
 
 def read_json(text: str | None, otherwise: Any = None) -> Any:
-    """What JSON says; something else if it is none, as a crash may have left it."""
+    """The value of a JSON text; `otherwise` if it is not JSON, as after a crash."""
     try:
         return json.loads(text or "")
     except ValueError:

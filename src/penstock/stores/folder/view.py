@@ -1,7 +1,7 @@
-"""What a process knows of a queue, what time brings about there, and which consumer is served.
+"""A process's view of one queue in the folder: an index of its messages, kept up to date by listings and time.
 
-What it knows may be a second old. So nothing is decided by it alone: a message belongs to the process that renames
-its file, and the content found then counts.
+The index may be a second old, so it decides nothing: a message belongs to the process that has renamed its file
+into its private folder, and the attributes that it finds there are true.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from penstock.stores.folder import layout, steps
 from penstock.stores.folder.admission import Admission
 from penstock.stores.folder.index import MessageIndex, Row
 from penstock.stores.folder.layout import DELAY, DONE, FAILED, QUEUES, REMOVE, is_foreign, is_id
-from penstock.stores.folder.shared import STRAYS, Listing, Shared, Watch, names_of
+from penstock.stores.folder.shared import STRAYS, FolderWatch, Listing, Shared, names_of
 from penstock.stores.folder.stamps import Stamp
 from penstock.stores.folder.steps import Ending, Won
 from penstock.stores.folder.tree import home
@@ -27,7 +27,7 @@ _STATE = {QUEUES: "available", FAILED: "failed", DONE: "done"}
 
 
 class QueueView(UnownedQueue):
-    """One queue. `lock` guards what is known and who waits; files move without it."""
+    """One queue. `lock` guards the index and the line of consumers; files are moved without it."""
 
     settings: Settings
 
@@ -37,44 +37,44 @@ class QueueView(UnownedQueue):
         self.admission = Admission(shared.tree, file, shared.threads)
         self._shared, self._tree, self._clock = shared, shared.tree, shared.clock
         self._rows = MessageIndex(settings.keep_done)
-        self._own = Watch(self._tree.disk, self._tree.path(home(QUEUES, file)), self._clock, shared.changes)
-        self._fetched = 0  # since the last listing
-        self._fetched_before = 0  # between the two listings before
+        self._queue_folder = FolderWatch(shared, home(QUEUES, file))
+        self._fetched = 0  # messages since the last listing
+        self._fetched_before = 0  # messages between the two listings before
         self._refreshed = self._refresh_took = 0.0
-        self._has_order = False
-        self._hands: Counter[str] = Counter()
-        self._seen: dict[str, Listing] = {}  # what is known is of these; other queues may have had folders listed
-        self._doubted = 0  # as of which change something may not be where it is thought to be
-        self._distrusted = False  # whether nothing is known for sure
+        self._has_order = False  # whether new ids come after those of the stored messages
+        self._protected_ids: Counter[str] = Counter()  # messages that threads of this process are moving
+        self._seen: dict[str, Listing] = {}  # the listings that the index was made from, by folder
+        self._stale_before = 0  # listings older than this change may be wrong although the folder is unchanged
+        self._must_reload = False  # whether an error has left the index incomplete
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
-        """Go by these settings from now on, which this process or another has written."""
+        """Change the settings, which this process or another has written."""
         with self.lock:
             self.settings = settings
             self._keeps_done = settings.keep_done != 0
             self._rows.keep_done(settings.keep_done)
-            self._watches = {QUEUES: self._own, DELAY: self._shared.delay, FAILED: self._shared.failed}
+            self._watches = {QUEUES: self._queue_folder, DELAY: self._shared.delay, FAILED: self._shared.failed}
             if self._keeps_done:
                 self._watches[DONE] = self._shared.done
             for uid, row in self._rows.items() if not self._keeps_done else ():
                 if row.state == "done":
                     self._forget(uid)
 
-    # What is known
+    # The index
 
     def refresh(self, eager: bool = False, certain: bool = False) -> None:
-        """Look what other processes have done; see Watch.look."""
+        """Bring the index up to date with the folders; `eager` and `certain` as in FolderWatch.look."""
         watches = self._watches
-        with self.lock, self._certainly(), self._tree.apart():
+        with self.lock, self._reload_on_error(), self._tree.separate_effect():
             started = self._clock.monotonic()
-            certain = certain or self._distrusted
+            certain = certain or self._must_reload
             for watch in watches.values():
-                watch.look(eager, certain, self._doubts(watch))
+                watch.look(eager, certain, self._is_stale(watch))
             listings = {folder: watch.listing for folder, watch in watches.items()}
             if all(listing is self._seen.get(folder) for folder, listing in listings.items()):
                 return
-            self._distrusted = False
+            self._must_reload = False
             self._fetched_before, self._fetched = self._fetched, 0
             listed: dict[str, Collection[str]] = {
                 folder: names_of(listings[folder], self.file) for folder in watches if folder != QUEUES
@@ -84,16 +84,16 @@ class QueueView(UnownedQueue):
             for uid, row in self._rows.items():
                 folder = FOLDER[row.state]
                 elsewhere = uid not in listed[folder] and row.version <= listings[folder].at
-                moving = (row.taken and not self._rows.is_aside(uid)) or uid in self._hands
+                moving = (row.taken and not self._rows.is_postponed(uid)) or uid in self._protected_ids
                 if elsewhere and not moving:
                     self._rows.drop(uid)
             ahead = [
                 uid
                 for folder, ids in listed.items()
                 for uid in ids
-                if self._rows.get(uid) is None and uid not in self._hands and not self._load(folder, uid)
+                if self._rows.get(uid) is None and uid not in self._protected_ids and not self._load(folder, uid)
             ]
-            # What people have put there, at the time that the others have recorded.
+            # Files of people come last, because the stored messages set the clock.
             for uid in ahead:
                 if not self._load(QUEUES, uid):
                     self._rename(uid)
@@ -108,28 +108,28 @@ class QueueView(UnownedQueue):
         return self._tree.place(folder, self.file, uid)
 
     def _look_now(self, certain: bool = False) -> int:
-        """Look what other processes have done, and let happen what is due; what time it is."""
+        """Refresh the index and end due leases and delays; the time."""
         self.refresh(eager=True, certain=certain)
         return self.advance()
 
-    def _doubt(self) -> None:
-        """Something is not where it was thought to be: look at folders again even if they have not changed."""
-        self._doubted = self._shared.change()
+    def _mark_stale(self) -> None:
+        """A message was not in its folder: list the folders again, even if their mtimes are the same."""
+        self._stale_before = self._shared.change()
 
-    def _doubts(self, watch: Watch) -> bool:
-        return watch.listing.at < self._doubted
+    def _is_stale(self, watch: FolderWatch) -> bool:
+        return watch.listing.at < self._stale_before
 
     @contextmanager
-    def _certainly(self) -> Iterator[None]:
-        """If what is done here fails, part of what is known may be wrong: then everything is looked at again."""
+    def _reload_on_error(self) -> Iterator[None]:
+        """An error in here may leave the index wrong: it is then made anew from the folders."""
         try:
             yield
         except BaseException:
-            self._rows, self._distrusted = MessageIndex(self.settings.keep_done), True
+            self._rows, self._must_reload = MessageIndex(self.settings.keep_done), True
             raise
 
     def _adopt(self, names: Iterable[str]) -> list[str]:
-        """Give ids to what was put into the queue's folder by hand, in the order of arrival; those ids."""
+        """Rename files that people put into the queue's folder to new ids, in the order of arrival; those ids."""
         ids, found = [], []
         for name in filter(is_foreign, names):
             path = self._place(QUEUES, name)
@@ -143,19 +143,19 @@ class QueueView(UnownedQueue):
                 if self._tree.move(path, self._place(QUEUES, uid)):
                     ids.append(uid)
             except PermissionError:
-                if self._tree.is_ours(path):  # then it is the folder that may not be changed
+                if self._tree.is_ours(path):  # then the folder is write-protected, not the file
                     raise
         return ids
 
     def _load(self, folder: str, uid: str) -> bool:
-        """Know a message that another process has put or moved there; False: its name says a time to come."""
+        """Add a message of another process or a person to the index; False: its id is in the future."""
         path = self._place(folder, uid)
         try:
             stamp = self._tree.stamp_of(path, uid)
-            # Who can be stamped is a file or a folder, and we stamp no folders: only what is not is looked at.
+            # Penstock stamps files only, so what is stamped is a file.
             if not stamp.stamped and not self._tree.is_message(path):
                 return True
-            # Of the others in the queue, one by one, when they are fetched.
+            # Permissions of a stamped message in the queue are checked when it is fetched.
             if not (stamp.stamped and folder == QUEUES) and not self._tree.is_ours(path, folder != QUEUES):
                 return True
             until = self._until(folder, path, stamp)
@@ -172,7 +172,7 @@ class QueueView(UnownedQueue):
                 self._discard(QUEUES, [uid])
             return True
         if stamp.stamped and stamp.sound:
-            self._tree.saw(stamp.order)
+            self._tree.follow_order(stamp.order)
             self._clock.follow(stamp.received, path)
             if stamp.holder is not None:
                 self._clock.follow(stamp.holder.claimed_at, path)
@@ -180,14 +180,14 @@ class QueueView(UnownedQueue):
         return True
 
     def _is_ahead(self, stamp: Stamp) -> bool:
-        """Whether the name of a file that we have not put says a time to come."""
+        """Whether the id of a file that Penstock has not put is in the future."""
         return stamp.order > max(layout.first_order(self._clock.now() + _MINUTE), self._tree.order)
 
     def _rename(self, uid: str) -> None:
-        """Give a file whose name says a time to come an id of its own: it arrives now."""
+        """Rename a file whose id is in the future: it arrives now."""
         path = self._place(QUEUES, uid)
         [other] = self._tree.next_ids(self._clock.now(), 1)
-        self._tree.skip(path, f"named by a time to come: it is the message {other} from now on")
+        self._tree.skip(path, f"its id is in the future: it is the message {other} from now on")
         try:
             if self._tree.move(path, self._place(QUEUES, other)):
                 self._load(QUEUES, other)
@@ -227,14 +227,14 @@ class QueueView(UnownedQueue):
         with self.lock:
             return self._rows.counts()
 
-    # What time brings about
+    # Time
 
     def advance(self) -> int:
-        """Let happen what is due: leases and delays that end, messages that expire; what time it is."""
+        """End leases and delays that are over and discard expired messages; the time."""
         now = self._clock.now()
-        with self.lock, self._certainly(), self._tree.apart():
+        with self.lock, self._reload_on_error(), self._tree.separate_effect():
             if self._rows.next_due() <= now:
-                due = [(uid, row) for uid, row in self._rows.pop_due(now) if uid not in self._hands]
+                due = [(uid, row) for uid, row in self._rows.pop_due(now) if uid not in self._protected_ids]
                 for folder in (QUEUES, DELAY, FAILED, DONE):
                     expired = [uid for uid, row in due if FOLDER[row.state] == folder and _has_expired(row, now)]
                     self._discard(folder, expired)
@@ -247,7 +247,7 @@ class QueueView(UnownedQueue):
         return now
 
     def bring_back(self) -> int:
-        """Let happen what is due; how many messages came back."""
+        """Refresh and advance; how many leases and delays were over."""
         self.refresh(eager=True)
         now = self._clock.now()
         with self.lock:
@@ -258,7 +258,7 @@ class QueueView(UnownedQueue):
 
     def _discard(self, folder: str, ids: Sequence[str]) -> None:
         if ids:
-            with self._tree.apart():
+            with self._tree.separate_effect():
                 removed = steps.remove(self._tree, self.file, folder, ids)
                 for uid in ids:
                     self._forget(uid)
@@ -267,7 +267,7 @@ class QueueView(UnownedQueue):
                     self._tree.date_removed(self.file, removed, self._clock.now())
 
     def _end_waiting(self, ids: Sequence[str], now: int) -> None:
-        """Bring back messages whose time in delay/ is over."""
+        """Move messages on whose time in delay/ is over."""
         endings = []
         for uid in ids:
             won = self._win_due(uid, now)
@@ -281,12 +281,12 @@ class QueueView(UnownedQueue):
                 endings.append(Ending(won, won.until, "", None, won.until))
         delayed = [ending for ending in endings if not ending.outcome]
         for ending in delayed:
-            ending.won.stamp.holder = None  # nobody's attempt ends
+            ending.won.stamp.holder = None  # a delay is no attempt
         for ending in steps.end(self._tree, self.file, endings):
             self._came_back(ending)
 
     def _win_due(self, uid: str, now: int) -> Won | None:
-        """Take hold of a message whose time is over, if it still is there and its time was not put off."""
+        """Take a message whose time in delay/ is over; None if it is gone, or its lease was extended."""
         path = self._place(DELAY, uid)
         try:
             until = self._tree.until(path)
@@ -298,9 +298,9 @@ class QueueView(UnownedQueue):
                 stamp = self._tree.stamp_of(path, uid)
                 self._know(uid, self._row(DELAY, stamp, until))
                 return None
-        except FileNotFoundError:  # somebody else brings it back, or the consumer just settles it
+        except FileNotFoundError:  # another process moves it on, or its consumer settles it
             self._forget(uid)
-            self._doubt()
+            self._mark_stale()
             return None
         won = Won(uid, held, self._tree.stamp_of(held, uid), self._tree.until(held))
         if won.until > now or won.stamp.is_held != stamp.is_held:
@@ -325,45 +325,37 @@ class QueueView(UnownedQueue):
             row.state = "delayed"
         self._know(ending.won.uid, row)
 
-    # Consumers in line: see waiting.py
-
     def serve(self) -> None:
-        """Give waiting consumers what is available."""
+        """Give available messages to waiting consumers; see waiting.py."""
 
-    # Messages in hand
+    # Messages that this process moves
 
     @contextmanager
     def _moving(self) -> Iterator[None]:
-        """While messages are moved without the lock: what is listed meanwhile is older than what is then known."""
+        """Move messages without the lock: a listing that is made meanwhile is stale."""
         started = self._shared.change()
         try:
             yield
         finally:
             if any(watch.listing.at >= started for watch in self._watches.values()):
-                self._doubt()
+                self._mark_stale()
 
     @contextmanager
-    def _in_hand(self, uids: Iterable[str]) -> Iterator[None]:
-        """Keep what is known of messages as it is while this thread moves them: only it knows better."""
-        with self._unseen(uids), self._moving():
-            yield
-
-    @contextmanager
-    def _unseen(self, uids: Iterable[str]) -> Iterator[None]:
-        """Whatever is listed of messages meanwhile, nobody in this process takes notice of it."""
+    def _protected(self, uids: Iterable[str]) -> Iterator[None]:
+        """Keep listings and time from changing the rows of messages that this thread moves."""
         held = list(uids)
         with self.lock:
-            self._hands.update(held)
+            self._protected_ids.update(held)
         try:
             yield
         finally:
             with self.lock:
-                self._hands.subtract(held)
-                self._hands += Counter()  # without those that nobody has in hand
+                self._protected_ids.subtract(held)
+                self._protected_ids += Counter()  # drops the ids whose count is 0
                 for uid in held:
                     row = self._rows.get(uid)
-                    if row is not None and uid not in self._hands:
-                        self._rows.put(uid, row)  # what was due meanwhile still is
+                    if row is not None and uid not in self._protected_ids:
+                        self._rows.put(uid, row)  # pop_due may have dropped its due time meanwhile
 
 
 def _has_expired(row: Row, now: int) -> bool:

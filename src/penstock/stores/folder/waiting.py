@@ -1,4 +1,4 @@
-"""Consumers of one process: served at once, or in line until other processes or time bring messages."""
+"""Waiting consumers of a folder queue in one process: their line, and which messages each may fetch."""
 
 import threading
 from collections import deque
@@ -9,13 +9,13 @@ from penstock.contract.settings import Settings
 from penstock.stores.folder.shared import Shared
 from penstock.stores.folder.view import QueueView
 
-_LOOK = 0.1  # seconds after which the first in line looks for what other processes have done
-_LATER = 1.0  # seconds after which the others look whether they are first
+_LOOK = 0.1  # seconds between two looks of the first consumer in line at the folders
+_LATER = 1.0  # seconds between two looks of the others at whether they are first
 Fetch = Callable[[list[str]], list[Message]]
 
 
 class Waiter:
-    """A consumer in line; `ids` are what it was given to fetch."""
+    """A consumer in line for n messages; `ids` are those that it may fetch."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -25,7 +25,7 @@ class Waiter:
 
 
 class Line:
-    """The line of one queue."""
+    """The waiting consumers of one queue, first come, first served."""
 
     def __init__(self) -> None:
         self._waiters: deque[Waiter] = deque()
@@ -34,7 +34,7 @@ class Line:
         return len(self._waiters)
 
     def join(self, waiter: Waiter, first: bool = False) -> None:
-        """Stand in line, or again at its head."""
+        """Add a consumer at the end, or at the head if its messages were taken by another process."""
         waiter.ids = []
         waiter.woken.clear()
         if first:
@@ -43,55 +43,55 @@ class Line:
             self._waiters.append(waiter)
 
     def is_first(self, waiter: Waiter) -> bool:
-        """Whether it is its turn next."""
+        """Whether the consumer is at the head."""
         return bool(self._waiters) and self._waiters[0] is waiter
 
     def leave(self, waiter: Waiter) -> None:
-        """Go away."""
+        """Remove a consumer."""
         if waiter in self._waiters:
             self._waiters.remove(waiter)
             self._wake_first()
 
     def serve(self, pick: Callable[[int], list[str]]) -> None:
-        """Give what can be picked to consumers in the order of their arrival."""
+        """Give picked messages to consumers, in the order of their arrival."""
         while self._waiters and (ids := pick(self._waiters[0].n)):
             waiter = self._waiters.popleft()
             waiter.ids = ids
             waiter.woken.set()
             self._wake_first()
 
-    def send_away(self, error: Callable[[], Exception]) -> None:
-        """Nobody will be served any more."""
+    def refuse_all(self, error: Callable[[], Exception]) -> None:
+        """Give every consumer an error."""
         while self._waiters:
             waiter = self._waiters.popleft()
             waiter.error = error()
             waiter.woken.set()
 
     def _wake_first(self) -> None:
-        """Tell the first consumer that it is first, as it has to look for news."""
+        """Wake the new first consumer, which has to look at the folders."""
         if self._waiters:
             self._waiters[0].woken.set()
 
 
-class ServedQueue(QueueView):
-    """A queue with its line of consumers, and what they may fetch. The queue's lock guards the line, too."""
+class WaitingQueue(QueueView):
+    """A queue with its line of consumers, which the queue's lock guards too."""
 
     def __init__(
         self, shared: Shared, name: str, file: str, settings: Settings, look: Callable[[], object]
     ) -> None:
         super().__init__(shared, name, file, settings)
         self.line = Line()
-        self._look = look  # which queues there are
-        self._picked: dict[str, int] = {}  # when messages were picked that are about to be fetched: that counts
+        self._look = look  # reads the catalog: the queue may have been deleted
+        self._picked: dict[str, int] = {}  # messages about to be fetched, and when: their leases start then
         self._refusal: Callable[[], Exception] | None = None
 
     def _take(self, n: int, wait: float, fetch: Fetch) -> list[Message]:
-        """What `fetch` gets of what this consumer may have; empty if there is nothing in time."""
-        self.look_again()
+        """Fetch up to n messages, waiting for the first one; empty if none comes in time."""
+        self.retry_postponed()
         while ids := self._pick_now(n):
             if taken := fetch(ids):
                 return taken
-            # Others were quicker with all of them, or they are still being written: on to the next.
+            # Other processes took all of them first, or they are still being written: on to the next.
         if wait <= 0:
             return []
         return self._wait_in_line(Waiter(n), self._clock.monotonic() + wait, fetch)
@@ -110,14 +110,14 @@ class ServedQueue(QueueView):
                     raise waiter.error
                 left = end - self._clock.monotonic()
                 if left <= 0:
-                    ids = self._leave_line(waiter)  # it may be served in this last moment
+                    ids = self._leave_line(waiter)  # it may have been served just now
                     return fetch(ids) if ids else []
                 self._wait_for_news(waiter, left)
         finally:
             self._give_back(self._leave_line(waiter))
 
     def _wait_for_news(self, waiter: Waiter, left: float) -> None:
-        """The first in line looks for what other processes and time bring; the others wait for their turn."""
+        """Sleep until woken. The first consumer in line then looks at the folders and at the clock."""
         first = self.line.is_first(waiter)
         pause = min(left, _LOOK if first else _LATER)
         if first:
@@ -129,7 +129,7 @@ class ServedQueue(QueueView):
             waiter.woken.clear()
         if first and not waiter.ids and waiter.error is None:
             self._look()
-            self.look_again()
+            self.retry_postponed()
             self._look_now()
 
     def serve(self) -> None:
@@ -149,8 +149,8 @@ class ServedQueue(QueueView):
         return ids
 
     def _pick_now(self, n: int) -> list[str]:
-        """What a consumer that has just come may fetch: nothing that others wait for."""
-        self.refresh(eager=self._may_look() and any(map(self._doubts, self._watches.values())))
+        """Pick messages for a new consumer; none if others are in line."""
+        self.refresh(eager=self._may_look() and any(map(self._is_stale, self._watches.values())))
         self.advance()
         with self.lock:
             self.serve()
@@ -162,19 +162,19 @@ class ServedQueue(QueueView):
         return ids
 
     def _may_look(self) -> bool:
-        """Whether to look at once what peers have left: as long as that takes a tenth of the time at most."""
+        """Whether peers justify a listing now: as long as listings take a tenth of the time at most."""
         if not self._shared.peers:
-            return False  # then most tries are in vain, and the next is cheaper than a look
+            return False
         since = self._clock.monotonic() - self._refreshed
         return since >= 10 * self._refresh_took
 
-    def look_again(self) -> None:
-        """Files that were being written when somebody tried to fetch them may be whole by now."""
+    def retry_postponed(self) -> None:
+        """Make files available again that were still being written when a consumer tried to fetch them."""
         with self.lock:
-            self._rows.look_again()
+            self._rows.retry_postponed()
 
     def _give_back(self, ids: Iterable[str]) -> None:
-        """What was picked is not fetched after all."""
+        """Make picked messages available again."""
         with self.lock:
             for uid in ids:
                 self._picked.pop(uid, None)
@@ -182,13 +182,12 @@ class ServedQueue(QueueView):
             self.serve()
 
     def stop(self, error: Callable[[], Exception]) -> None:
-        """Send away who waits."""
+        """Give waiting and later consumers this error."""
         with self.lock:
             self._refusal = error
-            self.line.send_away(error)
+            self.line.refuse_all(error)
 
     def _stand_in_line(self, waiter: Waiter, first: bool = False) -> None:
-        """Wait for one's turn."""
         with self.lock:
             if self._refusal is not None:
                 raise self._refusal()
@@ -196,7 +195,7 @@ class ServedQueue(QueueView):
             self.serve()
 
     def _leave_line(self, waiter: Waiter) -> list[str]:
-        """Wait no more; what it was given to fetch in the last moment."""
+        """Remove a consumer from the line; the messages that it was given in the last moment."""
         with self.lock:
             self.line.leave(waiter)
             ids, waiter.ids = waiter.ids, []

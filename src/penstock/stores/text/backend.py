@@ -1,8 +1,8 @@
-"""The text store: each queue is a file that people read and edit. There is no owner: any process may have it open.
+"""The backend of text stores: finds the queues' files, creates and deletes them, runs operations, publishes.
 
-`text:DIR` is a folder of such files, `NAME.tq` a store of that one queue. A file is named after its queue,
-percent-encoded. A name that is too long for that, or that some file system would take for another's, gets a name
-of its own with `%_` in it, and the file itself says which queue it is.
+`text:DIR` is a folder of queues, `NAME.tq` a store of that one queue. Any number of processes may have it open. A
+file is named after its queue, percent-encoded. A queue whose name is too long, or differs from another's in case
+only, has a file name with `%_`, and the comment at the top of the file has the queue's name.
 """
 
 import errno
@@ -30,8 +30,8 @@ from penstock.errors import (
 )
 from penstock.stores.text.files import MutexLock, Sync, mutex_of
 from penstock.stores.text.format import parse
+from penstock.stores.text.locking import Poller
 from penstock.stores.text.queue import TextFileQueue
-from penstock.stores.text.turns import Poller
 from penstock.stores.text.variables import read_head, write_head
 from penstock.stores.text.view import Shown, shown
 from penstock.system import processes
@@ -50,23 +50,19 @@ from penstock.system.files import (
 from penstock.system.threads import SystemThreads, Threads
 
 if TYPE_CHECKING:
-    pass
-
-
-if TYPE_CHECKING:
     from penstock.stores.text.snapshot import Snapshot
 
 SUFFIX = ".tq"
 _LONGEST = 200  # bytes of a file name
 _log = logging.getLogger("penstock")
-_STRAY = (errno.EISDIR, errno.ENXIO, errno.EACCES, errno.EPERM, errno.ELOOP)
+_STRAY = (errno.EISDIR, errno.ENXIO, errno.EACCES, errno.EPERM, errno.ELOOP)  # errors of files that are no queues
 
 
 class TextBackend(Unowned):
-    """Keeps queues in the text files of a folder."""
+    """Queues in the text files of a folder."""
 
     kind = "a text store"
-    part = 4 << 20
+    part = 4 << 20  # bytes
 
     def __init__(self, folder: str, clock: Clock, sync: str, disk: Disk, threads: Threads | None = None) -> None:
         super().__init__()
@@ -81,28 +77,28 @@ class TextBackend(Unowned):
         self._queues: dict[str, TextFileQueue] = {}
         self._closed = self._is_open = False
         self._broken: Callable[[], StoreClosed] | None = None
-        self.failure: OSError | None = None  # what has stopped the store
-        self._skipped: set[str] = set()
+        self.failure: OSError | None = None  # the error that stopped the store
+        self._skipped: set[str] = set()  # paths that were logged
         self._prepare()
         self._is_open = True
         processes.watch_forks(self)
 
     def _prepare(self) -> None:
-        """Make the folder and the queue `default`, if they are not there."""
+        """Make the folder and the queue `default`, if they are missing."""
         self._make_folder()
         if names.DEFAULT not in self._files():
-            with suppress(QueueExists):  # another process was quicker
+            with suppress(QueueExists):  # another process has just made it
                 self.create(names.DEFAULT, Settings())
 
     def _make_folder(self) -> None:
         try:
             make_folder(self._disk, self._folder)
-            self._disk.sync_folder(self._folder)  # its maker may have stopped before this
+            self._disk.sync_folder(self._folder)  # the process that made it may have died before this sync
         except OSError as error:
             raise unavailable(self._folder, error) from error
 
     def _files(self) -> dict[str, str]:
-        """The queues there are, and the path of each."""
+        """The names of all queues, and the path of each."""
         found: dict[str, str] = {}
         with _errors_of_the_disk(self._folder):
             files = sorted(self._disk.listdir(self._folder))
@@ -113,12 +109,12 @@ class TextBackend(Unowned):
             name = queue_of(file)
             try:
                 if not self._has_file(path):
-                    continue  # removed in this moment, or a link that leads nowhere
+                    continue  # just removed, or a dangling link
                 self._disk.real(path)
                 if name is None:
                     name = self._said_name(path) or file.removesuffix(SUFFIX)[:255]
             except OSError as error:
-                if error.errno not in _STRAY:  # it may well be a queue
+                if error.errno not in _STRAY:  # it may be a queue
                     raise unavailable(path, error) from error
                 self._skip(path, error)
                 continue
@@ -126,14 +122,14 @@ class TextBackend(Unowned):
         return found
 
     def _has_file(self, path: str) -> bool:
-        """Whether there is a file, or a link to one; OSError if it is a folder, a pipe or a device."""
+        """Whether a path is a file, or a link to one; OSError if it is a folder, a pipe or a device."""
         there = status_if_there(self._disk, path)
         if there is not None and (there.is_folder or not there.is_file):
             raise OSError(errno.EISDIR if there.is_folder else errno.ENXIO, "", path)
         return there is not None
 
     def _skip(self, path: str, error: OSError | StoreUnavailable) -> None:
-        """Leave a file alone that is no queue, or not ours to read, and say so once."""
+        """Log once that a file is not a queue, or may not be read."""
         if path not in self._skipped:
             self._skipped.add(path)
             _log.warning("skipped: %s", refusal(path, error) if isinstance(error, OSError) else error)
@@ -146,7 +142,6 @@ class TextBackend(Unowned):
     # Queues
 
     def create(self, queue: str, settings: Settings) -> None:
-        """Make a queue."""
         check_start(settings)
         with self._lock:
             self._check_open()
@@ -165,10 +160,10 @@ class TextBackend(Unowned):
             try:
                 if self._disk.exists(path):
                     raise exists_already(queue)
-                lock.file.truncate(0)  # what an earlier queue of that name has left
+                lock.file.truncate(0)  # the mutex file of an earlier queue of that name
                 lock.file.sync()
                 replace_file(self._disk, path, head)
-                mutex_of(path, self._disk)  # which says so in the file, before anyone can link to it
+                mutex_of(path, self._disk)  # sets the file's attribute, before anyone can link to the file
             except OSError:
                 with suppress(OSError):
                     self._disk.unlink(path)  # its name may not be durable
@@ -183,7 +178,7 @@ class TextBackend(Unowned):
             raise self._fail(path, error) from error
 
     def delete(self, queue: str) -> None:
-        """Remove a queue and its messages; of one that is a symbolic link, the link."""
+        """Delete a queue's file, or the symbolic link to it."""
         working, path = self.find(queue), self._files().get(queue)
         with _errors_of_the_disk(working.path):
             link = path if path is not None and self._disk.kind(path) == "link" else None
@@ -192,10 +187,9 @@ class TextBackend(Unowned):
             self._queues.pop(queue, None)
 
     def queues(self) -> list[QueueInfo]:
-        """Every queue, by name."""
         infos = []
         for name in sorted(self.files()):
-            with suppress(QueueNotFound):  # removed in this moment
+            with suppress(QueueNotFound):  # just removed
                 queue = self.find(name)
                 try:
                     infos.append(queue.show())
@@ -204,25 +198,25 @@ class TextBackend(Unowned):
         return infos
 
     def check(self) -> None:
-        """Raise what keeps the store from working: none of its queues can be written."""
+        """Raise if none of the queues can be written."""
         refused: StoreUnavailable | None = None
         for name in sorted(self.files()):
-            with suppress(QueueNotFound):  # removed in this moment
+            with suppress(QueueNotFound):  # just removed
                 try:
                     self.find(name).probe()
                     return
-                except StoreUnavailable as error:  # it may be this one alone
+                except StoreUnavailable as error:  # maybe of this queue alone
                     refused = error
         if refused is not None:
             raise refused
 
     def files(self) -> dict[str, str]:
-        """The queues there are, and the file of each."""
+        """The names of all queues, and the path of each; StoreClosed."""
         self._check_open()
         return self._files()
 
     def find(self, queue: str) -> TextFileQueue:
-        """The queue at work; QueueNotFound."""
+        """A queue; QueueNotFound."""
         self._check_open()
         working = self._queues.get(queue)
         if working is not None:
@@ -241,7 +235,7 @@ class TextBackend(Unowned):
         )
 
     def _fail(self, path: str, error: OSError) -> PenstockError:
-        """Stop the store in this process: nobody knows what the disk has after such an error."""
+        """Stop the store in this process after an error that leaves the state of the disk unknown."""
         if not self._is_open:
             return unavailable(error.filename or path, error)
         broken = stopped(self._folder, path, error)
@@ -259,26 +253,26 @@ class TextBackend(Unowned):
         from penstock.filters import Subject  # here, because most processes need none
 
         subject = Subject.of(entry, self._clock.now())
-        with ExitStack() as turns:
+        with ExitStack() as locks:
             matching: list[TextFileQueue] = []
             paths: set[str] = set()
-            for name in sorted(self.files()):  # in the same order for everyone, so that nobody waits in a circle
+            for name in sorted(self.files()):  # locked in the order of names, so that there is no deadlock
                 queue = self.find(name)
-                with suppress(QueueNotFound, StoreUnavailable):  # of those, listing the queues tells
+                with suppress(QueueNotFound, StoreUnavailable):  # queues() logs those
                     with _errors_of_the_disk(queue.path):
                         mutex = mutex_of(queue.path, self._disk)
                     if mutex in paths:
                         continue  # another name of the same file
                     paths.add(mutex)
                     if self._matches(queue.settings.filter, subject):
-                        turns.enter_context(queue.turn())
+                        locks.enter_context(queue.locked())
                         matching.append(queue)
             for queue in matching:
                 queue.check(copy)
             self._put_into_all(matching, copy)
 
     def _put_into_all(self, queues: Sequence[TextFileQueue], copy: Entry) -> None:
-        """All of them, or none if the disk is full."""
+        """Put into all queues, or into none if the disk is full."""
         put: list[tuple[TextFileQueue, list[str]]] = []
         for queue in queues:
             try:
@@ -289,22 +283,21 @@ class TextBackend(Unowned):
                         earlier.remove(ids)
                 except DiskFull:
                     raise StoreClosed(
-                        f"no space left: {len(put)} of {len(queues)} queues have their copy, and not even "
-                        "taking it back has any. Free some, and remove what has the header penstock.publish "
+                        f"no space left: {len(put)} of {len(queues)} queues have their copy, and there is no "
+                        "space to take it back. Free some, and remove messages with the header penstock.publish "
                         f"{(copy.headers or {}).get(PUBLISH_HEADER)!r}, or publish again"
                     ) from error
                 raise
 
     def restore(self, queue: str, moved: Sequence[Moved]) -> None:
-        """Take in messages as they were in another store, all or none."""
         self.find(queue).restore(moved)
 
     def pack(self, queue: str) -> int:
-        """Write a queue's file anew without what is done, while no person edits it; how many bytes that frees."""
+        """Rewrite a queue's file without done and removed messages; how many bytes that frees."""
         return self.find(queue).pack()
 
     def stored(self, queue: str) -> int:
-        """How many bytes the queue's file has."""
+        """The bytes of a queue's file."""
         return self.find(queue).run(lambda view, now: view.end)
 
     def sizes(self, queue: str | None) -> dict[str, int]:
@@ -313,22 +306,22 @@ class TextBackend(Unowned):
         return {name: self._disk.status(files[name]).size for name in names if self._disk.exists(files[name])}
 
     def snapshot(self, queue: str) -> "Snapshot | None":
-        """All messages of a queue at one moment; None: they have to be listed one by one."""
+        """A snapshot of a queue's messages; None if they have to be listed one by one."""
         from penstock.stores.text import snapshot  # here, as it needs NumPy
 
         try:
             files = snapshot.read(self.find(queue).path, self._disk)
         except FileNotFoundError:
-            return None  # listing it says so
+            return None  # the listing raises QueueNotFound
         return None if files is None else snapshot.snapshot(queue, files, self.clock.now())
 
     def shown(self, queue: str) -> list[Shown]:
-        """The queue's file, piece by piece."""
+        """The entries and other lines of a queue's file, with the states of the messages."""
         working = self.find(queue)
-        return working.run(lambda view, now: shown(working.files.read_all(), view))
+        return working.run(lambda view, now: shown(working.storage.read_all(), view))
 
     def forked(self) -> None:
-        """In a child: use the same files, as any other process does."""
+        """In a forked child: use the files as any other process does."""
         self._lock = self._threads.rlock()
         self._clock.forked()
         self._poller.forked()
@@ -336,13 +329,13 @@ class TextBackend(Unowned):
             queue.forked()
 
     def close(self) -> None:
-        """Let go of everything; waiting consumers get StoreClosed."""
+        """Close all files; waiting consumers get StoreClosed."""
         with self._lock:
             self._closed = True
             self._poller.stop()
             for queue in self._queues.values():
                 queue.stop(closed)
-                queue.files.close()
+                queue.storage.close()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -352,7 +345,7 @@ class TextBackend(Unowned):
 
 
 class FileBackend(TextBackend):
-    """Keeps the one queue that is a file, under the file's name."""
+    """A store of one queue, `NAME.tq`; the queue has the name of the file."""
 
     def __init__(self, path: str, clock: Clock, sync: str, disk: Disk, threads: Threads | None = None) -> None:
         self._path = path
@@ -394,7 +387,7 @@ def open_text(
     disk: Disk | None = None,
     threads: Threads | None = None,
 ) -> TextBackend:
-    """Open `text:DIR`, or a path that ends in `.tq`; what is not there is made."""
+    """Open or make `text:DIR`, or a path that ends in `.tq`."""
     path = url[len("text:") :] if url[:5].lower() == "text:" else url
     if not path:
         raise InvalidArgument("text: without a folder; give text:DIR, or NAME.tq")
@@ -404,7 +397,7 @@ def open_text(
 
 @contextmanager
 def _errors_of_the_disk(path: str) -> Iterator[None]:
-    """An error of the disk leaves open what has happened."""
+    """Turn errors of the disk into StoreUnavailable; FileNotFoundError stays."""
     try:
         yield
     except FileNotFoundError:
@@ -414,7 +407,7 @@ def _errors_of_the_disk(path: str) -> Iterator[None]:
 
 
 def queue_of(file: str) -> str | None:
-    """The queue that a file is named after; None if it was named otherwise."""
+    """The queue of a file name; None if the name is in the file."""
     stem = file.removesuffix(SUFFIX)
     if names.CHOSEN in stem:
         return None

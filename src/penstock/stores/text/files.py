@@ -1,12 +1,12 @@
-"""A text queue's two files, the queue and the mutex file beside it: their lock, and how bytes get into them.
+"""The lock of a text queue, and reads, writes and syncs of its two files: the queue's file and the mutex file.
 
 The lock is an flock on the mutex file, which may itself be replaced by a new one. A queue's file may have several
-names. A symbolic link is followed; of hard links, the file's attribute `penstock.name` says beside which one the
-mutex file lies.
+names. A symbolic link is followed; for hard links, the file's attribute `penstock.name` is the name beside which
+the mutex file is.
 
-Everything but the lock itself needs the lock. A write or a sync that failed leaves bytes that programs still read,
-and that the disk may not have: no later sync would bring them there. So the mutex file is marked as doubtful, for
-all processes until the machine stops, and the next process writes both files once more.
+Every write needs the lock. A write or a sync that failed leaves bytes in the page cache that the disk may not
+have, and no later sync would write them. So the mutex file is marked as doubtful in the page cache, which all
+processes see until the machine stops, and the next process writes both files again.
 """
 
 import errno
@@ -29,7 +29,7 @@ _NAME = "penstock.name"
 
 
 def mutex_of(path: str, disk: Disk) -> str:
-    """The mutex file of a queue, whichever name of the queue's file is given."""
+    """The path of a queue's mutex file, for any name of the queue's file."""
     path = disk.real(path)
     there = status_if_there(disk, path)
     if there is None:
@@ -39,12 +39,12 @@ def mutex_of(path: str, disk: Disk) -> str:
         first = os.fsdecode(disk.attribute(path, _NAME) or b"")
         if first == own:
             return path + SUFFIX
-        # Only another name of the same file is believed, not whatever a stranger has written there.
+        # The attribute is believed only if it names the same file.
         if there.names > 1 and first:
             found = status_if_there(disk, first)
             if found is not None and found.inode == there.inode:
                 return first + SUFFIX
-        # An editor's new file has no attribute: under another name it must not pass for one without a lock.
+        # A file that an editor has replaced has no attribute: its other name must not get a second mutex file.
         if there.names > 1 and not disk.exists(path + SUFFIX) and _was_used(path, disk):
             raise OSError(errno.EMLINK, os.strerror(errno.EMLINK), path)
         disk.set_attribute(path, _NAME, os.fsencode(own))  # before anyone can link to it
@@ -55,13 +55,13 @@ def mutex_of(path: str, disk: Disk) -> str:
 
 
 def _was_used(path: str, disk: Disk) -> bool:
-    """Whether Penstock has written to a queue's file, be it under another name."""
+    """Whether Penstock has put messages into a file."""
     with disk.open(path) as file:
         return b"\n\\id=" in file.read(0, file.size())
 
 
 class MutexLock:
-    """Held by one thread of one process at a time; the caller sees to the threads of its own process."""
+    """The lock between processes; the caller excludes other threads of its process."""
 
     def __init__(self, queue_path: str, disk: Disk) -> None:
         self.path = queue_path + SUFFIX
@@ -85,12 +85,12 @@ class MutexLock:
                 if self._lock():
                     return
             except BaseException:
-                self.close()  # or else nobody would ever get it
+                self.close()  # which unlocks it
                 raise
-            self.close()  # another process has put a new one in its place, or removed it
+            self.close()  # another process has replaced or removed the mutex file
 
     def _lock(self) -> bool:
-        """Lock the file that we have; whether it is the one that is found under its name then."""
+        """Lock the open mutex file; False if another file has its name by then."""
         if self._file is None:
             self._file = self._open()
             self.inode = self._file.status().inode
@@ -102,7 +102,7 @@ class MutexLock:
         return True
 
     def release(self) -> None:
-        """Let others have it."""
+        """Unlock."""
         if self._file is not None:
             try:
                 self._file.unlock()
@@ -110,14 +110,14 @@ class MutexLock:
                 self.close()
 
     def replace(self, file: File) -> File:
-        """Hold the lock of the file that has taken the place of the old one, and is locked; the old one."""
+        """Go on with a new mutex file, which is locked and has replaced the old one; the old one."""
         old, self._file = self.file, file
         status = file.status()
         self.size, self.inode = status.size, status.inode
         return old
 
     def close(self) -> None:
-        """Let go of the file too."""
+        """Unlock and close the mutex file."""
         file, self._file = self._file, None
         if file is not None:
             with suppress(OSError):  # closed all the same
@@ -132,26 +132,23 @@ class MutexLock:
                 pass
         file = self.disk.open(self.path, create=True)
         try:
-            # What will be written into it is lost in a crash unless its name is durable.
+            # Bytes in the file are lost in a power failure unless its name is durable.
             self.disk.sync_folder(os.path.dirname(self.path) or ".")
         except OSError:
             with suppress(OSError):
-                self.disk.unlink(self.path)  # or the next would take it for durable
+                self.disk.unlink(self.path)  # or else the next process would take its name for durable
             file.close()
             raise
         return file
 
 
-BORN = QUEUED.encode()
-
-
-def append_unborn(
+def append_commented(
     file: File, entries: Sequence[bytes], sync: bool = True, end: int | None = None, newline: bytes = b"\n"
 ) -> list[int]:
-    """Durably add entries that are commented out; where each starts. Until they are born they are comments.
+    """Durably append entries that are commented out; their offsets. They are messages once uncommented.
 
-    `end` is where the file ended, if that is known, and known to be after a newline. Other programs may append at
-    any moment, so the first entry may start further on. `newline` is what lines of the file end with.
+    `end` is the end of the file, if it is known to follow a newline. Other programs may append at any moment, so
+    the first entry may start further on. `newline` is the line end of the file.
     """
     if end is None and (size := file.size()) and file.read(size - 1, 1) != b"\n":
         # Synced before anything else is written: a torn write must not lengthen a message that lacks its newline.
@@ -159,16 +156,16 @@ def append_unborn(
     data = b"".join(entries)
     start = file.append(data, sync=sync)
     if start not in (0, end) and file.read(start - 1, 1) != b"\n":
-        # Another program has just added a line that lacks its newline: end that line, and begin again after it.
+        # Another program has just appended a line without its newline: end that line, and append again after it.
         file.write_through(start, (newline + b"#").ljust(len(data) - len(newline), b"#") + newline)
-        return append_unborn(file, entries, sync, newline=newline)
+        return append_commented(file, entries, sync, newline=newline)
     return list(accumulate(map(len, entries[:-1]), initial=start))
 
 
-def bear(file: File, offsets: Sequence[int], sync: bool = True, controls: str = "") -> None:
+def uncomment(file: File, offsets: Sequence[int], sync: bool = True, controls: str = "") -> None:
     """Durably uncomment entries, or give them other control characters: one byte each."""
     if sync and len(offsets) == 1:
-        file.write_through(offsets[0], controls.encode() or BORN)
+        file.write_through(offsets[0], (controls or QUEUED).encode())
         return
     for offset, control in zip(offsets, controls or QUEUED * len(offsets), strict=True):
         file.write(offset, control.encode())
@@ -176,12 +173,12 @@ def bear(file: File, offsets: Sequence[int], sync: bool = True, controls: str = 
         file.sync()
 
 
-_LOOKS, _LOOK = 100, 0.01  # for so many seconds, a shell may be between opening a file and writing to it
+_LOOKS, _LOOK = 100, 0.01  # a shell may take a second between opening a file and writing to it
 _log = logging.getLogger("penstock")
 
 
 class Sync:
-    """When a change counts as stored."""
+    """The option `sync`: when files are synced."""
 
     def __init__(self, mode: str, monotonic: Callable[[], float]) -> None:
         self._mode = mode
@@ -189,7 +186,7 @@ class Sync:
         self._last = 0.0
 
     def due(self) -> bool:
-        """Whether what is written now is to be synced."""
+        """Whether a change is to be synced now."""
         if self._mode == "interval" and (now := self._monotonic()) - self._last >= 1:
             self._last = now
             return True
@@ -197,22 +194,22 @@ class Sync:
 
     @property
     def always(self) -> bool:
-        """Whether every change is synced, so that one need not care for those before it."""
+        """Whether every change is synced, so that earlier changes are durable."""
         return self._mode == "always"
 
     def file(self, file: File) -> None:
-        """Sync it, if that is due."""
+        """Sync a file, if that is due."""
         if self.due():
             file.sync()
 
     def names(self, disk: Disk, folder: str) -> None:
-        """Sync the names in a folder, which happens seldom."""
+        """Sync the names in a folder, also under `interval`, as it happens seldom."""
         if self._mode != "never":
             disk.sync_folder(folder)
 
 
 def is_appended(path: str) -> bool:
-    """Whether another program has the file open to append; then it stays as it is, and that is said."""
+    """Whether another program has the file open to append, which is logged: the file is then not replaced."""
     holders = appenders(identity(path))
     if holders:
         _log.warning("%s is not packed: process %d has it open to append", path, holders[0])
@@ -220,9 +217,9 @@ def is_appended(path: str) -> bool:
 
 
 def replace_queue(disk: Disk, path: str, old: File, data: bytes, end: int) -> bool:
-    """Durably put other bytes in the place of a file of `end` bytes; owner, mode and attributes stay.
+    """Durably replace a queue's file, which had `end` bytes when it was read; owner, mode and attributes stay.
 
-    What others append meanwhile is carried over. False: nothing was done, as a program has it open to append.
+    Bytes that other programs append meanwhile are copied. False: not replaced, as a program has it open to append.
     """
     temporary = path + ".new"
     with suppress(FileNotFoundError):
@@ -232,7 +229,7 @@ def replace_queue(disk: Disk, path: str, old: File, data: bytes, end: int) -> bo
             disk.copy_facts(path, temporary)
             file.write(0, data)
             file.sync()
-            end = _carry_over(old, file, end)
+            end = _copy_appended(old, file, end)
             was = identity(path)
             if is_appended(path):
                 disk.unlink(temporary)
@@ -247,8 +244,8 @@ def replace_queue(disk: Disk, path: str, old: File, data: bytes, end: int) -> bo
     return True
 
 
-def _carry_over(old: File, file: File, end: int) -> int:
-    """Let a file have what was appended to another from there on; where that ends by now."""
+def _copy_appended(old: File, file: File, end: int) -> int:
+    """Copy the bytes of the old file from an offset on; the end of the old file."""
     late = old.read(end, old.size() - end)
     if late:
         file.append(late, sync=True)
@@ -256,18 +253,18 @@ def _carry_over(old: File, file: File, end: int) -> int:
 
 
 def _follow(old: File, file: File, end: int, was: tuple[int, int] | None) -> None:
-    """Carry over until no program has the old file open to append; one may have opened it just before."""
+    """Copy appended bytes until no program has the old file open; one may have opened it before the rename."""
     for _ in range(_LOOKS):
-        holders = appenders(was)  # what these append is there when they are gone, so it is read after this
-        end = _carry_over(old, file, end)
+        holders = appenders(was)  # before the copy: a program that has just closed the file has written its bytes
+        end = _copy_appended(old, file, end)
         if not holders:
             return
         rest(_LOOK)
     _log.warning("process %d still has the file open that was %s: what it appends is lost", holders[0], old.path)
 
 
-class Pair:
-    """The files of one queue, as bytes."""
+class QueueFiles:
+    """The two files of one queue, as bytes."""
 
     def __init__(self, path: str, disk: Disk, sync: Sync) -> None:
         self.path = path
@@ -276,11 +273,11 @@ class Pair:
         self.lock = MutexLock(path, disk)
         self.inode = -1  # of the queue's file, while it is open
         self.written = False  # whether the queue's file was changed since the last seal
-        self.changed: int | None = None  # its time after that, if someone has looked
+        self.changed: int | None = None  # its mtime after that change, if it is known
         self._file: File | None = None
-        self.doubtful = False  # whether a write or sync has failed here, although the mutex file may not say so
+        self.doubtful = False  # whether a write or sync has failed here; the mutex file may not be marked
         self._last_line = HEAD
-        self._keeps_times = False  # whether the file system is known to keep the times that it is given
+        self._keeps_times = False  # whether the file system keeps the times that it is given
 
     @property
     def file(self) -> File:
@@ -291,41 +288,37 @@ class Pair:
 
     @property
     def is_open(self) -> bool:
-        """Whether the queue's file is."""
+        """Whether the queue's file is open."""
         return self._file is not None
 
     def open(self) -> None:
-        """Open the queue's file, whichever has the name by now; FileNotFoundError."""
+        """Open the file that has the queue's name now; FileNotFoundError."""
         self.close_file()
         self._file = self.disk.open(self.path, follow=True)
         self.inode = self._file.status().inode
-        self._keeps_times = False  # its owner alone may set its time, and may be another user
+        self._keeps_times = False  # only its owner may set its mtime
 
     def sync_names(self) -> None:
-        """Make the names of both files durable: the process that gave them may have stopped, or be an editor."""
+        """Make the names of both files durable: an editor, or a process that died, may have given them."""
         self.sync.names(self.disk, os.path.dirname(self.path) or ".")
 
     def read_all(self) -> bytes:
-        """The whole queue."""
+        """The bytes of the queue's file."""
         return self.file.read(0, self.file.size())
 
     def write(self, offset: int, data: bytes) -> None:
-        """Change the queue's file, in place."""
+        """Overwrite bytes of the queue's file."""
         self.written, self.changed = True, None
         self.file.write(offset, data)
 
     def sync_file(self) -> None:
-        """Make that durable, if it is time."""
+        """Sync the queue's file, if that is due."""
         self.sync.file(self.file)
-
-    def replace(self, data: bytes, end: int) -> bool:
-        """Put another file in the queue's place, which had `end` bytes when it was read; False: that cannot be."""
-        return replace_queue(self.disk, self.path, self.file, data, end)
 
     # The mutex file
 
     def note(self, offset: int, content: dict[str, Any], pending: bool) -> int:
-        """Durably add a line at the end of the mutex file; where it ends."""
+        """Durably append a line to the mutex file; where it ends."""
         line = mutex.line(content, pending)
         self.lock.file.write(offset, line)
         self.sync.file(self.lock.file)
@@ -333,23 +326,23 @@ class Pair:
         return offset + len(line)
 
     def note_is_done(self, offset: int | None = None) -> None:
-        """The bytes that the last line speaks of are in the queue's file."""
+        """Mark the last line as complete: its bytes are in the queue's file."""
         self.lock.file.write(self._last_line if offset is None else offset, mutex.DONE)
 
     def rewrite(self, content: dict[str, Any]) -> int:
-        """Write the mutex file anew, with one line; where that ends. It is locked before others can find it."""
+        """Replace the mutex file by one with a single line; where that ends. The new file is locked."""
         line = mutex.line(content, pending=False)
         try:
             old = self._replace_mutex(line)
         except OSError as error:
             if not is_full(error):
                 raise
-            self.lock.file.truncate(self.lock.file.size())  # frees the space that is kept behind its end for this
+            self.lock.file.truncate(self.lock.file.size())  # frees the space that was reserved behind its end
             old = self._replace_mutex(line)
         try:
             self.disk.sync_folder(os.path.dirname(self.lock.path) or ".")
             with suppress(OSError):
-                old.truncate(0)  # else processes that have it open would keep its space
+                old.truncate(0)  # or else processes that have it open would keep its space
         finally:
             with suppress(OSError):
                 old.close()
@@ -370,12 +363,12 @@ class Pair:
                 self.disk.unlink(temporary)
             file.close()
             raise
-        return self.lock.replace(file)  # before anything else can fail: it is locked, and others have found it
+        return self.lock.replace(file)  # at once: other processes already wait for its lock
 
     def seal(self, end: int) -> mutex.Seal:
-        """Say how the file was left, so that others see at once whether a person has changed it since.
+        """Write the seal: inode, size and mtime of the queue's file, by which processes notice later changes.
 
-        `end` is where it ends as far as we know: what someone adds right now is not ours, and will be read.
+        `end` is the size after Penstock's own changes: bytes that another program appends now make it differ.
         """
         seal = mutex.Seal(self.inode, end, self._set_back() if self.written else self.file.status().changed)
         try:
@@ -383,14 +376,14 @@ class Pair:
         except OSError as error:
             if not is_full(error):
                 raise
-            # A new mutex file on a full disk: others will compare the files.
+            # A new mutex file on a full disk: without a seal, other processes compare the files.
         self.written, self.changed = False, None
         return seal
 
     def _set_back(self) -> int:
-        """Set the file's time a little back: what is written later, be it in the same moment, has another one."""
+        """Set the mtime of the queue's file back a little, so that a later change gives it another; the mtime."""
         changed = self.file.status().changed if self.changed is None else self.changed
-        # An odd number of nanoseconds, which no file system keeps by chance that counts in hundreds or thousands.
+        # Odd, so that a file system which counts in hundreds or thousands of nanoseconds never has it by chance.
         time = (changed - 2 - int.from_bytes(os.urandom(2))) | 1
         self.file.set_changed(time)
         if not self._keeps_times:
@@ -398,16 +391,16 @@ class Pair:
             self._keeps_times, time = kept == time, kept
         return time
 
-    # What goes wrong
+    # Errors
 
-    def doubt(self) -> None:
-        """Something failed: nobody knows which of the last bytes the disk has."""
+    def mark_doubtful(self) -> None:
+        """Note that a write or sync has failed, so that the last bytes may not be on the disk."""
         self.doubtful = True
         with suppress(OSError, RuntimeError):
             self.lock.file.write(0, mutex.DOUBTFUL)
 
     def write_again(self) -> None:
-        """Let the disk have what programs read: the same bytes, once more."""
+        """Write all bytes of the queue's file again, so that a sync covers them."""
         self.file.write(0, self.read_all())
         self.file.sync()
         self.doubtful = False
@@ -415,12 +408,12 @@ class Pair:
     # The end
 
     def forked(self) -> None:
-        """In a child: open both files anew, as an open file and its lock would be shared with the parent."""
+        """In a forked child: close both files, because an open file and its lock are shared with the parent."""
         self.close()
         self.written, self.changed = False, None
 
     def remove(self, link: str | None = None) -> None:
-        """Remove both files; of a file that has other names only this one, or only the link that leads to it."""
+        """Remove both files; or only one name of a queue's file that has others, or only a symbolic link to it."""
         others = link is not None or self.file.status().names > 1
         if others and link is None and self.lock.path == self.path + SUFFIX:
             raise QueueProtected(
@@ -437,12 +430,12 @@ class Pair:
         self.close_file()
 
     def close_file(self) -> None:
-        """Let go of the queue's file."""
+        """Close the queue's file."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
 
     def close(self) -> None:
-        """Let go of both."""
+        """Close both files."""
         self.close_file()
         self.lock.close()

@@ -1,8 +1,8 @@
-r"""The TextQueue format: bytes to entries and back, with exact offsets. Pure: nothing here touches a file.
+r"""The TextQueue format: parses a file's bytes into entries with exact offsets, and encodes entries. Pure.
 
 Each line begins with a control character, in column 0:
 
-    -text     a message that waits              (space)text  goes on with the message or comment above
+    -text     a message that waits              (space)text  continues the message or comment above
     =text     a message that was processed      \text        a variable of the message or comment above, one line
     !text     a message with a critical error   (nothing)    a blank line: ignored, ends nothing
     #text     a comment, or a message commented out
@@ -12,13 +12,12 @@ space. There is no escaping: tabs, trailing spaces and control characters furthe
 lack its newline. Bytes are UTF-8; bytes that are not stay as they are. A byte order mark before the first line is
 no part of it. `\r` is text, too, unless every line of an entry ends in `\r\n`: then those are its line ends.
 
-A line that begins with any other character starts an entry of its own that nobody reads: it is kept byte for byte
-with its continuations and variables, and warned about. So is a continuation or variable above every entry, and a
+A line that begins with any other character starts an unknown entry: it is kept byte for byte with its
+continuations and variables, and warned about. So is a continuation or variable above the first entry, and a
 continuation below a variable.
 
 The format has no version. New control characters may come; old readers skip them, as above. An entry's control
-character is changed in place, and so are the bytes of a variable, which keep their number; everything else only
-ever grows at the end.
+character is changed in place, and so are the bytes of a variable, whose length stays; everything else is appended.
 """
 
 import re
@@ -34,39 +33,39 @@ from penstock.errors import InvalidArgument
 QUEUED, PROCESSED, FAILED, COMMENT = "-", "=", "!", "#"
 CONTROLS = "-=!#"
 _CONTINUATION, _VARIABLE, _NEWLINE = b" ", b"\\", b"\n"
-_BELONGS = b" \\\n\r"  # a line that begins so starts no entry
+_BELONGS = b" \\\n\r"  # first characters of lines that start no entry
 _START = re.compile(rb"\n[^ \\\n\r]")
-_MARK = b"\xef\xbb\xbf"  # that some editors put before the first line
-_BLOCK = 1 << 18  # bytes that are looked at together, so that they stay in the processor's cache
-_WORTH = 1 << 20  # bytes from which on NumPy is quicker than its import is slow
+_MARK = b"\xef\xbb\xbf"  # the byte order mark
+_BLOCK = 1 << 18  # bytes that are scanned together, so that they stay in the processor's cache
+_WORTH = 1 << 20  # bytes from which on NumPy saves more time than its import takes
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable: where its bytes are, which is all the room it has, and what they say."""
+    """A variable and its offset in the file; its bytes are all the room that a new value has."""
 
     offset: int  # of the byte after the backslash
     raw: bytes
 
     @property
     def text(self) -> str:
-        """What it says, without the spaces that are only reserved."""
+        """The variable without trailing spaces, which only reserve room."""
         return self.raw.rstrip(b" ").decode(errors="surrogateescape")
 
     @property
     def name(self) -> str:
-        """What stands before the first equals sign; all of it, if there is none."""
+        """The text before the first equals sign; all of it, if there is none."""
         return self.text.partition("=")[0]
 
     @property
     def value(self) -> str:
-        """What stands after the first equals sign."""
+        """The text after the first equals sign."""
         return self.text.partition("=")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A message or comment as it stands in a file: `length` bytes from `offset` on, its last newline included."""
+    """A message or comment in a file: `length` bytes from `offset` on, its last newline included."""
 
     offset: int
     length: int
@@ -93,42 +92,42 @@ class Problem(NamedTuple):
 
 
 class Document(NamedTuple):
-    """All that a file says: its entries, in their order, and the lines that were skipped."""
+    """A parsed file: its entries, in their order, and the lines that were skipped."""
 
     entries: list[Entry]
     problems: list[Problem]
 
 
 class Starts(NamedTuple):
-    """Where the entries of a file start, and with which control characters, known or not."""
+    """Offsets and control characters of a file's entries, unknown ones included."""
 
     offsets: "array[int]"
     controls: bytes
 
 
 def scan(data: bytes | mmap, start: int = 0) -> Starts:
-    """Find the entries, and nothing more: a large file takes a few times as long as counting its lines.
+    """Find the starts of entries without parsing them, a few times slower than counting lines.
 
-    `start` is where the bytes lie in their file, which may have a byte order mark at its beginning.
+    `start` is the offset of the bytes in their file, which may have a byte order mark at its beginning.
     """
     head = 0 if start else _head(data)
     if len(data) >= _WORTH:
         try:
             return _scan_by_columns(data, head)
         except ImportError:
-            pass  # NumPy is quicker, not needed
+            pass  # NumPy is optional
     offsets = array("q", _first(data, head))
     offsets.extend([found.start() + 1 for found in _START.finditer(data)])
     return Starts(offsets, bytes([data[offset] for offset in offsets]))
 
 
 def _head(data: bytes | mmap) -> int:
-    """Where the first line starts."""
+    """The offset of the first line."""
     return len(_MARK) if data[: len(_MARK)] == _MARK else 0
 
 
 def _first(data: bytes | mmap, head: int) -> list[int]:
-    """Where an entry starts in the first line, if one does."""
+    """The offset of the first line, if it starts an entry."""
     return [head] if len(data) > head and data[head] not in _BELONGS else []
 
 
@@ -138,7 +137,7 @@ def _scan_by_columns(data: bytes | mmap, head: int) -> Starts:
     column = np.frombuffer(data, np.uint8)
     starts = [np.array(_first(data, head), np.int64)]
     for begin in range(0, len(data) - 1, _BLOCK):
-        end = min(begin + _BLOCK, len(data) - 1)  # the last newline has nothing behind it
+        end = min(begin + _BLOCK, len(data) - 1)  # without the last newline, which no line follows
         newlines = np.flatnonzero(column[begin:end] == 10)
         first = column[begin + 1 : end + 1][newlines]
         starts.append(newlines[~np.isin(first, list(_BELONGS))] + (begin + 1))
@@ -149,7 +148,7 @@ def _scan_by_columns(data: bytes | mmap, head: int) -> Starts:
 
 
 def parse(data: bytes, start: int = 0) -> Document:
-    """Read a file, or the part of one that starts at that offset, with an entry; lines count from there."""
+    """Parse a file, or the part from an entry's offset on; line numbers count from there."""
     starts = scan(data, start)
     entries: list[Entry] = []
     problems: list[Problem] = []
@@ -175,14 +174,14 @@ def parse(data: bytes, start: int = 0) -> Document:
 
 
 def parse_one(data: bytes, start: int) -> Entry:
-    """The entry that these bytes begin with, which lie in the file from that offset on."""
+    """Parse the entry at the beginning of bytes, whose offset in the file is `start`."""
     return _entry(data, 0, len(data), start)[0]
 
 
 def _entry(data: bytes, offset: int, end: int, start: int) -> tuple[Entry, list[int]]:
-    """The entry between two offsets, and where lines in it belong to nothing."""
+    """The entry between two offsets, and the offsets of lines in it that belong to nothing."""
     at = data.find(_NEWLINE, offset, end)
-    if at < 0 or at + 1 == end:  # one line, as most of those that people write
+    if at < 0 or at + 1 == end:  # a single line
         stop = end if at < 0 else at
         text = data[offset + 1 : stop] if at < 0 else data[offset + 1 : stop].removesuffix(b"\r")
         return Entry(start + offset, end - offset, _control(data[offset:stop]), text), []
@@ -213,12 +212,12 @@ def _entry(data: bytes, offset: int, end: int, start: int) -> tuple[Entry, list[
 
 
 def _control(data: bytes) -> str:
-    """The first character, which may take several bytes if it is none of ours."""
+    """The first character, which has several bytes if it is not ASCII."""
     return data[:4].decode(errors="replace")[0]
 
 
 class _Lines:
-    """Line numbers for offsets that are asked for in ascending order, more or less."""
+    """Line numbers of offsets, quick if they mostly ascend."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -233,7 +232,7 @@ class _Lines:
 
 
 def _line_offsets(data: bytes, start: int, end: int) -> Iterator[int]:
-    """Where the lines between two offsets start that are not blank."""
+    """The offsets of lines between two offsets that are not blank."""
     while start < end:
         stop = data.find(_NEWLINE, start, end)
         if data[start : end if stop < 0 else stop] not in (b"", b"\r"):
@@ -242,13 +241,13 @@ def _line_offsets(data: bytes, start: int, end: int) -> Iterator[int]:
 
 
 def line_end(data: bytes, entries: Sequence[Entry]) -> bytes:
-    """What lines of a file end with: what its first entry ends with."""
+    """The line end of a file: that of its first entry."""
     end = entries[0].offset + entries[0].length if entries else 0
     return b"\r\n" if data[max(end - 2, 0) : end] == b"\r\n" else _NEWLINE
 
 
 def encode(control: str, content: bytes, variables: Iterable[bytes] = ()) -> bytes:
-    """An entry as it goes to the end of a file; a variable that would be two lines is refused."""
+    """Encode an entry; InvalidArgument if a variable has a newline."""
     if control not in CONTROLS or len(control) != 1:
         raise InvalidArgument(f"control character {control!r} is none of {' '.join(CONTROLS)}")
     lines = [control.encode() + content.replace(_NEWLINE, b"\n "), _NEWLINE]
@@ -260,7 +259,7 @@ def encode(control: str, content: bytes, variables: Iterable[bytes] = ()) -> byt
 
 
 def fitting(variable: Variable, value: bytes, name: str | None = None) -> tuple[int, bytes]:
-    """Where to write what, so that a variable (or the value behind a name) says that: all its bytes, padded."""
+    """The offset and bytes that overwrite a variable, or its value if a name is given, padded with spaces."""
     keep = 0 if name is None else len(name.encode()) + 1
     room = len(variable.raw) - keep
     if _NEWLINE in value:
@@ -274,7 +273,7 @@ def fitting(variable: Variable, value: bytes, name: str | None = None) -> tuple[
 
 
 def dropped(document: Document, is_over: Callable[[Entry], bool]) -> list[Entry]:
-    """The entries that are over, but for those with a line in them that belongs to nothing: that is a person's."""
+    """The entries that packing may drop: without those that contain a line of a person that belongs to nothing."""
     odd = sorted(problem.offset for problem in document.problems)
     return [
         entry
@@ -284,7 +283,7 @@ def dropped(document: Document, is_over: Callable[[Entry], bool]) -> list[Entry]
 
 
 def without(data: bytes, entries: Iterable[Entry]) -> bytes:
-    """A file's bytes without those entries, and everything else as it was."""
+    """A file's bytes without some entries."""
     kept, at = [], 0
     for entry in entries:
         kept.append(data[at : entry.offset])

@@ -1,4 +1,4 @@
-"""Text stores for the rest of the program."""
+"""The plug-in of text stores for `contract/kinds.py`: URLs, opening, tables, advice."""
 
 import os
 import shlex
@@ -21,7 +21,7 @@ class TextKind(Kind):
     def exists(self, url: str) -> bool:
         _, path = split(url)
         if path.endswith(SUFFIX):
-            return _leads_somewhere(path)
+            return _may_exist(path)
         return not path or folder_has(
             path, lambda entry: entry.name.endswith(SUFFIX) and os.path.isfile(entry.path)
         )
@@ -53,14 +53,12 @@ class TextKind(Kind):
         return copied_by_hand(url, f"{url}*" if path.endswith(SUFFIX) else os.path.abspath(path))
 
 
-def _leads_somewhere(path: str) -> bool:
-    """Whether there is a file, or a link to one; what cannot be looked at may be there."""
+def _may_exist(path: str) -> bool:
+    """Whether a path exists; True if its status cannot be read."""
     try:
         os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError | NotADirectoryError)
     return True
 
 

@@ -1,4 +1,4 @@
-"""The state of a text queue: read from files, changed by other processes too, and noted message by message."""
+"""A text queue's ledger and the notes of its mutex file: loads the one from the other, and makes notes."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ _NAMES = ("gone", *STATES)
 
 
 class Row(NamedTuple):
-    """A message as a file has it, before anything is noted about it."""
+    """A message by the queue's file alone, without its note."""
 
     state: int
     priority: int
@@ -25,7 +25,7 @@ class Row(NamedTuple):
 
 
 def load_state(state: State, rows: Sequence[Row], notes: dict[int, Note], history: dict[int, bytes]) -> None:
-    """Take over all messages, by number from 1 on."""
+    """Load all messages, numbered from 1."""
     for first in range(0, len(rows) + 1, PAGE):
         page = Page()
         for seq in range(first, min(first + PAGE, len(rows) + 1)):
@@ -36,13 +36,13 @@ def load_state(state: State, rows: Sequence[Row], notes: dict[int, Note], histor
 
 
 def append_row(state: State, row: Row) -> None:
-    """Take in a message that was appended to the file; it gets the next number."""
+    """Add a message that was appended to the file; it gets the next number."""
     at = row.received_at
     state.put_one(Put(at, state.next_seq, (row.priority,), (row.visible_at,), (row.expires_at,), {}))
 
 
 def assign_notes(state: State, notes: Iterable[tuple[int, Note]]) -> None:
-    """Let messages be as another process has noted."""
+    """Change messages to the states that another process has noted."""
     notes = list(notes)
     leaving = [seq for seq, note in notes if state.rows.is_available(seq) and note.state != "available"]
     taken = state.ready.take(len(leaving), state.available())
@@ -51,7 +51,7 @@ def assign_notes(state: State, notes: Iterable[tuple[int, Note]]) -> None:
         state.ready.come_back(seq, page.priority[at])
     for seq, note in notes:
         _assign(state, seq, note)
-    if set(leaving) - set(taken):  # not those that stood first in line, as when one is removed
+    if set(leaving) - set(taken):  # some were not first in the order of claims, as after a remove
         state.ready.rebuild()
     noted = {seq for seq, _ in notes}
     if state.changed is not None:
@@ -62,7 +62,7 @@ def assign_notes(state: State, notes: Iterable[tuple[int, Note]]) -> None:
 
 
 def noted(state: State, seq: int, note: Note) -> Note:
-    """The note, with how the message is."""
+    """The note, filled in with the message's state."""
     found = state.rows.find(seq)
     if found is None:
         note.state = "gone"
@@ -79,7 +79,7 @@ def noted(state: State, seq: int, note: Note) -> Note:
 
 
 def held_under(state: State, seq: int) -> int | None:
-    """The secret under which the message is held; None if it is not."""
+    """The secret of a message's lease; None if it is not in flight."""
     found = state.rows.find(seq)
     if found is None or found[0].state[found[1]] != IN_FLIGHT:
         return None
@@ -122,7 +122,7 @@ def _assign(state: State, seq: int, note: Note) -> None:
 
 
 def packed(notes: dict[int, Note]) -> dict[int, bytes]:
-    """The attempts that have ended, as the ledger keeps them."""
+    """The ended attempts of messages, as the ledger stores them."""
     return {
         seq: b"".join(pack(Attempt(*each)) for each in note.history) for seq, note in notes.items() if note.history
     }

@@ -1,28 +1,28 @@
-r"""The mutex file of a text queue, `NAME.tq.mutex`: what the queue itself has no room for. Pure bytes.
+r"""The mutex file of a text queue, `NAME.tq.mutex`: a log of states, leases and keys. Pure bytes.
 
     penstock mutex 1 INODE SIZE CHANGED\n        the seal: the queue's file as Penstock last left it, fixed width
     . CRC32 JSON\n                               a change, in the order of time
-    > CRC32 JSON\n                               the same, of which bytes in the queue's file may still be missing
+    > CRC32 JSON\n                               a change whose bytes in the queue's file may still be missing
 
 The holder of the lock appends a line, syncs it, changes the bytes in the queue's file, syncs those, and turns `>`
-into `.`. So only the last line can have `>`, and the process that finds that finishes it. A line whose checksum is
-wrong is the torn end. The seal is never synced: if it does not fit, the queue's file is compared with what is
-known, by message, and every byte that differs was changed by a person. In its place stands `doubtful` after an
-error of the disk: see files.py.
+into `.`. So only the last line can have `>`, and the next process completes it. A line whose checksum is wrong is
+the torn end. The seal is never synced: if it does not match the queue's file, every message is compared with its
+note, and every byte that differs was changed by a person. After an error of the disk, `doubtful` is in the place
+of the seal: see files.py.
 
-JSON of a line, each part only if there is something to say:
+JSON of a line, each part only if it is not empty:
 
     at        the time
-    notes     messages by offset, each as it is from now on; an earlier note of the same message means nothing
-    born      ids of messages that were appended together; those still commented out are to be uncommented, or to
-              get the control characters of their notes, if they come from another store as something else
-    settled   [receipt, how] of receipts that were settled; repeating that does nothing for five minutes
+    notes     states of messages by offset; each replaces an earlier note of the same message
+    born      ids of messages that were appended together; the next process uncomments them, or gives them the
+              control characters of their notes, if they come from another store in another state
+    settled   [receipt, how] of settled receipts, which can be repeated for five minutes
     keys      [key, id, until] of messages that left the file
-    seen      [offset, time]: messages of people before that offset were there at that time
-    all       true if earlier lines are forgotten: the first line of a file that was written anew
+    seen      [offset, time]: people's messages before that offset were received at that time
+    all       true in the first line of a rewritten file: earlier lines are forgotten
 
-A program that knows none of the words skips them; one that removes the file loses leases, and nothing else that
-the queue's own variables say.
+A program ignores parts that it does not know. Without the mutex file, a queue still has the states and leases that
+are in its own variables.
 """
 
 import json
@@ -38,10 +38,11 @@ PENDING, DONE = b">", b"."
 UNSEALED = bytes(HEAD - 1) + b"\n"
 DOUBTFUL = b"doubtful: a write or sync has failed".ljust(HEAD - 1) + b"\n"
 _PREFIX = 11  # mark, space, eight digits, space
+_OPTIONAL = ("id", "attempts", "visible_at", "claimed_at", "ends_at", "receipt", "consumer", "reason", "history")
 
 
 class Seal(NamedTuple):
-    """What tells a queue's file from others, and from itself after a change."""
+    """The identity of a queue's file, and of its content."""
 
     inode: int
     size: int
@@ -50,14 +51,14 @@ class Seal(NamedTuple):
 
 @dataclass(slots=True)
 class Note:
-    """A message that has a state of its own: where it is, what it reads like, and what became of it."""
+    """The state of one message that is not just available: how to find it in the file, and its past."""
 
     offset: int
     crc: int
     byte: str  # its control character
     state: str  # one of STATES, or "gone"
-    id: str | None = None  # of a message that Penstock has put
-    twin: tuple[int, int] = (0, 1)  # of a person's: it is number k of n with this text
+    id: str | None = None  # None: a message of a person
+    twin: tuple[int, int] = (0, 1)  # a message of a person is number k of n with the same text
     attempts: int = 0
     visible_at: int = 0
     claimed_at: int = 0
@@ -69,25 +70,25 @@ class Note:
 
 
 class Memory(NamedTuple):
-    """What the lines of a mutex file say altogether."""
+    """The content of a mutex file: all its lines together."""
 
     at: int
     notes: dict[int, Note]  # by offset
     settled: list[tuple[str, int, int]]  # receipt, how, when
-    keys: list[tuple[str, str, int]]  # key, id, until when
+    keys: list[tuple[str, str, int]]  # key, id, time of expiry
     seen: list[tuple[int, int]]
-    pending: frozenset[int]  # offsets of notes whose bytes may be missing
+    pending: frozenset[int]  # offsets of notes whose bytes may be missing in the queue's file
     born: frozenset[str]  # ids of messages that may still be commented out
-    end: int  # where the last line ends
+    end: int  # offset of the last line's end
     lines: int
-    last: int  # where the last line starts
+    last: int  # offset of the last line
 
 
 EMPTY = Memory(0, {}, [], [], [], frozenset(), frozenset(), HEAD, 0, HEAD)
 
 
 def seal_of(status: Status) -> Seal:
-    """The seal for a file as it is."""
+    """The seal of a file with that status."""
     return Seal(status.inode, status.size, status.changed)
 
 
@@ -97,7 +98,7 @@ def write_seal(seal: Seal) -> bytes:
 
 
 def read_seal(head: bytes) -> Seal | None:
-    """What the first line says; None if it is none."""
+    """Parse the first line; None if it is not a seal."""
     parts = head[:HEAD].split()
     if len(head) < HEAD or parts[:3] != _MAGIC.split() or len(parts) != 6:
         return None
@@ -108,36 +109,25 @@ def read_seal(head: bytes) -> Seal | None:
 
 
 def line(content: dict[str, Any], pending: bool) -> bytes:
-    """A line."""
+    """Encode a line."""
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass")
     return b"%s %08x %s\n" % (PENDING if pending else DONE, crc32(text), text)
 
 
 def note_as_json(note: Note) -> dict[str, Any]:
-    """A note, without what is not worth saying."""
+    """A note without its default values."""
     said: dict[str, Any] = {"offset": note.offset, "crc": note.crc, "byte": note.byte, "state": note.state}
-    for name in (
-        "id",
-        "attempts",
-        "visible_at",
-        "claimed_at",
-        "ends_at",
-        "receipt",
-        "consumer",
-        "reason",
-        "history",
-    ):
-        if value := getattr(note, name):
+    for name in _OPTIONAL:
+        value = getattr(note, name)
+        if value or (name == "reason" and value is not None):
             said[name] = value
-    if note.reason == "":
-        said["reason"] = ""
     if note.id is None and note.twin != (0, 1):
         said["twin"] = note.twin
     return said
 
 
 def read(data: bytes, start: int, before: Memory = EMPTY) -> Memory:
-    """What the lines say from an offset on, after those before it."""
+    """Read lines from an offset on, and add them to the content before it."""
     notes, settled, keys = dict(before.notes), list(before.settled), list(before.keys)
     at, seen, lines, last = before.at, list(before.seen), before.lines, before.last
     pending: frozenset[int] = frozenset()

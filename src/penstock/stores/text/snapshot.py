@@ -1,7 +1,7 @@
-r"""A snapshot of a text queue for programs that only read: nothing is written, and most of it is never parsed.
+r"""A snapshot of a text queue for Spark: nothing is written, and plain messages are found without a parser.
 
-Most messages of a large queue have nothing but a payload, and nobody has touched them. They end in these lines,
-which always have the same length, and are found by columns of NumPy:
+A plain message has nothing but a payload, and was never claimed. It ends in these lines, which always have the
+same length, and are compared by columns of NumPy:
 
     -PAYLOAD
     \id=9f86d081884c7d65
@@ -9,7 +9,7 @@ which always have the same length, and are found by columns of NumPy:
     \attempts=0
     \lease=
 
-Such a message needs no parser, and no ledger either: it is available, and nothing is noted about it.
+A plain message needs no ledger either: it is available, and has no note.
 """
 
 from collections.abc import Collection
@@ -39,11 +39,11 @@ _TIME = b"\1\1\1\1-\1\1-\1\1T\1\1:\1\1:\1\1.\1\1\1Z"
 _END = np.frombuffer(b"\n\\id=" + _ID * 16 + b"\n\\received=" + _TIME + TAIL, np.uint8)
 _IDS, _DIGITS = np.flatnonzero(_END == 0), np.flatnonzero(_END == 1)
 _FIXED = np.flatnonzero(_END > 1)
-_ROWS = 1 << 16  # that are compared together, for the sake of memory
+_ROWS = 1 << 16  # messages that are compared together, which limits the memory
 
 
 class Plain(NamedTuple):
-    """Such messages, in the order of the file, and where all other entries start and end."""
+    """The plain messages in the order of the file, and the start and end of all other entries."""
 
     starts: "Numbers"  # of their payloads
     stops: "Numbers"
@@ -58,7 +58,7 @@ class Plain(NamedTuple):
 
 
 def find(data: bytes, noted: Collection[int]) -> Plain:
-    """Tell plain messages from everything else; `noted` are offsets of messages that something is noted about."""
+    """Find the plain messages; `noted` are offsets of messages with a note."""
     found = scan(data)
     offsets = np.frombuffer(found.offsets, np.int64)
     controls = np.frombuffer(found.controls, np.uint8)
@@ -82,15 +82,15 @@ def payloads(data: bytes, plain: Plain) -> list[bytes]:
 
 
 def _is_text(data: bytes, offsets: "Numbers", ends: "Numbers") -> "NDArray[np.bool_]":
-    """Of each entry whether the lines above its end are a payload, and no variables or blank lines."""
+    """For each entry, whether the lines above its fixed end are a payload, without variables or blank lines."""
     column = np.frombuffer(data, np.uint8)
     newlines = np.flatnonzero(column[:-1] == 10)
-    odd = newlines[column[newlines + 1] != 32]  # a line that does not go on with the one above
+    odd = newlines[column[newlines + 1] != 32]  # a line that does not continue the one above
     return np.equal(np.searchsorted(odd, ends - len(_END)), np.searchsorted(odd, offsets))
 
 
 def _compared(data: bytes, ends: "Numbers") -> tuple["NDArray[np.bool_]", "Bytes", "Numbers"]:
-    """Which of the entries end as plain messages do; the ids and times of those."""
+    """Which entries end as plain messages do; the ids and times of those."""
     windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), len(_END))
     rows = windows[ends - len(_END)]
     digits = rows[:, _DIGITS].astype(np.int64) - ord("0")
@@ -101,7 +101,7 @@ def _compared(data: bytes, ends: "Numbers") -> tuple["NDArray[np.bool_]", "Bytes
         digits[:, start:stop] @ 10 ** np.arange(stop - start - 1, -1, -1)
         for start, stop in ((0, 4), (4, 6), (6, 8), (8, 10), (10, 12), (12, 14), (14, 17))
     )
-    # Times that people have edited into something else are read, or not understood, by the parser.
+    # Other times, which people have edited, are left to the parser.
     fits &= (year >= 1970) & (month >= 1) & (month <= 12) & (hour < 24) & (minute < 60) & (second < 60)
     months = ((year - 1970) * 12 + month - 1).astype("M8[M]")
     days = months.astype("M8[D]").astype(np.int64) + day - 1
@@ -114,15 +114,15 @@ _NONE = (np.zeros(0, np.bool_), np.zeros((0, len(_IDS)), np.uint8), np.zeros(0, 
 
 
 class Files(NamedTuple):
-    """What both files of a queue say."""
+    """The content of both files of a queue."""
 
     data: bytes
     memory: Memory
-    changed: int  # milliseconds since the epoch
+    changed: int  # mtime of the queue's file, in milliseconds since the epoch
 
 
 class Snapshot(NamedTuple):
-    """All messages of a queue: the plain ones, and the others one by one."""
+    """All messages of a queue: plain ones as columns, the others one by one."""
 
     data: bytes
     plain: Plain
@@ -130,9 +130,9 @@ class Snapshot(NamedTuple):
 
 
 def read(path: str, disk: Disk) -> Files | None:
-    """Read both files while nobody changes them; FileNotFoundError if there is no queue.
+    """Read both files under the lock; FileNotFoundError if there is no queue.
 
-    None: something is to be finished or compared first, as after a crash or when a person has edited the file.
+    None if they need recovery or a comparison first, as after a crash or an edit by a person.
     """
     lock = MutexLock(path, disk)
     with disk.open(path, follow=True) as file:
@@ -141,7 +141,7 @@ def read(path: str, disk: Disk) -> Files | None:
             head, there = lock.file.read(0, lock.size), file.status()
             data = file.read(0, there.size)
             if disk.status(path).inode != there.inode:
-                return None  # an editor has just put another in its place
+                return None  # an editor has just replaced the file
         finally:
             lock.close()
     memory = mutex.read(head[HEAD:], HEAD)
@@ -150,7 +150,7 @@ def read(path: str, disk: Disk) -> Files | None:
 
 
 def snapshot(queue: str, files: Files, now: int) -> Snapshot | None:
-    """The messages as they are now; None if they cannot be told apart that simply."""
+    """The messages at a time; None if an id is there twice, or a time is in the future."""
     data, memory, changed = files
     plain = find(data, memory.notes)
     entries = [parse_one(data[start:stop], start) for start, stop in plain.others]
@@ -161,7 +161,7 @@ def snapshot(queue: str, files: Files, now: int) -> Snapshot | None:
         return None
     ids = set(plain.ids.view("S16").ravel().tolist())
     if len(ids) < len(plain.ids) or not ids.isdisjoint((facts(entry).id or "").encode() for entry in entries):
-        return None  # someone has copied a message with its id
+        return None  # a person has copied a message with its id
     now = max(now, view.at)
     if len(plain.ids) and plain.received_at.max() > now:
         return None

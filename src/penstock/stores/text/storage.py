@@ -1,7 +1,7 @@
-"""A text queue's two files, used by several processes: whose turn it is, what is known, and how changes are kept.
+"""Storage of a text queue: takes the lock, brings the view up to date, and commits changes to both files.
 
-Everything happens in turns: the lock, what others have changed meanwhile, the operation, its writes and syncs, the
-seal. Between turns a process only remembers, and checks at the next turn whether that still holds.
+An operation runs in these steps: take the lock, read the changes of other processes and people, decide, write and
+sync, write the seal, unlock. Between operations a process keeps its view, and checks it under the next lock.
 """
 
 import logging
@@ -13,7 +13,7 @@ from zlib import crc32
 from penstock.engine.backend import not_found
 from penstock.errors import DiskFull, PenstockError, QueueNotFound
 from penstock.stores.text import mutex
-from penstock.stores.text.files import Pair, Sync, append_unborn, bear, mutex_of
+from penstock.stores.text.files import QueueFiles, Sync, append_commented, mutex_of, replace_queue, uncomment
 from penstock.stores.text.format import COMMENT, QUEUED, Document, Entry, line_end, parse, parse_one
 from penstock.stores.text.ledger import assign_notes
 from penstock.stores.text.mutex import HEAD, Note, note_as_json, seal_of
@@ -22,42 +22,42 @@ from penstock.system.clock import SteadyClock
 from penstock.system.files import Disk, Status, is_full, is_refused, status_if_there
 from penstock.system.threads import Threads
 
-_COMPACT = 256 << 10  # bytes of mutex file that are never worth writing it anew
-SPARE = 256 << 10  # bytes that puts leave free for the mutex file, and so many more for each message:
-_EACH = 128  # the receipt of an ack, which is remembered for five minutes, twice
-_LINE = 600  # bytes that a line about one message has at most, mostly
-_RACY = 2_000_000_000  # nanoseconds: two changes within the file system's idea of a moment may look like one
+_COMPACT = 256 << 10  # bytes up to which the mutex file is never rewritten
+SPARE = 256 << 10  # bytes that puts leave free for the mutex file
+_EACH = 128  # bytes more for each message: the receipt of its ack, twice
+_LINE = 600  # bytes of a line about one message
+_RACY = 2_000_000_000  # nanoseconds: two changes within one tick of a file system's mtime look like one
 _log = logging.getLogger("penstock")
 
 
 class Edited(Exception):
-    """The file is not what it was a moment ago: look again."""
+    """The file was edited during an operation, which has to be repeated."""
 
 
 class TextStorage:
-    """The files of one queue. Every method but `turn` and `changed_outside` is for the holder of the turn."""
+    """The storage of one queue. All methods but `locked` and `changed_outside` need the lock."""
 
     def __init__(self, name: str, path: str, disk: Disk, clock: SteadyClock, threads: Threads, sync: Sync) -> None:
         self.name = name
         self.path = path
         self.lock = threads.rlock()
         self._threads = threads
-        self._pair = Pair(path, disk, sync)
-        self._mutex = self._pair.lock
+        self._files = QueueFiles(path, disk, sync)
+        self._mutex = self._files.lock
         self._disk = disk
         self._clock = clock
         self._view: View | None = None
-        self._mutex_inode = -1  # of the mutex file that the view knows
-        self._room = 0  # up to which size the mutex file can grow
-        self._named = (-1, -1)  # the files whose names are durable, as far as we know
-        self._depth = 0
+        self._mutex_inode = -1  # of the mutex file that the view was read from
+        self._room = 0  # size that is reserved for the mutex file
+        self._named = (-1, -1)  # inodes of both files when their names were last synced
+        self._depth = 0  # of nested locks
         self._reseal = False
-        self.counts = False  # whether something counts that was done in this turn: an error no longer undoes it
+        self.has_effect = False  # whether this operation has changed the files, so that it cannot be undone
         self._warned: list[object] = []
 
     @contextmanager
-    def turn(self) -> Iterator[View]:
-        """Have the files for oneself; QueueNotFound if they are gone. Turns of one thread may be nested."""
+    def locked(self) -> Iterator[View]:
+        """Hold the lock; QueueNotFound. May be nested in one thread."""
         with self.lock:
             if self._depth:
                 self._depth += 1
@@ -66,7 +66,7 @@ class TextStorage:
                 except PenstockError:
                     raise
                 except BaseException as error:
-                    self._distrust(error)
+                    self._drop_view(error)
                     raise
                 finally:
                     self._depth -= 1
@@ -75,7 +75,7 @@ class TextStorage:
                 self._mutex.acquire()
             except FileNotFoundError:
                 raise self.gone() from None
-            self._depth, self.counts = 1, False
+            self._depth, self.has_effect = 1, False
             try:
                 yield self._begin()
                 self._seal()
@@ -83,7 +83,7 @@ class TextStorage:
                 self._seal()
                 raise
             except BaseException as error:
-                self._distrust(error)
+                self._drop_view(error)
                 raise
             finally:
                 self._depth = 0
@@ -91,13 +91,13 @@ class TextStorage:
 
     @property
     def known(self) -> View | None:
-        """What was known after the last turn; to be looked at, not to be relied on."""
+        """The view of the last operation, without a check whether the files have changed."""
         return self._view
 
     def current(self) -> View:
-        """What is known in this turn; read again if something went wrong."""
+        """The view under this lock; read again if it was dropped."""
         if self._view is None:
-            self._mutex.size = self._mutex.file.size()  # it may have grown in this turn
+            self._mutex.size = self._mutex.file.size()  # it may have grown under this lock
             self._view = self._refresh()
         return self._view
 
@@ -105,22 +105,22 @@ class TextStorage:
         try:
             return self._refresh()
         except OSError as error:
-            self._distrust(error)
-            if is_full(error):  # nothing was done but finishing what others began
+            self._drop_view(error)
+            if is_full(error):  # nothing was changed, except to complete operations of others
                 raise self._full() from error
             raise
 
-    def _distrust(self, error: BaseException) -> None:
-        """Whatever was half done is read again from the files, and after an error of the disk written again."""
+    def _drop_view(self, error: BaseException) -> None:
+        """Read the files again at the next access; after an error of the disk, also write them again."""
         self._view = None
         if isinstance(error, OSError):
-            self._pair.doubt()
+            self._files.mark_doubtful()
             self._named = (-1, -1)
 
-    # Looking
+    # Reading
 
     def changed_outside(self) -> bool:
-        """Whether someone has changed the files since our last turn; a guess, made without the lock."""
+        """Whether others have changed the files since the last operation; a guess, made without the lock."""
         view = self._view
         if view is None:
             return True
@@ -133,19 +133,21 @@ class TextStorage:
         there = status_if_there(self._disk, self.path)
         if there is None:
             raise self.gone()
-        if not self._pair.is_open or self._pair.inode != there.inode:
+        if not self._files.is_open or self._files.inode != there.inode:
             try:
-                self._pair.open()
+                self._files.open()
             except FileNotFoundError:
                 raise self.gone() from None
-            there = self._pair.file.status()
+            there = self._files.file.status()
             self._view = None
-            if mutex_of(self.path, self._disk) != self._mutex.path:  # said again of what an editor has put there
+            if (
+                mutex_of(self.path, self._disk) != self._mutex.path
+            ):  # an editor's new file may be another's hard link
                 self._mutex.close()
                 raise Edited
-        if self._named != (self._pair.inode, self._mutex.inode):
-            self._pair.sync_names()
-            self._named = (self._pair.inode, self._mutex.inode)
+        if self._named != (self._files.inode, self._mutex.inode):
+            self._files.sync_names()
+            self._named = (self._files.inode, self._mutex.inode)
         view, seal, noted = self._view, seal_of(there), self._mutex.size
         if view is not None and self._mutex_inode == self._mutex.inode:
             if view.seal == seal and view.mutex_end == noted:
@@ -159,7 +161,7 @@ class TextStorage:
         return self._view
 
     def _catch_up(self, view: View, size: int, noted: int) -> bool:
-        """Take in what other processes have done; False if that is not so simple."""
+        """Apply appended entries and lines of other processes to the view; False: read the files whole."""
         if size < view.end or noted < view.mutex_end:
             return False
         lines = mutex.read(self._mutex.file.read(view.mutex_end, noted - view.mutex_end), view.mutex_end)
@@ -167,9 +169,9 @@ class TextStorage:
             return False
         now = self._clock.now()
         if size > view.end:
-            if view.end and self._pair.file.read(view.end - 1, 1) != b"\n":
-                return False  # what came first goes on with the last line
-            document = parse(self._pair.file.read(view.end, size - view.end), view.end)
+            if view.end and self._files.file.read(view.end - 1, 1) != b"\n":
+                return False  # the new bytes continue the last line
+            document = parse(self._files.file.read(view.end, size - view.end), view.end)
             if document.problems:
                 return False
             self._clock.follow(view.arrive(document.entries, now, self._clock.horizon()), self.path)
@@ -178,7 +180,7 @@ class TextStorage:
         assign_notes(view.ledger.state, found)
         for seq, note in found:
             view.table.controls[seq] = ord(note.byte)
-            view.hold(seq, note)
+            view.keep_note(seq, note)
         view.settled |= {receipt: (how, when) for receipt, how, when in lines.settled}
         view.keys |= {key: (each, until) for key, each, until in lines.keys}
         if self._clock.follow(lines.at, self._mutex.path):
@@ -187,23 +189,23 @@ class TextStorage:
         return True
 
     def _load(self, there: Status, noted: int) -> View:
-        """Read both files from their beginnings, and finish what a crash has interrupted."""
+        """Read both files whole, and complete an operation that a crash has interrupted."""
         self._room = 0
         head = self._mutex.file.read(0, noted)
         memory = mutex.read(head[HEAD:], HEAD)
         if not self._clock.follow(memory.at, self._mutex.path):
             memory = memory._replace(at=0)
         intact = mutex.read_seal(head) == seal_of(there)
-        doubtful = head[:HEAD] == mutex.DOUBTFUL or self._pair.doubtful
+        doubtful = head[:HEAD] == mutex.DOUBTFUL or self._files.doubtful
         if doubtful:
-            self._pair.write_again()
-        data = self._pair.file.read(0, there.size)
+            self._files.write_again()
+        data = self._files.file.read(0, there.size)
         document = parse(data)
-        if not intact and _is_torn(data, document):  # a shell that appends to it would lengthen it
-            self._pair.written = True
-            self._pair.file.append(b"\n", sync=True)
-            there = self._pair.file.status()
-            data = self._pair.file.read(0, there.size)
+        if not intact and _is_torn(data, document):  # a line that a shell appends would continue the torn one
+            self._files.written = True
+            self._files.file.append(b"\n", sync=True)
+            there = self._files.file.status()
+            data = self._files.file.read(0, there.size)
             document = parse(data)
         now, horizon = self._clock.now(), self._clock.horizon()
         modified, damaged = there.changed // 1_000_000 or now, memory.end != max(noted, HEAD)
@@ -219,26 +221,26 @@ class TextStorage:
                 _log.warning("%s line %d is skipped: %s", self.path, line, problem.what)
         self._warned = list(view.problems)
         for offset, byte in repairs:
-            self._pair.write(offset, byte.encode())
+            self._files.write(offset, byte.encode())
         if repairs:
-            self._pair.sync_file()
-        if rewrite or doubtful or memory.end != max(noted, HEAD):  # the rest is a line that was torn
+            self._files.sync_file()
+        if rewrite or doubtful or memory.end != max(noted, HEAD):  # after its end is a torn line
             self._rewrite(view)
         elif memory.pending or memory.born:
-            self._pair.note_is_done(memory.last)
-        if not intact and not self._pair.written:
-            self._pair.written = abs(self._clock.now() * 1_000_000 - there.changed) < _RACY
+            self._files.note_is_done(memory.last)
+        if not intact and not self._files.written:
+            self._files.written = abs(self._clock.now() * 1_000_000 - there.changed) < _RACY
             self._reseal = True
         view.seal = seal_of(there)
         return view
 
     def read(self, seqs: Sequence[int]) -> list[Entry]:
-        """The entries of messages, as they stand in the file; Edited if they are others by now."""
+        """The entries of messages in the file; Edited if their texts have changed."""
         view = self.current()
         table, entries = view.table, []
         for seq in seqs:
             offset = table.offsets[seq]
-            entry = parse_one(self._pair.file.read(offset, table.lengths[seq]) or b"?", offset)
+            entry = parse_one(self._files.file.read(offset, table.lengths[seq]) or b"?", offset)
             if crc32(entry.content) != table.crcs[seq]:
                 self._view = None
                 raise Edited
@@ -249,49 +251,49 @@ class TextStorage:
 
     def append(
         self,
-        unborn: Sequence[bytes],
+        entries: Sequence[bytes],
         ids: Sequence[str],
         now: int,
         controls: str = "",
         notes: Mapping[int, Note] | None = None,
     ) -> list[int]:
-        """Durably add messages, all of them or none; where they start.
+        """Durably append messages, all or none; their offsets.
 
-        Those that were elsewhere have control characters, and by their position what is noted about them.
+        Messages of another store have their control characters, and notes by position.
         """
         view = self.current()
         start = view.end
         kept = SPARE + _EACH * view.ledger.state.waiting()
         try:
             self._have_room(view, len(ids), kept + SPARE // 4, kept)
-            self._pair.written, always = True, self._pair.sync.always
+            self._files.written, always = True, self._files.sync.always
             end = view.end if view.ended else None
-            offsets = append_unborn(self._pair.file, unborn, always, end, view.line_end)
+            offsets = append_commented(self._files.file, entries, always, end, view.line_end)
             if not always:
-                self._pair.sync_file()
-            if len(unborn) > 1 or notes:
+                self._files.sync_file()
+            if len(entries) > 1 or notes:
                 self._note({"at": now, "born": list(ids), **_placed(notes or {}, offsets)}, pending=True)
         except OSError as error:
-            raise self._undo(error, view, b"".join(unborn)) from error
-        bear(self._pair.file, offsets, always, controls)
-        self.counts = True
+            raise self._undo(error, view, b"".join(entries)) from error
+        uncomment(self._files.file, offsets, always, controls)
+        self.has_effect = True
         if not always:
-            self._pair.sync_file()
-        if len(unborn) > 1 or notes:
-            self._pair.note_is_done()
+            self._files.sync_file()
+        if len(entries) > 1 or notes:
+            self._files.note_is_done()
         there = status_if_there(self._disk, self.path)
-        if there is None or there.inode != self._pair.inode:
-            raise Edited  # an editor has just put another file in its place: into that one, then
-        self._pair.changed = there.changed
-        view.end, view.ended = offsets[-1] + len(unborn[-1]), True
+        if there is None or there.inode != self._files.inode:
+            raise Edited  # an editor has just replaced the file: append to the new one
+        self._files.changed = there.changed
+        view.end, view.ended = offsets[-1] + len(entries[-1]), True
         if offsets[0] != start:
-            self._view = None  # what others have added before it is read at the next turn
+            self._view = None  # another program has appended before it
         return offsets
 
     def record(
-        self, content: dict[str, Any], notes: Sequence[tuple[int, Note]], mirrors: Iterable[tuple[int, bytes]]
+        self, content: dict[str, Any], notes: Sequence[tuple[int, Note]], writes: Iterable[tuple[int, bytes]]
     ) -> None:
-        """Durably change messages: what is noted, their control characters, and what their variables say."""
+        """Durably change messages: append their notes to the mutex file, then change bytes of the queue's file."""
         view = self.current()
         changed = [(seq, note) for seq, note in notes if view.table.controls[seq] != ord(note.byte)]
         said = {**content, "notes": [note_as_json(note) for _, note in notes]} if notes else content
@@ -303,23 +305,23 @@ class TextStorage:
         except OSError as error:
             raise self._undo(error, view) from error
         view.seen, view.new_seen = view.seen + view.new_seen, []
-        for offset, data in mirrors:
-            self._pair.write(offset, data)
+        for offset, data in writes:
+            self._files.write(offset, data)
         for seq, note in changed:
-            self._pair.write(note.offset, note.byte.encode())
+            self._files.write(note.offset, note.byte.encode())
             view.table.controls[seq] = ord(note.byte)
         if changed:
-            self._pair.sync_file()
-            self._pair.note_is_done()
+            self._files.sync_file()
+            self._files.note_is_done()
         for seq, note in notes:
-            view.hold(seq, note)
+            view.keep_note(seq, note)
         if view.mutex_end > max(_COMPACT, 4 * view.noted()):
             self._compact(view)
 
     def _have_room(self, view: View, messages: int, wanted: int, kept: int) -> None:
-        """Have space in the mutex file for a line about so many messages, and so much more, if not as wanted.
+        """Reserve space in the mutex file for a line about some messages and `wanted` bytes, or at least `kept`.
 
-        It can always be written anew in the space behind its end, so that it never fills up for good.
+        The reserved space always suffices to rewrite the mutex file, so that it can never fill the disk for good.
         """
         size = view.mutex_end + _LINE * (messages + 1) + view.noted()
         if size + kept > self._room:
@@ -333,14 +335,14 @@ class TextStorage:
             self._room = size + wanted
 
     def probe(self) -> None:
-        """Write bytes over themselves, to see whether the files can be written at all."""
+        """Write the seal again, which fails if the files cannot be written."""
         view = self.current()
         if view.seal is not None:
             self._mutex.file.write(0, mutex.write_seal(view.seal))
 
     def shorten(self) -> bool:
-        """Write the mutex file anew because the disk is full; False: that would not help."""
-        with self.turn() as view:
+        """Rewrite the mutex file because the disk is full; False: it would not get shorter."""
+        with self.locked() as view:
             if view.mutex_end < 2 * view.noted() + _LINE:
                 return False
             self._rewrite(view)
@@ -348,35 +350,33 @@ class TextStorage:
 
     def _note(self, content: dict[str, Any], pending: bool) -> None:
         view = self.current()
-        view.mutex_end = self._pair.note(view.mutex_end, content, pending)
-        self.counts = True
+        view.mutex_end = self._files.note(view.mutex_end, content, pending)
+        self.has_effect = True
         view.at = max(view.at, content["at"])
 
     def _undo(self, error: OSError, view: View, appended: bytes = b"") -> Exception:
-        """What to raise for an error before anything counted; what had no space, or was refused, never was."""
+        """Undo an operation that had no space or was refused; the error to raise."""
         self._view = None
         has_no_space = is_full(error)
         if not has_no_space and not is_refused(error):
             return error
         try:
-            # Bytes that a failed sync has left would else be there to read, and not on the disk.
-            left = self._pair.file.read(view.end, self._pair.file.size() - view.end)
+            # Bytes of a failed sync would otherwise stay readable, and not be on the disk.
+            left = self._files.file.read(view.end, self._files.file.size() - view.end)
             if appended.startswith(left) or (b"\n" + appended).startswith(left):
-                self._pair.file.truncate(view.end)
-            else:  # others have added something: ours stays, commented out, and ends before it
+                self._files.file.truncate(view.end)
+            else:  # another program has appended after ours: ours stay as a comment, and end before its line
                 ours = max(_alike(left, appended), _alike(left, b"\n" + appended))
-                if ours > 1 and left[ours : ours + 1] == QUEUED.encode():  # a message, in the middle of our line
-                    self._pair.file.write(view.end + ours - 1, b"\n")
+                if ours > 1 and left[ours : ours + 1] == QUEUED.encode():  # its message starts within our line
+                    self._files.file.write(view.end + ours - 1, b"\n")
                 if not left.endswith(b"\n"):
-                    self._pair.file.append(b"\n")
-            if self._mutex.file.size() > view.mutex_end:  # else the space behind it would be lost for nothing
+                    self._files.file.append(b"\n")
+            if self._mutex.file.size() > view.mutex_end:  # only then: truncating frees the reserved space
                 self._mutex.file.truncate(view.mutex_end)
-                self._mutex.file.sync()  # a line that the disk has must not come back, as it counts
-            self._pair.seal(
-                view.end
-            )  # it is as it was: no need to write anything anew, for which there is no space
+                self._mutex.file.sync()  # after a power failure the line would be valid
+            self._files.seal(view.end)  # the file is as before, and a rewrite of the mutex file would need space
         except OSError as worse:
-            self._pair.doubt()
+            self._files.mark_doubtful()
             return worse
         return self._full() if has_no_space else error
 
@@ -391,10 +391,10 @@ class TextStorage:
         except OSError as error:
             if not is_full(error) or self._mutex.inode != self._mutex_inode:
                 raise
-            # The longer file will do, until there is space.
+            # On a full disk the longer file stays.
 
     def _rewrite(self, view: View) -> None:
-        """Write the mutex file anew, with what still means something."""
+        """Replace the mutex file by one with the current notes, receipts and keys."""
         notes = {seq: note for seq, note in view.notes.items() if view.ledger.state.has(seq)}
         content = {
             "at": view.at,
@@ -404,79 +404,79 @@ class TextStorage:
             "keys": [[key, each, until] for key, (each, until) in view.keys.items()],
             "seen": view.seen + view.new_seen,
         }
-        view.mutex_end, self._room = self._pair.rewrite(content), 0
+        view.mutex_end, self._room = self._files.rewrite(content), 0
         self._mutex_inode = self._mutex.inode
-        self._named = (self._pair.inode, self._mutex.inode)
+        self._named = (self._files.inode, self._mutex.inode)
         view.notes = notes
         view.seen, view.new_seen = view.seen + view.new_seen, []
         self._reseal = True
 
     def replace_file(self, data: bytes, end: int) -> bool:
-        """Put another file in the place of one that had `end` bytes; everything is read again after that."""
+        """Replace the queue's file, which had `end` bytes, and drop the view; False if a program appends to it."""
         self._view = None
         try:
-            return self._pair.replace(data, end)
+            return replace_queue(self._disk, self.path, self._files.file, data, end)
         except OSError as error:
             there = status_if_there(self._disk, self.path)
-            if is_full(error) and there is not None and there.inode == self._pair.inode:
+            if is_full(error) and there is not None and there.inode == self._files.inode:
                 raise self._full() from error
             raise
 
     @property
     def names(self) -> int:
-        """How many names the queue's file has."""
-        return self._pair.file.status().names
+        """The number of hard links to the queue's file."""
+        return self._files.file.status().names
 
     def read_all(self) -> bytes:
-        """The whole file."""
-        return self._pair.read_all()
+        """The bytes of the queue's file."""
+        return self._files.read_all()
 
     def _seal(self) -> None:
         view = self._view
-        if view is not None and self._pair.is_open and (self._pair.written or self._reseal):
-            view.seal = self._pair.seal(view.end)
+        if view is not None and self._files.is_open and (self._files.written or self._reseal):
+            view.seal = self._files.seal(view.end)
             self._reseal = False
 
     # The end
 
     def remove(self, link: str | None = None) -> None:
-        """Remove both files, or only the link that leads to them."""
+        """Remove both files, or only a symbolic link to them."""
         self._view = None
-        self._pair.remove(link)
+        self._files.remove(link)
 
     def forked(self) -> None:
-        """In a child: everything is read again, whatever another thread of the parent was doing."""
+        """In a forked child: another thread of the parent may have been changing the view, so it is dropped."""
         self.lock = self._threads.rlock()
-        self._pair.forked()
+        self._files.forked()
         self._view = None
         self._depth, self._reseal = 0, False
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         with self.lock:
-            self._pair.close()
+            self._files.close()
             self._view = None
 
     def gone(self) -> QueueNotFound:
-        """The error for a queue whose files are not there any more."""
+        """Drop the view of a removed queue; the error to raise."""
         self._view = None
         return not_found(self.name)
 
 
 def _placed(notes: Mapping[int, Note], offsets: Sequence[int]) -> dict[str, Any]:
-    """What to say of messages, now that it is known where they are."""
+    """The part `notes` of a line, with the offsets of new messages filled in."""
     for at, note in notes.items():
         note.offset = offsets[at]
     return {"notes": [note_as_json(note) for note in notes.values()]} if notes else {}
 
 
 def _alike(one: bytes, other: bytes) -> int:
-    """How many bytes both begin with."""
+    """The length of the common prefix."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
 
 
 def _is_torn(data: bytes, document: Document) -> bool:
-    """Whether the file ends within a line as a put may have left it that was cut off: of a comment."""
+    """Whether the file ends within a comment line, as an interrupted put may leave it."""
     last = document.entries[-1] if document.entries else None
     return last is not None and last.control == COMMENT and not data.endswith(b"\n")

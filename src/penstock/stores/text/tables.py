@@ -1,4 +1,4 @@
-"""Tables of text stores: the messages of a queue's file, all as they are at one moment, as Arrow columns."""
+"""Spark tables of text stores: a snapshot of each queue's messages as Arrow columns."""
 
 from collections.abc import Iterator
 from typing import Any

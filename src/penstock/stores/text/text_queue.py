@@ -1,4 +1,4 @@
-"""TextQueue: the format for people who want nothing else. No leases, no settings; one file, a lock beside it."""
+"""TextQueue: the file format alone, without leases and settings; one file, and a lock file beside it."""
 
 import logging
 import os
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from penstock.contract.settings import utf8
 from penstock.errors import InvalidArgument
-from penstock.stores.text.files import MutexLock, append_unborn, bear, is_appended, replace_queue
+from penstock.stores.text.files import MutexLock, append_commented, is_appended, replace_queue, uncomment
 from penstock.stores.text.format import (
     COMMENT,
     FAILED,
@@ -30,7 +30,7 @@ from penstock.stores.text.mutex import DOUBTFUL
 from penstock.system.files import Disk, File, SystemDisk
 
 _log = logging.getLogger("penstock")
-_HEAD = 1 << 16  # bytes that say what the lines of a file end with
+_HEAD = 1 << 16  # bytes that are read to find the line end of a file
 
 
 class TextQueue:
@@ -42,8 +42,8 @@ class TextQueue:
     ...     queue.set_variable(entry, "mutex", "me")
     ...     queue.mark_processed(entry)
 
-    Entries are what the file said when they were read. Several programs may use the file at once, also one that
-    has it open as a Penstock store; an entry that another has changed meanwhile is refused, so read again then.
+    Entries are as they were when the file was read. Several programs may use the file at once, also one that has
+    it open as a Penstock store. An entry that another program has changed is refused: read the queue again then.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, disk: Disk | None = None) -> None:
@@ -58,40 +58,40 @@ class TextQueue:
     def entries(
         self, *, queued: bool = True, processed: bool = False, failed: bool = False, comments: bool = False
     ) -> Iterator[Entry]:
-        """The entries of these kinds, in the order of the file, as it is now."""
+        """The entries of these kinds, in the order of the file."""
         chosen = ((queued, QUEUED), (processed, PROCESSED), (failed, FAILED), (comments, COMMENT))
         wanted = {control for is_wanted, control in chosen if is_wanted}
         return (entry for entry in self._read().entries if entry.control in wanted)
 
     def append(self, text: str, variables: Sequence[str] = ()) -> Entry:
-        """Durably add a message; trailing spaces of a variable are room for later."""
+        """Durably append a message; trailing spaces of a variable reserve room for longer values."""
         data = encode(COMMENT, utf8("text", text), [utf8("variable", each) for each in variables])
         with self._open(create=True) as file:
             head = file.read(0, _HEAD)
             newline = line_end(head, parse(head).entries)
             data = data.replace(b"\n", newline)
-            [offset] = append_unborn(file, [data], newline=newline)
-            bear(file, [offset])
+            [offset] = append_commented(file, [data], newline=newline)
+            uncomment(file, [offset])
         return parse_one(QUEUED.encode() + data[1:], offset)
 
     def mark_processed(self, entry: Entry) -> Entry:
-        """The message was processed."""
+        """Mark a message as processed."""
         return self._mark(entry, PROCESSED)
 
     def mark_failed(self, entry: Entry) -> Entry:
-        """The message met a critical error."""
+        """Mark a message as failed by a critical error."""
         return self._mark(entry, FAILED)
 
     def mark_queued(self, entry: Entry) -> Entry:
-        """The message waits, again."""
+        """Queue a message again."""
         return self._mark(entry, QUEUED)
 
     def comment_out(self, entry: Entry) -> Entry:
-        """The message is none any more."""
+        """Make a message a comment."""
         return self._mark(entry, COMMENT)
 
     def set_variable(self, entry: Entry, which: int | str, value: str) -> Entry:
-        """Let a variable say something else, in its own bytes: the whole of it by its number, or NAME=value."""
+        """Overwrite a variable in its own bytes: the whole variable by its number, or the value of NAME=value."""
         variable = self._variable(entry, which)
         name = which if isinstance(which, str) and variable.raw.startswith(f"{which}=".encode()) else None
         offset, data = fitting(variable, utf8("value", value), name)
@@ -106,9 +106,9 @@ class TextQueue:
         return replace(found, variables=tuple(variables))
 
     def pack(self) -> int:
-        """Drop processed messages, while nobody else uses the file; how many bytes that frees."""
+        """Drop processed messages, unless a program has the file open to append; how many bytes that frees."""
         with self._open() as file:
-            if file.status().names > 1 or is_appended(self.path):  # another file would part them
+            if file.status().names > 1 or is_appended(self.path):  # a new file would not have the other names
                 return 0
             data = file.read(0, file.size())
             kept = without(data, dropped(parse(data), lambda entry: entry.control == PROCESSED))
@@ -130,7 +130,7 @@ class TextQueue:
 
     @contextmanager
     def _open(self, create: bool = False) -> Iterator[File]:
-        """The file, for us alone."""
+        """The file, under its lock."""
         self._lock.acquire()
         try:
             is_new = create and not self._disk.exists(self.path)
@@ -139,7 +139,7 @@ class TextQueue:
                     self._disk.sync_folder(os.path.dirname(self.path) or ".")
                 yield file
         except OSError:
-            with suppress(OSError):  # nobody knows what the disk has: see files.py
+            with suppress(OSError):  # the last bytes may not be on the disk: see files.py
                 self._lock.file.write(0, DOUBTFUL)
             raise
         finally:
@@ -147,7 +147,7 @@ class TextQueue:
             self._lock.close()
 
     def _check(self, file: File, entry: Entry) -> Entry:
-        """The entry as it is now, if it still is where it was."""
+        """The current entry at the same offset; InvalidArgument if its text is another."""
         found = parse_one(file.read(entry.offset, entry.length) or b"?", entry.offset)
         places = [each.offset for each in found.variables] == [each.offset for each in entry.variables]
         if found.content != entry.content or not places:

@@ -1,16 +1,16 @@
-r"""What Penstock writes into a message's variables, and reads there, no matter which program wrote it. Pure.
+r"""The variables of messages in a text queue's file, and the settings in the comment at its top. Pure.
 
     \id=9f86d081884c7d65                     the message's id; a message without one is a person's
-    \priority=5                              if it is not 0
+    \priority=5                              unless it is 0
     \encoding=base64                         if the payload is not UTF-8
     \received=2026-11-16T07:30:55.123Z       when it was put; times are UTC
-    \created=..., \visible=..., \expires=... if they differ from that, or are there at all
+    \created=..., \visible=..., \expires=... if they differ from the time of the put
     \key=order 7                             the idempotency key
-    \header kind=image                       a header; what would be misread is a JSON string: \header "a b"="c\nd"
+    \header kind=image                       a header; JSON strings where needed: \header "a b"="c\nd"
     \attempts=0                              reserved, and filled in when the message is claimed
-    \lease=                                  reserved: until when it is held, and the secret of its receipt
+    \lease=                                  reserved for the end of the lease, and the secret of its receipt
 
-`\mutex=` with room behind it, and a bare `\MUTEX`, are a person's; a message that is held says so there.
+`\mutex=` with room behind it, and a bare `\MUTEX`, are a person's; Penstock marks a message in flight there too.
 
 The settings of a queue are the variables of a comment at the top of its file:
 
@@ -18,8 +18,7 @@ The settings of a queue are the variables of a comment at the top of its file:
     \max_attempts=3
     \keep_done=forever
 
-Only what differs from the usual is written; a queue without such a comment has the usual settings. People may edit
-it at rest, as everything else.
+Default settings are not written. People may edit the comment, as everything else, while no process uses the queue.
 """
 
 import base64
@@ -48,13 +47,13 @@ _ID = re.compile(r"[0-9a-f]{16}")
 _LEASE = re.compile(r"(\S+) ([0-9a-f]{16})")
 _NUMBER = re.compile(r"[-+]?\d+")
 _REMOVED = b"removed"
-_MOST_ATTEMPTS = 1_000_000_000  # so that there is room to count on
+_MOST_ATTEMPTS = 1_000_000_000  # leaves room to count on
 _TIMES = (b"received", b"visible", b"expires", b"created")
 _PLAIN_NAME = re.compile(r'[^\s="][^\s=]*')
 
 
 class Facts(NamedTuple):
-    """What an entry's variables say, but for headers and encoding."""
+    """The values of an entry's variables, except for headers and encoding."""
 
     id: str | None = None
     priority: int = 0
@@ -64,16 +63,16 @@ class Facts(NamedTuple):
     key: str | None = None
     attempts: int = 0
     lease: tuple[int, str] | None = None
-    mark: str = ""  # what another program has left in \mutex=
-    removed: bool = False  # whether Penstock has put it and has taken it out
-    odd: tuple[tuple[int, str], ...] = ()  # where a variable says what cannot be understood, and what
+    mark: str = ""  # the value of \mutex=, if another program wrote it
+    removed: bool = False  # whether Penstock has put and removed the message
+    odd: tuple[tuple[int, str], ...] = ()  # offsets of values that cannot be parsed, with a warning
 
 
 NO_FACTS = Facts()
 
 
 def facts(entry: Entry) -> Facts:
-    """Read the variables; what cannot be understood says nothing."""
+    """Parse the variables; a value that cannot be parsed is treated as missing."""
     if not entry.variables:
         return NO_FACTS
     said: dict[bytes, str] = {}
@@ -111,7 +110,7 @@ def facts(entry: Entry) -> Facts:
 
 
 def body(entry: Entry, received_at: int) -> tuple[bytes, dict[str, str], int]:
-    """The payload, the headers, and when the message was created."""
+    """The payload, the headers, and created_at."""
     payload, created_at = entry.content, received_at
     headers: dict[str, str] = {}
     for variable in entry.variables:
@@ -124,11 +123,11 @@ def body(entry: Entry, received_at: int) -> tuple[bytes, dict[str, str], int]:
             try:
                 payload = base64.b64decode(payload, validate=True)
             except binascii.Error:
-                continue  # a person has edited it: what stands there is the payload
+                continue  # a person has edited it: the text itself is the payload
     return payload, headers, created_at
 
 
-def unborn(
+def new_entry(
     draft: Draft,
     id: str,  # noqa: A002
     received_at: int,
@@ -136,7 +135,7 @@ def unborn(
     expires_at: int,
     attempts: int = 0,
 ) -> bytes:
-    """A new message as it is appended, commented out."""
+    """The entry of a new message, commented out."""
     content, variables = draft.payload, [b"id=" + id.encode()]
     if not is_text(content):
         content = base64.b64encode(content)
@@ -159,8 +158,8 @@ def unborn(
     return encode(COMMENT, content, [*variables, *reserved])
 
 
-def unborn_plain(payloads: list[bytes], ids: list[str], received_at: int) -> tuple[list[bytes], list[int]]:
-    """New messages that have nothing but a payload, commented out, and the checksums of their texts."""
+def plain_entries(payloads: list[bytes], ids: list[str], received_at: int) -> tuple[list[bytes], list[int]]:
+    """The entries of new messages with nothing but a payload, commented out; and the checksums of their texts."""
     tail = b"\n\\received=" + write_time(received_at).encode() + TAIL
     entries, crcs = [], []
     for payload, each in zip(payloads, ids, strict=True):
@@ -175,7 +174,7 @@ def unborn_plain(payloads: list[bytes], ids: list[str], received_at: int) -> tup
 
 
 def is_text(payload: bytes) -> bool:
-    """Whether the payload can stand in the file as it is."""
+    """Whether a payload can be written as it is, because it is UTF-8."""
     if payload.isascii():
         return True
     try:
@@ -185,24 +184,24 @@ def is_text(payload: bytes) -> bool:
     return True
 
 
-def held(entry: Entry, attempts: int, until: int, secret: str, consumer: str) -> list[tuple[int, bytes]]:
-    """What to write where, so that the reserved variables say who holds the message; what does not fit is left."""
+def lease_writes(entry: Entry, attempts: int, until: int, secret: str, consumer: str) -> list[tuple[int, bytes]]:
+    """Offsets and bytes that write a lease into the reserved variables, where it fits."""
     lease = f"{write_time(until)} {secret}".encode()
-    return _mirrored(entry, attempts, lease, consumer.encode())
+    return _writes(entry, attempts, lease, consumer.encode())
 
 
-def free(entry: Entry, attempts: int) -> list[tuple[int, bytes]]:
-    """What to write where when no consumer holds the message."""
-    return _mirrored(entry, attempts, b"", b"")
+def release_writes(entry: Entry, attempts: int) -> list[tuple[int, bytes]]:
+    """Offsets and bytes that clear the lease."""
+    return _writes(entry, attempts, b"", b"")
 
 
-def removed(entry: Entry) -> list[tuple[int, bytes]]:
-    """What to write where when it was taken out: packing may drop a comment that no person has made."""
-    return _mirrored(entry, facts(entry).attempts, _REMOVED, b"")
+def removal_writes(entry: Entry) -> list[tuple[int, bytes]]:
+    """Offsets and bytes that mark a message as removed by Penstock, so that packing may drop the comment."""
+    return _writes(entry, facts(entry).attempts, _REMOVED, b"")
 
 
-def put_back(entry: Entry) -> list[tuple[int, str]]:
-    """What to write where when a person has let in again what was taken out."""
+def restoring_writes(entry: Entry) -> list[tuple[int, str]]:
+    """Offsets and bytes that clear the mark of a removed message, which a person has uncommented."""
     return [
         (each.offset + len(b"lease="), " " * len(_REMOVED))
         for each in entry.variables
@@ -210,7 +209,7 @@ def put_back(entry: Entry) -> list[tuple[int, str]]:
     ]
 
 
-def _mirrored(entry: Entry, attempts: int, lease: bytes, consumer: bytes) -> list[tuple[int, bytes]]:
+def _writes(entry: Entry, attempts: int, lease: bytes, consumer: bytes) -> list[tuple[int, bytes]]:
     written = []
     for variable in entry.variables:
         name, equals, value = variable.raw.partition(b"=")
@@ -228,7 +227,7 @@ def _mirrored(entry: Entry, attempts: int, lease: bytes, consumer: bytes) -> lis
 
 
 def write_time(time: int) -> str:
-    """Milliseconds since the epoch as people read them."""
+    """Format a time for people."""
     return f"{_second(time // 1000)}.{time % 1000:03d}Z"
 
 
@@ -238,7 +237,7 @@ def _second(seconds: int) -> str:
 
 
 def read_time(text: str | None) -> int | None:
-    """A time that someone wrote; without a zone it is UTC. None if it is none."""
+    """Parse a time; without a zone it is UTC. None if it is not a time."""
     if not text:
         return None
     try:
@@ -251,7 +250,7 @@ def read_time(text: str | None) -> int | None:
 
 
 def _number(text: str | None, lowest: int, highest: int) -> int | None:
-    """A whole number that someone wrote, or the nearest that there can be; None if it is none."""
+    """Parse a whole number, limited to a range; None if it is not a number."""
     if not text:
         return 0
     if _NUMBER.fullmatch(text) is None:
@@ -264,13 +263,13 @@ def _number(text: str | None, lowest: int, highest: int) -> int | None:
 
 
 def quoted(value: str) -> str:
-    """A value as it can stand at the end of a variable."""
+    """A value for the end of a variable: a JSON string if it would be misread otherwise."""
     plain = "\n" not in value and not value.startswith('"') and not value.endswith(" ")
     return value if plain else json.dumps(value, ensure_ascii=False)
 
 
 def unquoted(text: str) -> str:
-    """What such a value says."""
+    """The value of a text that quoted() has made."""
     if text.startswith('"'):
         try:
             return str(json.loads(text))
@@ -298,10 +297,7 @@ _TEXTS = ("filter", "description", "start")
 
 
 def write_head(settings: Settings, name: str | None, others: Sequence[bytes] = ()) -> bytes:
-    """The comment; nothing if there is nothing to say. The name is for a file that could not be named after it.
-
-    Other variables are a person's, and stay.
-    """
+    """The comment; empty for default settings. `name`: if the file has another. `others` are added."""
     said = {} if name is None else {"name": name}
     for field in fields(settings):
         value = getattr(settings, field.name)
@@ -312,7 +308,7 @@ def write_head(settings: Settings, name: str | None, others: Sequence[bytes] = (
 
 
 def replace_head(data: bytes, settings: Settings, line_end: bytes) -> bytes:
-    """A queue's file with other settings in its comment; a new one stands before the first entry."""
+    """A queue's file with other settings in its comment; a new comment goes before the first entry."""
     entries = parse(data).entries
     for head in filter(is_head, entries):
         others = [each.raw for each in head.variables if each.name not in (*_NAMES, "name")]
@@ -329,12 +325,12 @@ def replace_head(data: bytes, settings: Settings, line_end: bytes) -> bytes:
 
 
 def is_head(entry: Entry) -> bool:
-    """Whether that is the comment."""
+    """Whether an entry is the comment with the settings."""
     return entry.control == COMMENT and entry.text.strip() == _TITLE
 
 
 def read_head(entries: Iterable[Entry]) -> tuple[Settings, str | None, list[str]]:
-    """The settings, the name if one is given, and what could not be understood."""
+    """The settings, the name if the comment has one, and warnings about values that cannot be parsed."""
     head = next((entry for entry in entries if is_head(entry)), None)
     if head is None:
         return _USUAL, None, []

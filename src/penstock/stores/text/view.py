@@ -1,8 +1,8 @@
-"""What a process knows of a text queue: made of the file and the mutex file, and kept up to date. Pure.
+"""A process's view of a text queue: its ledger, offsets, leases and keys, made from the two files. Pure.
 
-A message that Penstock has put is known by its id. A person's message has none: it is known by its text, and where
-several read alike by its place among them, for as long as they are as many as before. What cannot be told apart is
-not guessed: nobody may settle a message that is not the one he holds.
+A message that Penstock has put is identified by its id. A person's message has none: it is identified by its text,
+and among messages with the same text by its position, as long as their number stays the same. A message that
+cannot be identified loses its note and its lease: a consumer must never settle another message than its own.
 """
 
 from array import array
@@ -22,13 +22,13 @@ from penstock.stores.text.format import COMMENT, PROCESSED, QUEUED, Document, En
 from penstock.stores.text.format import FAILED as CRITICAL
 from penstock.stores.text.ledger import Row, append_row, load_state, packed
 from penstock.stores.text.mutex import Memory, Note, Seal
-from penstock.stores.text.variables import Facts, body, facts, put_back, read_head
+from penstock.stores.text.variables import Facts, body, facts, read_head, restoring_writes
 
-FAR = 253_402_300_799_000  # the end of the year 9999: until another program takes its mark out of \mutex=
+FAR = 253_402_300_799_000  # the end of the year 9999: delays a message that another program has marked in \mutex=
 
 
 class Table:
-    """Where the messages of a file are, by number from 1 on, in the order of the file."""
+    """Offsets, lengths, checksums and ids of a file's messages, numbered from 1 in the order of the file."""
 
     def __init__(self) -> None:
         self.offsets = array("q", [-1])
@@ -40,7 +40,7 @@ class Table:
         self.by_id: dict[str, int] = {}
 
     def add(self, offset: int, length: int, crc: int, received_at: int, control: str, id: str) -> None:  # noqa: A002
-        """The next message."""
+        """Append a message."""
         self.by_id[id] = len(self.ids)
         self.offsets.append(offset)
         self.lengths.append(length)
@@ -50,41 +50,41 @@ class Table:
         self.ids.append(id)
 
     def at(self, offset: int) -> int | None:
-        """The message that starts there."""
+        """The number of the message at an offset."""
         seq = bisect_left(self.offsets, offset)
         return seq if seq < len(self.offsets) and self.offsets[seq] == offset else None
 
 
 @dataclass
 class View:
-    """A queue as it was when the lock was last held."""
+    """A queue at the end of the last operation."""
 
     settings: Settings
     ledger: Ledger
     table: Table
     problems: list[Problem]
-    changed: dict[int, None] = field(default_factory=dict)  # messages in another state than is noted
-    notes: dict[int, Note] = field(default_factory=dict)  # the last one of each message
-    receipts: dict[str, int] = field(default_factory=dict)  # of messages that are held
-    settled: dict[str, tuple[int, int]] = field(default_factory=dict)  # how and when
-    keys: dict[str, tuple[str, int]] = field(default_factory=dict)  # the id, and until when
-    seen: list[tuple[int, int]] = field(default_factory=list)
-    new_seen: list[tuple[int, int]] = field(default_factory=list)  # not written yet
-    twins: dict[int, tuple[int, int]] = field(default_factory=dict)  # by offset
-    at: int = 0
-    ahead: int = 0  # the latest time that a message says and that is too far ahead to be followed
+    changed: dict[int, None] = field(default_factory=dict)  # messages whose note is out of date
+    notes: dict[int, Note] = field(default_factory=dict)  # the last note of each message
+    receipts: dict[str, int] = field(default_factory=dict)  # messages in flight by receipt
+    settled: dict[str, tuple[int, int]] = field(default_factory=dict)  # settled receipts: how and when
+    keys: dict[str, tuple[str, int]] = field(default_factory=dict)  # message id and time of expiry by key
+    seen: list[tuple[int, int]] = field(default_factory=list)  # [offset, time], as in the mutex file
+    new_seen: list[tuple[int, int]] = field(default_factory=list)  # those that are not written yet
+    twins: dict[int, tuple[int, int]] = field(default_factory=dict)  # Note.twin by offset
+    at: int = 0  # the latest time in the files
+    ahead: int = 0  # the latest time of a message that is too far in the future to be followed
     end: int = 0  # of the queue's file
-    ended: bool = False  # whether that is known to be after a newline
+    ended: bool = False  # whether a newline is known to be before the end
     line_end: bytes = b"\n"
     mutex_end: int = 0
     seal: Seal | None = None  # of the queue's file
-    forgotten: int = 0
+    forgotten: int = 0  # when expired receipts and keys were last dropped
 
     def __post_init__(self) -> None:
         self.ledger.state.changed = self.changed
 
-    def hold(self, seq: int, note: Note) -> None:
-        """Remember what was noted."""
+    def keep_note(self, seq: int, note: Note) -> None:
+        """Take over a note that was written, and its receipt."""
         before = self.notes.get(seq)
         if before is not None and before.receipt is not None:
             self.receipts.pop(before.receipt, None)
@@ -96,11 +96,11 @@ class View:
             self.receipts[note.receipt] = seq
 
     def noted(self) -> int:
-        """About how many bytes the mutex file would have if it were written anew."""
+        """About how many bytes a rewritten mutex file would have."""
         return 300 * len(self.notes) + 60 * len(self.settled) + 120 * len(self.keys)
 
     def forget(self, now: int) -> None:
-        """Drop what was kept for five minutes."""
+        """Drop receipts and keys after their five minutes."""
         if now - self.forgotten < 1_000:
             return
         self.forgotten = now
@@ -114,20 +114,20 @@ class View:
         return "-" in self.table.ids[seq]
 
     def arrive(self, entries: Sequence[Entry], now: int, horizon: int) -> int:
-        """Take in messages that another process has appended; the latest time that they say."""
+        """Add messages that another process has appended; the latest time of their puts."""
         latest = 0
         for entry in entries:
             if entry.control == COMMENT:
                 continue
             said = facts(entry)
-            # Whatever became of it since is noted, and applied after this.
+            # As if it were new: its note, if it has one, is applied after this.
             row = _row(replace(entry, control=QUEUED), said, said.received_at or now, self.settings, now, horizon)
             self.add(entry, said, row)
             latest = max(latest, row.received_at)
         return latest
 
     def add(self, entry: Entry, said: Facts, row: Row) -> None:
-        """Take in a message that was appended and is not noted yet."""
+        """Add an appended message."""
         crc = crc32(entry.content)
         name = said.id if said.id and said.id not in self.table.by_id else person_id(entry.offset, crc)
         self.table.add(entry.offset, entry.length, crc, row.received_at, entry.control, name)
@@ -137,7 +137,7 @@ class View:
 
 
 class Loaded(NamedTuple):
-    """A view, what must be written into the queue's file, and whether the mutex file must be written anew."""
+    """A view, bytes to write into the queue's file, and whether the mutex file must be rewritten."""
 
     view: View
     repairs: list[tuple[int, str]]
@@ -145,7 +145,7 @@ class Loaded(NamedTuple):
 
 
 def person_id(offset: int, crc: int) -> str:
-    """The id of a message that has none of its own."""
+    """The id of a message without an id in the file."""
     return f"{offset}-{crc:08x}"
 
 
@@ -160,17 +160,17 @@ def load(
     horizon: int,
     damaged: bool = False,
 ) -> Loaded:
-    """Put together what the file says and what is noted.
+    """Make a view from the entries of the queue's file and the content of the mutex file.
 
-    `intact`: nobody but Penstock has changed the file. `horizon`: the latest time that is followed. `damaged`: a
-    line of the mutex file cannot be read, so that it and those after it say nothing.
+    `intact`: only Penstock has changed the file since the last seal. `horizon`: the latest time that is followed.
+    `damaged`: the mutex file has a damaged line, and the lines from there on are lost.
     """
     entries = document.entries
     settings, _, odd = read_head(entries)
     said = [facts(entry) for entry in entries]
     counts = Counter(each.id for each in said if each.id is not None)
     known = [
-        Known(entry.offset, crc32(entry.content), each.id if each.id and counts[each.id] == 1 else None)
+        Identity(entry.offset, crc32(entry.content), each.id if each.id and counts[each.id] == 1 else None)
         for entry, each in zip(entries, said, strict=True)
     ]
     controls = [entry.control for entry in entries]
@@ -179,7 +179,7 @@ def load(
         if each.id in memory.born and controls[at] == COMMENT:
             controls[at] = QUEUED
             repairs.append((entries[at].offset, QUEUED))
-    # The clock may be behind what is recorded here, and is not behind it any more once this was read.
+    # The times of puts, because time never runs backwards for a store.
     times = [
         each.received_at
         for control, each in zip(controls, said, strict=True)
@@ -202,20 +202,19 @@ def load(
                 notes[at] = edited
     for entry, control, each in zip(entries, controls, said, strict=True):
         if each.removed and control == QUEUED:
-            repairs += put_back(entry)
-    view = View(settings, Ledger(name, settings), Table(), document.problems, end=size)
-    view.at = max(memory.at, latest)
-    view.problems = [*document.problems, *(Problem(1, 0, each) for each in odd)]
-    view.problems += [
+            repairs += restoring_writes(entry)
+    problems = [*document.problems, *(Problem(1, 0, each) for each in odd)]
+    problems += [
         Problem(0, *each)
         for entry, about in zip(entries, said, strict=True)
         if entry.control != COMMENT
         for each in about.odd
     ]
+    view = View(settings, Ledger(name, settings), Table(), problems, at=max(memory.at, latest), end=size)
     view.twins = {entries[at].offset: twin for at, twin in twins(known).items()}
-    view.seen = [(min(end, size), time) for end, time in memory.seen]  # what comes later was not there then
+    view.seen = [(min(end, size), time) for end, time in memory.seen]  # bytes after the end will be new messages
     settled = {receipt for receipt, _, _ in memory.settled}
-    seen = _Seen(view, entries, said, min(modified, now), size)
+    seen = _ArrivalTimes(view, entries, said, min(modified, now), size)
     rows: list[Row] = []
     for at, entry in enumerate(entries):
         if controls[at] == COMMENT:
@@ -229,7 +228,7 @@ def load(
             view.keys[each.key] = (id_, received_at + FIVE_MINUTES)
         row = _row(replace(entry, control=controls[at]), each, received_at, settings, now, horizon)
         if (damaged or not memory.lines) and row.state in (AVAILABLE, DELAYED):
-            # The mutex file was lost, or a line of it: the message itself may know more.
+            # The mutex file or a line of it is lost: the message's own variables may have a lease.
             held = _said_lease(entry, each, known[at].crc, id_, found)
             if held is not None and held.ends_at > now and held.receipt not in settled:
                 found, rewrite = held, True
@@ -241,7 +240,7 @@ def load(
         view.table.add(entry.offset, entry.length, known[at].crc, received_at, controls[at], id_)
         if found is not None:
             found = replace(found, offset=entry.offset, twin=view.twins.get(entry.offset, (0, 1)))
-            view.hold(len(rows), found)
+            view.keep_note(len(rows), found)
     load_state(view.ledger.state, rows, view.notes, packed(view.notes))
     view.settled = {receipt: (how, when) for receipt, how, when in memory.settled}
     view.keys |= {key: (each, until) for key, each, until in memory.keys if until > now}
@@ -250,7 +249,7 @@ def load(
 
 
 def message_of(view: View, seq: int, entry: Entry) -> Message:
-    """The message as anyone may see it: what is known of it, and what stands in the file."""
+    """The message for callers, from its state and its entry in the file."""
     message = as_seen(seq, view.ledger)
     message.id = view.table.ids[seq]
     message.received_at = view.table.received[seq]
@@ -259,8 +258,8 @@ def message_of(view: View, seq: int, entry: Entry) -> Message:
     return message
 
 
-class _Seen:
-    """When people's messages were first met, which they do not say themselves."""
+class _ArrivalTimes:
+    """When people's messages were first seen: their entries have no time."""
 
     def __init__(self, view: View, entries: list[Entry], said: list[Facts], modified: int, size: int) -> None:
         persons = [
@@ -277,21 +276,21 @@ class _Seen:
 
 
 def _row(entry: Entry, said: Facts, received_at: int, settings: Settings, now: int, horizon: int) -> Row:
-    # Received by a clock that is far ahead of ours: it waits for nothing.
+    # A message that a clock far ahead has stamped is available at once.
     visible_at = said.visible_at if said.visible_at is not None else received_at if received_at <= horizon else now
     if said.mark:
         visible_at = FAR
     if entry.control == QUEUED:
         state = DELAYED if visible_at > now else AVAILABLE
     elif entry.control == PROCESSED:
-        state = DONE if settings.keep_done is None else GONE  # when it was done nobody knows
+        state = DONE if settings.keep_done is None else GONE  # the file has no time of its ack
     else:
         state = FAILED
     return Row(state, said.priority, visible_at, said.expires_at or 0, said.attempts, received_at)
 
 
 def _said_lease(entry: Entry, said: Facts, crc: int, id: str, noted: Note | None) -> Note | None:  # noqa: A002
-    """What the message itself says of who holds it, and what was noted before that."""
+    """A note with the lease in a message's own variables, based on its last note; None if it has no lease."""
     if said.lease is None:
         return None
     until, secret = said.lease
@@ -304,10 +303,10 @@ def _said_lease(entry: Entry, said: Facts, crc: int, id: str, noted: Note | None
 
 
 def _marked(note: Note, said: Facts, now: int) -> Note:
-    """A message that waits, and that another program has marked as its own, waits until the mark is gone."""
+    """Delay a waiting message that another program has marked in `\\mutex=`, until the mark is gone."""
     if note.state not in ("available", "delayed"):
         return note
-    # A mark of ours may have outlived our lease in a crash.
+    # A mark of Penstock's may be left from a lease before a crash.
     ours = [str(each[1] or "") for each in note.history] + [note.consumer or ""]
     if said.mark and not any(consumer.startswith(said.mark) for consumer in ours):
         return replace(note, state="delayed", visible_at=FAR)
@@ -315,7 +314,7 @@ def _marked(note: Note, said: Facts, now: int) -> Note:
 
 
 def _edited(note: Note, control: str, now: int) -> Note | None:
-    """What is to be noted about a message whose control character a person has changed."""
+    """The new note of a message whose control character a person has changed; None: it is a comment now."""
     if control == COMMENT:
         return None
     if control == QUEUED:
@@ -324,16 +323,16 @@ def _edited(note: Note, control: str, now: int) -> Note | None:
     return replace(note, byte=control, state=state, ends_at=now, receipt=None)
 
 
-class Known(NamedTuple):
-    """How a message of the file is told from others."""
+class Identity(NamedTuple):
+    """The identity of a message in the file."""
 
     offset: int
     crc: int
     id: str | None
 
 
-def in_place(notes: Iterable[Note], entries: Sequence[Known]) -> dict[int, Note]:
-    """The notes by the position of their entry, in a file that nobody has edited."""
+def in_place(notes: Iterable[Note], entries: Sequence[Identity]) -> dict[int, Note]:
+    """The notes by the position of their entry, in a file that only Penstock has changed."""
     places = {entry.offset: at for at, entry in enumerate(entries)}
     found = {}
     for note in notes:
@@ -343,7 +342,7 @@ def in_place(notes: Iterable[Note], entries: Sequence[Known]) -> dict[int, Note]
     return found
 
 
-def by_content(notes: Iterable[Note], entries: Sequence[Known]) -> dict[int, Note]:
+def by_content(notes: Iterable[Note], entries: Sequence[Identity]) -> dict[int, Note]:
     """The notes by the position of their entry, in a file that may have been edited."""
     ids: dict[str, list[int]] = {}
     texts: dict[int, list[int]] = {}
@@ -363,8 +362,8 @@ def by_content(notes: Iterable[Note], entries: Sequence[Known]) -> dict[int, Not
     return found
 
 
-def twins(entries: Sequence[Known]) -> dict[int, tuple[int, int]]:
-    """Of people's messages that read like others: which of how many they are, by position."""
+def twins(entries: Sequence[Identity]) -> dict[int, tuple[int, int]]:
+    """Note.twin of people's messages that have the same text as others, by position."""
     counts = Counter(entry.crc for entry in entries if entry.id is None)
     seen: Counter[int] = Counter()
     found = {}
@@ -379,7 +378,7 @@ _STATES = {COMMENT: "comment", PROCESSED: "done", CRITICAL: "failed"}
 
 
 class Shown(NamedTuple):
-    """Bytes of the file; an entry, or lines that belong to none."""
+    """A piece of the file: an entry, or a line outside of entries."""
 
     state: str  # a message's; or "comment", "skipped", "blank"
     raw: bytes
@@ -387,7 +386,7 @@ class Shown(NamedTuple):
     entry: Entry | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The piece for programs."""
+        """The piece for --json."""
         if self.entry is None:
             return {"state": self.state, "text": self.raw.decode(errors="replace")}
         return {
@@ -402,7 +401,7 @@ class Shown(NamedTuple):
 
 
 def shown(data: bytes, view: View) -> list[Shown]:
-    """All of the file, in its order."""
+    """All pieces of the file, in its order."""
     pieces: list[Shown] = []
     at = 0
     states = {

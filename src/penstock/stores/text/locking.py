@@ -1,4 +1,4 @@
-"""A text queue's turns: one operation at a time among all processes, and the line of waiting consumers."""
+"""Locked operations on a text queue: one at a time among all processes; waiting consumers, and their poller."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -16,26 +16,26 @@ from penstock.system.clock import SteadyClock
 from penstock.system.files import Disk, is_refused, unavailable
 from penstock.system.threads import Threads
 
-_TRIES = 5  # to find the file as it was a moment ago
+_TRIES = 5  # of an operation whose file is edited meanwhile
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 Take: TypeAlias = Callable[[View, int], list[Message]]
 
 
-def in_turn(
+def under_lock(
     operation: Callable[Concatenate[Any, View, int, Arguments], Result],
 ) -> Callable[Concatenate[Any, Arguments], Result]:
-    """A queue's method as an operation in a turn of its own, in which it is given the view and the time."""
+    """Make a method run under the queue's lock, with the view and the time as its first arguments."""
 
     @wraps(operation)
-    def run(queue: "TurningQueue", /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
+    def run(queue: "LockedQueue", /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
         return queue.run(lambda view, now: operation(queue, view, now, *arguments, **options))
 
     return run
 
 
 class Waiter:
-    """A consumer in line."""
+    """A waiting consumer; `take` fetches its messages."""
 
     def __init__(self, take: Take) -> None:
         self.take = take
@@ -44,8 +44,8 @@ class Waiter:
         self.error: BaseException | None = None
 
 
-class TurningQueue:
-    """One queue, safe for threads and processes."""
+class LockedQueue:
+    """One queue, whose operations exclude each other in all threads and processes."""
 
     def __init__(
         self,
@@ -55,49 +55,49 @@ class TurningQueue:
         clock: SteadyClock,
         threads: Threads,
         sync: Sync,
-        waiting: Callable[["TurningQueue"], None],
+        waiting: Callable[["LockedQueue"], None],
         failed: Callable[[str, OSError], PenstockError],
     ) -> None:
         self.name = name
         self.path = path
-        self._waiting = waiting  # told when someone stands in line
-        self._failed = failed  # told of an error after which nobody knows what the disk has; what to raise
-        self.files = TextStorage(name, path, disk, clock, threads, sync)
+        self._waiting = waiting  # called when a consumer starts to wait
+        self._failed = failed  # called after an error that leaves the state of the disk unknown; what to raise
+        self.storage = TextStorage(name, path, disk, clock, threads, sync)
         self._clock = clock
         self._line: dict[Waiter, None] = {}
         self._stopped: Callable[[], PenstockError] | None = None
 
     def run(self, operation: Callable[[View, int], Result]) -> Result:
-        """An operation in a turn of its own; an error of the disk is told, and what it left is written again."""
+        """Run an operation under the lock; again if the file was edited, or the mutex file could be shortened."""
         for _ in range(_TRIES):
             if self._stopped is not None:
                 raise self._stopped()
             try:
-                with self.turn() as view:
+                with self.locked() as view:
                     view, now = self._serve_first(view)
                     try:
                         result = operation(view, now)
-                    except PenstockError:  # some receipts were lost, say: the others may have given messages back
-                        self._serve_if_known(view, now)
+                    except PenstockError:  # LeaseExpired, for example, after other receipts have released messages
+                        self._serve(view, now)
                         raise
-                    self._serve_if_known(view, now)
+                    self._serve(view, now)
                     return result
             except Edited:
                 continue
             except DiskFull:
-                with self.turn():
-                    if not self.files.shorten():
+                with self.locked():
+                    if not self.storage.shorten():
                         raise
-        raise StoreClosed(f"the file {self.path!r} changes all the time: edit it while nobody uses it")
+        raise StoreClosed(f"the file {self.path!r} changes all the time: edit it while no process uses it")
 
     def _serve_first(self, view: View) -> tuple[View, int]:
-        """Let time pass, and serve the consumers in line; the view and the time after that."""
+        """Advance to now, and serve waiting consumers; the view and the time after that."""
         while True:
             now = self._advance(view)
             self._serve(view, now)
-            if self.files.known is view:
+            if self.storage.known is view:
                 return view, now
-            view = self.files.current()  # the disk was too full for a consumer in line, which was told
+            view = self.storage.current()  # serving a consumer has failed, and the view was dropped
 
     def _advance(self, view: View) -> int:
         now = self._clock.now()
@@ -106,22 +106,22 @@ class TurningQueue:
         return now
 
     @contextmanager
-    def turn(self) -> Iterator[View]:
-        """Have the files for oneself; an error of the disk is told in words, or stops the store."""
+    def locked(self) -> Iterator[View]:
+        """Hold the lock; an error of the disk becomes StoreUnavailable, or stops the store."""
         try:
-            with self.files.turn() as view:
+            with self.storage.locked() as view:
                 yield view
         except FileNotFoundError:
-            raise self.files.gone() from None  # the folder was moved away in this moment
+            raise self.storage.gone() from None  # the folder was just moved away
         except OSError as error:
-            if is_refused(error) and not self.files.counts:
+            if is_refused(error) and not self.storage.has_effect:
                 raise unavailable(error.filename or self.path, error) from error
             raise self._failed(self.path, error) from error
 
-    # The line
+    # Waiting consumers, first come, first served
 
     def _served(self, take: Take, wait: float) -> list[Message]:
-        """What a consumer gets, at once or after its turn in line; given back if it is interrupted."""
+        """Take messages, waiting for the first one; an interrupted consumer gives its messages back."""
         waiter = Waiter(take)
 
         def begin(view: View, now: int) -> list[Message]:
@@ -136,7 +136,7 @@ class TurningQueue:
         try:
             self._waiting(self)
             if not self._clock.wait(waiter.served, wait) and waiter in self._line:
-                self.run(lambda view, now: None)  # it may be served in this last moment
+                self.run(lambda view, now: None)  # serves it, if messages are available now
         except BaseException:
             self._line.pop(waiter, None)
             self._give_back(waiter.messages)
@@ -147,64 +147,59 @@ class TurningQueue:
         return waiter.messages
 
     def _give_back(self, messages: list[Message]) -> None:
-        """Release what was claimed for a consumer that is gone."""
+        """Release messages that were claimed for an interrupted consumer."""
         raise NotImplementedError
 
     @property
     def in_line(self) -> int:
-        """How many consumers wait."""
+        """The number of waiting consumers."""
         return len(self._line)
 
     def serve(self) -> None:
-        """Give waiting consumers what has become available."""
+        """Give available messages to waiting consumers."""
         try:
             self.run(lambda view, now: None)
         except QueueNotFound as error:
             gone = error
-            self._send_away(lambda: gone)
+            self._refuse_waiting(lambda: gone)
         except PenstockError:
-            return  # those in line were told
+            return  # the waiting consumers have the error
 
     def is_due(self) -> bool:
-        """Whether there may be something for waiting consumers: the files have changed, or it is time."""
-        with self.files.lock:
-            view = self.files.known
+        """Whether messages may have become available: the files have changed, or a delay or lease is over."""
+        with self.storage.lock:
+            view = self.storage.known
             if view is None or view.ledger.state.available():
                 return True
             due = view.ledger.state.next_time()
             try:
-                return (due is not None and due <= self._clock.now()) or self.files.changed_outside()
+                return (due is not None and due <= self._clock.now()) or self.storage.changed_outside()
             except OSError:
-                return True  # the next turn tells
+                return True  # the next operation raises it
 
     def _serve(self, view: View, now: int) -> None:
-        while self._line and self.files.known is view and view.ledger.state.available():
+        while self._line and self.storage.known is view and view.ledger.state.available():
             waiter = next(iter(self._line))
             try:
                 waiter.messages = waiter.take(view, now)
-            except PenstockError as error:  # the consumer's to know
+            except PenstockError as error:  # raised in the consumer's thread
                 waiter.error = error
             self._line.pop(waiter, None)
             waiter.served.set()
 
-    def _serve_if_known(self, view: View, now: int) -> None:
-        """Serve after an operation, unless that has put other files in the place of the known ones."""
-        if self.files.known is view:
-            self._serve(view, now)
-
     # The end
 
     def forked(self) -> None:
-        """In a child: who stood in line are threads of the parent."""
+        """In a forked child: the waiting consumers are threads of the parent."""
         self._line = {}
-        self.files.forked()
+        self.storage.forked()
 
     def stop(self, error: Callable[[], PenstockError]) -> None:
-        """From now on every call, those in line included, gets this error."""
+        """Give waiting consumers and all later operations this error."""
         self._stopped = error
-        self._send_away(error)
+        self._refuse_waiting(error)
 
-    def _send_away(self, error: Callable[[], PenstockError]) -> None:
+    def _refuse_waiting(self, error: Callable[[], PenstockError]) -> None:
         for waiter in list(self._line):
             if self._line.pop(waiter, 0) is None:
                 waiter.error = error()
@@ -215,17 +210,17 @@ _PAUSE = 0.03  # seconds of real time, whatever clock the store has
 
 
 class Poller:
-    """One thread, alive only while someone waits."""
+    """A thread that serves waiting consumers of queues whose files change; it ends when none waits."""
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
         self._lock = threading.Lock()
-        self._watched: set[TurningQueue] = set()
+        self._watched: set[LockedQueue] = set()
         self._running = False
         self._stopping = threading.Event()
 
-    def watch(self, queue: TurningQueue) -> None:
-        """Look after a queue until nobody stands in its line."""
+    def watch(self, queue: LockedQueue) -> None:
+        """Poll a queue until no consumer waits for it."""
         with self._lock:
             self._watched.add(queue)
             if not self._running and not self._stopping.is_set():
@@ -233,12 +228,12 @@ class Poller:
                 self._running = True
 
     def forked(self) -> None:
-        """In a child: the thread is the parent's."""
+        """In a forked child: the thread is the parent's."""
         self._lock = threading.Lock()
         self._watched, self._running = set(), False
 
     def stop(self) -> None:
-        """Look no more."""
+        """End the thread."""
         self._stopping.set()
 
     def _run(self) -> None:
@@ -250,7 +245,7 @@ class Poller:
                 if idle > 100:
                     self._running = False
                     return
-                watched: Iterable[TurningQueue] = list(self._watched)
+                watched: Iterable[LockedQueue] = list(self._watched)
             for queue in watched:
                 if queue.is_due():
                     queue.serve()
