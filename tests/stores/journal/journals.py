@@ -8,7 +8,9 @@ from typing import Any
 from penstock import Queue, SimulatedClock, Store
 from penstock.stores.journal import replay
 from penstock.stores.journal.format import AddX, Dialect, Entry, encode
-from penstock.stores.journal.store import open_journal
+from penstock.stores.journal.loads import make_folder
+from penstock.stores.journal.staging import new_name
+from penstock.stores.journal.store import JournalBackend, open_journal
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "kestrel.json").read_text())
 NOW = SimulatedClock().now()
@@ -17,6 +19,13 @@ NOW = SimulatedClock().now()
 def journal(folder: Path, clock: SimulatedClock | None = None, sync: str = "never", **options: Any) -> Store:
     """A store in a folder, opened."""
     return Store(str(folder), open_journal(folder, clock=clock or SimulatedClock(), sync=sync, **options))
+
+
+def begin_load(backend: JournalBackend) -> str:
+    """The name of a load that this process stages; its folder is made."""
+    load = new_name(os.getpid())
+    make_folder(backend._disk, backend.folder, load)
+    return load
 
 
 def payloads(queue: Queue) -> list[bytes]:

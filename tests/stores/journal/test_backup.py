@@ -27,6 +27,7 @@ from penstock.stores.journal.loads import Load
 from penstock.stores.journal.staging import Part
 from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.system.files import SystemDisk
+from tests.stores.journal.journals import begin_load
 
 ROOT = Path(__file__).parents[3]
 
@@ -155,7 +156,7 @@ def test_queues_are_whole_and_at_one_moment_while_threads_use_rotate_and_pack_th
 
 
 def load(backend: JournalBackend, folder: Path, run: str) -> bool:
-    name = backend.begin_load()
+    name = begin_load(backend)
     part = Part(SystemDisk(), staging.folder_of(str(folder), name), name, "part")
     for queue in ("a", "b"):
         part.add_entries(queue, [Entry(f"{run}.{number}".encode()) for number in range(20)], 0, 1_700_000_000_000)

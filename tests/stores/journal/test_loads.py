@@ -25,6 +25,7 @@ from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.system.files import SystemDisk
 from penstock.system.threads import SystemThreads, Task
 from tests.simulated_disk import Keep, SimulatedCrash, SimulatedDisk
+from tests.stores.journal.journals import begin_load
 
 NOW = 1_700_000_000_000
 LARGE = b"x" * (5 << 20)
@@ -32,7 +33,7 @@ LARGE = b"x" * (5 << 20)
 
 def staged(backend: JournalBackend, folder: Path, parts: dict[str, dict[str, list[Entry]]]) -> Load:
     """A load of files, each with entries of some queues."""
-    name = backend.begin_load()
+    name = begin_load(backend)
     pieces: list[Piece] = []
     for file, queues in parts.items():
         part = Part(SystemDisk(), staging.folder_of(str(folder), name), name, file)
@@ -177,7 +178,7 @@ def test_what_nobody_will_finish_is_removed_when_the_store_is_opened(tmp_path: P
 
 def restored(backend: JournalBackend, folder: Path, large: bytes) -> Load:
     """A load with a message of every state that a message can arrive in."""
-    name = backend.begin_load()
+    name = begin_load(backend)
     part = Part(SystemDisk(), staging.folder_of(str(folder), name), name, "part")
     history = pack(Attempt(1, "then", NOW - 90, NOW - 80, "failed", "no luck"))
     for done in (False, True):
@@ -258,7 +259,7 @@ def on(disk: SimulatedDisk) -> JournalBackend:
 
 
 def load_on(disk: SimulatedDisk, backend: JournalBackend, run: str | None = None) -> bool:
-    name = backend.begin_load()
+    name = begin_load(backend)
     pieces: list[Piece] = []
     for file, queues in {"a": {"large": 3}, "b": {"large": 3, "small": 1}, "c": {"small": 1}}.items():
         part = Part(disk, staging.folder_of("/data", name), name, file)

@@ -324,10 +324,10 @@ def test_a_folder_that_is_no_store_is_not_made_one(tmp_path: Path) -> None:
 # While another process writes
 
 _WRITER = """
-import json, random, sys, threading, time
+import json, os, random, sys, threading, time
 from penstock.system.files import SystemDisk
-from penstock.stores.journal.loads import Load
-from penstock.stores.journal.staging import Part, folder_of
+from penstock.stores.journal.loads import Load, make_folder
+from penstock.stores.journal.staging import Part, folder_of, new_name
 from penstock.stores.journal.store import open_journal
 from penstock.contract.message import Entry
 from penstock.contract.store import Store
@@ -373,7 +373,8 @@ def load(dice, first):
         count = dice.choice((1, 3, 9))
         names = [f"{number}-{count * 4}-{at}" for at in range(count * 4)]
         number += 1
-        load = backend.begin_load()
+        load = new_name(os.getpid())
+        make_folder(SystemDisk(), folder, load)
         pieces = []
         for file in range(count):
             part = Part(SystemDisk(), folder_of(folder, load), load, str(file))

@@ -72,9 +72,6 @@ class JournalKind(Kind):
 
         return examine(split(url)[1])
 
-    def check_packs(self, url: str) -> None:
-        """Any store of this kind can be packed."""
-
     def backup(self, url: str, dest: str, verify: bool, progress: Callable[[int, int], object] | None) -> Copy:
         from penstock.stores.journal.backup import backup
 

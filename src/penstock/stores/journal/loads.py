@@ -115,12 +115,6 @@ class Loads:
         self._whole = min(_WHOLE, segment_size)
         self._landing = threading.Lock()  # one batch of a stream after the other
 
-    def begin(self) -> str:
-        """A place for a load that this process stages."""
-        load = staging.new_name(os.getpid())
-        make_folder(self._disk, self._store, load)
-        return load
-
     def take_in(self, load: Load) -> bool:
         """Let a load take effect, all of it or nothing; False: its run has taken effect before."""
         folder = staging.folder_of(self._store, load.name)

@@ -191,10 +191,6 @@ class JournalBackend(Engine):
                     yield upkeep
                     return
 
-    def begin_load(self) -> str:
-        """A name for a load that this process will stage, see staging.py."""
-        return self._loads.begin()
-
     def owner(self) -> None:
         """Not for this kind of store."""
         raise NotSupported(f"the store {self.folder!r} is not a slate store")
