@@ -1,4 +1,4 @@
-"""Journal stores for the rest of the program."""
+"""The store kind `journal:DIR`: how to open, read, pack, examine and back up a journal store."""
 
 import os
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class JournalKind(Kind):
 
     def open_owned(self, url: str, options: Options, locked: Callable[[], None]) -> JournalBackend:
         backend = self._open(self.meeting_folder(url), options, locked)
-        backend.keep_indexes()  # as owners that are killed one after the other would replay more and more
+        backend.keep_indexes()  # or owners that are killed one after the other replay more and more
         return backend
 
     def meeting_folder(self, url: str) -> str:
@@ -89,7 +89,7 @@ class JournalKind(Kind):
 
 
 def folder_of(url: str) -> str:
-    """The folder of a journal store."""
+    """The folder in the URL of a journal store."""
     _, folder = split(url)
     if not folder:
         raise InvalidArgument("journal: without a folder; give journal:DIR, or just the folder")
@@ -100,7 +100,7 @@ def _is_of_store(entry: os.DirEntry[str]) -> bool:
     """Whether a file or folder belongs to a journal store."""
     if entry.name == ".penstock":
         return "queues" in names_in(entry.path)
-    # It may be Kestrel's; opening it tells.
+    # It may be a journal of Kestrel: opening the store decides.
     return entry.name not in USUAL and os.path.isfile(entry.path) and os.path.getsize(entry.path) > 0
 
 

@@ -1,7 +1,7 @@
-"""Recovery: from a journal, as a close, a crash or another program left it, to a queue that can go on.
+"""Recovery: opens a journal that a closed store, a crash or another program left.
 
-What a crash interrupted is finished, what it tore is cut off, and entries of another program become ours. Damage
-is refused: no guess is made, and the error says where it is.
+An interrupted packing is finished, a torn group is cut off, and entries of another program are adopted. Damage is
+refused with StoreCorrupt, which says where it is.
 """
 
 import logging
@@ -27,7 +27,7 @@ _log = logging.getLogger("penstock")
 
 
 class Journal:
-    """A queue's journal as it was found: its files, and how far they reach."""
+    """A recovered journal: its files, and how far they reach."""
 
     def __init__(self, file: str, entry: Entry | None, ledger: Ledger) -> None:
         self.file = file
@@ -35,10 +35,10 @@ class Journal:
         self.ledger = ledger
         self.segments: list[Segment] = []
         self.next_group = 1
-        self.starts = [1]  # the number of its first group, 0 if that is packed; several if it is not known which
+        self.starts = [1]  # the number of its first group, 0 if that is packed; several while it is not known
         self.at = 0
-        self.loads: set[str] = set()  # whose messages were seen to have arrived
-        self.indexed = 0  # bytes of the journal that the snapshot stands for
+        self.loads: set[str] = set()  # names of loads whose messages have arrived
+        self.indexed = 0  # bytes of the journal that the saved index covers
         self.index_size = 0
 
 
@@ -56,12 +56,12 @@ class Recovery:
     def recover(
         self, file: str, known: Entry | None, name: str, names: Callable[[], list[str]], clean: int | None
     ) -> Journal:
-        """Recover the journal of a queue, whose files are among the names in the folder."""
+        """Recover the journal of a queue; `names` lists its files."""
         index = read_index(self._disk, self._catalog.index(file))
         if index is not None:
             try:
                 return self._load_with(index, file, known, name, names(), clean)
-            except StoreCorrupt:  # it may be the snapshot that is wrong: see without it
+            except StoreCorrupt:  # perhaps only the index is wrong: try without it
                 pass
         return self._load_with(None, file, known, name, names(), clean)
 
@@ -121,7 +121,7 @@ class Recovery:
                 "Put the file back; `penstock doctor` shows what there is"
             )
         if strange:
-            # Kestrel may have left nothing of what we wrote, and then only these know how far it went.
+            # Kestrel may have rewritten the journal; then only these know which numbers were used.
             ledger.state.skip_to(self._first if known is None else known.first)
             if index is not None:
                 ledger.state.skip_to(index.next_seq())
@@ -140,7 +140,7 @@ class Recovery:
         return journal
 
     def _is_stray(self, files: JournalFiles, name: str) -> bool:
-        """Whether a file only has the name of one that was rotated away; of one of ours the groups are missed."""
+        """Whether a file only has the name of a rotated one. If it is damaged, its groups will be missing."""
         if journals([name]) != [files.name] or name == files.name or name.endswith(".pack"):
             return False
         if stray := not is_journal(files.path(name), self._disk, self._dialect):
@@ -157,7 +157,7 @@ class Recovery:
     def _judge(
         self, segment: Segment, rest: Rest, last: bool, clean: int | None, next_group: int
     ) -> list[KestrelEntry]:
-        """What is to be done with bytes that are not in a group; another program's entries among them."""
+        """Refuse, quarantine or cut off the bytes after the last group; another program's entries among them."""
         path = segment.file.path
         if not rest.offset and rest.torn and rest.data[0] not in BEGINNINGS:
             raise StoreCorrupt(
@@ -177,7 +177,7 @@ class Recovery:
             except OSError as error:
                 if not is_full(error):
                     raise
-                kept = "There is no space to keep them"  # and none is needed to go on
+                kept = "There is no space to keep them"  # recovery needs none
             _log.warning(
                 "%s: %d bytes at its end are no whole group; a crash interrupted the write, which no one was told "
                 "had succeeded. %s",
@@ -192,17 +192,17 @@ class Recovery:
         return rest.entries
 
     def _keep(self, segment: Segment, offset: int, data: bytes) -> str:
-        """Move bytes to quarantine, where as few may read them as before."""
+        """Move bytes to quarantine, with the mode of their file; the path."""
         return self._catalog.quarantine(segment.name, offset, data, segment.file.status().mode)
 
     def _adopt(
         self, files: JournalFiles, journal: Journal, loader: Loader, foreign: list[KestrelEntry]
     ) -> Journal:
-        """Make another program's entries ours, and read the result."""
+        """Write the entries of another program as a packed file of ours, and recover that."""
         state, now = journal.ledger.state, max(loader.at, self._clock.now())
         items = kestrel.replay_entries(state, foreign, now)
         if journal.entry is not None and state.settings != journal.entry.settings:
-            state.replay(Update(now, journal.entry.settings))  # of what changed them nothing may be left
+            state.replay(Update(now, journal.entry.settings))  # the record that changed them may be lost
         packed = kestrel.rewrite(files, journal.segments, state, items, loader.next_group, now, self._dialect)
         entry = journal.entry or Entry(state.name)
         self._catalog.keep(journal.file, entry)
@@ -212,9 +212,10 @@ class Recovery:
 
 
 def _settle(segment: Segment, closed: bool) -> None:
-    """Make the latest file durable as it was read, without its filling: the next write relies on where it ends.
+    """Cut off the filling of the latest file, and make it durable: the next write relies on where it ends.
 
-    After a sync that failed the system may show bytes that the disk never got, and call them synced.
+    It is written anew unless the store was closed: after a failed sync the system may show bytes that the disk
+    never got, and call them synced.
     """
     filled = segment.file.size() > segment.size
     if filled:
