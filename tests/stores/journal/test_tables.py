@@ -33,8 +33,7 @@ from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.system.files import Disk, SystemDisk
 from penstock.system.processes import name_of
 from tests.spark.reads import arrow, batches, expired, listed, open_small, plan, rows, varied
-from tests.stores.journal.journals import flip
-from tests.stores.journal.test_loads import staged
+from tests.stores.journal.journals import flip, staged
 
 ODD_NAMES = ["..", "/", "a/b", "A", "a", "%41", "~", "a~~1", "a.1", "a.1.pack", ":", "-", "x" * 255, "X" * 255]
 
@@ -203,7 +202,7 @@ def test_a_load_that_has_only_arrived_in_part_is_not_read(tmp_path: Path, monkey
     monkeypatch.setattr(loads, "_move", move)
     parts = {name: {"default": [Entry(b"x" * (5 << 20)), Entry(b"y")]} for name in "ab"}
     with pytest.raises(PenstockError):
-        backend.load(staged(backend, tmp_path, parts))
+        backend.load(staged(backend, parts))
     with suppress(PenstockError):
         backend.close()
     monkeypatch.setattr(snapshot, "_LONG_PAUSE", 0.01)

@@ -22,7 +22,7 @@ from penstock.stores.journal.snapshot import QueueSnapshot, StoreSnapshot
 from penstock.stores.journal.staging import manifests
 from penstock.system.clock import Clock, SystemClock, rest
 from penstock.system.copies import Destination
-from penstock.system.files import Disk, ReadingDisk, SystemDisk
+from penstock.system.files import Disk, ReadingDisk, SystemDisk, replace_file
 
 _CHUNK = 4 << 20
 _TRIES = 20
@@ -185,10 +185,7 @@ class _Backup:
         if sinks:
             folder = self._catalog.make(SINKS)
             for name, content in sinks.items():
-                with self._disk.open(os.path.join(folder, name), exclusive=True) as file:
-                    file.write(0, content)
-                    file.sync()
-            self._disk.sync_folder(folder)
+                replace_file(self._disk, os.path.join(folder, name), content)
         if loads:
             folder = self._catalog.make(RUNS)
             for name in loads:

@@ -21,6 +21,7 @@ import errno
 import json
 import logging
 import os
+import re
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -290,7 +291,7 @@ def read_line(disk: Disk, path: str, advice: str = "") -> Any:
 
 
 def write_line(disk: Disk, path: str, content: Any) -> None:
-    """Write a file of that form, synced; its name is durable once the folder is synced."""
+    """Write a file of that form durably."""
     replace_file(disk, path, _text(content))
 
 
@@ -325,15 +326,7 @@ def queue_of(file: str, taken: Container[str] = ()) -> str:
 
 
 def _decoded(file: str) -> str:
-    decoded, at = "", 0
-    while at < len(file):
-        digits = file[at + 1 : at + 3]
-        if file[at] == "%" and len(digits) == 2 and all(digit in "0123456789ABCDEF" for digit in digits):
-            decoded += chr(int(digits, 16))
-            at += 3
-        else:
-            decoded += file[at]
-            at += 1
+    decoded = re.sub("%([0-9A-F]{2})", lambda digits: chr(int(digits[1], 16)), file)
     if names.file_name(decoded) == file and decoded.isascii() and decoded.isprintable() and " " not in decoded:
         return decoded
     return "".join(letter if "!" <= letter <= "~" else f"%{ord(letter):02X}" for letter in file)

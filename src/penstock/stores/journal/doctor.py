@@ -11,14 +11,14 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock.contract.examination import Examination, Finding, QueueExamination, note, problem
-from penstock.errors import InvalidArgument, StoreCorrupt, StoreUnavailable
+from penstock.errors import StoreCorrupt, StoreUnavailable
 from penstock.rules.ledger import Ledger
 from penstock.rules.rows import IN_FLIGHT, Page
 from penstock.rules.state import State, StateSnapshot
 from penstock.stores.journal import bodies, kestrel
 from penstock.stores.journal.catalog import FOLDER, LOST, PUT_BACK, Catalog, Entry, queue_of
 from penstock.stores.journal.files import PLACE_BITS, Segment, is_temporary, journals, offset_of, replay_order
-from penstock.stores.journal.format import DIALECTS, Dialect
+from penstock.stores.journal.format import Dialect, check_dialect
 from penstock.stores.journal.index import SavedIndex, read_index
 from penstock.stores.journal.packing import packed_size
 from penstock.stores.journal.reading import (
@@ -334,8 +334,7 @@ def examine(
 
     >>> examine("data").sound
     """
-    if dialect not in DIALECTS:
-        raise InvalidArgument(f"dialect={dialect!r} is none of {', '.join(DIALECTS)}")
+    check_dialect(dialect)
     disk, folder = disk or SystemDisk(), os.fspath(folder)
     found: Examination[QueueExamination] = Examination(folder, SystemClock().now() if now is None else now)
     try:

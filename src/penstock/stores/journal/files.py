@@ -43,6 +43,8 @@ def replay_order(names: Iterable[str], journal: str) -> list[str]:
     packs: dict[int, str] = {}
     current = []
     for name in names:
+        if not name.startswith(journal):
+            continue  # a folder may have thousands of journals
         if name == journal:
             current = [name]
         elif matched := pattern.fullmatch(name):

@@ -420,13 +420,13 @@ class Follower:
         """Pin new files, before they are packed, and drop those that were read."""
         journal = self._journal()
         for _ in range(_TRIES):
-            names = self._names(journal)
+            names = replay_order(self._disk.listfiles(self.folder), journal)
             try:
                 listed = [self._add(name) for name in names]
             except FileNotFoundError:  # renamed or packed away just now
                 rest(_PAUSE)
                 continue
-            if self._names(journal) == names:
+            if replay_order(self._disk.listfiles(self.folder), journal) == names:
                 for source, following in pairwise(listed):
                     if source is not None and source.is_packed and following is not None:
                         source.before = following.first_group
@@ -434,10 +434,6 @@ class Follower:
                 self._read_before = {key: each for key, each in self._read_before.items() if id(each[0]) in there}
                 break
         self._drop_needless()
-
-    def _names(self, journal: str) -> list[str]:
-        names = [name for name in self._disk.listfiles(self.folder) if name.startswith(journal)]
-        return replay_order(names, journal)
 
     def _add(self, name: str) -> _Source | None:
         """The file of that name, pinned; None if it has no group yet."""

@@ -23,8 +23,16 @@ import struct
 from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
+from penstock.errors import InvalidArgument
+
 Dialect: TypeAlias = Literal["doc", "2.x"]
 DIALECTS: tuple[Dialect, ...] = ("doc", "2.x")
+
+
+def check_dialect(dialect: str) -> None:
+    """Refuse a dialect that does not exist."""
+    if dialect not in DIALECTS:
+        raise InvalidArgument(f"dialect={dialect!r} is none of {', '.join(DIALECTS)}")
 
 
 class Broken(ValueError):

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.contract.names import checked
-from penstock.errors import InvalidArgument
 from penstock.rules import records
 from penstock.rules.rows import Page
 from penstock.rules.state import State
@@ -21,7 +20,6 @@ from penstock.stores.journal import packing
 from penstock.stores.journal.catalog import journal_of
 from penstock.stores.journal.files import JournalFiles, Segment, mode_of, replay_order
 from penstock.stores.journal.format import (
-    DIALECTS,
     Add,
     AddX,
     AddXid,
@@ -36,11 +34,12 @@ from penstock.stores.journal.format import (
     SaveXid,
     StateDump,
     Unremove,
+    check_dialect,
     decode,
     encode,
 )
 from penstock.stores.journal.groups import last_xid, xid_of
-from penstock.stores.journal.reading import Item, unpack_item
+from penstock.stores.journal.reading import Item, unpack_item, unsettled
 from penstock.system.files import Disk, SystemDisk
 
 _REMOVES = re.compile(rb"\x01+")
@@ -114,8 +113,7 @@ def replay(
 
     >>> replay("data", "jobs").queue
     """
-    if dialect not in DIALECTS:
-        raise InvalidArgument(f"dialect={dialect!r} is none of {', '.join(DIALECTS)}")
+    check_dialect(dialect)
     disk = disk or SystemDisk()
     state = Replay()
     journal = journal_of(os.fspath(folder), checked(queue), disk)
@@ -138,7 +136,7 @@ def replay(
 def replay_entries(state: State, entries: Sequence[Entry], now: int) -> dict[int, Item]:
     """Apply the entries of another program to a state; the items of the new messages, by number."""
     model = Replay(last_xid=last_xid(state.next_seq))
-    ours = {seq for name in ("delayed", "available", "in_flight", "failed") for seq in _listed(state, name)}
+    ours = unsettled(state)
     model.open = {xid_of(seq): seq.to_bytes(8, "little") for seq in ours}
     for entry in entries:
         model.apply(entry)
@@ -207,7 +205,3 @@ def _body(item: Item, segments: dict[int, Segment], now: int) -> bytes:
     """Another program's item as a body of ours."""
     payload = segments[item.segment].file.read(item.offset, item.size)
     return encode(AddX(item.added or now, item.expiry, payload)) + encode(RemoveTentative())
-
-
-def _listed(state: State, name: str) -> list[int]:
-    return state.listed(name, 0, state.size())

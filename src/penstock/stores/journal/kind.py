@@ -10,7 +10,7 @@ from penstock.contract.kinds import Copy, Kind, Options, folder_has, names_in, s
 from penstock.contract.tables import Packer, Tables
 from penstock.errors import InvalidArgument, StoreLocked
 from penstock.stores.journal.catalog import Catalog
-from penstock.stores.journal.format import DIALECTS
+from penstock.stores.journal.format import check_dialect
 from penstock.stores.journal.store import JournalBackend, open_journal
 from penstock.stores.journal.strays import USUAL
 from penstock.system.clock import SystemClock
@@ -27,8 +27,7 @@ class JournalKind(Kind):
 
     def check(self, url: str, options: Options) -> None:
         super().check(url, options)
-        if options.dialect not in DIALECTS:
-            raise InvalidArgument(f"dialect={options.dialect!r} is none of {', '.join(DIALECTS)}")
+        check_dialect(options.dialect)
 
     def open(self, url: str, options: Options) -> JournalBackend:
         return self._open(folder_of(url), options, lambda: None)

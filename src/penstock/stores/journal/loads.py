@@ -85,6 +85,13 @@ class Load:
             found.setdefault(piece.queue, []).append(piece)
         return found
 
+    def brought(self) -> list[Brought]:
+        """Messages and bytes of each queue."""
+        return [
+            Brought(queue, sum(piece.messages for piece in pieces), sum(piece.payloads for piece in pieces))
+            for queue, pieces in sorted(self.by_queue().items())
+        ]
+
 
 class StagedFile(NamedTuple):
     """A staged file with groups of one queue."""
@@ -158,7 +165,6 @@ class Loads:
             load = replace(load, pieces=self._own_files(folder, load))
             self._disk.sync_folder(folder)
             write_line(self._disk, path, asdict(load))
-            self._disk.sync_folder(folder)
         except OSError as error:
             if not is_full(error) or self._disk.exists(path):
                 raise
@@ -240,9 +246,7 @@ class Loads:
                     self._arrive(folder, load.name, queue, upkeep.storage, pieces, arrived.get(queue, set()))
         manifest = os.path.join(folder, MANIFEST)
         if load.sink is not None:
-            path = self._begin_to_remember(SINKS, load.sink.sink)
-            write_line(self._disk, path, list(load.sink))
-            self._disk.sync_folder(os.path.dirname(path))
+            write_line(self._disk, self._begin_to_remember(SINKS, load.sink.sink), list(load.sink))
         if load.run is not None:
             path = self._begin_to_remember(RUNS, load.run)
             if self._disk.exists(manifest):
@@ -488,13 +492,7 @@ class JournalDepot:
 
     def taken(self, run: str) -> Taken | None:
         taken = read_run(self._disk, self._catalog, run)
-        if taken is None:
-            return None
-        brought = [
-            Brought(queue, sum(piece.messages for piece in pieces), sum(piece.payloads for piece in pieces))
-            for queue, pieces in sorted(taken.by_queue().items())
-        ]
-        return Taken(taken.name, brought)
+        return None if taken is None else Taken(taken.name, taken.brought())
 
     def drop(self, load: str) -> None:
         remove_folder(self._disk, self._folder(load))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zlib_ng.zlib_ng import crc32
 
+from penstock.contract.message import STATES
 from penstock.contract.settings import Settings
 from penstock.errors import StoreCorrupt
 from penstock.rules.ledger import Ledger
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from penstock.stores.journal.index import SavedIndex
 
 _TRIES = 10  # to see all files of a journal at one moment, while another process renames them
-_WAITING = ("delayed", "available", "in_flight", "failed")
 _CHUNK = 8 << 20
 _BATCH = 1 << 13
 _ITEM = struct.Struct("<QQQqq")
@@ -557,9 +557,13 @@ def left_of(segments: Sequence[Segment], reading: Reading, damage: Damage) -> tu
                         elif isinstance(record, Ack | Pop | Remove):
                             gone.update(record.seqs)
         offset = 0
-    ledger = reading.ledger
-    before = {seq for state in _WAITING for seq in ledger.state.listed(state, 0, ledger.state.size())}
+    before = unsettled(reading.ledger.state)
     return len(before - gone), len(there - gone - before)
+
+
+def unsettled(state: State) -> set[int]:
+    """The numbers of all messages that are not done."""
+    return {seq for name in STATES if name != "done" for seq in state.listed(name, 0, state.size())}
 
 
 def _whole_groups(segment: Segment, offset: int) -> Iterator[groups.Group]:

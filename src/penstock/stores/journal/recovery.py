@@ -6,6 +6,7 @@ refused with StoreCorrupt, which says where it is.
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from penstock.contract.settings import Settings
 from penstock.errors import StoreCorrupt
@@ -13,11 +14,11 @@ from penstock.rules.ledger import Ledger
 from penstock.rules.records import Update
 from penstock.stores.journal import kestrel, strays
 from penstock.stores.journal.catalog import LOST, PUT_BACK, Catalog, Entry
-from penstock.stores.journal.files import ROTATED, JournalFiles, Segment, journals
+from penstock.stores.journal.files import JournalFiles, Segment, journals
 from penstock.stores.journal.format import Dialect
 from penstock.stores.journal.format import Entry as KestrelEntry
 from penstock.stores.journal.index import SavedIndex, read_index
-from penstock.stores.journal.reading import BEGINNINGS, Loader, Rest, is_ours, lacks_latest, look_at_rest
+from penstock.stores.journal.reading import BEGINNINGS, Loader, Rest, is_ours, lacks_latest, look_at_rest, open_all
 from penstock.stores.journal.strays import is_journal
 from penstock.system.clock import Clock
 from penstock.system.files import Disk, is_full
@@ -26,20 +27,20 @@ _CHUNK = 4 << 20
 _log = logging.getLogger("penstock")
 
 
+@dataclass(eq=False)
 class Journal:
     """A recovered journal: its files, and how far they reach."""
 
-    def __init__(self, file: str, entry: Entry | None, ledger: Ledger) -> None:
-        self.file = file
-        self.entry = entry
-        self.ledger = ledger
-        self.segments: list[Segment] = []
-        self.next_group = 1
-        self.starts = [1]  # the number of its first group, 0 if that is packed; several while it is not known
-        self.at = 0
-        self.loads: set[str] = set()  # names of loads whose messages have arrived
-        self.indexed = 0  # bytes of the journal that the saved index covers
-        self.index_size = 0
+    file: str
+    entry: Entry | None
+    ledger: Ledger
+    segments: list[Segment] = field(default_factory=list)
+    next_group: int = 1
+    starts: list[int] = field(default_factory=lambda: [1])  # possible numbers of its first group, 0 if packed
+    at: int = 0
+    loads: set[str] = field(default_factory=set)  # names of loads whose messages have arrived
+    indexed: int = 0  # bytes of the journal that the saved index covers
+    index_size: int = 0
 
 
 class Recovery:
@@ -79,7 +80,7 @@ class Recovery:
         journal = Journal(file, known, ledger)
         if known is not None and known.latest:
             names = [name for name in names if not self._is_stray(files, name)]
-        journal.segments = self._open_segments(files, names)
+        journal.segments = open_all(files.tidy(names), lambda name: self._disk.open(files.path(name)))
         if known is None and file not in self._adopting and any(map(is_ours, journal.segments)):
             raise StoreCorrupt(
                 f"{files.path(file)!r} is a queue's journal, but {self._catalog.settings_of(file)!r} {LOST}. "
@@ -146,13 +147,6 @@ class Recovery:
         if stray := not is_journal(files.path(name), self._disk, self._dialect):
             strays.warn(files.folder, name)
         return stray
-
-    def _open_segments(self, files: JournalFiles, names: list[str]) -> list[Segment]:
-        segments = []
-        for number, name in enumerate(files.tidy(names), ROTATED):
-            file = self._disk.open(files.path(name))
-            segments.append(Segment(number, name, file, file.size()))
-        return segments
 
     def _judge(
         self, segment: Segment, rest: Rest, last: bool, clean: int | None, next_group: int

@@ -60,10 +60,8 @@ class Scan:
         if "payload" in wanted:
             payloads = [part.payload for part in parts]
             columns["payload"] = payloads[0] if len(parts) == 1 else pa.concat_arrays(payloads)
-        if "received_at" in wanted:
-            columns["received_at"] = times(np.concatenate([part.received_at for part in parts]))
-        if "created_at" in wanted:
-            columns["created_at"] = times(np.concatenate([part.created_at for part in parts]))
+        for name in wanted & {"received_at", "created_at"}:
+            columns[name] = times(np.concatenate([getattr(part, name) for part in parts]))
         if "headers" in wanted:
             columns["headers"] = _maps([(len(part.received_at), part.headers) for part in parts])
         return columns

@@ -191,7 +191,7 @@ class StoreSnapshot:
             if file not in listed or not reading.end:
                 if self._is_loading(name):
                     return None, _arriving(name)
-                if self._list(file) != listed:
+                if replay_order(self._disk.listfiles(self.folder), file) != listed:
                     return None, None
             ledger = reading.ledger
             ledger.state.advance(max(self._now, reading.loader.at, known.at if known else 0))
@@ -212,10 +212,6 @@ class StoreSnapshot:
                 if any(Piece(*piece).queue == queue for piece in content["pieces"]):
                     return True
         return False
-
-    def _list(self, file: str) -> list[str]:
-        """The files of a journal, now."""
-        return replay_order([name for name in self._disk.listfiles(self.folder) if name.startswith(file)], file)
 
     def _read(self, journal: FoundJournal) -> Reading:
         """Read from the saved index on, if that is valid, as opening does."""

@@ -15,7 +15,6 @@ from penstock.engine.commits import stopped
 from penstock.engine.loads import OpenLoads
 from penstock.errors import (
     DiskFull,
-    InvalidArgument,
     NotSupported,
     QueueNotFound,
     StoreClosed,
@@ -27,7 +26,7 @@ from penstock.stores.journal import pins, staging
 from penstock.stores.journal.catalog import FOLDER, LOST, PUT_BACK, Catalog, Entry, queue_of
 from penstock.stores.journal.files import JournalFiles, Listing, SharedNames, journals
 from penstock.stores.journal.follow import JournalStreams
-from penstock.stores.journal.format import DIALECTS, Dialect
+from penstock.stores.journal.format import Dialect, check_dialect
 from penstock.stores.journal.loads import JournalDepot, Load, Loads
 from penstock.stores.journal.reading import close_segments, is_ours, open_segments
 from penstock.stores.journal.recovery import Journal, Recovery
@@ -421,8 +420,7 @@ def open_journal(
     locked: Callable[[], None] = lambda: None,
 ) -> JournalBackend:
     """Open the journal store in a folder, which is made if missing; `locked` is called once the lock is taken."""
-    if dialect not in DIALECTS:
-        raise InvalidArgument(f"dialect={dialect!r} is none of {', '.join(DIALECTS)}")
+    check_dialect(dialect)
     try:
         return JournalBackend(
             folder, clock or SystemClock(), sync, dialect, disk or SystemDisk(), threads, segment_size, locked

@@ -98,12 +98,7 @@ class JournalTables(Tables):
     def brought(self, store: str, run: str, opened: Opener) -> list[list[Any]] | None:
         disk = ReadingDisk()
         load = read_run(disk, Catalog(folder_of(store), disk), run)
-        if load is None:
-            return None
-        return [
-            [queue, sum(piece.messages for piece in pieces), sum(piece.payloads for piece in pieces)]
-            for queue, pieces in sorted(load.by_queue().items())
-        ]
+        return None if load is None else [list(each) for each in load.brought()]
 
     def follower(self, store: str, queue: str, schema: pa.Schema, owner: int) -> "FileFollower":
         return FileFollower(folder_of(store), queue, schema, owner)
